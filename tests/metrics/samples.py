@@ -352,6 +352,16 @@ def classification() -> list[Sample]:
         found.append(Sample("MulticlassRecall", options, multiclass(extra=(5,)), True))
         options.pop("capacity")
         found.append(Sample("MulticlassRecall", options, multiclass(extra=(5,))))
+    each: dict[str, Any] = {"multidim_average": "samplewise"}
+    labels = {"num_labels": LABELS, **each}
+    found.append(Sample("BinaryRecall", each, binary(shape=(ROWS, 5))))
+    for name in ("MultilabelRecall", "MultilabelExactMatch"):
+        found.append(Sample(name, labels, binary(kind="probabilities", shape=(ROWS, LABELS, 5))))
+    found.append(Sample("MulticlassExactMatch", {"num_classes": CLASSES, **each}, multiclass(extra=(5,))))
+    found += [Sample("BinaryCalibrationError", {"norm": norm}, binary()) for norm in ("l2", "max")]
+    for weights in ("linear", "quadratic"):
+        options = {"num_classes": CLASSES, "weights": weights}
+        found.append(Sample("MulticlassCohenKappa", options, multiclass()))
     found.append(Sample("MulticlassAccuracy", {"average": "micro"}, multiclass(kind="labels")))
     for mode in ("crammer-singer", "one-vs-all"):
         options = {"num_classes": CLASSES, "squared": True, "multiclass_mode": mode}

@@ -42,7 +42,7 @@ def test_a_window_travels_to_the_device_once():
         metric = SSIM().to("cuda")
         for _ in range(3):
             metric.update(torch.rand(1, 1, 16, 16, device="cuda"), torch.rand(1, 1, 16, 16, device="cuda"))
-        weights = metric.similarity._weights
+        weights = metric.similarity.config[0]._held
         assert len(weights) == 1
         assert all(row.is_cuda for rows in weights.values() for row in rows)
         assert seen.waits == 0

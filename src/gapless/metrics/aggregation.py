@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -297,20 +298,8 @@ class Values(Rows):
         self.append(value=value if value.dim() else value.reshape(1))
 
 
-class Aggregator(Metric):
-    """What the aggregating metrics have in common: the strategy for NaN."""
-
-    def __init__(self, nan_strategy: Nan, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if nan_strategy not in STRATEGIES and not isinstance(nan_strategy, float):
-            raise ValueError(
-                f"Arg `nan_strategy` should either be a float or one of {STRATEGIES} but got {nan_strategy}."
-            )
-        self.nan_strategy = nan_strategy
-
-
-class MeanMetric(Aggregator):
-    """The weighted mean of all values.
+class Aggregator(Metric, abstract=True):
+    """What the aggregating metrics have in common: the strategy for NaN.
 
     Args:
         nan_strategy: what becomes of NaN: ``"error"`` and ``"warn"`` remove it and tell with the next reading
@@ -318,14 +307,31 @@ class MeanMetric(Aggregator):
             place.
     """
 
-    torchmetrics_slots = "mean_value:f=sum weight:f=weight"
-
-    aliases: ClassVar[dict[str, str]] = {"mean_value": "weighted.sum", "weight": "weighted.weight"}
-    weighted: WeightedTotal
+    part: ClassVar[tuple[str, Callable[[Nan], Statistic]] | None] = None
+    """The attribute that the statistic is, and what makes it for a strategy."""
 
     def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
-        super().__init__(nan_strategy, **kwargs)
-        self.use("weighted", WeightedTotal(nan_strategy))
+        super().__init__(**kwargs)
+        if nan_strategy not in STRATEGIES and not isinstance(nan_strategy, float):
+            raise ValueError(
+                f"Arg `nan_strategy` should either be a float or one of {STRATEGIES} but got {nan_strategy}."
+            )
+        self.nan_strategy = nan_strategy
+        if self.part is not None:
+            name, make = self.part
+            self.use(name, make(nan_strategy))
+
+    def update(self, value: float | Tensor) -> None:
+        """Take in `value`, a number or a tensor of any shape."""
+        self.observe(value)
+
+
+class MeanMetric(Aggregator):
+    """The weighted mean of all values."""
+
+    torchmetrics_slots = "mean_value:f=sum weight:f=weight"
+    part = ("weighted", WeightedTotal)
+    weighted: WeightedTotal
 
     def update(self, value: float | Tensor, weight: float | Tensor | None = 1.0) -> None:
         """Add `value`, a number or a tensor of any shape, with a weight that broadcasts to it."""
@@ -336,63 +342,37 @@ class MeanMetric(Aggregator):
 
 
 class SumMetric(Aggregator):
-    """The sum of all values; `nan_strategy` as in :class:`MeanMetric`."""
+    """The sum of all values."""
 
     torchmetrics_slots = "sum_value:f=sum"
-
-    aliases: ClassVar[dict[str, str]] = {"sum_value": "total.sum"}
+    part = ("total", Total)
     total: Total
-
-    def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
-        super().__init__(nan_strategy, **kwargs)
-        self.use("total", Total(nan_strategy))
-
-    def update(self, value: float | Tensor) -> None:
-        """Add `value`, a number or a tensor of any shape."""
-        self.observe(value)
 
     def value(self) -> Tensor:
         return self.total.state["sum"].to(self.dtype, copy=True)
 
 
-class MaxMetric(Aggregator):
-    """The largest value; `nan_strategy` as in :class:`MeanMetric`."""
+class ExtremeMetric(Aggregator, abstract=True):
+    """The largest or the smallest value."""
+
+    extreme: Extreme
+
+    def value(self) -> Tensor:
+        return self.extreme.state["value"].to(self.dtype, copy=True)
+
+
+class MaxMetric(ExtremeMetric):
+    """The largest value."""
 
     torchmetrics_slots = "max_value:f=value"
-
-    aliases: ClassVar[dict[str, str]] = {"max_value": "extreme.value"}
-    extreme: Extreme
-
-    def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
-        super().__init__(nan_strategy, **kwargs)
-        self.use("extreme", Extreme(nan_strategy, largest=True))
-
-    def update(self, value: float | Tensor) -> None:
-        """Take in `value`, a number or a tensor of any shape."""
-        self.observe(value)
-
-    def value(self) -> Tensor:
-        return self.extreme.state["value"].to(self.dtype, copy=True)
+    part = ("extreme", partial(Extreme, largest=True))
 
 
-class MinMetric(Aggregator):
-    """The smallest value; `nan_strategy` as in :class:`MeanMetric`."""
+class MinMetric(ExtremeMetric):
+    """The smallest value."""
 
     torchmetrics_slots = "min_value:f=value"
-
-    aliases: ClassVar[dict[str, str]] = {"min_value": "extreme.value"}
-    extreme: Extreme
-
-    def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
-        super().__init__(nan_strategy, **kwargs)
-        self.use("extreme", Extreme(nan_strategy, largest=False))
-
-    def update(self, value: float | Tensor) -> None:
-        """Take in `value`, a number or a tensor of any shape."""
-        self.observe(value)
-
-    def value(self) -> Tensor:
-        return self.extreme.state["value"].to(self.dtype, copy=True)
+    part = ("extreme", partial(Extreme, largest=False))
 
 
 class CatMetric(Aggregator):
@@ -403,7 +383,6 @@ class CatMetric(Aggregator):
     storage never changes; rows beyond it are counted and told with the next reading.
     """
 
-    aliases: ClassVar[dict[str, str]] = {"value": "values.value"}
     values: Values
 
     def __init__(self, nan_strategy: Nan = "warn", capacity: int | None = None, **kwargs: Any) -> None:

@@ -17,8 +17,9 @@ from gapless.metrics.classification.counts import BinaryCounts, Hits, Multiclass
 from gapless.metrics.classification.jaccard import Jaccard
 from gapless.metrics.classification.scores import BinnedScores, KeptScores
 from gapless.metrics.detection.segments import Segments
-from gapless.metrics.metric import Metric, others_states
-from gapless.metrics.regression.correlation import Correlation, SimilarityRows, SimilaritySum
+from gapless.metrics.mergeable import others_states
+from gapless.metrics.metric import Metric
+from gapless.metrics.regression.correlation import Correlation, CosineSimilarity
 from gapless.metrics.regression.kendall import AllPairs
 from gapless.metrics.regression.spearman import Pairs
 from gapless.metrics.retrieval.queries import Documents
@@ -50,7 +51,7 @@ def exchange(metric: Metric) -> Exchange:
     if spec is not None:
         found = of_sums(part, spec, metric.dtype)
         return found._replace(written=None) if isinstance(metric, Correlation) else found  # theirs has more
-    of_kind = KINDS.get(type(part))
+    of_kind = KINDS.get(type(metric) if isinstance(metric, CosineSimilarity) else type(part))
     return Exchange() if of_kind is None else of_kind(metric, part)
 
 
@@ -310,11 +311,12 @@ ROWS: dict[type[Statistic], Callable[[Any, Any], Callable[[], States] | None]] =
     Pairs: columns_written("preds", "target"),
     Values: columns_written("value"),
 }
-KINDS: dict[type[Statistic], Callable[[Any, Any], Exchange]] = {
+KINDS: dict[type, Callable[[Any, Any], Exchange]] = {
     AllPairs: of_rows("preds", "target"),
     BinaryCounts: of_sides,
     BinnedScores: of_bins,
     ConfusionCounts: of_pairs,
+    CosineSimilarity: of_rows("preds", "target"),
     Documents: of_rows("preds", "target", "indexes"),
     Edits: of_edits,
     Hits: of_hits,
@@ -322,8 +324,6 @@ KINDS: dict[type[Statistic], Callable[[Any, Any], Exchange]] = {
     MulticlassCounts: of_classes,
     Pairs: of_rows("preds", "target"),
     Segments: of_segments,
-    SimilarityRows: of_rows("preds", "target"),
-    SimilaritySum: of_rows("preds", "target"),
     Values: of_rows("value"),
 }
 

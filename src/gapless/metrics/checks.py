@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
+LIBRARIES = ("gapless.", "torch.", "contextlib")
 AVERAGES = ("micro", "macro", "weighted", "none", None)
 
 
@@ -46,6 +50,15 @@ def zero_or_one(name: str, value: Any) -> None:
         raise ValueError(f"Expected argument `{name}` to be 0 or 1, but got {value}.")
 
 
+def same_shape(preds: Tensor, target: Tensor) -> None:
+    """Raises RuntimeError unless predictions and targets have the same shape."""
+    if preds.shape != target.shape:
+        raise RuntimeError(
+            "Predictions and targets are expected to have the same shape, "
+            f"but got {preds.shape} and {target.shape}."
+        )
+
+
 def user_error(kind: type[Exception], message: str) -> Exception:
     """An exception of `kind`; where TorchMetrics is loaded also of its own, for which its users may look."""
     theirs = sys.modules.get("torchmetrics.utilities.exceptions")
@@ -59,3 +72,11 @@ def user_error(kind: type[Exception], message: str) -> Exception:
 def multidim(value: Any) -> None:
     """Raises ValueError unless `value` is a way to treat further dimensions."""
     one_of("multidim_average", value, ("global", "samplewise"))
+
+
+def warn(message: str) -> None:
+    """Warn from the user's line, whichever way it took to get here."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(LIBRARIES):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapless.metrics.declaring import squeezed
 from gapless.metrics.foreign import adopted
-from gapless.metrics.metric import Metric, squeezed
+from gapless.metrics.metric import Metric
 from gapless.metrics.operators import Operators
 from gapless.metrics.stateful import Stateful
 from gapless.torch_internals import module_load

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gapless.metrics import declared, exposed
+from gapless.metrics.checks import warn
 from gapless.metrics.distributed import as_group
 from gapless.metrics.stateful import Stateful
 from gapless.trees import mapped
@@ -176,13 +176,7 @@ class Declaring(Stateful):
         """The metric as it is; see :meth:`set_dtype`."""
         return self
 
-    def double(self: Self_) -> Self_:
-        """The metric as it is; see :meth:`set_dtype`."""
-        return self
-
-    def half(self: Self_) -> Self_:
-        """The metric as it is; see :meth:`set_dtype`."""
-        return self
+    double = half = float
 
     def _parameters_of_update(self: Any) -> list[inspect.Parameter]:
         return list(inspect.signature(self.update).parameters.values())
@@ -214,7 +208,7 @@ def computing(compute: Callable[..., Any]) -> Callable[..., Any]:
         if self._parts:
             self._watch.look(self._watched())
         with self.sync_context(should_sync=self.sync_on_compute and not self._is_synced), bare(self):
-            found = self._squeezed(compute(self, *args, **kwargs))
+            found = squeezed(compute(self, *args, **kwargs))
             found = mapped(found, Tensor.clone)
         if self.compute_with_cache:
             self._computed = found
@@ -222,6 +216,11 @@ def computing(compute: Callable[..., Any]) -> Callable[..., Any]:
 
     wrapped.__dict__["wraps_compute"] = True
     return wrapped
+
+
+def squeezed(value: Any) -> Any:
+    """`value`, its tensors of one element without dimensions; how many there are is known to the host."""
+    return mapped(value, lambda one: one.squeeze() if one.dim() and one.numel() == 1 else one)
 
 
 @contextmanager
@@ -274,11 +273,9 @@ def elsewhere(name: str) -> str:
 def warn_of_no_data(metric: Any) -> None:
     """Warn where there was no update since the last reset."""
     if not metric._ledger.updated and not torch.compiler.is_compiling():
-        warnings.warn(
+        warn(
             f"The ``compute`` method of metric {type(metric).__name__} was called before the ``update``"
-            " method: the result is one of no data",
-            UserWarning,
-            stacklevel=3,
+            " method: the result is one of no data"
         )
 
 

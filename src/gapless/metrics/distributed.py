@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gapless.metrics.batch import moved
+from gapless.metrics.packing import ALIGNED, form_of, packed, read, size_of, unpacked, written
 from gapless.metrics.sized import exchange_sizes
 from gapless.metrics.statistic import State, Statistic
 
 Place = tuple[int, str]
-Form = tuple[torch.Size, torch.dtype]
 
 
 def available() -> bool:
@@ -126,6 +126,27 @@ def gather_into(value: Tensor, group: Any, async_op: bool) -> tuple[Tensor, Any]
     return into, getattr(dist, name)(flat, value, group=group, async_op=async_op)
 
 
+def exchange(values: Sequence[Tensor], known: Sequence[bool], carrier: Any, group: Any) -> list[list[Tensor]]:
+    """For each of `values`, which are on one device, those of every process; they travel on `carrier`.
+
+    All travel together as bytes. Where shape and dtype are not `known` to be the same in every process, they
+    have to be exchanged first, and **the host waits** for them.
+    """
+    home = values[0].device
+    forms = [[form_of(one) for one in values] for _ in range(dist.get_world_size(group))]
+    strange = [i for i, same in enumerate(known) if not same]
+    if strange:
+        mine = torch.tensor([written(forms[0][i]) for i in strange], device="cpu")
+        for of_rank, told in zip(forms, gather(moved(mine, carrier), group).tolist(), strict=True):
+            for i, numbers in zip(strange, told, strict=True):
+                of_rank[i] = read(numbers)
+    size = max(ALIGNED, *(size_of(of_rank) for of_rank in forms))
+    sent = moved(packed(values, size), carrier)
+    rows = moved(gather(sent, group), home)
+    found = [unpacked(row, of_rank) for row, of_rank in zip(rows, forms, strict=True)]
+    return [list(ranks) for ranks in zip(*found, strict=True)]
+
+
 def gather_uneven(
     values: Sequence[Sequence[Tensor]], device: torch.device, group: Any
 ) -> list[list[list[Tensor]]]:
@@ -134,45 +155,18 @@ def gather_uneven(
     They come on `device`. All travel together as bytes, once their shapes have been exchanged. **The host
     waits** for both.
     """
-    ranks = dist.get_world_size(group)
-    forms: list[Any] = [None] * ranks
-    mine = [[(value.shape, value.dtype) for value in several] for several in values]
-    dist.all_gather_object(forms, mine, group=group)
-    sizes = [sum(aligned(form) for several in of_rank for form in several) for of_rank in forms]
+    forms: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(forms, [[form_of(one) for one in several] for several in values], group=group)
+    flat = [[form for several in of_rank for form in several] for of_rank in forms]
     carrier = carrier_device(group) or device
-    sent = torch.zeros(max(1, *sizes), dtype=torch.uint8, device=carrier)
-    at = 0
-    for several in values:
-        for value in several:
-            found = as_bytes(moved(value.detach(), carrier))
-            sent[at : at + found.numel()].copy_(found)
-            at += aligned((value.shape, value.dtype))
-    rows = moved(gather(sent, group), device)
-    unpacked = [unpack(row, of_rank) for row, of_rank in zip(rows, forms, strict=True)]
-    return [[of_rank[i] for of_rank in unpacked] for i in range(len(values))]
-
-
-def unpack(row: Tensor, forms: Sequence[Sequence[Form]]) -> list[list[Tensor]]:
-    """The tensors of one process, which travelled as bytes."""
-    found, at = [], 0
-    for several in forms:
-        made = []
-        for shape, dtype in several:
-            size = shape.numel() * dtype.itemsize
-            made.append(row[at : at + size].clone().view(dtype).view(shape))
-            at += aligned((shape, dtype))
-        found.append(made)
-    return found
-
-
-def as_bytes(value: Tensor) -> Tensor:
-    return value.contiguous().reshape(-1).view(torch.uint8)
-
-
-def aligned(form: Form) -> int:
-    """The bytes of a tensor of this form, rounded up to where any other may begin."""
-    shape, dtype = form
-    return -(-shape.numel() * dtype.itemsize // 16) * 16
+    mine = [moved(one.detach(), carrier) for several in values for one in several]
+    size = max(ALIGNED, *(size_of(of_rank) for of_rank in flat))
+    rows = moved(gather(moved(packed(mine, size), carrier), group), device)
+    found = [iter(unpacked(row, of_rank)) for row, of_rank in zip(rows, flat, strict=True)]
+    return [
+        [[next(tensors) for _ in of_rank[i]] for of_rank, tensors in zip(forms, found, strict=True)]
+        for i in range(len(values))
+    ]
 
 
 def gathered_by(gather: Callable[..., Any], statistics: Sequence[Statistic], group: Any) -> list[State]:

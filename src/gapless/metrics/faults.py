@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.checks import warn
 from gapless.metrics.mode import Mode
 from gapless.metrics.statistic import Statistic, Told
 from gapless.transfer import Reading
@@ -64,7 +64,7 @@ def deliver(found: Iterable[Complaint | None], errors: bool = True) -> None:
     known = [one for one in found if one is not None]
     for one in known:
         if not (errors and one.error):
-            warnings.warn(one.message, UserWarning, stacklevel=4)
+            warn(one.message)
     messages = [one.message for one in known if errors and one.error]
     if messages:
         raise RuntimeError("\n".join(messages))

@@ -18,6 +18,11 @@ REDUCTIONS = {f"dim_zero_{name}": reduction for name, reduction in declared.BY_N
 """What TorchMetrics' own reductions are here, by their names."""
 
 
+def asked(name: str) -> Any:
+    """What a metric of TorchMetrics says of itself under this name."""
+    return property(lambda self: getattr(self.theirs, name))
+
+
 class Foreign(Metric, abstract=True):
     """A metric of TorchMetrics, updated, computed and reset by its own code, which waits where that does.
 
@@ -84,35 +89,11 @@ class Foreign(Metric, abstract=True):
     def plot(self, *args: Any, **options: Any) -> Any:
         return self.theirs.plot(*args, **options)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the states are."""
-        found: torch.device = self.theirs.device
-        return found
-
-    @property
-    def metric_state(self) -> dict[str, Any]:
-        """The states by name."""
-        found: dict[str, Any] = self.theirs.metric_state
-        return found
-
-    @property
-    def higher_is_better(self) -> bool | None:  # type: ignore[override]
-        """What the metric says of itself."""
-        found: bool | None = self.theirs.higher_is_better
-        return found
-
-    @property
-    def is_differentiable(self) -> bool | None:  # type: ignore[override]
-        """What the metric says of itself."""
-        found: bool | None = self.theirs.is_differentiable
-        return found
-
-    @property
-    def full_state_update(self) -> bool | None:  # type: ignore[override]
-        """What the metric says of itself."""
-        found: bool | None = self.theirs.full_state_update
-        return found
+    device = asked("device")
+    metric_state = asked("metric_state")
+    higher_is_better = asked("higher_is_better")
+    is_differentiable = asked("is_differentiable")
+    full_state_update = asked("full_state_update")
 
     @property
     def _own_defaults(self) -> dict[str, Any]:  # type: ignore[override]

@@ -10,33 +10,20 @@ import inspect
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gapless.metrics.batch import Batch
 from gapless.metrics.classification.base import BinaryScore
 from gapless.metrics.classification.f_beta import FBeta
-from gapless.metrics.classification.negative_predictive_value import NegativePredictiveValueScore
-from gapless.metrics.classification.precision import PrecisionScore
-from gapless.metrics.classification.recall import RecallScore
-from gapless.metrics.divide import divide
-from gapless.metrics.faults import check_after
-from gapless.metrics.metric import Metric, squeezed
+from gapless.metrics.classification.ratios import NegativePredictiveValueScore, PrecisionScore, RecallScore
+from gapless.metrics.declaring import squeezed
+from gapless.metrics.metric import Metric
 from gapless.metrics.reading import look_for_gone, may_look
 from gapless.metrics.retrieval.base import RetrievalMetric
-from gapless.metrics.rooms import file_in_torchmetrics, metrics_of
-from gapless.metrics.segmentation.generalized import check_generalized, generalized_dice
-from gapless.metrics.segmentation.overlap import (
-    Masks,
-    Pixels,
-    channels_of,
-    check_dice,
-    check_masks,
-    dice,
-    overlaps,
-)
+from gapless.metrics.rooms import ROOMS, file_in_torchmetrics, metrics_of
+from gapless.metrics.segmentation.overlap import MaskMetric
 from gapless.metrics.tasks import Task
 
 BEFORE = (
@@ -45,17 +32,11 @@ BEFORE = (
     ("weights", "ignore_index"),
     ("sigma", "kernel_size"),
     ("accumulate", "use_stemmer"),
+    ("input_format", "aggregation_level"),
 )
 """Arguments that come earlier in a function than in its class, and before which."""
-BY_INPUT = (
-    "KendallRankCorrCoef",
-    "PearsonCorrCoef",
-    "ConcordanceCorrCoef",
-    "LogCoshError",
-    "RelativeSquaredError",
-    "SpearmanCorrCoef",
-)
-"""Metrics whose function takes the number of outputs from its input."""
+SIZED = ("MeanSquaredError", "MeanAbsoluteError", "NormalizedRootMeanSquaredError")
+"""Metrics whose function is told the number of outputs; others take it from their input."""
 COLUMNS = ("ConcordanceCorrCoef", "SpearmanCorrCoef")
 """Those whose function gives a value per column of its input where there is one column; the first always."""
 DIVIDING = (FBeta, PrecisionScore, RecallScore, NegativePredictiveValueScore)
@@ -63,7 +44,7 @@ DIVIDING = (FBeta, PrecisionScore, RecallScore, NegativePredictiveValueScore)
 UNCHECKED = ("BinaryHingeLoss", "MulticlassHingeLoss")
 """Metrics whose function checks nothing unless it is asked to."""
 Parameter = inspect.Parameter
-_ROOMS = ("classification", "detection", "image", "regression", "retrieval", "text")
+_ROOMS = tuple(room for room in ROOMS if room != "wrappers")
 """Those whose metrics have a function each."""
 __path__: list[str] = []
 """Beneath it are TorchMetrics' paths of modules: see `gapless.metrics.paths`."""
@@ -92,28 +73,21 @@ def parameters_of(metric: type[Metric]) -> list[Parameter]:
     """The arguments of a metric's function after predictions and targets."""
     if issubclass(metric, Task):
         found = [Parameter("task", Parameter.POSITIONAL_OR_KEYWORD)]
-        arguments = dict(metric.arguments)
-        if metric.__name__ in ("ROC", "PrecisionRecallCurve"):
-            arguments = {
-                "thresholds": None,
-                "num_classes": None,
-                "num_labels": None,
-                "average": None,
-                **arguments,
-            }
+        arguments = metric.all_arguments()
         if metric.__name__ == "ExactMatch":
             arguments = {"num_classes": None, "num_labels": None, **arguments}
         found += [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=d) for n, d in arguments.items()]
     else:
         plain = list(inspect.signature(metric.__init__).parameters.values())[1:]
         found = [one.replace(annotation=Parameter.empty) for one in plain if one.kind is not one.VAR_KEYWORD]
-    if not issubclass(metric, Task) and metric.__name__ != "MulticlassAccuracy":
+    if not issubclass(metric, (Task, MaskMetric)) and metric.__name__ != "MulticlassAccuracy":
         found = [one.replace(default=Parameter.empty) if one.name == "num_classes" else one for one in found]
     if issubclass(metric, RetrievalMetric):
         found = [
             one for one in found if one.name not in ("empty_target_action", "ignore_index", "aggregation")
         ]
-    found = [one for one in found if one.name not in ("capacity", "num_outputs") or keeps(metric, one.name)]
+    left_out = ("capacity",) if metric.__name__ in SIZED else ("capacity", "num_outputs")
+    found = [one for one in found if one.name not in left_out]
     if metric.__name__ in UNCHECKED:
         found = [one.replace(default=False) if one.name == "validate_args" else one for one in found]
     for name, other in BEFORE:
@@ -126,15 +100,6 @@ def parameters_of(metric: type[Metric]) -> list[Parameter]:
     return found
 
 
-def keeps(metric: type[Metric], name: str) -> bool:
-    """Whether the function has the argument `name`, which TorchMetrics' function of other metrics has not."""
-    return name == "num_outputs" and metric.__name__ in (
-        "MeanSquaredError",
-        "MeanAbsoluteError",
-        "NormalizedRootMeanSquaredError",
-    )
-
-
 def function_of(metric: type[Metric]) -> Callable[..., Any]:
     """The function that computes `metric` of one batch."""
     given = list(inspect.signature(metric.update).parameters)[1:3]
@@ -145,13 +110,15 @@ def function_of(metric: type[Metric]) -> Callable[..., Any]:
     leading = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in given]
     more = Parameter("kwargs", Parameter.VAR_KEYWORD)
     signature = inspect.Signature([*leading, *parameters_of(metric), more])
+    outputs = inspect.signature(metric).parameters.get("num_outputs", more)
+    by_input = outputs.default == 1 and metric.__name__ not in SIZED
 
     def compute(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         options = {**bound.arguments, **bound.arguments.get("kwargs", {})}
         options.pop("kwargs", None)
         preds, truth = (options.pop(name) for name in given)
-        if metric.__name__ in BY_INPUT and preds.dim() == 2:
+        if by_input and preds.dim() == 2:
             options.setdefault("num_outputs", preds.shape[1])
         found = of_batch(metric, options, preds, truth)
         if metric.__name__ == "PeakSignalNoiseRatio" and found.dim():  # in the shape of what is left
@@ -161,9 +128,9 @@ def function_of(metric: type[Metric]) -> Callable[..., Any]:
         return found.reshape(-1) if per_column else found
 
     compute.__name__ = compute.__qualname__ = function_name(metric.__name__)
-    compute.__doc__ = (
-        f"{(metric.__doc__ or '').strip().splitlines()[0]} See :class:`~gapless.metrics.{metric.__name__}`."
-    )
+    told = metric.each.__doc__ if issubclass(metric, MaskMetric) else metric.__doc__
+    first = next(iter((told or "").strip().splitlines()), "")
+    compute.__doc__ = f"{first} See :class:`~gapless.metrics.{metric.__name__}`."
     compute.__signature__ = signature  # type: ignore[attr-defined]
     return compute
 
@@ -180,6 +147,8 @@ def of_batch(metric: type[Metric], options: dict[str, Any], preds: Any, target: 
         part.names = (function_name(metric.__name__),)
     if any(isinstance(one, Tensor) and one.dtype == torch.float64 for one in (preds, target)):
         made.set_dtype(torch.float64)
+    if isinstance(made, MaskMetric):
+        return made.of_samples(preds, target)
     given: tuple[Tensor, ...] = (preds, target)
     if isinstance(made, RetrievalMetric):  # all are one query's
         given = (*given, torch.zeros_like(target, dtype=torch.int64))
@@ -188,76 +157,12 @@ def of_batch(metric: type[Metric], options: dict[str, Any], preds: Any, target: 
         return squeezed(made.value()) if isinstance(made, BinaryScore) else made.value()
 
 
-def checked_overlaps(name: str, preds: Tensor, target: Tensor, masks: Masks) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`overlaps` for the function `name`, whose user is told of pixels of no class."""
-    batch = Batch((preds, target), preds.device)
-    *found, strange = overlaps(batch, masks)
-    if strange is not None:
-        if preds.is_cuda and may_look():
-            look_for_gone(errors=True)
-        with preds.device:
-            part = Pixels(masks)
-        part.names = (name,)
-        part.state["strange"].add_(strange)
-        check_after([(part, part.names)])
-    return found[0], found[1], found[2]
+if TYPE_CHECKING:  # functions are made of metrics: what can be known of them before is that they are some
+
+    def __getattr__(name: str) -> Callable[..., Any]: ...
 
 
-def mean_iou(
-    preds: Tensor,
-    target: Tensor,
-    num_classes: int | None = None,
-    include_background: bool = True,
-    per_class: bool = False,
-    input_format: str = "one-hot",
-) -> Tensor:
-    """Intersection over union per sample, ``[N]``, or per sample and class: -1 where it does not occur."""
-    check_masks(num_classes, include_background, input_format, optional=True)
-    num_classes = channels_of(preds, target) if num_classes is None else num_classes
-    masks = Masks(num_classes, include_background, input_format, single=True)
-    both, either, _ = checked_overlaps("mean_iou", preds, target, masks)
-    union = either - both
-    scores = divide(both, union, -1.0 if per_class else 0.0)
-    return scores if per_class else scores.sum(-1) / (union > 0).sum(-1)
-
-
-def dice_score(
-    preds: Tensor,
-    target: Tensor,
-    num_classes: int,
-    include_background: bool = True,
-    average: str | None = "macro",
-    input_format: str = "one-hot",
-    aggregation_level: str = "samplewise",
-) -> Tensor:
-    """Dice's coefficient per sample, or of all pixels as one sample where the level is ``"global"``."""
-    check_masks(num_classes, include_background, input_format)
-    check_dice(average, aggregation_level)
-    masks = Masks(num_classes, include_background, input_format)
-    both, either, in_target = checked_overlaps("dice_score", preds, target, masks)
-    if aggregation_level == "global":
-        both, either, in_target = (one.sum(0, keepdim=True) for one in (both, either, in_target))
-    return dice(both, either, in_target, average)
-
-
-def generalized_dice_score(
-    preds: Tensor,
-    target: Tensor,
-    num_classes: int,
-    include_background: bool = True,
-    per_class: bool = False,
-    weight_type: str = "square",
-    input_format: str = "one-hot",
-) -> Tensor:
-    """Dice's coefficient of all classes together per sample, ``[N]``, or per sample and class."""
-    check_masks(num_classes, include_background, input_format)
-    check_generalized(weight_type, per_class)
-    masks = Masks(num_classes, include_background, input_format)
-    both, either, in_target = checked_overlaps("generalized_dice_score", preds, target, masks)
-    return generalized_dice(both, either, in_target, weight_type, per_class)
-
-
-__all__ = ["dice_score", "generalized_dice_score", "mean_iou"]
+__all__ = []
 for _room in _ROOMS:
     for _name, _metric in metrics_of(_room).items():
         # One of Gapless's own is a class alone, and so is one that says that it has no function.

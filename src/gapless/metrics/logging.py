@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import csv
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+
+from gapless.metrics.checks import warn
 
 AT_MOST = 100
 """Elements of a result that are logged one by one; of a larger one, a confusion matrix say, none is."""
@@ -51,11 +52,9 @@ class Logger:
             yield from self._numbers(name, values.tolist())
         elif name not in self._left_out:
             self._left_out.add(name)
-            warnings.warn(
+            warn(
                 f"{name or 'value'} has {values.numel()} elements and is not logged: {type(self).__name__} "
-                f"takes at most {self.at_most}",
-                UserWarning,
-                stacklevel=5,
+                f"takes at most {self.at_most}"
             )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
 
+from gapless.metrics.checks import warn
 from gapless.metrics.faults import Watched as Watched
 from gapless.metrics.foreign import is_theirs, their_kinds
 from gapless.metrics.ledger import Ledger
@@ -55,11 +55,7 @@ def named(metrics: Any, additional: Sequence[Any], collection: Any) -> Iterator[
     several = metrics if isinstance(metrics, Sequence) else [metrics]
     strange = [one for one in additional if not isinstance(one, kinds)]
     if strange:
-        warnings.warn(
-            f"You have passed extra arguments {strange} which are not `Metric` so they will be ignored.",
-            UserWarning,
-            stacklevel=4,
-        )
+        warn(f"You have passed extra arguments {strange} which are not `Metric` so they will be ignored.")
     for metric in (*several, *additional):
         if isinstance(metric, kinds):
             yield from named_member(metric, None)

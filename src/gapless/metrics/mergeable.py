@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from gapless.metrics import declared
 from gapless.metrics.stateful import Stateful
 from gapless.metrics.statistic import Statistic
 
+others_states: list[Callable[[Any, dict[str, Any], str, list[str]], bool]] = []
+"""What reads states that another package has saved: takes them out of the dict, and says whether there were
+any; given the metric, the dict, the prefix, and a list for what to raise.
+"""
+
 
 class Mergeable(Stateful):
     """A metric to which another can be added."""
-
-    aliases: ClassVar[dict[str, str]] = {}
-    """What TorchMetrics calls the states."""
 
     def merge_state(self: Any, incoming_state: dict[str, Any] | Mergeable) -> None:
         """Add what another metric of this class has seen, given as it is or as its ``metric_state``.
@@ -44,10 +46,19 @@ class Mergeable(Stateful):
 
 
 def from_dict(metric: Mergeable, states: Mapping[str, Any]) -> Iterator[tuple[str, Statistic]]:
-    """Statistics like those of `metric`, with these states; raises ValueError where there are none."""
-    known = {metric.aliases.get(name, name): value for name, value in states.items()}
+    """Statistics like those of `metric`, with these states, whose names may be TorchMetrics'.
+
+    Raises:
+        ValueError: there are none.
+    """
+    made, errors = copy.deepcopy(metric), list[str]()
+    for _, part in made.statistics():
+        part.silent = True
+    if any(read(made, dict(states), "", errors) for read in others_states) and not errors:
+        yield from made.statistics()
+        return
     for name, part in metric.statistics():
-        found = {slot: known[f"{name}.{slot}"] for slot in part.saved_names() if f"{name}.{slot}" in known}
+        found = {slot: states[f"{name}.{slot}"] for slot in part.saved_names() if f"{name}.{slot}" in states}
         if not found:
             raise ValueError(f"Expected state variable {name} to be present in incoming state {dict(states)}")
         other = part.silent_copy()

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from gapless.metrics import declared, distributed, exposed, twins
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, moved, ready
 from gapless.metrics.checks import user_error
-from gapless.metrics.declaring import Declaring, adapt, bare, warn_of_no_data
+from gapless.metrics.declaring import Declaring, adapt, bare, squeezed, warn_of_no_data
+from gapless.metrics.describing import describe
 from gapless.metrics.faults import check, check_after, check_if_strict, deliver_on_host, strict
 from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
-from gapless.metrics.mergeable import Mergeable
+from gapless.metrics.mergeable import Mergeable, others_states
 from gapless.metrics.operators import Operators
 from gapless.metrics.reading import CheckedReading, PendingReading, Watch
 from gapless.metrics.statistic import Statistic, reset_together
@@ -33,12 +34,6 @@ FIXED = (
     "plot_upper_bound",
     "plot_legend_name",
 )
-
-
-others_states: list[Callable[[Any, dict[str, Any], str, list[str]], bool]] = []
-"""What reads states that another package has saved: takes them out of the dict, and says whether there were
-any; given the metric, the dict, the prefix, and a list for what to raise.
-"""
 
 
 class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
@@ -73,6 +68,8 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
     direct = False
     """Whether a collection must call ``update``, because statistics alone do not make the metric."""
     abstract: ClassVar[bool]
+    beyond: ClassVar[str] = ""
+    """Arguments that the constructor takes without naming them."""
     torchmetrics_file: ClassVar[str | None] = ""
     """TorchMetrics' module of the metric, where it is not named as ours; None where TorchMetrics lacks it."""
     torchmetrics_slots: ClassVar[str | None] = None
@@ -103,6 +100,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         if abstract:  # no metric itself, but what several have in common: `gapless.metrics.rooms`
             cls.abstract = True
         adapt(cls, Metric)
+        describe(cls, Metric)
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -246,10 +244,6 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
     def _squeezed_result(self) -> Any:
         return squeezed(self._result())
-
-    @staticmethod
-    def _squeezed(value: Any) -> Any:
-        return squeezed(value)
 
     def reset(self) -> None:
         """Back to no data, in the same storages."""
@@ -470,8 +464,3 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         if "." in name and exposed.put(self, name, value):
             return
         super().__setattr__(name, value)
-
-
-def squeezed(value: Any) -> Any:
-    """`value`, its tensors of one element without dimensions; how many there are is known to the host."""
-    return mapped(value, lambda one: one.squeeze() if one.dim() and one.numel() == 1 else one)

@@ -10,6 +10,36 @@ import torch
 from torch import Tensor
 
 Operation = Callable[..., Any]
+Unary = Callable[[Any], Any]
+Binary = Callable[[Any, Any], Any]
+
+
+def remainder(first: Any, second: Any) -> Tensor:
+    """The remainder with the sign of `first`, as in C."""
+    if not isinstance(first, Tensor):
+        first = torch.full((), first, device=second.device)
+    return torch.fmod(first, second)
+
+
+def of_value(operation: Operation) -> Unary:
+    """The method that makes the metric of an operation on a metric's value."""
+
+    def method(self: Any) -> Any:
+        return self._composition(operation, self, None)
+
+    return method
+
+
+def of_both(operation: Operation) -> tuple[Binary, Binary]:
+    """Those of an operation on a metric's value and another one's, and the other way around."""
+
+    def method(self: Any, other: Any) -> Any:
+        return self._composition(operation, self, other)
+
+    def swapped(self: Any, other: Any) -> Any:
+        return self._composition(operation, other, self)
+
+    return method, swapped
 
 
 class Operators:
@@ -18,112 +48,32 @@ class Operators:
     _composition: ClassVar[Callable[..., Any]]
     """Makes that metric: the subclass `CompositionalMetric`, which puts itself here."""
 
-    def _combined(self, operation: Operation, first: Any, second: Any = None) -> Any:
-        return self._composition(operation, first, second)
-
-    def __add__(self, other: Any) -> Any:
-        return self._combined(operator.add, self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._combined(operator.add, other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._combined(operator.sub, self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._combined(operator.sub, other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._combined(operator.mul, self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._combined(operator.mul, other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._combined(operator.truediv, self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._combined(operator.truediv, other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self._combined(operator.floordiv, self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return self._combined(operator.floordiv, other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return self._combined(remainder, self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return self._combined(remainder, other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return self._combined(operator.pow, self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return self._combined(operator.pow, other, self)
-
-    def __matmul__(self, other: Any) -> Any:
-        return self._combined(operator.matmul, self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return self._combined(operator.matmul, other, self)
-
-    def __and__(self, other: Any) -> Any:
-        return self._combined(operator.and_, self, other)
-
-    def __rand__(self, other: Any) -> Any:
-        return self._combined(operator.and_, other, self)
-
-    def __or__(self, other: Any) -> Any:
-        return self._combined(operator.or_, self, other)
-
-    def __ror__(self, other: Any) -> Any:
-        return self._combined(operator.or_, other, self)
-
-    def __xor__(self, other: Any) -> Any:
-        return self._combined(operator.xor, self, other)
-
-    def __rxor__(self, other: Any) -> Any:
-        return self._combined(operator.xor, other, self)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._combined(operator.lt, self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._combined(operator.le, self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._combined(operator.gt, self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._combined(operator.ge, self, other)
-
-    def __eq__(self, other: Any) -> Any:
-        return self._combined(operator.eq, self, other)
-
-    def __ne__(self, other: Any) -> Any:
-        return self._combined(operator.ne, self, other)
+    __add__, __radd__ = of_both(operator.add)
+    __sub__, __rsub__ = of_both(operator.sub)
+    __mul__, __rmul__ = of_both(operator.mul)
+    __truediv__, __rtruediv__ = of_both(operator.truediv)
+    __floordiv__, __rfloordiv__ = of_both(operator.floordiv)
+    __mod__, __rmod__ = of_both(remainder)
+    __pow__, __rpow__ = of_both(operator.pow)
+    __matmul__, __rmatmul__ = of_both(operator.matmul)
+    __and__, __rand__ = of_both(operator.and_)
+    __or__, __ror__ = of_both(operator.or_)
+    __xor__, __rxor__ = of_both(operator.xor)
+    __lt__ = of_both(operator.lt)[0]
+    __le__ = of_both(operator.le)[0]
+    __gt__ = of_both(operator.gt)[0]
+    __ge__ = of_both(operator.ge)[0]
+    __eq__ = of_both(operator.eq)[0]
+    __ne__ = of_both(operator.ne)[0]
+    __abs__ = __pos__ = of_value(operator.abs)
+    __neg__ = of_value(operator.neg)
+    __invert__ = __inv__ = of_value(operator.invert)
 
     def __hash__(self) -> int:
         return id(self)
 
-    def __abs__(self) -> Any:
-        return self._combined(operator.abs, self)
-
-    def __pos__(self) -> Any:
-        return self._combined(operator.abs, self)
-
-    def __neg__(self) -> Any:
-        return self._combined(operator.neg, self)
-
-    def __invert__(self) -> Any:
-        return self._combined(operator.invert, self)
-
-    __inv__ = __invert__
-
     def __getitem__(self, index: Any) -> Any:
-        return self._combined(Item(index), self)
+        return self._composition(Item(index), self, None)
 
     __iter__ = None
     """Indexing makes a metric and never ends, so that a metric must not be taken for a sequence."""
@@ -137,10 +87,3 @@ class Item:
 
     def __call__(self, value: Any) -> Any:
         return value[self.index]
-
-
-def remainder(first: Any, second: Any) -> Tensor:
-    """The remainder with the sign of `first`, as in C."""
-    if not isinstance(first, Tensor):
-        first = torch.full((), first, device=second.device)
-    return torch.fmod(first, second)

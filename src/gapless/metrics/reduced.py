@@ -2,58 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
-from gapless.metrics.rows import Rows
+from gapless.metrics.rows import Column, Rows
 from gapless.metrics.statistic import Slot, Statistic
 
 EVERY = ("none", None)
 """Reductions that leave every value."""
+Measure = Callable[..., Tensor]
+"""Makes of a batch, and of a configuration, values in a floating-point type of 32 bits or more."""
 
 
-class Measured:
-    """How a batch becomes values ``(N,)``: what the statistics below have in common."""
+class Sum(Statistic):
+    """The sum of values over all elements, or over rows for each of several outputs, and how many there were.
 
-    def measure(self, batch: Batch) -> Tensor:
-        """The values of `batch`, in a floating-point type of 32 bits or more."""
-        raise NotImplementedError
+    `measure` is called with the batch and `config`.
+    """
 
-
-class Sum(Measured, Statistic):
-    """The sum of the values, and how many there were."""
-
-    def __init__(self, config: tuple[Any, ...], checked: bool = False) -> None:
-        slots = {"sum": Slot((), torch.float64), "seen": Slot()}
-        super().__init__(config, {**slots, "strange": Slot()} if checked else slots, checked)
+    def __init__(self, measure: Measure, config: tuple[Any, ...] = (), outputs: int = 1) -> None:
+        self.measure = measure
+        self.config = config
+        self.outputs = outputs
+        slots = {"sum": Slot(() if outputs == 1 else (outputs,), torch.float64), "seen": Slot()}
+        super().__init__((measure, outputs, config), slots, checked=False)
 
     def count(self, batch: Batch) -> None:
-        values, total = self.measure(batch), self.state["sum"]
-        total.add_(values.sum(dtype=total.dtype))
-        self.state["seen"].add_(values.numel())
+        values, total = batch.derive(self.measure, *self.config), self.state["sum"]
+        if self.outputs == 1:
+            total.add_(values.sum(dtype=total.dtype))
+            self.state["seen"].add_(values.numel())
+        else:
+            total.add_(values.sum(0, dtype=total.dtype))
+            self.state["seen"].add_(values.shape[0])
 
-    def reduced(self, reduction: str | None) -> Tensor:
+    def reduced(self, reduction: str | None = "mean") -> Tensor:
         """The mean, or the sum where `reduction` says so."""
         total = self.state["sum"]
         return total.clone() if reduction == "sum" else total / self.state["seen"]
 
 
-class Every(Measured, Rows):
-    """Every value, in order."""
+class Every(Rows):
+    """Every value, ``(N,)``, in order. `column` is what they are kept as, and its type, if that is known."""
 
-    def __init__(self, config: tuple[Any, ...], capacity: int | None = None) -> None:
-        super().__init__(config, {"value": None}, capacity, checked=capacity is not None)
+    def __init__(
+        self,
+        measure: Measure,
+        config: tuple[Any, ...] = (),
+        capacity: int | None = None,
+        column: tuple[str, Column | None] = ("value", None),
+    ) -> None:
+        self.measure = measure
+        self.config = config
+        self.name = column[0]
+        super().__init__((measure, config), dict([column]), capacity, checked=capacity is not None)
 
     def count(self, batch: Batch) -> None:
-        self.append(value=self.measure(batch))
+        self.append(**{self.name: batch.derive(self.measure, *self.config)})
 
-    def reduced(self, reduction: str | None) -> Tensor:
+    def reduced(self, reduction: str | None = None) -> Tensor:
         """Every value, or what `reduction` makes of them."""
         self.rows_needed()
-        values = self.known("value")
+        values = self.known(self.name)
         if reduction in EVERY:
             return values.clone()
         return values.sum() if reduction == "sum" else values.mean()

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from gapless.metrics import distributed
@@ -133,7 +132,6 @@ class Rows(Statistic):
         )
 
     def full(self) -> str:
-        """What to add to a complaint where rows may have been left out."""
         return "" if self.capacity is None else f", or rows beyond the capacity of {self.capacity}, left out"
 
     def complaint(self, count: int) -> str:
@@ -216,14 +214,16 @@ class Rows(Statistic):
 
     def from_processes(self, state: State, group: Any) -> State:
         mine, whole = self._rows(), RowState(super().from_processes(state, group))
-        if self.capacity is None:
-            counts = torch.tensor([mine.length], device=distributed.carrier_device(group) or self.device)
-            lengths = distributed.gather(counts, group).flatten().tolist()
-            for name in self.columns:
-                whole[name] = self._gather_uneven(name, lengths, group)
-            whole.length = sum(lengths)
-            return whole
         carrier = distributed.carrier_device(group) or self.device
+        if self.capacity is None:
+            nothing = torch.zeros(0, device=self.device)
+            own = [mine[name][: mine.length] if name in mine else nothing for name in self.columns]
+            found = distributed.exchange(own, [False] * len(own), carrier, group)
+            for name, ranks in zip(self.columns, found, strict=True):
+                # A process without rows learns the shape and the dtype of the others'.
+                whole[name] = torch.cat([one for one in ranks if len(one)] or ranks[:1])
+                whole.length = len(whole[name])
+            return whole
         for name in self.columns:
             rows = distributed.gather(moved(self.read(name), carrier), group)
             whole[name] = moved(rows.flatten(0, 1), self.device)
@@ -233,25 +233,6 @@ class Rows(Statistic):
         whole["mask"] = moved(masks.flatten().bool(), self.device)
         whole.length = len(whole["mask"])
         return whole
-
-    def _gather_uneven(self, name: str, lengths: list[int], group: Any) -> Tensor:
-        """The rows of every process, padded to the longest on the way.
-
-        A process without rows learns the shape and the dtype of the others' from one that has some.
-        """
-        state, most = self._rows(), max(lengths)
-        sample = state[name][:0].cpu() if name in state else None
-        if min(lengths) == 0:
-            samples: list[Any] = [None] * len(lengths)
-            dist.all_gather_object(samples, sample, group=group)
-            sample = next((one for one in samples if one is not None), torch.zeros(0))
-        assert sample is not None
-        carrier = distributed.carrier_device(group) or self.device
-        padded = torch.zeros((most, *sample.shape[1:]), dtype=sample.dtype, device=carrier)
-        if state.length:
-            padded[: state.length].copy_(state[name][: state.length])
-        rows = distributed.gather(padded, group)
-        return torch.cat([part[:n] for part, n in zip(rows, lengths, strict=True)]).to(self.device)
 
     def _rows(self) -> RowState:
         assert isinstance(self.state, RowState)

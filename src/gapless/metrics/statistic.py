@@ -157,6 +157,10 @@ class Statistic:
         """The same for those of `batch`, a batch on the CPU, into which one may look."""
         return self.complaint(count)
 
+    def full(self) -> str:
+        """What to add to a complaint where something else may have been left out."""
+        return ""
+
     def merge(self, into: State, other: State) -> None:
         """Add the state `other` to the state `into`, in place."""
         folded = False

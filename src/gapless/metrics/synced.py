@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gapless.metrics import declared, distributed
+from gapless.metrics import declared
 from gapless.metrics.checks import user_error
+from gapless.metrics.global_states import on_the_way
 from gapless.metrics.stateful import Stateful
 from gapless.metrics.statistic import swap
 
@@ -32,10 +33,7 @@ class Synced(Stateful):
             return
         gather = dist_sync_fn or self.dist_sync_fn
         group = process_group or self.process_group
-        if gather is not None:
-            reduced = distributed.gathered_by(gather, self._parts, group)
-        else:
-            reduced = distributed.reduce(self._parts, group) if self._parts else []
+        reduced = on_the_way(self._parts, group, gather, False).states() if self._parts else []
         own, holders = self.__dict__, self._holders()
         own["_local"] = swap(self._parts, reduced)
         own["_cache"] = [(one, declared.put(one, declared.reduce(one, group, gather))) for one in holders]

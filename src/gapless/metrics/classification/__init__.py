@@ -7,24 +7,14 @@ from typing import TYPE_CHECKING
 from gapless.metrics.rooms import metrics_of
 
 if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which line a new one needs
-    from gapless.metrics.classification.accuracy import Accuracy as Accuracy
-    from gapless.metrics.classification.accuracy import BinaryAccuracy as BinaryAccuracy
-    from gapless.metrics.classification.accuracy import MulticlassAccuracy as MulticlassAccuracy
-    from gapless.metrics.classification.accuracy import MultilabelAccuracy as MultilabelAccuracy
-    from gapless.metrics.classification.auroc import AUROC as AUROC
-    from gapless.metrics.classification.auroc import BinaryAUROC as BinaryAUROC
-    from gapless.metrics.classification.auroc import MulticlassAUROC as MulticlassAUROC
-    from gapless.metrics.classification.auroc import MultilabelAUROC as MultilabelAUROC
-    from gapless.metrics.classification.average_precision import AveragePrecision as AveragePrecision
-    from gapless.metrics.classification.average_precision import (
-        BinaryAveragePrecision as BinaryAveragePrecision,
-    )
-    from gapless.metrics.classification.average_precision import (
-        MulticlassAveragePrecision as MulticlassAveragePrecision,
-    )
-    from gapless.metrics.classification.average_precision import (
-        MultilabelAveragePrecision as MultilabelAveragePrecision,
-    )
+    from gapless.metrics.classification.areas import AUROC as AUROC
+    from gapless.metrics.classification.areas import AveragePrecision as AveragePrecision
+    from gapless.metrics.classification.areas import BinaryAUROC as BinaryAUROC
+    from gapless.metrics.classification.areas import BinaryAveragePrecision as BinaryAveragePrecision
+    from gapless.metrics.classification.areas import MulticlassAUROC as MulticlassAUROC
+    from gapless.metrics.classification.areas import MulticlassAveragePrecision as MulticlassAveragePrecision
+    from gapless.metrics.classification.areas import MultilabelAUROC as MultilabelAUROC
+    from gapless.metrics.classification.areas import MultilabelAveragePrecision as MultilabelAveragePrecision
     from gapless.metrics.classification.calibration_error import (
         BinaryCalibrationError as BinaryCalibrationError,
     )
@@ -43,10 +33,6 @@ if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which
     from gapless.metrics.classification.confusion_matrix import (
         MultilabelConfusionMatrix as MultilabelConfusionMatrix,
     )
-    from gapless.metrics.classification.eer import EER as EER
-    from gapless.metrics.classification.eer import BinaryEER as BinaryEER
-    from gapless.metrics.classification.eer import MulticlassEER as MulticlassEER
-    from gapless.metrics.classification.eer import MultilabelEER as MultilabelEER
     from gapless.metrics.classification.exact_match import ExactMatch as ExactMatch
     from gapless.metrics.classification.exact_match import MulticlassExactMatch as MulticlassExactMatch
     from gapless.metrics.classification.exact_match import MultilabelExactMatch as MultilabelExactMatch
@@ -58,10 +44,6 @@ if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which
     from gapless.metrics.classification.f_beta import MulticlassFBetaScore as MulticlassFBetaScore
     from gapless.metrics.classification.f_beta import MultilabelF1Score as MultilabelF1Score
     from gapless.metrics.classification.f_beta import MultilabelFBetaScore as MultilabelFBetaScore
-    from gapless.metrics.classification.hamming import BinaryHammingDistance as BinaryHammingDistance
-    from gapless.metrics.classification.hamming import HammingDistance as HammingDistance
-    from gapless.metrics.classification.hamming import MulticlassHammingDistance as MulticlassHammingDistance
-    from gapless.metrics.classification.hamming import MultilabelHammingDistance as MultilabelHammingDistance
     from gapless.metrics.classification.hinge import BinaryHingeLoss as BinaryHingeLoss
     from gapless.metrics.classification.hinge import HingeLoss as HingeLoss
     from gapless.metrics.classification.hinge import MulticlassHingeLoss as MulticlassHingeLoss
@@ -77,99 +59,99 @@ if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which
     from gapless.metrics.classification.matthews import (
         MultilabelMatthewsCorrCoef as MultilabelMatthewsCorrCoef,
     )
-    from gapless.metrics.classification.negative_predictive_value import (
-        BinaryNegativePredictiveValue as BinaryNegativePredictiveValue,
-    )
-    from gapless.metrics.classification.negative_predictive_value import (
-        MulticlassNegativePredictiveValue as MulticlassNegativePredictiveValue,
-    )
-    from gapless.metrics.classification.negative_predictive_value import (
-        MultilabelNegativePredictiveValue as MultilabelNegativePredictiveValue,
-    )
-    from gapless.metrics.classification.negative_predictive_value import (
-        NegativePredictiveValue as NegativePredictiveValue,
-    )
-    from gapless.metrics.classification.precision import BinaryPrecision as BinaryPrecision
-    from gapless.metrics.classification.precision import MulticlassPrecision as MulticlassPrecision
-    from gapless.metrics.classification.precision import MultilabelPrecision as MultilabelPrecision
-    from gapless.metrics.classification.precision import Precision as Precision
-    from gapless.metrics.classification.precision_at_fixed_recall import (
+    from gapless.metrics.classification.operating import (
         BinaryPrecisionAtFixedRecall as BinaryPrecisionAtFixedRecall,
     )
-    from gapless.metrics.classification.precision_at_fixed_recall import (
+    from gapless.metrics.classification.operating import (
+        BinaryRecallAtFixedPrecision as BinaryRecallAtFixedPrecision,
+    )
+    from gapless.metrics.classification.operating import (
+        BinarySensitivityAtSpecificity as BinarySensitivityAtSpecificity,
+    )
+    from gapless.metrics.classification.operating import (
+        BinarySpecificityAtSensitivity as BinarySpecificityAtSensitivity,
+    )
+    from gapless.metrics.classification.operating import (
         MulticlassPrecisionAtFixedRecall as MulticlassPrecisionAtFixedRecall,
     )
-    from gapless.metrics.classification.precision_at_fixed_recall import (
+    from gapless.metrics.classification.operating import (
+        MulticlassRecallAtFixedPrecision as MulticlassRecallAtFixedPrecision,
+    )
+    from gapless.metrics.classification.operating import (
+        MulticlassSensitivityAtSpecificity as MulticlassSensitivityAtSpecificity,
+    )
+    from gapless.metrics.classification.operating import (
+        MulticlassSpecificityAtSensitivity as MulticlassSpecificityAtSensitivity,
+    )
+    from gapless.metrics.classification.operating import (
         MultilabelPrecisionAtFixedRecall as MultilabelPrecisionAtFixedRecall,
     )
-    from gapless.metrics.classification.precision_at_fixed_recall import (
-        PrecisionAtFixedRecall as PrecisionAtFixedRecall,
+    from gapless.metrics.classification.operating import (
+        MultilabelRecallAtFixedPrecision as MultilabelRecallAtFixedPrecision,
     )
-    from gapless.metrics.classification.precision_recall_curve import (
-        BinaryPrecisionRecallCurve as BinaryPrecisionRecallCurve,
+    from gapless.metrics.classification.operating import (
+        MultilabelSensitivityAtSpecificity as MultilabelSensitivityAtSpecificity,
     )
-    from gapless.metrics.classification.precision_recall_curve import (
-        MulticlassPrecisionRecallCurve as MulticlassPrecisionRecallCurve,
+    from gapless.metrics.classification.operating import (
+        MultilabelSpecificityAtSensitivity as MultilabelSpecificityAtSensitivity,
     )
-    from gapless.metrics.classification.precision_recall_curve import (
-        MultilabelPrecisionRecallCurve as MultilabelPrecisionRecallCurve,
-    )
-    from gapless.metrics.classification.precision_recall_curve import (
-        PrecisionRecallCurve as PrecisionRecallCurve,
-    )
+    from gapless.metrics.classification.operating import PrecisionAtFixedRecall as PrecisionAtFixedRecall
+    from gapless.metrics.classification.operating import RecallAtFixedPrecision as RecallAtFixedPrecision
+    from gapless.metrics.classification.operating import SensitivityAtSpecificity as SensitivityAtSpecificity
+    from gapless.metrics.classification.operating import SpecificityAtSensitivity as SpecificityAtSensitivity
     from gapless.metrics.classification.ranking import MultilabelCoverageError as MultilabelCoverageError
     from gapless.metrics.classification.ranking import (
         MultilabelRankingAveragePrecision as MultilabelRankingAveragePrecision,
     )
     from gapless.metrics.classification.ranking import MultilabelRankingLoss as MultilabelRankingLoss
-    from gapless.metrics.classification.recall import BinaryRecall as BinaryRecall
-    from gapless.metrics.classification.recall import MulticlassRecall as MulticlassRecall
-    from gapless.metrics.classification.recall import MultilabelRecall as MultilabelRecall
-    from gapless.metrics.classification.recall import Recall as Recall
-    from gapless.metrics.classification.recall_at_fixed_precision import (
-        BinaryRecallAtFixedPrecision as BinaryRecallAtFixedPrecision,
+    from gapless.metrics.classification.rate_curves import EER as EER
+    from gapless.metrics.classification.rate_curves import ROC as ROC
+    from gapless.metrics.classification.rate_curves import BinaryEER as BinaryEER
+    from gapless.metrics.classification.rate_curves import (
+        BinaryPrecisionRecallCurve as BinaryPrecisionRecallCurve,
     )
-    from gapless.metrics.classification.recall_at_fixed_precision import (
-        MulticlassRecallAtFixedPrecision as MulticlassRecallAtFixedPrecision,
+    from gapless.metrics.classification.rate_curves import BinaryROC as BinaryROC
+    from gapless.metrics.classification.rate_curves import MulticlassEER as MulticlassEER
+    from gapless.metrics.classification.rate_curves import (
+        MulticlassPrecisionRecallCurve as MulticlassPrecisionRecallCurve,
     )
-    from gapless.metrics.classification.recall_at_fixed_precision import (
-        MultilabelRecallAtFixedPrecision as MultilabelRecallAtFixedPrecision,
+    from gapless.metrics.classification.rate_curves import MulticlassROC as MulticlassROC
+    from gapless.metrics.classification.rate_curves import MultilabelEER as MultilabelEER
+    from gapless.metrics.classification.rate_curves import (
+        MultilabelPrecisionRecallCurve as MultilabelPrecisionRecallCurve,
     )
-    from gapless.metrics.classification.recall_at_fixed_precision import (
-        RecallAtFixedPrecision as RecallAtFixedPrecision,
+    from gapless.metrics.classification.rate_curves import MultilabelROC as MultilabelROC
+    from gapless.metrics.classification.rate_curves import PrecisionRecallCurve as PrecisionRecallCurve
+    from gapless.metrics.classification.ratios import Accuracy as Accuracy
+    from gapless.metrics.classification.ratios import BinaryAccuracy as BinaryAccuracy
+    from gapless.metrics.classification.ratios import BinaryHammingDistance as BinaryHammingDistance
+    from gapless.metrics.classification.ratios import (
+        BinaryNegativePredictiveValue as BinaryNegativePredictiveValue,
     )
-    from gapless.metrics.classification.roc import ROC as ROC
-    from gapless.metrics.classification.roc import BinaryROC as BinaryROC
-    from gapless.metrics.classification.roc import MulticlassROC as MulticlassROC
-    from gapless.metrics.classification.roc import MultilabelROC as MultilabelROC
-    from gapless.metrics.classification.sensitivity_at_specificity import (
-        BinarySensitivityAtSpecificity as BinarySensitivityAtSpecificity,
+    from gapless.metrics.classification.ratios import BinaryPrecision as BinaryPrecision
+    from gapless.metrics.classification.ratios import BinaryRecall as BinaryRecall
+    from gapless.metrics.classification.ratios import BinarySpecificity as BinarySpecificity
+    from gapless.metrics.classification.ratios import HammingDistance as HammingDistance
+    from gapless.metrics.classification.ratios import MulticlassAccuracy as MulticlassAccuracy
+    from gapless.metrics.classification.ratios import MulticlassHammingDistance as MulticlassHammingDistance
+    from gapless.metrics.classification.ratios import (
+        MulticlassNegativePredictiveValue as MulticlassNegativePredictiveValue,
     )
-    from gapless.metrics.classification.sensitivity_at_specificity import (
-        MulticlassSensitivityAtSpecificity as MulticlassSensitivityAtSpecificity,
+    from gapless.metrics.classification.ratios import MulticlassPrecision as MulticlassPrecision
+    from gapless.metrics.classification.ratios import MulticlassRecall as MulticlassRecall
+    from gapless.metrics.classification.ratios import MulticlassSpecificity as MulticlassSpecificity
+    from gapless.metrics.classification.ratios import MultilabelAccuracy as MultilabelAccuracy
+    from gapless.metrics.classification.ratios import MultilabelHammingDistance as MultilabelHammingDistance
+    from gapless.metrics.classification.ratios import (
+        MultilabelNegativePredictiveValue as MultilabelNegativePredictiveValue,
     )
-    from gapless.metrics.classification.sensitivity_at_specificity import (
-        MultilabelSensitivityAtSpecificity as MultilabelSensitivityAtSpecificity,
-    )
-    from gapless.metrics.classification.sensitivity_at_specificity import (
-        SensitivityAtSpecificity as SensitivityAtSpecificity,
-    )
-    from gapless.metrics.classification.specificity import BinarySpecificity as BinarySpecificity
-    from gapless.metrics.classification.specificity import MulticlassSpecificity as MulticlassSpecificity
-    from gapless.metrics.classification.specificity import MultilabelSpecificity as MultilabelSpecificity
-    from gapless.metrics.classification.specificity import Specificity as Specificity
-    from gapless.metrics.classification.specificity_at_sensitivity import (
-        BinarySpecificityAtSensitivity as BinarySpecificityAtSensitivity,
-    )
-    from gapless.metrics.classification.specificity_at_sensitivity import (
-        MulticlassSpecificityAtSensitivity as MulticlassSpecificityAtSensitivity,
-    )
-    from gapless.metrics.classification.specificity_at_sensitivity import (
-        MultilabelSpecificityAtSensitivity as MultilabelSpecificityAtSensitivity,
-    )
-    from gapless.metrics.classification.specificity_at_sensitivity import (
-        SpecificityAtSensitivity as SpecificityAtSensitivity,
-    )
+    from gapless.metrics.classification.ratios import MultilabelPrecision as MultilabelPrecision
+    from gapless.metrics.classification.ratios import MultilabelRecall as MultilabelRecall
+    from gapless.metrics.classification.ratios import MultilabelSpecificity as MultilabelSpecificity
+    from gapless.metrics.classification.ratios import NegativePredictiveValue as NegativePredictiveValue
+    from gapless.metrics.classification.ratios import Precision as Precision
+    from gapless.metrics.classification.ratios import Recall as Recall
+    from gapless.metrics.classification.ratios import Specificity as Specificity
     from gapless.metrics.classification.stat_scores import BinaryStatScores as BinaryStatScores
     from gapless.metrics.classification.stat_scores import MulticlassStatScores as MulticlassStatScores
     from gapless.metrics.classification.stat_scores import MultilabelStatScores as MultilabelStatScores

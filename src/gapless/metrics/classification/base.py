@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from gapless.metrics.classification.counts import (
 )
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import share
+from gapless.metrics.tasks import Task
 
 Ratio = tuple[Tensor, Tensor]
 
@@ -66,6 +67,7 @@ class CountMetric(Score, PredictionMetric, abstract=True):
 
     plot_lower_bound: float | None = 0.0
     plot_upper_bound: float | None = 1.0
+    beyond = "logits capacity zero_division"
     counted: Any
 
     def value(self) -> Tensor:
@@ -120,19 +122,7 @@ class CountMetric(Score, PredictionMetric, abstract=True):
 
 
 class BinaryScore(CountMetric, abstract=True):
-    """The binary form.
-
-    Args:
-        threshold: above which a probability is a positive prediction.
-        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further
-            dimensions.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        zero_division: the value where nothing is to be divided by.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
-            for logits.
-        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
-    """
+    """The binary form."""
 
     def __init__(
         self,
@@ -155,18 +145,11 @@ class MulticlassScore(CountMetric, abstract=True):
     Args:
         num_classes: how many classes there are; may be None where `average` is ``"micro"``.
         top_k: a prediction is right where the target is among so many largest scores.
-        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per
-            class.
-        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further
-            dimensions.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        zero_division: the value where nothing is to be divided by.
-        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
     task = "multiclass"
     plot_legend_name: str | None = "Class"
+    beyond = "capacity zero_division"
 
     def __init__(
         self,
@@ -197,22 +180,7 @@ class MulticlassScore(CountMetric, abstract=True):
 
 
 class MultilabelScore(CountMetric, abstract=True):
-    """The multilabel form.
-
-    Args:
-        num_labels: how many labels there are.
-        threshold: above which a probability is a positive prediction.
-        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per
-            label.
-        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further
-            dimensions.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        zero_division: the value where nothing is to be divided by.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
-            for logits.
-        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
-    """
+    """The multilabel form."""
 
     task = "multilabel"
     plot_legend_name: str | None = "Label"
@@ -258,13 +226,7 @@ def check_classes(num_classes: int | None, top_k: int, average: str | None) -> N
     checks.one_of("average", average, checks.AVERAGES)
 
 
-TASK_PARAMETERS: dict[str, Any] = {
-    "threshold": 0.5,
-    "num_classes": None,
-    "num_labels": None,
-    "average": "micro",
-    "multidim_average": "global",
-    "top_k": 1,
-    "ignore_index": None,
-    "validate_args": True,
-}
+class ScoreTask(Task, abstract=True):
+    """A name for the forms of a score."""
+
+    defaults: ClassVar[dict[str, Any]] = {"average": "micro"}

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels
+from gapless.metrics.classification import labels, words
 from gapless.metrics.classification.predictions import PredictionMetric
-from gapless.metrics.classification.scores import Problem, ProblemStatistic, problem_marks, problem_scores
+from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
 from gapless.metrics.statistic import Slot
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 FLOATS = (torch.float32, torch.float64)
 
 
-class Confidences(ProblemStatistic):
+class Confidences(words.Labelled):
     """Per bin of confidence: how many predictions, their summed confidence, and how many were right."""
 
     one: Tensor
@@ -26,7 +26,7 @@ class Confidences(ProblemStatistic):
     fine_edges: Tensor
 
     def __init__(self, problem: Problem, bins: int, checked: bool) -> None:
-        self.problem = problem
+        self.problem = self.subject = problem
         # Rounded from float64, edges would not be those of float32: 0.9 is in another bin then.
         edges, fine = (torch.linspace(0, 1, bins + 1, dtype=dtype, device="cpu") for dtype in FLOATS)
         self.constants = {"one": 1, "edges": edges, "fine_edges": fine}
@@ -72,12 +72,10 @@ class Calibration(PredictionMetric, abstract=True):
         n_bins: how many bins of equal width.
         norm: ``"l1"`` for the mean distance, ``"l2"`` for the root of the mean square, ``"max"`` for the
             largest.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
     needs_scores = True
+    beyond = "logits"
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     higher_is_better = False
@@ -133,11 +131,7 @@ class BinaryCalibrationError(Calibration):
 
 
 class MulticlassCalibrationError(Calibration):
-    """The distance between the confidence in the predicted class and how often it is right.
-
-    Args:
-        num_classes: how many classes there are.
-    """
+    """The distance between the confidence in the predicted class and how often it is right."""
 
     task = "multiclass"
     plot_legend_name = "Class"
@@ -157,12 +151,3 @@ class MulticlassCalibrationError(Calibration):
 
 class CalibrationError(Task):
     """The calibration error of a task, binary or multiclass."""
-
-    forms: ClassVar = by_task(BinaryCalibrationError, MulticlassCalibrationError)
-    arguments: ClassVar = {
-        "n_bins": 15,
-        "norm": "l1",
-        "num_classes": None,
-        "ignore_index": None,
-        "validate_args": True,
-    }

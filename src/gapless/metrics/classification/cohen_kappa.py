@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.classification.confusion import BinaryConfusion, Confusion, MulticlassConfusion
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 
 class Kappa(Confusion, abstract=True):
@@ -76,12 +76,3 @@ class MulticlassCohenKappa(Kappa, MulticlassConfusion):
 
 class CohenKappa(Task):
     """Cohen's kappa of a task."""
-
-    forms: ClassVar = by_task(BinaryCohenKappa, MulticlassCohenKappa)
-    arguments: ClassVar = {
-        "threshold": 0.5,
-        "num_classes": None,
-        "weights": None,
-        "ignore_index": None,
-        "validate_args": True,
-    }

@@ -14,12 +14,12 @@ from gapless.metrics.classification.counts import BinaryCounts, Classes, Sides, 
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
 from gapless.metrics.host import within_reach
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.statistic import Slot
 
 NORMALIZATIONS = ("true", "pred", "all", "none", None)
 
 
-class ConfusionCounts(Statistic):
+class ConfusionCounts(words.Labelled):
     """A table of targets by predictions, with a place behind it for what is no class, and one for what is
     ignored.
     """
@@ -31,7 +31,7 @@ class ConfusionCounts(Statistic):
     def __init__(self, classes: int, ignore_index: int | None, checked: bool) -> None:
         self.classes = classes
         self.ignore_index = ignore_index
-        self.layout = Classes(classes, 1, ignore_index)
+        self.subject = Classes(classes, 1, ignore_index, "pair")
         self.constants = {"one": 1, "nowhere": classes * classes}
         super().__init__((classes, ignore_index), {"table": Slot((classes * classes + 2,))}, checked)
 
@@ -54,12 +54,6 @@ class ConfusionCounts(Statistic):
     def faults(self) -> Tensor:
         return self.state["table"][-2]
 
-    def complaint(self, count: int) -> str:
-        return words.outside(count, f"0 to {self.classes - 1}", "pair")
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return words.more_than_classes(batch, self.classes, self.ignore_index) or self.complaint(count)
-
     def matrix(self) -> Tensor:
         """``[C, C]``, targets by predictions."""
         return self.state["table"][:-2].view(self.classes, self.classes).clone()
@@ -68,6 +62,7 @@ class ConfusionCounts(Statistic):
 class Confusion(PredictionMetric, abstract=True):
     """A metric of the confusion matrix of a task."""
 
+    beyond = "logits"
     confused: Any
 
     def value(self) -> Tensor:
@@ -93,15 +88,7 @@ class Confusion(PredictionMetric, abstract=True):
 
 
 class BinaryConfusion(Confusion, abstract=True):
-    """The binary form.
-
-    Args:
-        threshold: above which a probability is a positive prediction.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
-            for logits.
-    """
+    """The binary form."""
 
     def __init__(
         self,
@@ -118,15 +105,10 @@ class BinaryConfusion(Confusion, abstract=True):
 
 
 class MulticlassConfusion(Confusion, abstract=True):
-    """The multiclass form.
-
-    Args:
-        num_classes: how many classes there are.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-    """
+    """The multiclass form."""
 
     task = "multiclass"
+    beyond = ""
 
     def __init__(
         self, num_classes: int, ignore_index: int | None = None, validate_args: bool = True, **kwargs: Any
@@ -139,16 +121,7 @@ class MulticlassConfusion(Confusion, abstract=True):
 
 
 class MultilabelConfusion(Confusion, abstract=True):
-    """The multilabel form.
-
-    Args:
-        num_labels: how many labels there are.
-        threshold: above which a probability is a positive prediction.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
-            for logits.
-    """
+    """The multilabel form."""
 
     task = "multilabel"
 
@@ -178,5 +151,5 @@ def normalized(matrix: Tensor, normalize: str | None) -> Tensor:
     if within_reach(whole):  # Elsewhere the host would wait to learn it.
         lost = int((whole == 0).expand_as(matrix).sum())
         if lost:
-            words.warn(f"{lost} NaN values found in confusion matrix have been replaced with zeros.")
+            checks.warn(f"{lost} NaN values found in confusion matrix have been replaced with zeros.")
     return divide(matrix, whole)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from gapless.metrics.classification.confusion import (
     MultilabelConfusion,
     normalized,
 )
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 
 class Matrix(Confusion, abstract=True):
@@ -87,13 +87,3 @@ class MultilabelConfusionMatrix(Matrix, MultilabelConfusion):
 
 class ConfusionMatrix(Task):
     """The confusion matrix of a task."""
-
-    forms: ClassVar = by_task(BinaryConfusionMatrix, MulticlassConfusionMatrix, MultilabelConfusionMatrix)
-    arguments: ClassVar = {
-        "threshold": 0.5,
-        "num_classes": None,
-        "num_labels": None,
-        "normalize": None,
-        "ignore_index": None,
-        "validate_args": True,
-    }

@@ -105,9 +105,10 @@ class Classes:
     is ignored.
     """
 
-    def __init__(self, classes: int, top_k: int, ignore_index: int | None) -> None:
+    def __init__(self, classes: int, top_k: int, ignore_index: int | None, what: str = "value") -> None:
         self.classes = classes
         self.top_k = top_k
+        self.what = what
         self.ignore_index = ignore_index
         self.width = classes + 3
 
@@ -152,15 +153,21 @@ class Classes:
         """The places below and above the classes, of targets and predictions."""
         return table[..., :2, :: self.classes + 1]
 
+    def complaint(self, count: int) -> str:
+        return words.outside(count, f"0 to {self.classes - 1}", self.what)
 
-class MulticlassCounts(Statistic):
+    def found(self, batch: Batch) -> str | None:
+        return words.more_than_classes(batch, self.classes, self.ignore_index)
+
+
+class MulticlassCounts(words.Labelled):
     """Per class: how often it was the target, the prediction, and both."""
 
     clean: ClassVar[Slot] = Slot((2, 2))
     twins = True
 
     def __init__(self, classes: int, top_k: int, ignore_index: int | None, checked: bool) -> None:
-        self.layout = Classes(classes, top_k, ignore_index)
+        self.layout = self.subject = Classes(classes, top_k, ignore_index)
         self._on_host: ClassTable | None = None
         self.asked = fusing.Asked()
         self.constants = {"one": 1, "nowhere": classes + 1}
@@ -235,13 +242,6 @@ class MulticlassCounts(Statistic):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_on_host": None}
 
-    def complaint(self, count: int) -> str:
-        return words.outside(count, f"0 to {self.layout.classes - 1}")
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        found = words.more_than_classes(batch, self.layout.classes, self.layout.ignore_index)
-        return found or self.complaint(count)
-
     def counts(self) -> Counts:
         """``(C,)`` each."""
         return self.layout.counts(self.state["table"])
@@ -260,13 +260,13 @@ FORMS = Counts(*fusing.UNITS[:3], lambda: fusing.UNITS[3])  # type: ignore[call-
 """Counts not as numbers, but as what they are sums of."""
 
 
-class SamplewiseMulticlassCounts(Rows):
+class SamplewiseMulticlassCounts(words.Labelled, Rows):
     """The same counts, per sample."""
 
     def __init__(
         self, classes: int, top_k: int, ignore_index: int | None, checked: bool, capacity: int | None
     ) -> None:
-        self.layout = Classes(classes, top_k, ignore_index)
+        self.layout = self.subject = Classes(classes, top_k, ignore_index)
         self.constants = {"one": 1, "nowhere": classes + 1}
         column = ((3, self.layout.width), torch.int64)
         super().__init__((classes, top_k, ignore_index), {"table": column}, capacity, checked)
@@ -281,13 +281,6 @@ class SamplewiseMulticlassCounts(Rows):
         table = at.new_zeros((at.shape[0], 3, self.layout.width)).scatter_add_(2, at, self.one.expand_as(at))
         self.state["strange"].add_(self.layout.strange(table))
         self.append(table=table)
-
-    def complaint(self, count: int) -> str:
-        return words.outside(count, f"0 to {self.layout.classes - 1}") + self.full()
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        found = words.more_than_classes(batch, self.layout.classes, self.layout.ignore_index)
-        return found or self.complaint(count)
 
     def counts(self) -> Counts:
         """``(N, C)`` each."""
@@ -349,12 +342,15 @@ class Sides:
         allowed = "0 and 1" if self.ignore_index is None else f"0, 1 and {self.ignore_index} in `target`"
         return words.outside(count, allowed)
 
+    def found(self, batch: Batch) -> str | None:
+        return words.neither_zero_nor_one(batch, self.ignore_index)
 
-class BinaryCounts(Statistic):
+
+class BinaryCounts(words.Labelled):
     """Hits and misses on either side of a threshold, per label (`labels` None: one, of no dimension)."""
 
     def __init__(self, sides: Sides, labels: int | None, checked: bool) -> None:
-        self.sides = sides
+        self.sides = self.subject = sides
         self.labels = labels
         shape = (sides.rows,) if labels is None else (labels, sides.rows)
         slots = {"table": Slot(shape), "seen": Slot(), "strange": Slot()}
@@ -382,22 +378,16 @@ class BinaryCounts(Statistic):
     def faults(self) -> Tensor:
         return self.state["seen"] - self.state["table"][..., 2:].sum() + self.state["strange"]
 
-    def complaint(self, count: int) -> str:
-        return self.sides.complaint(count)
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return words.neither_zero_nor_one(batch, self.sides.ignore_index) or self.complaint(count)
-
     def counts(self) -> Counts:
         """``()`` or ``(L,)`` each."""
         return self.sides.counts(self.state["table"])
 
 
-class SamplewiseBinaryCounts(Rows):
+class SamplewiseBinaryCounts(words.Labelled, Rows):
     """The same counts, per sample."""
 
     def __init__(self, sides: Sides, labels: int | None, checked: bool, capacity: int | None) -> None:
-        self.sides = sides
+        self.sides = self.subject = sides
         self.labels = labels
         config = (sides.threshold, sides.ignore_index, sides.logits, labels)
         shape = (sides.rows,) if labels is None else (labels, sides.rows)
@@ -417,12 +407,6 @@ class SamplewiseBinaryCounts(Rows):
         if strange is not None:
             self.state["strange"].add_(strange)
         self.append(table=table)
-
-    def complaint(self, count: int) -> str:
-        return self.sides.complaint(count) + self.full()
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return words.neither_zero_nor_one(batch, self.sides.ignore_index) or self.complaint(count)
 
     def counts(self) -> Counts:
         """``(N,)`` or ``(N, L)`` each."""

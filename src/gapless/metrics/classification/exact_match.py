@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from gapless.metrics.classification import labels, words
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
 from gapless.metrics.rows import Rows
-from gapless.metrics.statistic import Slot, Statistic
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.statistic import Slot
+from gapless.metrics.tasks import Task
 
 
 class Whole:
@@ -62,20 +62,17 @@ class Whole:
         most = 1 if self.sides is not None else (self.classes or 0) - 1
         return f"Detected {words.some(count)} in `preds` or `target` outside 0 to {most}"
 
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        """The same for those of a batch on the CPU."""
+    def found(self, batch: Batch) -> str | None:
         if self.sides is None:
-            found = words.more_than_classes(batch, self.classes or 0, self.ignore_index)
-        else:
-            found = words.neither_zero_nor_one(batch, self.ignore_index)
-        return found or self.complaint(count)
+            return words.more_than_classes(batch, self.classes or 0, self.ignore_index)
+        return words.neither_zero_nor_one(batch, self.ignore_index)
 
 
-class Matches(Statistic):
+class Matches(words.Labelled):
     """How many samples were right, and how many there were."""
 
     def __init__(self, whole: Whole, checked: bool) -> None:
-        self.whole = whole
+        self.whole = self.subject = whole
         config = (whole.classes, whole.sides, whole.ignore_index)
         super().__init__(config, {"right": Slot(), "seen": Slot(), "strange": Slot()}, checked)
 
@@ -87,18 +84,12 @@ class Matches(Statistic):
         self.state["right"].add_(right.sum())
         self.state["seen"].add_(right.numel())
 
-    def complaint(self, count: int) -> str:
-        return self.whole.complaint(count)
 
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return self.whole.complaint_about(batch, count)
-
-
-class SampleMatches(Rows):
+class SampleMatches(words.Labelled, Rows):
     """The share that is right, per sample."""
 
     def __init__(self, whole: Whole, checked: bool, capacity: int | None) -> None:
-        self.whole = whole
+        self.whole = self.subject = whole
         config = (whole.classes, whole.sides, whole.ignore_index)
         super().__init__(config, {"share": ((), torch.float32)}, capacity, checked)
 
@@ -109,12 +100,6 @@ class SampleMatches(Rows):
         right = self.whole.right(batch)
         self.append(share=right.float() if right.dim() == 1 else right.float().mean(1))
 
-    def complaint(self, count: int) -> str:
-        return self.whole.complaint(count) + self.full()
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return self.whole.complaint_about(batch, count) + self.full()
-
 
 class ExactMatching(PredictionMetric, abstract=True):
     """What both tasks have in common."""
@@ -123,6 +108,7 @@ class ExactMatching(PredictionMetric, abstract=True):
 
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
+    beyond = "capacity"
     matches: Any
 
     def value(self) -> Tensor:
@@ -144,11 +130,7 @@ class MulticlassExactMatch(ExactMatching):
     """The share of samples whose places are all of the right class.
 
     Args:
-        num_classes: how many classes there are.
-        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample.
         ignore_index: a target that counts as right.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
     task = "multiclass"
@@ -174,17 +156,11 @@ class MultilabelExactMatch(ExactMatching):
     """The share of places whose labels are all right.
 
     Args:
-        num_labels: how many labels there are.
-        threshold: above which a probability is a positive prediction.
-        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample.
         ignore_index: a target that counts as right.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
-            for logits.
-        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
     task = "multilabel"
+    beyond = "logits capacity"
     plot_legend_name = "Label"
 
     def __init__(
@@ -210,12 +186,4 @@ class MultilabelExactMatch(ExactMatching):
 class ExactMatch(Task):
     """Exact matches of a task, multiclass or multilabel."""
 
-    forms: ClassVar = by_task(MultilabelExactMatch, MulticlassExactMatch)
-    arguments: ClassVar = {
-        "threshold": 0.5,
-        "num_classes": None,
-        "num_labels": None,
-        "multidim_average": "global",
-        "ignore_index": None,
-        "validate_args": True,
-    }
+    kinds = ("Multilabel", "Multiclass")

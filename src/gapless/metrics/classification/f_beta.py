@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from gapless.metrics.classification.base import (
-    TASK_PARAMETERS,
     BinaryScore,
     MulticlassScore,
     MultilabelScore,
     Ratio,
     Score,
+    ScoreTask,
 )
 from gapless.metrics.classification.counts import Counts
-from gapless.metrics.tasks import Task, by_task
 
 
 class FBeta(Score):
-    """The harmonic mean in which recall weighs `beta` times as much as precision."""
+    """The harmonic mean in which recall weighs `beta` times as much as precision.
+
+    Args:
+        beta: how much more recall weighs than precision.
+    """
 
     beta = 1.0
     validate_args: bool
@@ -35,11 +38,7 @@ class FBeta(Score):
 
 
 class BinaryFBetaScore(FBeta, BinaryScore):
-    """F-beta.
-
-    Args:
-        beta: how much more recall weighs than precision.
-    """
+    """F-beta."""
 
     def __init__(
         self,
@@ -57,11 +56,7 @@ class BinaryFBetaScore(FBeta, BinaryScore):
 
 
 class MulticlassFBetaScore(FBeta, MulticlassScore):
-    """F-beta.
-
-    Args:
-        beta: how much more recall weighs than precision.
-    """
+    """F-beta."""
 
     def __init__(
         self,
@@ -81,11 +76,7 @@ class MulticlassFBetaScore(FBeta, MulticlassScore):
 
 
 class MultilabelFBetaScore(FBeta, MultilabelScore):
-    """F-beta.
-
-    Args:
-        beta: how much more recall weighs than precision.
-    """
+    """F-beta."""
 
     def __init__(
         self,
@@ -130,15 +121,13 @@ class MultilabelF1Score(FBeta, MultilabelScore):
     """The harmonic mean of precision and recall."""
 
 
-class FBetaScore(Task):
+class FBetaScore(ScoreTask):
     """F-beta of a task."""
 
-    forms: ClassVar = by_task(BinaryFBetaScore, MulticlassFBetaScore, MultilabelFBetaScore)
-    arguments: ClassVar = {"beta": 1.0, **TASK_PARAMETERS, "zero_division": 0}
+    defaults: ClassVar = {"beta": 1.0, **ScoreTask.defaults}
 
 
-class F1Score(Task):
+class F1Score(ScoreTask):
     """The harmonic mean of precision and recall of a task."""
 
-    forms: ClassVar = by_task(BinaryF1Score, MulticlassF1Score, MultilabelF1Score)
-    arguments: ClassVar = {**TASK_PARAMETERS, "zero_division": 0}
+    defaults: ClassVar = {**ScoreTask.defaults, "zero_division": 0}

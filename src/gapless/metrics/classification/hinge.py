@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
+from gapless.metrics.classification import words
 from gapless.metrics.classification.predictions import PredictionMetric
-from gapless.metrics.classification.scores import Problem, ProblemStatistic, problem_marks, problem_scores
+from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
 from gapless.metrics.statistic import Slot
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 MODES = ("crammer-singer", "one-vs-all")
 
 
-class Margins(ProblemStatistic):
+class Margins(words.Labelled):
     """How far scores fall short of a margin of 1, summed over samples; per class where each stands alone."""
 
     def __init__(self, problem: Problem, squared: bool, alone: bool, checked: bool) -> None:
-        self.problem = problem
+        self.problem = self.subject = problem
         self.squared = squared
         self.alone = alone
         shape = (problem.classes,) if alone else ()
@@ -51,18 +52,15 @@ class Hinge(PredictionMetric, abstract=True):
     """The mean of what scores fall short of a margin of 1.
 
     Args:
-        num_classes: how many classes there are.
         squared: whether it is squared.
         multiclass_mode: ``"crammer-singer"`` for the margin between the class and the best other one,
             ``"one-vs-all"`` for a value per class against the others.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
     torchmetrics_slots = "measures:f=sum total:i=seen"
 
     needs_scores = True
+    beyond = "logits"
     is_differentiable = True
     higher_is_better = False
     plot_lower_bound = 0.0
@@ -136,12 +134,3 @@ class MulticlassHingeLoss(Hinge):
 
 class HingeLoss(Task):
     """Hinge loss of a task, binary or multiclass."""
-
-    forms: ClassVar = by_task(BinaryHingeLoss, MulticlassHingeLoss)
-    arguments: ClassVar = {
-        "num_classes": None,
-        "squared": False,
-        "multiclass_mode": "crammer-singer",
-        "ignore_index": None,
-        "validate_args": True,
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -10,7 +10,7 @@ from gapless.metrics import checks
 from gapless.metrics.classification.base import BinaryScore, MulticlassScore, MultilabelScore
 from gapless.metrics.classification.counts import Counts
 from gapless.metrics.divide import divide
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 
 class Jaccard:
@@ -63,6 +63,8 @@ class Jaccard:
 class BinaryJaccardIndex(Jaccard, BinaryScore):
     """Intersection over union."""
 
+    beyond = "logits"
+
     def __init__(
         self,
         threshold: float = 0.5,
@@ -77,6 +79,8 @@ class BinaryJaccardIndex(Jaccard, BinaryScore):
 
 class MulticlassJaccardIndex(Jaccard, MulticlassScore):
     """Intersection over union."""
+
+    beyond = ""
 
     def __init__(
         self,
@@ -97,6 +101,8 @@ class MulticlassJaccardIndex(Jaccard, MulticlassScore):
 class MultilabelJaccardIndex(Jaccard, MultilabelScore):
     """Intersection over union."""
 
+    beyond = "logits"
+
     def __init__(
         self,
         num_labels: int,
@@ -115,14 +121,3 @@ class MultilabelJaccardIndex(Jaccard, MultilabelScore):
 
 class JaccardIndex(Task):
     """Intersection over union of a task."""
-
-    forms: ClassVar = by_task(BinaryJaccardIndex, MulticlassJaccardIndex, MultilabelJaccardIndex)
-    arguments: ClassVar = {
-        "threshold": 0.5,
-        "num_classes": None,
-        "num_labels": None,
-        "average": "macro",
-        "ignore_index": None,
-        "validate_args": True,
-        "zero_division": 0,
-    }

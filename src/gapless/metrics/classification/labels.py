@@ -7,18 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.host import argmax
 
 
 def same_shape(batch: Batch) -> None:
     """Raises RuntimeError unless predictions and target have the same shape."""
-    preds, target = batch.args
-    if preds.shape != target.shape:
-        raise RuntimeError(
-            "Predictions and targets are expected to have the same shape, "
-            f"but got {preds.shape} and {target.shape}."
-        )
+    checks.same_shape(*batch.args)
 
 
 def check_binary(batch: Batch, samplewise: bool) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -13,7 +11,7 @@ from gapless.metrics.classification.confusion import (
     MulticlassConfusion,
     MultilabelConfusion,
 )
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 
 class Matthews(Confusion, abstract=True):
@@ -79,12 +77,3 @@ class MultilabelMatthewsCorrCoef(Matthews, MultilabelConfusion):
 
 class MatthewsCorrCoef(Task):
     """Matthews' correlation coefficient of a task."""
-
-    forms: ClassVar = by_task(BinaryMatthewsCorrCoef, MulticlassMatthewsCorrCoef, MultilabelMatthewsCorrCoef)
-    arguments: ClassVar = {
-        "threshold": 0.5,
-        "num_classes": None,
-        "num_labels": None,
-        "ignore_index": None,
-        "validate_args": True,
-    }

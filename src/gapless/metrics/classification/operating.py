@@ -1,4 +1,4 @@
-"""The best that a classifier reaches at a threshold where another rate is good enough, task by task."""
+"""The best that a classifier reaches at a threshold where another rate is good enough."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gapless.metrics.classification.curves import (
 )
 from gapless.metrics.classification.scored import ScoreMetric
 from gapless.metrics.classification.scores import Rising, Thresholds
+from gapless.metrics.tasks import Task
 
 Chosen = tuple[Tensor, Tensor]
 
@@ -121,11 +122,7 @@ class BinaryOperating(OperatingPoint, abstract=True):
 
 
 class MulticlassOperating(OperatingPoint, abstract=True):
-    """The multiclass form: each class against the others.
-
-    Args:
-        num_classes: how many classes there are.
-    """
+    """The multiclass form: each class against the others."""
 
     task = "multiclass"
     plot_legend_name = "Class"
@@ -144,11 +141,7 @@ class MulticlassOperating(OperatingPoint, abstract=True):
 
 
 class MultilabelOperating(OperatingPoint, abstract=True):
-    """The multilabel form.
-
-    Args:
-        num_labels: how many labels there are.
-    """
+    """The multilabel form."""
 
     task = "multilabel"
     plot_legend_name = "Label"
@@ -166,18 +159,6 @@ class MultilabelOperating(OperatingPoint, abstract=True):
         self.num_labels = num_labels
 
 
-def operating_parameters(bound: str) -> dict[str, Any]:
-    """The arguments of a task, of which `bound` has no default."""
-    return {
-        bound: inspect.Parameter.empty,
-        "thresholds": None,
-        "num_classes": None,
-        "num_labels": None,
-        "ignore_index": None,
-        "validate_args": True,
-    }
-
-
 def precision_and_recall(rising: Rising, task: str) -> tuple[Tensor, Tensor]:
     """``[K, P]`` each; the recall of a class without positives is NaN, of a label 1."""
     recall_unknown(rising, task)
@@ -188,3 +169,127 @@ def sensitivity_and_specificity(rising: Rising) -> tuple[Tensor, Tensor]:
     """``[K, P]`` each, or ``[K, P + 1]`` with the point before every score."""
     fpr, tpr = roc_points(rising)
     return tpr, 1 - fpr
+
+
+class RecallAtPrecision(OperatingPoint, abstract=True):
+    """The largest recall that some precision allows.
+
+    Args:
+        min_precision: the precision that is needed.
+    """
+
+    torchmetrics_file = "recall_fixed_precision"
+    bound = "min_precision"
+
+    def choose(self, rising: Rising, least: float) -> Chosen:
+        precision, recall = precision_and_recall(rising, self.task)
+        return best_precise(recall, precision, rising, least)
+
+
+class BinaryRecallAtFixedPrecision(RecallAtPrecision, BinaryOperating):
+    """The largest recall that some precision allows, and the threshold it takes."""
+
+
+class MulticlassRecallAtFixedPrecision(RecallAtPrecision, MulticlassOperating):
+    """The largest recall that some precision allows, and the threshold it takes, of each class."""
+
+
+class MultilabelRecallAtFixedPrecision(RecallAtPrecision, MultilabelOperating):
+    """The largest recall that some precision allows, and the threshold it takes, of each label."""
+
+
+class RecallAtFixedPrecision(Task):
+    """The largest recall that some precision allows, of a task."""
+
+
+class PrecisionAtRecall(OperatingPoint, abstract=True):
+    """The largest precision that some recall allows.
+
+    Args:
+        min_recall: the recall that is needed.
+    """
+
+    torchmetrics_file = "precision_fixed_recall"
+    bound = "min_recall"
+
+    def choose(self, rising: Rising, least: float) -> Chosen:
+        precision, recall = precision_and_recall(rising, self.task)
+        return best_precise(precision, recall, rising, least)
+
+
+class BinaryPrecisionAtFixedRecall(PrecisionAtRecall, BinaryOperating):
+    """The largest precision that some recall allows, and the threshold it takes."""
+
+
+class MulticlassPrecisionAtFixedRecall(PrecisionAtRecall, MulticlassOperating):
+    """The largest precision that some recall allows, and the threshold it takes, of each class."""
+
+
+class MultilabelPrecisionAtFixedRecall(PrecisionAtRecall, MultilabelOperating):
+    """The largest precision that some recall allows, and the threshold it takes, of each label."""
+
+
+class PrecisionAtFixedRecall(Task):
+    """The largest precision that some recall allows, of a task."""
+
+
+class SensitivityThere(OperatingPoint, abstract=True):
+    """The largest sensitivity that some specificity allows.
+
+    Args:
+        min_specificity: the specificity that is needed.
+    """
+
+    torchmetrics_file = "sensitivity_specificity"
+    bound = "min_specificity"
+
+    def choose(self, rising: Rising, least: float) -> Chosen:
+        sensitivity, specificity = sensitivity_and_specificity(rising)
+        return best_rate(sensitivity, specificity, rising, least)
+
+
+class BinarySensitivityAtSpecificity(SensitivityThere, BinaryOperating):
+    """The largest sensitivity that some specificity allows, and the threshold it takes."""
+
+
+class MulticlassSensitivityAtSpecificity(SensitivityThere, MulticlassOperating):
+    """The largest sensitivity that some specificity allows, and the threshold it takes, of each class."""
+
+
+class MultilabelSensitivityAtSpecificity(SensitivityThere, MultilabelOperating):
+    """The largest sensitivity that some specificity allows, and the threshold it takes, of each label."""
+
+
+class SensitivityAtSpecificity(Task):
+    """The largest sensitivity that some specificity allows, of a task."""
+
+
+class SpecificityThere(OperatingPoint, abstract=True):
+    """The largest specificity that some sensitivity allows.
+
+    Args:
+        min_sensitivity: the sensitivity that is needed.
+    """
+
+    torchmetrics_file = "specificity_sensitivity"
+    bound = "min_sensitivity"
+
+    def choose(self, rising: Rising, least: float) -> Chosen:
+        sensitivity, specificity = sensitivity_and_specificity(rising)
+        return best_rate(specificity, sensitivity, rising, least)
+
+
+class BinarySpecificityAtSensitivity(SpecificityThere, BinaryOperating):
+    """The largest specificity that some sensitivity allows, and the threshold it takes."""
+
+
+class MulticlassSpecificityAtSensitivity(SpecificityThere, MulticlassOperating):
+    """The largest specificity that some sensitivity allows, and the threshold it takes, of each class."""
+
+
+class MultilabelSpecificityAtSensitivity(SpecificityThere, MultilabelOperating):
+    """The largest specificity that some sensitivity allows, and the threshold it takes, of each label."""
+
+
+class SpecificityAtSensitivity(Task):
+    """The largest specificity that some sensitivity allows, of a task."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import textwrap
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gapless.metrics import checks
+from gapless.metrics.describing import description
 from gapless.metrics.metric import Metric
 
 TAKES = {
@@ -24,15 +24,26 @@ TAKES = {
 }
 """What ``update`` takes, by task, and by whether scores (probabilities or logits) are needed."""
 
-BEYOND = ("logits", "capacity", "zero_division")
-"""Arguments that a constructor takes without naming them."""
-
 
 class PredictionMetric(Metric, abstract=True):
     """A metric of predictions and targets, of whatever task.
 
-    What a class says about its arguments is part of the description of every class derived from it that takes
-    them; so is what its task makes of predictions and targets.
+    What its task makes of predictions and targets is part of a class's description.
+
+    Args:
+        num_classes: how many classes there are.
+        num_labels: how many labels there are.
+        threshold: above which a probability is a positive prediction.
+        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per
+            class or label.
+        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further
+            dimensions.
+        ignore_index: a target that does not count.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+        zero_division: the value where nothing is to be divided by.
+        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
+            for logits.
+        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
     is_differentiable = False
@@ -43,20 +54,13 @@ class PredictionMetric(Metric, abstract=True):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.__init__ is Metric.__init__:
-            return
-        taken = dict.fromkeys([*inspect.signature(cls.__init__).parameters, *BEYOND])
-        if not {"multidim_average", "thresholds"} & taken.keys():  # Nothing is kept sample by sample.
-            taken.pop("capacity")
-        bases = cls.__mro__[: cls.__mro__.index(PredictionMetric)]
-        told = {name: text for base in reversed(bases) for name, text in arguments(base).items()}
-        entries = "\n".join(told[name] for name in taken if name in told)
-        if cls.__doc__:
-            summary = inspect.cleandoc(cls.__doc__).partition("\n\nArgs:\n")[0]
+        if cls.__doc__ and cls.__init__ is not Metric.__init__:
             takes = f"``update`` takes {TAKES[cls.task, cls.needs_scores]}."
             whole = re.sub("``.+?``", lambda shape: shape[0].replace(" ", "\0"), takes)  # no shape is broken
             takes = textwrap.fill(whole, 100).replace("\0", " ")
-            cls.__doc__ = f"{summary}\n\n{takes}\n\nArgs:\n{entries}"
+            own, each = description(cls), "label" if cls.task == "multilabel" else "class"
+            told = str(own._replace(before=f"{own.before}\n\n{takes}"))
+            cls.__doc__ = told.replace("class or label", each)
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of predictions and targets, of the shapes that the class's description tells.
@@ -74,10 +78,3 @@ class PredictionMetric(Metric, abstract=True):
             checks.optional_integer("ignore_index", ignore_index)
         self.ignore_index = ignore_index
         self.validate_args = validate_args
-
-
-def arguments(described: type) -> dict[str, str]:
-    """What a class says about its arguments, by name."""
-    _, _, listed = inspect.cleandoc(described.__doc__ or "").partition("\n\nArgs:\n")
-    entries = re.split(r"\n(?=    \w)", listed) if listed else []
-    return {entry.strip().partition(":")[0]: entry for entry in entries}

@@ -11,20 +11,20 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels
+from gapless.metrics.classification import labels, words
 from gapless.metrics.classification.predictions import PredictionMetric
-from gapless.metrics.classification.scores import Problem, ProblemStatistic, problem_marks, problem_scores
+from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
 from gapless.metrics.statistic import Slot
 
 Measure = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | int]]
 """Of scores and marks, ``[N, L]``: a sum over samples, and over how many."""
 
 
-class Ranked(ProblemStatistic):
+class Ranked(words.Labelled):
     """A sum over samples, and how many there were."""
 
     def __init__(self, problem: Problem, measure: Measure, checked: bool) -> None:
-        self.problem = problem
+        self.problem = self.subject = problem
         self.measure = measure
         slots = {"sum": Slot((), torch.float64), "seen": Slot(), "strange": Slot()}
         super().__init__((problem, measure), slots, checked)
@@ -86,15 +86,13 @@ class RankingMetric(PredictionMetric, abstract=True):
     """A metric of how scores rank the labels of each sample.
 
     Args:
-        num_labels: how many labels there are.
         ignore_index: a target that is neither true nor false.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
     torchmetrics_slots = "measure:f=sum total:f=seen"
 
     needs_scores = True
+    beyond = "logits"
     task = "multilabel"
     plot_lower_bound: float | None = 0.0
     plot_upper_bound: float | None = 1.0

@@ -12,7 +12,7 @@ from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification import labels, words
 from gapless.metrics.rows import Column, Rows
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.statistic import Slot
 
 Thresholds = int | Sequence[float] | Tensor | None
 
@@ -128,13 +128,10 @@ class Problem(NamedTuple):
         most = self.classes - 1 if self.task == "multiclass" else 1
         return f"Detected {words.some(count)} in `target` outside 0 to {most}"
 
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        """The same for those of a batch on the CPU."""
+    def found(self, batch: Batch) -> str | None:
         if self.task == "multiclass":
-            found = words.more_than_num_classes(batch, self.classes, self.ignore_index)
-        else:
-            found = words.neither_zero_nor_one(batch, self.ignore_index)
-        return found or self.complaint(count)
+            return words.more_than_num_classes(batch, self.classes, self.ignore_index)
+        return words.neither_zero_nor_one(batch, self.ignore_index)
 
 
 def rowwise(value: Tensor) -> Tensor:
@@ -157,19 +154,7 @@ def problem_marks(batch: Batch, problem: Problem) -> Tensor:
     return problem.marks(batch)
 
 
-class ProblemStatistic(Statistic):
-    """A statistic of scores, whose bad values are what its problem says."""
-
-    problem: Problem
-
-    def complaint(self, count: int) -> str:
-        return self.problem.complaint(count)
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return self.problem.complaint_about(batch, count)
-
-
-class BinnedScores(ProblemStatistic):
+class BinnedScores(words.Labelled):
     """How many positives and negatives score between neighbouring thresholds, per class."""
 
     one: Tensor
@@ -179,7 +164,7 @@ class BinnedScores(ProblemStatistic):
     rows: Tensor
 
     def __init__(self, problem: Problem, thresholds: Tensor, checked: bool) -> None:
-        self.problem = problem
+        self.problem = self.subject = problem
         self.bins = len(thresholds) + 1
         edges, order = thresholds.sort()
         places = torch.arange(problem.classes) * self.bins
@@ -219,14 +204,14 @@ class BinnedScores(ProblemStatistic):
         )
 
 
-class KeptScores(Rows):
+class KeptScores(words.Labelled, Rows):
     """Every score and its mark.
 
     Without a capacity scores stay float64 where the first ones are; in fixed storage they are float32.
     """
 
     def __init__(self, problem: Problem, checked: bool, capacity: int | None) -> None:
-        self.problem = problem
+        self.problem = self.subject = problem
         shape = (problem.classes,)
         score: Column | None = None if capacity is None else (shape, torch.float32)
         columns = {"score": score, "mark": (shape, torch.int8)}
@@ -240,12 +225,6 @@ class KeptScores(Rows):
             strange = marks[:, 0] == -2 if self.problem.task == "multiclass" else marks == -2
             self.state["strange"].add_(strange.sum())
         self.append(score=batch.derive(problem_scores, self.problem), mark=marks.to(torch.int8))
-
-    def complaint(self, count: int) -> str:
-        return self.problem.complaint(count) + self.full()
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return self.problem.complaint_about(batch, count) + self.full()
 
     def rising(self, micro: bool) -> Rising:
         """At every score there is, in a form whose size does not depend on the data."""

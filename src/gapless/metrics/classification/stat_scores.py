@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
 from gapless.metrics.classification.base import (
-    TASK_PARAMETERS,
     BinaryScore,
     MulticlassScore,
     MultilabelScore,
     Score,
+    ScoreTask,
 )
 from gapless.metrics.classification.counts import Counts
-from gapless.metrics.tasks import Task, by_task
 
 
 class StatScore(Score):
@@ -51,8 +48,5 @@ class MultilabelStatScores(StatScore, MultilabelScore):
     """True and false positives and negatives, and support."""
 
 
-class StatScores(Task):
+class StatScores(ScoreTask):
     """True and false positives and negatives, and support, of a task."""
-
-    forms: ClassVar = by_task(BinaryStatScores, MulticlassStatScores, MultilabelStatScores)
-    arguments: ClassVar = TASK_PARAMETERS

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
+from typing import Protocol
 
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.checks import warn
 from gapless.metrics.host import within_reach
+from gapless.metrics.statistic import Statistic
 
-LIBRARIES = ("gapless.", "torch.")
+
+class Subject(Protocol):
+    """What knows which labels there may be."""
+
+    def complaint(self, count: int) -> str:
+        """What is said of `count` labels, wherever they were."""
+
+    def found(self, batch: Batch) -> str | None:
+        """What is said of those in a batch on the CPU, into which one may look; None for nothing more."""
+
+
+class Labelled(Statistic):
+    """A statistic of labels, whose subject says what is wrong with them."""
+
+    subject: Subject
+
+    def complaint(self, count: int) -> str:
+        return self.subject.complaint(count) + self.full()
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return (self.subject.found(batch) or self.subject.complaint(count)) + self.full()
 
 
 def some(count: int, what: str = "value") -> str:
@@ -70,11 +91,3 @@ def warn_on_host(found: Tensor, message: str) -> None:
     """Warn where any of `found` holds; on the CPU only, as elsewhere the host would wait to learn it."""
     if within_reach(found) and found.any():
         warn(message)
-
-
-def warn(message: str) -> None:
-    """Warn from the line that asks for the result, whichever way it took to get here."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(LIBRARIES):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, UserWarning, stacklevel=level)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -55,7 +54,6 @@ class MeanAveragePrecision(Metric):
 
     is_differentiable = False
     higher_is_better = True
-    full_state_update = False
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     direct = True
@@ -121,12 +119,11 @@ class MeanAveragePrecision(Metric):
         check_items(preds, target, shapes)
         limit = self.max_detection_thresholds[-1]
         if self.warn_on_many_detections and any(len(one["labels"]) > limit for one in preds):
-            words = (
+            checks.warn(
                 f"Encountered more than {limit} detections in a single image: beyond {limit} of a class "
                 "those with the lowest scores do not count. With larger `max_detection_thresholds` they do; "
                 "`warn_on_many_detections=False` on the metric ends this warning."
             )
-            warnings.warn(words, UserWarning, stacklevel=2)
         rows = columns_of(preds, target, "boxes" in shapes)
         if "masks" in shapes:
             size, both = mask_columns(preds, target)

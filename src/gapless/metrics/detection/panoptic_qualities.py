@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gapless.metrics.checks import warn
 from gapless.metrics.detection.segments import Categories, Segments
 from gapless.metrics.divide import divide
 from gapless.metrics.metric import Metric
@@ -23,8 +23,7 @@ def categories_of(things: Collection[int], stuffs: Collection[int]) -> Categorie
     """
     for name, given in (("things", things), ("stuffs", stuffs)):
         if len(set(given)) < len(given):
-            words = f"The provided `{name}` categories contained duplicates, which have been removed."
-            warnings.warn(words, UserWarning, stacklevel=4)
+            warn(f"The provided `{name}` categories contained duplicates, which have been removed.")
         if not all(isinstance(one, int) for one in given):
             raise TypeError(f"Expected argument `{name}` to contain `int` categories, but got {given}")
     if set(things) & set(stuffs):
@@ -59,11 +58,16 @@ def check_points(preds: Any, target: Any) -> None:
 
 
 class Panoptic(Metric, abstract=True):
-    """The quality of segments. The host waits nowhere: nothing has the size of the number of segments."""
+    """The quality of segments. The host waits nowhere: nothing has the size of the number of segments.
+
+    Args:
+        things: the categories of what can be counted.
+        stuffs: those of what cannot.
+        allow_unknown_preds_category: whether predictions of another category are void; else they are told.
+    """
 
     is_differentiable = False
     higher_is_better = True
-    full_state_update = False
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     modified = False
@@ -114,9 +118,6 @@ class PanopticQuality(Panoptic):
     """Panoptic quality: the IoU of matched segments, in shares of all segments.
 
     Args:
-        things: the categories of what can be counted.
-        stuffs: those of what cannot.
-        allow_unknown_preds_category: whether predictions of another category are void; else they are told.
         return_sq_and_rq: whether segmentation and recognition quality are given, too.
         return_per_class: whether there is a value per category, those of things first, each in order.
     """
@@ -146,11 +147,6 @@ class PanopticQuality(Panoptic):
 class ModifiedPanopticQuality(Panoptic):
     """Panoptic quality where segments of stuffs need not match: their IoUs count in shares of the target's
     segments.
-
-    Args:
-        things: the categories of what can be counted.
-        stuffs: those of what cannot.
-        allow_unknown_preds_category: whether predictions of another category are void; else they are told.
     """
 
     modified = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +12,9 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
-from gapless.metrics.reduced import EVERY
+from gapless.metrics.reduced import EVERY, Every, Sum
 from gapless.metrics.regression.errors import pair
-from gapless.metrics.rows import Rows
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.statistic import storable
 
 REDUCTIONS = ("elementwise_mean", "sum", "none", None)
 Bounds = tuple[float, float] | None
@@ -30,49 +28,11 @@ def noise(batch: Batch, bounds: Bounds) -> Tensor:
     return (preds - target).square()
 
 
-class Noise(Statistic):
-    """The sum of squared differences, and of how many."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
-        super().__init__((bounds,), {"sum": Slot((), torch.float64), "seen": Slot()}, checked=False)
-
-    def count(self, batch: Batch) -> None:
-        found, total = batch.derive(noise, self.bounds), self.state["sum"]
-        total.add_(found.sum(dtype=total.dtype))
-        self.state["seen"].add_(found.numel())
-
-    def means(self) -> Tensor:
-        """The mean squared difference."""
-        return self.state["sum"] / self.state["seen"]
-
-
-class NoiseOfEach(Rows):
-    """The mean squared difference over some dimensions, for each place of the others."""
-
-    def __init__(
-        self, bounds: tuple[float, float] | None, dims: tuple[int, ...], capacity: int | None
-    ) -> None:
-        self.bounds = bounds
-        self.dims = dims
-        column = ((), torch.float64)
-        super().__init__((bounds, dims), {"mean": column}, capacity, checked=capacity is not None)
-
-    def count(self, batch: Batch) -> None:
-        found = batch.derive(noise, self.bounds)
-        if not found.numel():
-            return
-        mean = found.mean(self.dims or None, dtype=self.columns_dtype())
-        self.append(mean=mean.reshape(-1))
-
-    def columns_dtype(self) -> torch.dtype:
-        """What means are computed in."""
-        return torch.float32 if self.device.type == "mps" else torch.float64
-
-    def means(self) -> Tensor:
-        """Each of them."""
-        self.rows_needed()
-        return self.known("mean")
+def mean_noise(batch: Batch, bounds: Bounds, dims: tuple[int, ...]) -> Tensor:
+    """``(N,)``: their mean over some dimensions, for each place of the others."""
+    found: Tensor = batch.derive(noise, bounds)
+    wide = storable(torch.float64, found.device)
+    return found.mean(dims or None, dtype=wide).reshape(-1) if found.numel() else found.new_zeros(0)
 
 
 class PeakSignalNoiseRatio(Metric):
@@ -92,7 +52,7 @@ class PeakSignalNoiseRatio(Metric):
     plot_lower_bound = 0.0
     is_differentiable = True
     higher_is_better = True
-    noise: Any
+    noise: Sum | Every
 
     def __init__(
         self,
@@ -106,34 +66,29 @@ class PeakSignalNoiseRatio(Metric):
         super().__init__(**kwargs)
         checks.one_of("reduction", reduction, REDUCTIONS)
         if dim is None and reduction != "elementwise_mean":
-            warnings.warn(
-                f"The `reduction={reduction}` will not have any effect when `dim` is None.",
-                UserWarning,
-                stacklevel=2,
-            )
+            checks.warn(f"The `reduction={reduction}` will not have any effect when `dim` is None.")
         bounds = data_range if isinstance(data_range, tuple) else None
         self.data_range = float(data_range) if not isinstance(data_range, tuple) else bounds_apart(data_range)
         self.base = base
         self.reduction = reduction
         self.dim = tuple(dim) if isinstance(dim, Sequence) else dim
         if dim is None:
-            self.use("noise", Noise(bounds))
+            self.use("noise", Sum(noise, (bounds,)))
         else:
             dims = (dim,) if isinstance(dim, int) else tuple(dim)
-            self.use("noise", NoiseOfEach(bounds, dims, capacity))
+            column = ("mean", ((), torch.float64))
+            self.use("noise", Every(mean_noise, (bounds, dims), capacity, column))
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of images and of what they should be, of the same shape."""
         self.observe(preds, target)
 
     def value(self) -> Tensor:
-        means = self.noise.means()
         scale = 10 / math.log(self.base)
-        ratio = (2 * math.log(self.data_range) - means.log()) * scale
+        ratio = (2 * math.log(self.data_range) - self.noise.reduced().log()) * scale
         if self.dim is not None and self.reduction not in EVERY:
             ratio = ratio.sum() if self.reduction == "sum" else ratio.mean()
-        found: Tensor = ratio.to(self.dtype)
-        return found
+        return ratio.to(self.dtype)
 
 
 def bounds_apart(bounds: tuple[float, float]) -> float:

@@ -71,11 +71,7 @@ def images(batch: Batch) -> tuple[Tensor, Tensor]:
     """Both images of each pair, ``(N, C, H, W)`` or ``(N, C, D, H, W)``, float32 or wider."""
     preds, target = batch.args
     target = target.to(preds.dtype)
-    if preds.shape != target.shape:
-        raise RuntimeError(
-            "Predictions and targets are expected to have the same shape, "
-            f"but got {preds.shape} and {target.shape}."
-        )
+    checks.same_shape(preds, target)
     if preds.dim() not in (4, 5):
         raise ValueError(
             "Expected `preds` and `target` to have BxCxHxW or BxCxDxHxW shape."
@@ -135,55 +131,31 @@ def per_image(values: Tensor) -> Tensor:
     return values.flatten(1).mean(1)
 
 
-class Compared:
-    """Pairs of images, compared in a window: what the statistics below have in common."""
+class Weights:
+    """The weights of a window, sent to each device once."""
 
-    device: torch.device
-
-    def __init__(self, window: Window, how: How, **options: Any) -> None:
+    def __init__(self, window: Window) -> None:
         self.window = window
-        self.how = how
-        self._weights: dict[tuple[int, torch.device], list[Tensor]] = {}
-        super().__init__((window, how), **options)  # type: ignore[call-arg]
+        self._held: dict[tuple[torch.device, int], list[Tensor]] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_weights": {}}
-
-    def found(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """``(N,)``: the similarity of each pair, and what else is asked for."""
-        preds, target = batch.derive(images)
-        dims = preds.dim() - 2
-        key = (dims, self.device)
-        if key not in self._weights:  # sent to the device once
+    def on(self, device: torch.device, dims: int) -> list[Tensor]:
+        """Those of images of so many dimensions; raises ValueError where the window does not fit these."""
+        key = (device, dims)
+        if key not in self._held:
             self.window.check(dims)
+            rows = self.window.weights(dims)
             with torch.inference_mode(False):
-                self._weights[key] = [
-                    moved(row.to(storable(row.dtype, self.device)), self.device)
-                    for row in self.window.weights(dims)
-                ]
-        return self.how.found(preds, target, self.window, self._weights[key])
+                self._held[key] = [moved(row.to(storable(row.dtype, device)), device) for row in rows]
+        return self._held[key]
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Weights) and self.window == other.window
 
-class SimilaritySum(Compared, Sum):
-    """The sum over pairs."""
+    def __hash__(self) -> int:
+        return hash(self.window)
 
-    def measure(self, batch: Batch) -> Tensor:
-        some, *_ = batch.args
-        return self.found(batch)[0] if len(some) else some.new_zeros(0)
-
-
-class EverySimilarity(Compared, Rows):
-    """The similarity of each pair, and what else is asked for."""
-
-    def __init__(self, window: Window, how: How, capacity: int | None) -> None:
-        columns = {"value": None, **({"more": None} if how.more else {})}
-        super().__init__(window, how, columns=columns, capacity=capacity, checked=capacity is not None)
-
-    def count(self, batch: Batch) -> None:
-        if not len(batch.args[0]):
-            return
-        value, more = self.found(batch)
-        self.append(value=value, **({} if more is None else {"more": more}))
+    def __reduce__(self) -> Any:
+        return Weights, (self.window,)
 
 
 class How(NamedTuple):
@@ -224,6 +196,34 @@ class How(NamedTuple):
         return torch.as_tensor(product)
 
 
+def similarities(batch: Batch, weights: Weights, how: How) -> tuple[Tensor, Tensor | None]:
+    """``(N,)``: the similarity of each pair, and what else is asked for."""
+    preds, target = batch.derive(images)
+    return how.found(preds, target, weights.window, weights.on(preds.device, preds.dim() - 2))
+
+
+def similarity(batch: Batch, weights: Weights, how: How) -> Tensor:
+    """The first of both; nothing of no pairs."""
+    some, *_ = batch.args
+    found: Tensor = batch.derive(similarities, weights, how)[0] if len(some) else some.new_zeros(0)
+    return found
+
+
+class EverySimilarity(Rows):
+    """The similarity of each pair, and what else is asked for."""
+
+    def __init__(self, weights: Weights, how: How, capacity: int | None) -> None:
+        self.weights = weights
+        self.how = how
+        columns = {"value": None, **({"more": None} if how.more else {})}
+        super().__init__((weights, how), columns, capacity, checked=capacity is not None)
+
+    def count(self, batch: Batch) -> None:
+        if len(batch.args[0]):
+            value, more = batch.derive(similarities, self.weights, self.how)
+            self.append(value=value, **({} if more is None else {"more": more}))
+
+
 def check_scales(preds: Tensor, sizes: tuple[int, ...], scales: int) -> None:
     """Raises ValueError where images are too small for so many scales."""
     least = 2**scales
@@ -242,12 +242,25 @@ def check_scales(preds: Tensor, sizes: tuple[int, ...], scales: int) -> None:
 
 
 class SimilarityMetric(Metric, abstract=True):
-    """A similarity of images, reduced over pairs."""
+    """A similarity of images, reduced over pairs.
+
+    Args:
+        gaussian_kernel: whether a window's weights fall off as a normal distribution; else all are equal.
+        sigma: the width of the normal distribution, for each dimension or for all.
+        kernel_size: the width of a window of equal weights, for each dimension or for all.
+        reduction: ``"elementwise_mean"`` or ``"sum"`` over pairs, or ``"none"`` or None for a value per pair.
+        data_range: the range of values; a tuple of its bounds clamps values to them; None for that of each
+            batch.
+        k1: how much of the range is added to products of means.
+        k2: the same for variances.
+        capacity: where every pair is kept, the number of pairs there is room for, in fixed storage.
+    """
 
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     is_differentiable = True
     higher_is_better = True
+    beyond = "capacity"
     similarity: Any
     reduction: str | None
 
@@ -258,14 +271,15 @@ class SimilarityMetric(Metric, abstract=True):
     def _compare(self, window: Window, how: How, reduction: str | None, capacity: int | None) -> None:
         checks.one_of("reduction", reduction, REDUCTIONS)
         self.reduction = reduction
-        every = reduction in EVERY or how.more is not None
+        weights, every = Weights(window), reduction in EVERY or how.more is not None
         self.use(
-            "similarity", EverySimilarity(window, how, capacity) if every else SimilaritySum(window, how)
+            "similarity",
+            EverySimilarity(weights, how, capacity) if every else Sum(similarity, (weights, how)),
         )
 
     def value(self) -> Any:
         part = self.similarity
-        if isinstance(part, SimilaritySum):
+        if isinstance(part, Sum):
             return part.reduced(self.reduction).to(self.dtype)
         part.rows_needed()
         found = part.known("value").clone()
@@ -283,17 +297,8 @@ class StructuralSimilarityIndexMeasure(SimilarityMetric):
     """The similarity of luminance, contrast and structure, in windows around each place.
 
     Args:
-        gaussian_kernel: whether a window's weights fall off as a normal distribution; else all are equal.
-        sigma: the width of that distribution, for each dimension or for all.
-        kernel_size: the width of a window of equal weights, for each dimension or for all.
-        reduction: ``"elementwise_mean"`` or ``"sum"`` over pairs, or ``"none"`` or None for a value per pair.
-        data_range: the range of values; a tuple of its bounds clamps values to them; None for that of each
-            batch.
-        k1: how much of the range is added to products of means.
-        k2: the same for variances.
         return_full_image: whether the similarity at each place is returned, too.
         return_contrast_sensitivity: whether that of contrast alone is returned, too.
-        capacity: where every pair is kept, the number of pairs there is room for, in fixed storage.
     """
 
     torchmetrics_file = "ssim"
@@ -327,17 +332,8 @@ class MultiScaleStructuralSimilarityIndexMeasure(SimilarityMetric):
     """The product of the similarities of contrast at several scales, and of all at the coarsest.
 
     Args:
-        gaussian_kernel: whether a window's weights fall off as a normal distribution; else all are equal.
-        kernel_size: the width of a window of equal weights, for each dimension or for all.
-        sigma: the width of the normal distribution, for each dimension or for all.
-        reduction: ``"elementwise_mean"`` or ``"sum"`` over pairs, or ``"none"`` or None for a value per pair.
-        data_range: the range of values; a tuple of its bounds clamps values to them; None for that of each
-            batch.
-        k1: how much of the range is added to products of means.
-        k2: the same for variances.
         betas: the exponent of each scale, of which each has half the size of the one before.
         normalize: ``"relu"`` makes negative similarities 0, ``"simple"`` moves them from -1 … 1 to 0 … 1.
-        capacity: where every pair is kept, the number of pairs there is room for, in fixed storage.
     """
 
     torchmetrics_file = "ssim"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -12,8 +11,8 @@ from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.host import within_reach
 from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import ARGUMENT, check_columns, check_outputs, pair
-from gapless.metrics.rows import Rows
+from gapless.metrics.reduced import EVERY, Every, Sum
+from gapless.metrics.regression.errors import ARGUMENT, PairMetric, check_columns, check_outputs, pair
 from gapless.metrics.statistic import Slot, State, Statistic
 
 SUMS = ("mean_x", "mean_y", "square_x", "square_y", "product")
@@ -66,7 +65,7 @@ class Comoments(Statistic):
         into["seen"].copy_(seen)
 
 
-class Correlation(Metric, abstract=True):
+class Correlation(PairMetric, abstract=True):
     """A metric of means and deviations of predictions and targets."""
 
     torchmetrics_slots = (
@@ -83,10 +82,6 @@ class Correlation(Metric, abstract=True):
         self.num_outputs = check_outputs(num_outputs, ARGUMENT)
         self.use("comoments", Comoments(num_outputs))
 
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch ``(N,)`` or ``(N, num_outputs)``."""
-        self.observe(preds, target)
-
 
 class PearsonCorrCoef(Correlation):
     """Pearson's correlation, for each of `num_outputs` outputs.
@@ -102,10 +97,8 @@ class PearsonCorrCoef(Correlation):
         state = self.comoments.state
         root = state["square_x"].sqrt() * state["square_y"].sqrt()
         if within_reach(root) and bool((root == 0).any()):
-            warnings.warn(
-                "The variance of predictions or target is close to zero: the correlation coefficient is NaN",
-                UserWarning,
-                stacklevel=3,
+            checks.warn(
+                "The variance of predictions or target is close to zero: the correlation coefficient is NaN"
             )
         return (state["product"] / root).clamp(-1.0, 1.0).to(self.dtype)
 
@@ -139,28 +132,6 @@ def similarities(batch: Batch) -> Tensor:
     return (preds * target).sum(-1) / (preds.norm(dim=-1) * target.norm(dim=-1))
 
 
-class SimilaritySum(Statistic):
-    """The sum of similarities and their number."""
-
-    def __init__(self) -> None:
-        super().__init__((), {"sum": Slot(dtype=torch.float64), "seen": Slot()}, checked=False)
-
-    def count(self, batch: Batch) -> None:
-        found = batch.derive(similarities)
-        self.state["sum"].add_(found.sum(dtype=self.state["sum"].dtype))
-        self.state["seen"].add_(found.shape[0])
-
-
-class SimilarityRows(Rows):
-    """Every similarity."""
-
-    def __init__(self, capacity: int | None) -> None:
-        super().__init__((), {"similarity": ((), torch.float32)}, capacity)
-
-    def count(self, batch: Batch) -> None:
-        self.append(similarity=batch.derive(similarities))
-
-
 class CosineSimilarity(Metric):
     """The cosine of the angle between predictions and targets.
 
@@ -174,23 +145,19 @@ class CosineSimilarity(Metric):
     plot_upper_bound = 1.0
     is_differentiable = True
     higher_is_better = True
-    similar: Any
+    similar: Sum | Every
 
     def __init__(self, reduction: str | None = "sum", capacity: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         checks.one_of("reduction", reduction, ("sum", "mean", "none", None), comma="")
         self.reduction = reduction
-        each = reduction in ("none", None)
-        self.use("similar", SimilarityRows(capacity) if each else SimilaritySum())
+        column = ("similarity", ((), torch.float32))
+        every = Every(similarities, (), capacity, column) if reduction in EVERY else None
+        self.use("similar", every or Sum(similarities))
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of vectors ``(N, D)``."""
         self.observe(preds, target)
 
     def value(self) -> Tensor:
-        if self.reduction in ("none", None):
-            rows: Tensor = self.similar.known("similarity")
-            return rows.to(self.dtype, copy=True)
-        state = self.similar.state
-        total: Tensor = state["sum"] if self.reduction == "sum" else state["sum"] / state["seen"]
-        return total.to(self.dtype, copy=True)
+        return self.similar.reduced(self.reduction).to(self.dtype)

@@ -11,7 +11,7 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
-from gapless.metrics.reduced import EVERY, Every, Measured, Sum
+from gapless.metrics.reduced import EVERY, Every, Sum
 from gapless.metrics.regression.errors import pair
 
 REDUCTIONS = ("mean", "sum", "none", None)
@@ -47,28 +47,6 @@ def jensen_shannon(batch: Batch, logarithms: bool) -> Tensor:
     return 0.5 * log_ratio(p, mean, logarithms) + 0.5 * log_ratio(q, mean, logarithms)
 
 
-class Divergences(Measured):
-    """The divergence of each row."""
-
-    def __init__(self, measure: Any, logarithms: bool, capacity: int | None = None) -> None:
-        self.function = measure
-        self.logarithms = logarithms
-        options = {"capacity": capacity} if isinstance(self, Every) else {}
-        super().__init__((measure, logarithms), **options)  # type: ignore[call-arg]
-
-    def measure(self, batch: Batch) -> Tensor:
-        found: Tensor = batch.derive(self.function, self.logarithms)
-        return found
-
-
-class DivergenceSum(Divergences, Sum):
-    """Their sum."""
-
-
-class EveryDivergence(Divergences, Every):
-    """Each of them."""
-
-
 class Divergence(Metric, abstract=True):
     """How far two distributions are from each other, row by row.
 
@@ -81,8 +59,9 @@ class Divergence(Metric, abstract=True):
     plot_lower_bound = 0.0
     is_differentiable = True
     higher_is_better = False
+    beyond = "capacity"
     measure: Any
-    divergences: Any
+    divergences: Sum | Every
 
     def __init__(self, log_prob: bool = False, reduction: str | None = "mean", **kwargs: Any) -> None:
         capacity = kwargs.pop("capacity", None)
@@ -93,19 +72,15 @@ class Divergence(Metric, abstract=True):
         self.log_prob = log_prob
         self.reduction = reduction
         measure = type(self).measure
-        every = reduction in EVERY
-        self.use(
-            "divergences",
-            EveryDivergence(measure, log_prob, capacity) if every else DivergenceSum(measure, log_prob),
-        )
+        every = Every(measure, (log_prob,), capacity) if reduction in EVERY else None
+        self.use("divergences", every or Sum(measure, (log_prob,)))
 
     def update(self, p: Tensor, q: Tensor) -> None:
         """Add rows of two distributions, ``(N, d)`` each."""
         self.observe(p, q)
 
     def value(self) -> Tensor:
-        found: Tensor = self.divergences.reduced(self.reduction)
-        return found.to(self.dtype)
+        return self.divergences.reduced(self.reduction).to(self.dtype)
 
 
 class KLDivergence(Divergence):

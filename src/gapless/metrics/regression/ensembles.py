@@ -13,25 +13,23 @@ from gapless.metrics.reduced import Sum
 from gapless.metrics.regression.errors import widened
 
 
-class EnsembleScores(Sum):
-    """The sum of continuous ranked probability scores."""
-
-    def measure(self, batch: Batch) -> Tensor:
-        preds, target = batch.args
-        if preds.dim() != 2 or preds.shape[:1] != target.shape:
-            raise RuntimeError(
-                "Predictions and targets are expected to have the same shape but for the members, "
-                f"but got {preds.shape} and {target.shape}."
-            )
-        members = preds.shape[1]
-        if members < 2:
-            raise ValueError(f"CRPS requires at least 2 ensemble members, but you provided {preds.shape}.")
-        preds, target = widened(preds), widened(target)
-        missed = (preds - target.unsqueeze(1)).abs().mean(1)
-        # In order, a member is the larger one in as many pairs as there are before it.
-        weights = torch.arange(1 - members, members, 2, device=preds.device)
-        spread: Tensor = (preds.sort(1).values * weights).sum(1) / members**2
-        return missed - spread
+def ranked_probability(batch: Batch) -> Tensor:
+    """The continuous ranked probability score of each forecast, ``(N,)``."""
+    preds, target = batch.args
+    if preds.dim() != 2 or preds.shape[:1] != target.shape:
+        raise RuntimeError(
+            "Predictions and targets are expected to have the same shape but for the members, "
+            f"but got {preds.shape} and {target.shape}."
+        )
+    members = preds.shape[1]
+    if members < 2:
+        raise ValueError(f"CRPS requires at least 2 ensemble members, but you provided {preds.shape}.")
+    preds, target = widened(preds), widened(target)
+    missed = (preds - target.unsqueeze(1)).abs().mean(1)
+    # In order, a member is the larger one in as many pairs as there are before it.
+    weights = torch.arange(1 - members, members, 2, device=preds.device)
+    spread: Tensor = (preds.sort(1).values * weights).sum(1) / members**2
+    return missed - spread
 
 
 class ContinuousRankedProbabilityScore(Metric):
@@ -45,15 +43,15 @@ class ContinuousRankedProbabilityScore(Metric):
     plot_lower_bound = 0.0
     is_differentiable = False
     higher_is_better = False
-    scores: EnsembleScores
+    scores: Sum
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.use("scores", EnsembleScores(()))
+        self.use("scores", Sum(ranked_probability))
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add forecasts ``(N, members)`` and what happened, ``(N,)``."""
         self.observe(preds, target)
 
     def value(self) -> Tensor:
-        return self.scores.reduced("mean").to(self.dtype)
+        return self.scores.reduced().to(self.dtype)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.checks import user_error
 from gapless.metrics.metric import Metric
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.reduced import Sum
 
 SMALLEST = 1.17e-06
 """What the divisor of a relative error is raised to, as in TorchMetrics and scikit-learn."""
@@ -20,21 +19,13 @@ SMALLEST = 1.17e-06
 def pair(batch: Batch) -> tuple[Tensor, Tensor]:
     """Predictions and targets of the same shape, float32 or wider; raises RuntimeError for other shapes."""
     preds, target = batch.args
-    _check_alike(preds, target)
+    checks.same_shape(preds, target)
     return widened(preds), widened(target)
-
-
-def _check_alike(preds: Tensor, target: Tensor) -> None:
-    if preds.shape != target.shape:
-        raise RuntimeError(
-            "Predictions and targets are expected to have the same shape, "
-            f"but got {preds.shape} and {target.shape}."
-        )
 
 
 def columns_of(preds: Tensor, target: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
     """Both as ``(N,)``, or ``(N, outputs)`` of several; raises RuntimeError or ValueError for others."""
-    _check_alike(preds, target)
+    checks.same_shape(preds, target)
     check_columns(preds, target, outputs)
     if preds.dim() == 2 and outputs == 1:
         return preds.squeeze(1), target.squeeze(1)
@@ -94,47 +85,29 @@ def power(batch: Batch, p: float) -> Tensor:
     return torch.pow(batch.derive(absolute), p)
 
 
-class Errors(Statistic):
-    """The sum of an error over all elements, or over the samples for each of several outputs."""
+class PairMetric(Metric, abstract=True):
+    """A metric of predictions and targets of the same shape.
 
-    def __init__(self, error: Callable[..., Tensor], outputs: int = 1, config: tuple[Any, ...] = ()) -> None:
-        self.error = error
-        self.config = config
-        self.outputs = outputs
-        shape = () if outputs == 1 else (outputs,)
-        slots = {"sum": Slot(shape, torch.float64), "seen": Slot()}
-        super().__init__((error, outputs, config), slots, checked=False)
+    Args:
+        num_outputs: columns of the predictions and targets: 1 for ``(N,)``.
+    """
 
-    def count(self, batch: Batch) -> None:
-        error, total = batch.derive(self.error, *self.config), self.state["sum"]
-        if self.outputs == 1:
-            total.add_(error.sum(dtype=total.dtype))
-            self.state["seen"].add_(error.numel())
-        else:
-            total.add_(error.sum(0, dtype=total.dtype))
-            self.state["seen"].add_(error.shape[0])
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch of predictions and targets of the same shape; of several outputs ``(N, outputs)``."""
+        self.observe(preds, target)
 
 
-class MeanError(Metric, abstract=True):
+class MeanError(PairMetric, abstract=True):
     """The mean of an error."""
 
     plot_lower_bound = 0.0
     is_differentiable = True
     higher_is_better: bool | None = False
-    errors: Errors
-    targets: Errors
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of predictions and targets of the same shape."""
-        self.observe(preds, target)
+    errors: Sum
+    targets: Sum
 
     def value(self) -> Tensor:
-        return self._mean().to(self.dtype)
-
-    def _mean(self) -> Tensor:
-        state = self.errors.state
-        mean: Tensor = state["sum"] / state["seen"]
-        return mean
+        return self.errors.reduced().to(self.dtype)
 
 
 def check_outputs(num_outputs: int, words: str = "num_outputs to be a positive integer") -> int:
@@ -174,10 +147,10 @@ class MeanSquaredError(MeanError):
             raise ValueError(f"Expected argument `squared` to be a boolean but got {squared}")
         self.squared = squared
         self.num_outputs = check_outputs(num_outputs)
-        self.use("errors", Errors(globals()["squared"], num_outputs))
+        self.use("errors", Sum(globals()["squared"], outputs=num_outputs))
 
     def value(self) -> Tensor:
-        mean = self._mean()
+        mean = self.errors.reduced()
         return (mean if self.squared else mean.sqrt()).to(self.dtype)
 
 
@@ -190,7 +163,7 @@ class MeanAbsoluteError(MeanError):
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_outputs = check_outputs(num_outputs)
-        self.use("errors", Errors(absolute, num_outputs))
+        self.use("errors", Sum(absolute, outputs=num_outputs))
 
 
 class MeanSquaredLogError(MeanError):
@@ -201,7 +174,7 @@ class MeanSquaredLogError(MeanError):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.use("errors", Errors(squared_log))
+        self.use("errors", Sum(squared_log))
 
 
 class MeanAbsolutePercentageError(MeanError):
@@ -212,7 +185,7 @@ class MeanAbsolutePercentageError(MeanError):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.use("errors", Errors(relative))
+        self.use("errors", Sum(relative))
 
 
 class SymmetricMeanAbsolutePercentageError(MeanError):
@@ -224,7 +197,7 @@ class SymmetricMeanAbsolutePercentageError(MeanError):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.use("errors", Errors(relative_to_both))
+        self.use("errors", Sum(relative_to_both))
 
 
 class WeightedMeanAbsolutePercentageError(MeanError):
@@ -234,8 +207,8 @@ class WeightedMeanAbsolutePercentageError(MeanError):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.use("errors", Errors(absolute))
-        self.use("targets", Errors(size_of_target))
+        self.use("errors", Sum(absolute))
+        self.use("targets", Sum(size_of_target))
 
     def value(self) -> Tensor:
         whole = self.targets.state["sum"].clamp(min=SMALLEST)
@@ -251,7 +224,7 @@ class LogCoshError(MeanError):
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_outputs = check_outputs(num_outputs, ARGUMENT)
-        self.use("errors", Errors(log_cosh, num_outputs, (num_outputs,)))
+        self.use("errors", Sum(log_cosh, (num_outputs,), num_outputs))
 
 
 class MinkowskiDistance(MeanError):
@@ -264,9 +237,9 @@ class MinkowskiDistance(MeanError):
         super().__init__(**kwargs)
         if not (isinstance(p, (float, int)) and p >= 1):
             message = f"Argument ``p`` must be a float or int greater than 1, but got {p}"
-            raise user_error(ValueError, message)
+            raise checks.user_error(ValueError, message)
         self.p = p
-        self.use("errors", Errors(power, config=(float(p),)))
+        self.use("errors", Sum(power, (float(p),)))
 
     def value(self) -> Tensor:
         return self.errors.state["sum"].pow(1.0 / self.p).to(self.dtype)

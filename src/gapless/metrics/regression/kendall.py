@@ -9,8 +9,7 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import ARGUMENT, check_outputs, columns_of
+from gapless.metrics.regression.errors import ARGUMENT, PairMetric, check_outputs, columns_of
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import storable
 
@@ -69,7 +68,7 @@ def inversions(rows: Tensor) -> Tensor:
     return total
 
 
-class KendallRankCorrCoef(Metric):
+class KendallRankCorrCoef(PairMetric):
     """Kendall's correlation: pairs in the same order less those in the other; NaN where a value is.
 
     Every value is kept, in storage that doubles when it is full. For n values ``compute`` takes n log² n
@@ -80,7 +79,6 @@ class KendallRankCorrCoef(Metric):
             values.
         t_test: whether the p-value of the hypothesis that there is no correlation is given, too.
         alternative: against which: ``"two-sided"``, ``"less"`` or ``"greater"``.
-        num_outputs: columns of the predictions and targets.
     """
 
     plot_lower_bound = 0.0
@@ -108,10 +106,6 @@ class KendallRankCorrCoef(Metric):
         self.alternative = alternative if t_test else None
         self.num_outputs = check_outputs(num_outputs, ARGUMENT)
         self.use("pairs", AllPairs(num_outputs))
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch ``(N,)`` or ``(N, num_outputs)``."""
-        self.observe(preds, target)
 
     def value(self) -> Any:
         self.pairs.rows_needed()

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
-from gapless.metrics.regression.errors import Errors, MeanError, check_outputs, pair, squared
+from gapless.metrics.reduced import Sum
+from gapless.metrics.regression.errors import MeanError, check_outputs, pair, squared
 from gapless.metrics.statistic import HIGHEST, LOWEST, Slot, Statistic
 
 SCALES = ("mean", "range", "std", "l2")
@@ -65,7 +66,6 @@ class NormalizedRootMeanSquaredError(MeanError):
     Args:
         normalization: the scale: the targets' ``"mean"``, their ``"range"``, their standard deviation
             (``"std"``), or their Euclidean norm (``"l2"``).
-        num_outputs: columns of the predictions and targets.
     """
 
     torchmetrics_file = "nrmse"
@@ -80,8 +80,8 @@ class NormalizedRootMeanSquaredError(MeanError):
             )
         self.normalization = normalization
         self.num_outputs = check_outputs(num_outputs)
-        self.use("errors", Errors(squared, num_outputs))
+        self.use("errors", Sum(squared, outputs=num_outputs))
         self.use("scale", TargetScale(normalization, num_outputs))
 
     def value(self) -> Tensor:
-        return (self._mean().sqrt() / self.scale.value(self.errors.state["seen"])).to(self.dtype)
+        return (self.errors.reduced().sqrt() / self.scale.value(self.errors.state["seen"])).to(self.dtype)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
-from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import ARGUMENT, check_outputs, columns_of
+from gapless.metrics.regression.errors import ARGUMENT, PairMetric, check_outputs, columns_of
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import storable
 
@@ -61,13 +60,13 @@ def centered(rank: Tensor, there: Tensor | None, seen: Any) -> Tensor:
     return (rank - rank.sum(-1, keepdim=True) / seen).masked_fill(~there, 0.0)
 
 
-class SpearmanCorrCoef(Metric):
+class SpearmanCorrCoef(PairMetric):
     """Spearman's correlation of ranks, for each of `num_outputs` outputs; NaN where a value is.
 
-    Ranks need every value, so all are kept, in storage that doubles when it is full; ``compute`` sorts them.
+    Predictions and targets are floats. Ranks need every value, so all are kept, in storage that doubles when
+    it is full; ``compute`` sorts them.
 
     Args:
-        num_outputs: columns of the predictions and targets.
         capacity: the number of rows there is room for, in fixed storage, as float32. Rows beyond it are left
             out and told with the next reading.
     """
@@ -82,10 +81,6 @@ class SpearmanCorrCoef(Metric):
         super().__init__(**kwargs)
         self.num_outputs = check_outputs(num_outputs, ARGUMENT)
         self.use("pairs", Pairs(num_outputs, capacity))
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch ``(N,)`` or ``(N, num_outputs)`` of floating-point values."""
-        self.observe(preds, target)
 
     def value(self) -> Tensor:
         there = self.pairs.there()

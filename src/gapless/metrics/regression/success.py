@@ -9,8 +9,7 @@ from torch import Tensor
 
 from gapless.metrics.batch import Batch
 from gapless.metrics.divide import divide
-from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import pair
+from gapless.metrics.regression.errors import PairMetric, pair
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, Statistic
 
@@ -65,7 +64,7 @@ class EventsInOrder(Rows):
         return self.known("both"), self.known("either")
 
 
-class CriticalSuccessIndex(Metric):
+class CriticalSuccessIndex(PairMetric):
     """The share of events, foreseen or not, that were foreseen; 0 where there are none.
 
     Args:
@@ -91,10 +90,6 @@ class CriticalSuccessIndex(Metric):
             "events",
             Events(self.threshold) if dim is None else EventsInOrder(self.threshold, dim, capacity),
         )
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of predictions and targets of the same shape."""
-        self.observe(preds, target)
 
     def value(self) -> Tensor:
         both, either = self.events.counts()

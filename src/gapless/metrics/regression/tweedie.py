@@ -9,16 +9,17 @@ from torch import Tensor
 
 from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
-from gapless.metrics.reduced import Sum
 from gapless.metrics.regression.errors import pair
+from gapless.metrics.statistic import Slot, Statistic
 
 
-class Deviance(Sum):
+class Deviance(Statistic):
     """The sum of deviances. Pairs for which there is none are counted, and left out."""
 
     def __init__(self, power: float) -> None:
         self.power = power
-        super().__init__((power,), checked=power != 0)
+        slots, strange = {"sum": Slot((), torch.float64), "seen": Slot()}, {"strange": Slot()}
+        super().__init__((power,), {**slots, **strange} if power else slots, checked=power != 0)
 
     def count(self, batch: Batch) -> None:
         preds, target = batch.derive(pair)
@@ -85,4 +86,4 @@ class TweedieDevianceScore(Metric):
         self.observe(preds, targets)
 
     def value(self) -> Tensor:
-        return self.deviance.reduced("mean").to(self.dtype)
+        return (self.deviance.state["sum"] / self.deviance.state["seen"]).to(self.dtype)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.checks import warn
 from gapless.metrics.host import within_reach
-from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import ARGUMENT, check_columns, check_outputs, difference, pair
+from gapless.metrics.regression.errors import (
+    ARGUMENT,
+    PairMetric,
+    check_columns,
+    check_outputs,
+    difference,
+    pair,
+)
 from gapless.metrics.sized import SizedByData
 from gapless.metrics.statistic import Slot, State
 
@@ -52,8 +58,14 @@ class ErrorMoments(SizedByData):
         self.state["seen"].add_(target.shape[0])
 
 
-class ExplainedShare(Metric, abstract=True):
-    """What R² and explained variance have in common."""
+class ExplainedShare(PairMetric, abstract=True):
+    """What R² and explained variance have in common.
+
+    Args:
+        multioutput: ``"raw_values"``, ``"uniform_average"`` or ``"variance_weighted"``.
+        num_outputs: the number of outputs, for processes that may have no data; None to see it in the first
+            batch.
+    """
 
     is_differentiable = True
     higher_is_better: bool | None = True
@@ -67,10 +79,6 @@ class ExplainedShare(Metric, abstract=True):
             )
         self.multioutput = multioutput
         self.use("moments", ErrorMoments(num_outputs))
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch ``(N,)`` or ``(N, outputs)``."""
-        self.observe(preds, target)
 
     def _over_outputs(self, scores: Tensor, variance: Tensor) -> Tensor:
         if self.multioutput == "raw_values":
@@ -89,9 +97,6 @@ class R2Score(ExplainedShare):
     Args:
         adjusted: the number of independent regressors to adjust for; no adjustment where there are too few
             samples.
-        multioutput: ``"raw_values"``, ``"uniform_average"`` or ``"variance_weighted"``.
-        num_outputs: the number of outputs, for processes that may have no data; None to see it in the first
-            batch.
     """
 
     torchmetrics_file = "r2"
@@ -137,19 +142,11 @@ class R2Score(ExplainedShare):
                 if self.adjusted == seen - 1
                 else "More independent regressions than data points"
             )
-            warnings.warn(
-                f"{few} in adjusted r2 score. Falls back to standard r2 score.", UserWarning, stacklevel=4
-            )
+            warn(f"{few} in adjusted r2 score. Falls back to standard r2 score.")
 
 
 class ExplainedVariance(ExplainedShare):
-    """1 minus the errors' variance in shares of the targets' variance.
-
-    Args:
-        multioutput: ``"raw_values"``, ``"uniform_average"`` or ``"variance_weighted"``.
-        num_outputs: the number of outputs, for processes that may have no data; None to see it in the first
-            batch.
-    """
+    """1 minus the errors' variance in shares of the targets' variance."""
 
     torchmetrics_file = "explained_variance"
     torchmetrics_slots = (
@@ -174,11 +171,10 @@ class ExplainedVariance(ExplainedShare):
         return self._over_outputs(scores.masked_fill(left == 0, 1.0), variance).to(self.dtype)
 
 
-class RelativeSquaredError(Metric):
+class RelativeSquaredError(PairMetric):
     """The squared errors in shares of the targets' spread, averaged over `num_outputs` outputs.
 
     Args:
-        num_outputs: columns of the predictions and targets.
         squared: False for the root.
     """
 
@@ -195,10 +191,6 @@ class RelativeSquaredError(Metric):
         self.num_outputs = check_outputs(num_outputs, ARGUMENT)
         self.squared = squared
         self.use("moments", ErrorMoments(num_outputs))
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch ``(N,)`` or ``(N, num_outputs)``."""
-        self.observe(preds, target)
 
     def value(self) -> Tensor:
         state = self.moments.state

@@ -33,6 +33,7 @@ class RetrievalMetric(Metric, abstract=True):
     plot_upper_bound = 1.0
     is_differentiable = False
     higher_is_better = True
+    beyond = "capacity"
     function: ClassVar[str]
     """The function of one query."""
     binary: ClassVar[bool] = True
@@ -93,7 +94,11 @@ class RetrievalMetric(Metric, abstract=True):
 
 
 class CutOff(RetrievalMetric, abstract=True):
-    """A score of the `top_k` best documents of each query (None for all)."""
+    """A score of the best documents of each query.
+
+    Args:
+        top_k: how many of the best documents count; None for all.
+    """
 
     def __init__(
         self,

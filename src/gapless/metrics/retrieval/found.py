@@ -19,7 +19,6 @@ class RetrievalPrecision(CutOff):
     """
 
     torchmetrics_file = "precision"
-    function = "retrieval_precision"
 
     def __init__(
         self,
@@ -46,7 +45,6 @@ class RetrievalRecall(CutOff):
     """The share of the relevant documents that is among the `top_k` best, with a score above 0."""
 
     torchmetrics_file = "recall"
-    function = "retrieval_recall"
 
     def scores(self, ranking: Ranking) -> Tensor:
         return share(ranking.sums(self.gained(ranking)), ranking.sums(ranking.relevance))
@@ -56,7 +54,6 @@ class RetrievalHitRate(CutOff):
     """The share of queries with a relevant document among the `top_k` best."""
 
     torchmetrics_file = "hit_rate"
-    function = "retrieval_hit_rate"
 
     def scores(self, ranking: Ranking) -> Tensor:
         return (ranking.sums(ranking.relevance * self.taken(ranking)) > 0).double()
@@ -65,11 +62,12 @@ class RetrievalHitRate(CutOff):
 class RetrievalFallOut(CutOff):
     """The share of the irrelevant documents that is among the `top_k` best.
 
-    `empty_target_action` is what a query without irrelevant documents counts as.
+    Args:
+        empty_target_action: what a query without an irrelevant document counts as: ``"neg"`` 0, ``"pos"`` 1,
+            ``"skip"`` nothing; ``"error"`` raises, for which ``compute`` **waits** for the device.
     """
 
     torchmetrics_file = "fall_out"
-    function = "retrieval_fall_out"
     higher_is_better = False
     lacking = "negative"
 

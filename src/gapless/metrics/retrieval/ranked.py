@@ -43,7 +43,6 @@ class RetrievalNormalizedDCG(CutOff):
     """
 
     torchmetrics_file = "ndcg"
-    function = "retrieval_normalized_dcg"
     binary = False
 
     def scores(self, ranking: Ranking) -> Tensor:

@@ -55,24 +55,13 @@ class GeneralizedScores(MaskCounts):
         self.state["seen"].add_(len(found))
 
 
-def check_generalized(weight_type: Any, per_class: Any) -> None:
-    """Raises ValueError for weights that there are not, or what is no boolean."""
-    if not isinstance(per_class, bool):
-        raise ValueError(f"Expected argument `per_class` must be a boolean, but got {per_class}.")
-    checks.one_of("weight_type", weight_type, WEIGHTS, stop=".", listed="'square', 'simple', 'linear'")
-
-
 class GeneralizedDiceScore(MaskMetric):
     """Dice's coefficient of all classes together, weighted by how rare they are, averaged over samples.
 
     Args:
-        num_classes: how many classes there are.
-        include_background: whether class 0 counts.
         per_class: whether to give one value per class.
         weight_type: what a class weighs, by its pixels in the target: ``"square"`` the inverse of their
             square, ``"simple"`` their inverse, ``"linear"`` the same for all.
-        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
-            one of each.
     """
 
     torchmetrics_file = "generalized_dice"
@@ -90,7 +79,9 @@ class GeneralizedDiceScore(MaskMetric):
     ) -> None:
         super().__init__(**kwargs)
         check_masks(num_classes, include_background, input_format)
-        check_generalized(weight_type, per_class)
+        if not isinstance(per_class, bool):
+            raise ValueError(f"Expected argument `per_class` must be a boolean, but got {per_class}.")
+        checks.one_of("weight_type", weight_type, WEIGHTS, stop=".", listed="'square', 'simple', 'linear'")
         self.num_classes = num_classes
         self.include_background = include_background
         self.per_class = per_class
@@ -102,3 +93,7 @@ class GeneralizedDiceScore(MaskMetric):
     def value(self) -> Tensor:
         state = self.scores.state
         return torch.div(state["score"], state["seen"]).to(self.dtype)
+
+    def each(self, both: Tensor, either: Tensor, in_target: Tensor) -> Tensor:
+        """Dice's coefficient of all classes together per sample, ``[N]``, or per sample and class."""
+        return generalized_dice(both, either, in_target, self.weight_type, self.per_class)

@@ -11,6 +11,7 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.divide import divide
+from gapless.metrics.faults import check_after
 from gapless.metrics.host import argmax
 from gapless.metrics.metric import Metric
 from gapless.metrics.sized import SizedByData
@@ -268,7 +269,14 @@ def half_dice(both: Tensor, either: Tensor, support: Tensor, average: str | None
 
 
 class MaskMetric(Metric, abstract=True):
-    """A metric of masks."""
+    """A metric of masks.
+
+    Args:
+        num_classes: how many classes there are.
+        include_background: whether class 0 counts.
+        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
+            one of each.
+    """
 
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
@@ -278,6 +286,22 @@ class MaskMetric(Metric, abstract=True):
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of masks ``(N, C, ...)`` or class indices ``(N, ...)``."""
         self.observe(preds, target)
+
+    def of_samples(self, preds: Tensor, target: Tensor) -> Tensor:
+        """What the function of the metric gives for one batch, by :meth:`each`."""
+        (part,) = self._parts
+        assert isinstance(part, MaskCounts)
+        if part.size is None:
+            part.show(channels_of(preds, target))
+        *found, strange = overlaps(Batch((preds, target), preds.device), part.masks)
+        if strange is not None:
+            part.state["strange"].add_(strange)
+            check_after([(part, part.names)])
+        return self.each(*found)
+
+    def each(self, both: Tensor, either: Tensor, in_target: Tensor) -> Tensor:
+        """The values of samples from their pixels, as :func:`overlaps` gives them."""
+        raise NotImplementedError
 
 
 def check_masks(num_classes: Any, include_background: Any, input_format: Any, optional: bool = False) -> None:
@@ -292,14 +316,6 @@ def check_masks(num_classes: Any, include_background: Any, input_format: Any, op
             f"Expected argument `include_background` must be a boolean, but got {include_background}."
         )
     checks.one_of("input_format", input_format, FORMATS, stop=".", listed="'one-hot', 'index', 'mixed'")
-
-
-def check_dice(average: Any, aggregation_level: Any) -> None:
-    """Raises ValueError for an average or a level that there is not."""
-    several = "['micro', 'macro', 'weighted', 'none'] or None"
-    checks.one_of("average", average, checks.AVERAGES, stop=".", listed=several)
-    levels = ("samplewise", "global")
-    checks.one_of("aggregation_level", aggregation_level, levels, listed="`samplewise`, `global`")
 
 
 def channels_of(preds: Tensor, target: Tensor) -> int:
@@ -322,10 +338,7 @@ class MeanIoU(MaskMetric):
 
     Args:
         num_classes: how many classes there are; None to see it in the first batch of channels.
-        include_background: whether class 0 counts.
         per_class: whether to give one value per class, -1 for one that never occurs.
-        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
-            one of each.
     """
 
     torchmetrics_file = "mean_iou"
@@ -361,19 +374,21 @@ class MeanIoU(MaskMetric):
             return divide(score, there, -1.0).to(self.dtype)
         return torch.div(score.sum(), there.sum()).to(self.dtype)
 
+    def each(self, both: Tensor, either: Tensor, in_target: Tensor) -> Tensor:
+        """Intersection over union per sample, ``[N]``, or per sample and class, -1 where it is not there."""
+        union = either - both
+        scores = divide(both, union, -1.0 if self.per_class else 0.0)
+        return scores if self.per_class else scores.sum(-1) / (union > 0).sum(-1)
+
 
 class DiceScore(MaskMetric):
     """Dice's coefficient.
 
     Args:
-        num_classes: how many classes there are.
-        include_background: whether class 0 counts.
         average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per
             class.
         aggregation_level: ``"samplewise"`` for the mean over samples, ``"global"`` to count all pixels as one
             sample.
-        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
-            one of each.
     """
 
     torchmetrics_file = "dice"
@@ -390,7 +405,10 @@ class DiceScore(MaskMetric):
     ) -> None:
         super().__init__(**kwargs)
         check_masks(num_classes, include_background, input_format)
-        check_dice(average, aggregation_level)
+        several = "['micro', 'macro', 'weighted', 'none'] or None"
+        checks.one_of("average", average, checks.AVERAGES, stop=".", listed=several)
+        levels = ("samplewise", "global")
+        checks.one_of("aggregation_level", aggregation_level, levels, listed="`samplewise`, `global`")
         self.num_classes = num_classes
         self.include_background = include_background
         self.input_format = input_format
@@ -405,3 +423,9 @@ class DiceScore(MaskMetric):
         if self.aggregation_level == "global":
             return dice(state["both"], state["either"], state["support"], self.average).to(self.dtype)
         return torch.div(state["score"], state["there"]).to(self.dtype)
+
+    def each(self, both: Tensor, either: Tensor, in_target: Tensor) -> Tensor:
+        """Dice's coefficient per sample, or of all pixels as one sample where the level is ``"global"``."""
+        if self.aggregation_level == "global":
+            both, either, in_target = (one.sum(0, keepdim=True) for one in (both, either, in_target))
+        return dice(both, either, in_target, self.average)

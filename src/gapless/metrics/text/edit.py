@@ -87,7 +87,6 @@ class EditDistance(TextMetric):
 
     torchmetrics_file = "edit"
     torchmetrics_slots = "edit_scores:i=sum num_elements:i=seen"
-    function = "edit_distance"
     plot_upper_bound = None
     distances: Any
 

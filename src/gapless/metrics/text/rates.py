@@ -79,7 +79,6 @@ class WordErrorRate(ErrorRate):
 
     torchmetrics_file = "wer"
     torchmetrics_slots = "errors:f=wrong total:f=targets"
-    function = "word_error_rate"
 
 
 class CharErrorRate(ErrorRate):
@@ -87,7 +86,6 @@ class CharErrorRate(ErrorRate):
 
     torchmetrics_file = "cer"
     torchmetrics_slots = "errors:f=wrong total:f=targets"
-    function = "char_error_rate"
     words = False
 
 
@@ -96,7 +94,6 @@ class MatchErrorRate(ErrorRate):
 
     torchmetrics_file = "mer"
     torchmetrics_slots = "errors:f=wrong total:f=longer"
-    function = "match_error_rate"
 
     def value(self) -> Tensor:
         state = self.edits.state

@@ -29,6 +29,13 @@ def neutral_value(metric: object) -> float | None:
     return next((value for cls, value in NEUTRAL if isinstance(metric, cls)), None)
 
 
+def placed(metric: BaseAggregator, value: Any) -> Tensor:
+    """`value` as a tensor on the metric's device."""
+    if isinstance(value, Tensor):
+        return value
+    return as_tensor_without_waiting(value, dtype=metric.dtype, device=metric.device)
+
+
 class UnwaitedAggregator(BaseAggregator):
     """An aggregator that does not ask on the host whether there is a `nan`.
 
@@ -39,13 +46,7 @@ class UnwaitedAggregator(BaseAggregator):
     def _cast_and_nan_check_input(
         self, x: float | Tensor, weight: float | Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        x = (
-            as_tensor_without_waiting(x, dtype=self.dtype, device=self.device)
-            if not isinstance(x, Tensor)
-            else x
-        )
-        if weight is not None and not isinstance(weight, Tensor):
-            weight = as_tensor_without_waiting(weight, dtype=self.dtype, device=self.device)
+        x, weight = placed(self, x), None if weight is None else placed(self, weight)
         known = neutral_value(self) is not None or isinstance(self, CatMetric)
         if self.nan_strategy == "disable" or not known:
             return super()._cast_and_nan_check_input(x, weight)
@@ -59,10 +60,7 @@ class UnwaitedAggregator(BaseAggregator):
         if isinstance(self.nan_strategy, float):
             return x.masked_fill(nans, self.nan_strategy), weight.masked_fill(nans, 1)
         if isinstance(self, CatMetric):
-            return (
-                x,
-                weight,
-            )  # cut out and reported by compute: what is left has a size that depends on the data
+            return x, weight  # cut out and reported by compute: the size of what is left depends on the data
         if self.nan_strategy in ("error", "warn"):
             report(NANS, nans, error=self.nan_strategy == "error")
         value = neutral_value(self)
@@ -86,17 +84,16 @@ def _numbers_filled_in(
     numbers = {one.name: one.default for one in parameters if type(one.default) in (int, float)}
     order = [one.name for one in parameters]
 
-    def placed(value: Any) -> Any:
-        if type(value) not in (int, float, bool):
-            return value
-        return as_tensor_without_waiting(value, dtype=metric.dtype, device=metric.device)
+    def number_placed(value: Any) -> Any:
+        return placed(metric, value) if type(value) in (int, float, bool) else value
 
     @functools.wraps(update)
     def call(*args: Any, **kwargs: Any) -> Any:
         for name, default in numbers.items():
             if name not in kwargs and order.index(name) >= len(args):
                 kwargs[name] = default
-        return wrapped(*map(placed, args), **{name: placed(value) for name, value in kwargs.items()})
+        named = {name: number_placed(value) for name, value in kwargs.items()}
+        return wrapped(*map(number_placed, args), **named)
 
     return call
 
@@ -106,17 +103,14 @@ class UnwaitedMean(MeanMetric):
 
     def update(self, value: float | Tensor, weight: float | Tensor | None = None) -> None:
         own = type(self)._cast_and_nan_check_input is UnwaitedAggregator._cast_and_nan_check_input
-        if not isinstance(value, Tensor):
-            value = as_tensor_without_waiting(value, dtype=self.dtype, device=self.device)
+        value = placed(self, value)
         if (
             weight is not None
             or not own
             or not value.is_floating_point()
             or isinstance(self.nan_strategy, float)
         ):
-            if weight is not None and not isinstance(weight, Tensor):
-                weight = as_tensor_without_waiting(weight, dtype=self.dtype, device=self.device)
-            super().update(value, *(() if weight is None else (weight,)))  # None is no weight before 1.6
+            super().update(value, *(() if weight is None else (placed(self, weight),)))  # no None before 1.6
             return
         value = value.to(self.dtype)
         count: Tensor | int = value.numel()

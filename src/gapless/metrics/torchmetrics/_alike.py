@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -17,7 +16,8 @@ from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from gapless.metrics.torchmetrics._metric import UnwaitedMetric
-from gapless.metrics.torchmetrics._relink import in_library
+from gapless.metrics.torchmetrics._origins import wrapped_function
+from gapless.metrics.torchmetrics._relink import in_library, names_in
 
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 BASES = (object, nn.Module, Metric, UnwaitedMetric)
@@ -78,10 +78,7 @@ def _start(metric: Metric, default: Any) -> Any:
 
 def _own_update_is_plain(metric: Metric) -> bool:
     """Whether the object's `update` is its class's, wrapped as ever and not replaced by someone."""
-    found: Any = metric.__dict__.get("update")
-    while not hasattr(found, "__func__") and hasattr(found, "__wrapped__"):
-        found = found.__wrapped__
-    return getattr(found, "__func__", None) is type(metric).update
+    return wrapped_function(metric, "update") is type(metric).update
 
 
 def _told(value: Any) -> tuple[bool, Any]:
@@ -127,7 +124,7 @@ def _attributes_read(cls: Any) -> tuple[str, ...] | None:
         if function in seen:
             continue
         seen.add(function)
-        for name in _names(function.__code__):
+        for name in names_in(function):
             home = next((one for one in cls.__mro__ if name in vars(one)), object)
             found = vars(home).get(name)
             if isinstance(found, (staticmethod, classmethod)):
@@ -143,10 +140,3 @@ def _attributes_read(cls: Any) -> tuple[str, ...] | None:
             else:
                 names[name] = None
     return tuple(names)
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)

@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gapless.transfer import Reading
+
 Delivery = Literal["compute", "later", "off"]
 """When checks are reported: with the next ``compute`` (which reads the counts: one wait), as soon as they
 have arrived by themselves (no wait; at the end of a later call), or never (nothing is counted)."""
@@ -36,18 +38,6 @@ class Check(NamedTuple):
         return re.sub(r"^1 (\w+)s were\b", r"1 \1 was", text)
 
 
-@dataclass
-class _Copy:
-    """Counts on their way to the host, and the event that says that they are there."""
-
-    host: Tensor
-    event: torch.cuda.Event
-    asked: bool
-
-    def arrived(self) -> bool:
-        return bool(self.event.query())  # type: ignore[no-untyped-call]
-
-
 @dataclass(eq=False)
 class Counter:
     """What one metric has counted since its last report.
@@ -65,7 +55,8 @@ class Counter:
     owed: bool = False
     silent: int = 0
     noted: list[tuple[Check, int]] = field(default_factory=list)
-    copies: list[_Copy] = field(default_factory=list)
+    copies: list[tuple[Reading, bool]] = field(default_factory=list)
+    """On their way to the host, and whether among them is one that was asked for."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Counter:
         made = super().__new__(cls)
@@ -112,27 +103,29 @@ class Counter:
             counts.zero_()
         self.waiting = self.owed = False
 
-    def start_copies(self) -> None:
-        """Send the counts on a device on their way to the host. Waits never."""
-        for counts in self.counts.values():
-            if counts.device.type == "cuda":
-                host = torch.empty(SLOTS, dtype=torch.int64, pin_memory=True)
-                host.copy_(counts, non_blocking=True)
-                event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                event.record(torch.cuda.current_stream(counts.device))
-                self.copies.append(_Copy(host, event, self.waiting))
+    def news(self, wait: bool = False) -> list[tuple[Check, int]]:
+        """What nobody was told of yet, as far as it has arrived; sends what was counted since on its way.
+
+        Waits never, unless it is to `wait` for what was asked for.
+        """
+        values = self.arrived(wait)
+        if self.owed and not self.copies:
+            away = {device: counts for device, counts in self.counts.items() if device.type == "cuda"}
+            here = [counts.tolist() for device, counts in self.counts.items() if device not in away]
+            values = [sum(column) for column in zip(values, *here, strict=True)]
+            self.copies = [(Reading(counts), self.waiting) for counts in away.values()]
+            self.clear()
+        return self.take_noted() + self.found(values)
 
     def arrived(self, wait: bool = False) -> list[int]:
         """Counts that have reached the host since the last call, summed up; `wait` for those that were asked
         for.
         """
         total = [0] * SLOTS
-        for copy in self.copies:
-            if wait and copy.asked and not copy.arrived():
-                copy.event.synchronize()
-        for copy in [copy for copy in self.copies if copy.arrived()]:
-            self.copies.remove(copy)
-            total = [a + b for a, b in zip(total, copy.host.tolist(), strict=True)]
+        for reading, asked in list(self.copies):
+            if reading.ready() or (wait and asked):
+                self.copies.remove((reading, asked))
+                total = [a + b for a, b in zip(total, reading.result().tolist(), strict=True)]
         return total
 
 
@@ -148,10 +141,7 @@ def tell_the_rest() -> None:
     with suppress(RuntimeError):  # of a device that is no more: then nothing can be said
         for counter in (*_live, *_gone):
             rows = [counts.tolist() for counts in counter.counts.values() if counter.owed]
-            for copy in counter.copies:
-                if not copy.arrived():
-                    copy.event.synchronize()
-            rows.append(counter.arrived())
+            rows += [reading.result().tolist() for reading, _ in counter.copies]
             values = [sum(column) for column in zip(*rows, strict=True)]
             told = [*counter.take_noted(), *counter.found(values)]
             found += [(counter.name, check, n) for check, n in told]
@@ -206,17 +196,14 @@ def deliver(metrics: Iterable[Any]) -> None:
     for metric, counter in read:
         for device in counter.counts:
             by_device.setdefault(device, []).append((metric, counter))
-    found = [(metric, check, n) for metric, counter in members for check, n in counter.take_noted()]
+    found: list[tuple[Any, Check, int]] = []
     for device, counted in by_device.items():
         values = torch.stack([counter.counts[device] for _, counter in counted]).tolist()
         for (metric, counter), row in zip(counted, values, strict=True):
             found += [(metric, check, n) for check, n in counter.found(row)]
     for _, counter in read:
         counter.clear()
-    for metric, counter in members:
-        found += [(metric, check, n) for check, n in counter.found(counter.arrived(wait=True))]
-        if counter.owed and not counter.copies:
-            found += [(metric, check, n) for check, n in _send(counter)]
+    found += [(metric, check, n) for metric, counter in members for check, n in counter.news(wait=True)]
     tell(found)
 
 
@@ -225,21 +212,7 @@ def poll(metric: Any) -> None:
     counter = counter_of(metric)
     if counter is None or counter.silent:
         return
-    found = counter.take_noted() + (counter.found(counter.arrived()) if counter.copies else [])
-    if counter.owed and not counter.copies:
-        found += _send(counter)
-    tell([(metric, check, n) for check, n in found])
-
-
-def _send(counter: Counter) -> list[tuple[Check, int]]:
-    found: list[tuple[Check, int]] = []
-    for device, counts in counter.counts.items():
-        if device.type == "cuda":
-            continue
-        found += counter.found(counts.tolist())
-    counter.start_copies()
-    counter.clear()
-    return found
+    tell([(metric, check, n) for check, n in counter.news()])
 
 
 def tell(found: list[tuple[Any, Check, int]], warn_only: bool = False) -> None:

@@ -22,7 +22,7 @@ from gapless.metrics.torchmetrics._aggregation import UnwaitedAggregator, Unwait
 from gapless.metrics.torchmetrics._checks import Counter, Delivery
 from gapless.metrics.torchmetrics._collection import UnwaitedCollection
 from gapless.metrics.torchmetrics._metric import UnwaitedMetric
-from gapless.metrics.torchmetrics._origins import ORIGINS, is_unwaited, waited_class
+from gapless.metrics.torchmetrics._origins import ORIGINS, is_unwaited, waited_class, wrapped_function
 from gapless.metrics.torchmetrics._relink import RELINKER, in_library
 from gapless.metrics.torchmetrics._wrappers import KEEPS, UnwaitedMinMax
 from gapless.metrics.wrappers.multitask import MultitaskWrapper
@@ -88,30 +88,33 @@ def _part(cls: type) -> type | None:
     return _parts[cls]
 
 
-def changed_methods(cls: type) -> dict[str, frozenset[str]]:
-    """The methods of `cls` that are relinked, and what the report says of what they reach."""
-    found: dict[str, frozenset[str]] = {}
+def _functions(cls: type) -> Iterator[tuple[type, str, types.FunctionType]]:
+    """The functions that `cls` has from TorchMetrics' classes, with these and their names."""
     for one in cls.__mro__:
         if in_library(one.__module__):
             for name, value in vars(one).items():
-                if name == "compute" and name not in found and _host.on_host(one):
-                    found[name] = frozenset({_host.SAYS})
-                elif name == "compute" and one is MinMaxMetric:
-                    found[name] = frozenset({KEEPS})
-                elif isinstance(value, types.FunctionType) and name not in found and RELINKER.reaches(value):
-                    found[name] = RELINKER.reaches(value)
+                if isinstance(value, types.FunctionType):
+                    yield one, name, value
+
+
+def changed_methods(cls: type) -> dict[str, frozenset[str]]:
+    """The methods of `cls` that are relinked, and what the report says of what they reach."""
+    found: dict[str, frozenset[str]] = {}
+    for one, name, function in _functions(cls):
+        if name in found:
+            continue
+        if name == "compute" and _host.on_host(one):
+            found[name] = frozenset({_host.SAYS})
+        elif name == "compute" and one is MinMaxMetric:
+            found[name] = frozenset({KEEPS})
+        elif RELINKER.reaches(function):
+            found[name] = RELINKER.reaches(function)
     return found
 
 
 def left_alone(cls: type) -> frozenset[str]:
     """Names of functions that `cls` calls and that have another text than what was to be replaced."""
-    found: set[str] = set()
-    for one in cls.__mro__:
-        if in_library(one.__module__):
-            for value in vars(one).values():
-                if isinstance(value, types.FunctionType):
-                    found |= RELINKER.meets(value)
-    return frozenset(found)
+    return frozenset(name for _, _, function in _functions(cls) for name in RELINKER.meets(function))
 
 
 def unwaited_class(cls: type) -> type:
@@ -165,12 +168,7 @@ def exchange_class(thing: Metric | MetricCollection, cls: type) -> str:
 
 def _plainly_wrapped(metric: Metric, name: str) -> bool:
     """Whether the object's own `update` or `compute` is the one that `Metric.__init__` put there."""
-    found = metric.__dict__.get(name)
-    if found is None:
-        return True
-    while not hasattr(found, "__func__") and hasattr(found, "__wrapped__"):
-        found = found.__wrapped__
-    return getattr(found, "__func__", None) is getattr(type(metric), name, None)
+    return name not in metric.__dict__ or wrapped_function(metric, name) is getattr(type(metric), name, None)
 
 
 def make_unwaited(thing: Metric | MetricCollection, delivery: Delivery, stable_states: bool) -> str:

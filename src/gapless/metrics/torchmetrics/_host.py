@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from gapless.metrics.packing import form_of, packed, unpacked
 from gapless.metrics.torchmetrics._relink import in_library
 from gapless.trees import mapped
 
@@ -118,22 +119,14 @@ def _copied(metric: Metric) -> Iterator[None]:
 
 
 def _together(tensors: list[Tensor]) -> list[Tensor]:
-    """`tensors` on the host, copied as bytes of one buffer; the widest elements first, so that all are
-    aligned.
-    """
+    """`tensors` on the host, copied as bytes of one buffer."""
     away = [i for i, one in enumerate(tensors) if one.device.type != "cpu" and one.numel()]
-    away.sort(key=lambda i: -tensors[i].element_size())
     found = [one if one.numel() else torch.empty_like(one, device="cpu") for one in tensors]
-    if not away:
-        return found
-    with torch.no_grad():
-        packed = torch.cat([tensors[i].contiguous().reshape(-1).view(torch.uint8) for i in away]).cpu()
-    start = 0
-    for i in away:
-        one = tensors[i]
-        end = start + one.numel() * one.element_size()
-        found[i] = packed[start:end].view(one.dtype).reshape(one.shape)
-        start = end
+    if away:
+        several = [tensors[i] for i in away]
+        copies = unpacked(packed(several).cpu(), [form_of(one) for one in several])
+        for i, one in zip(away, copies, strict=True):
+            found[i] = one
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,6 @@ from torchmetrics import Metric
 from gapless.metrics.torchmetrics._origins import waited_class
 
 MEASURED = Path(__file__).with_name("measured.tsv")
-COLUMNS = (
-    "class",
-    "options",
-    "update",
-    "update_unwaited",
-    "compute",
-    "compute_unwaited",
-    "checks",
-    "update_place",
-    "compute_place",
-)
-"""Of the table; its first line is the version of TorchMetrics that was counted."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +32,10 @@ class Waits:
     checks: int = 0
     update_place: str = ""
     compute_place: str = ""
+
+
+COLUMNS = ("class", "options", *(one.name for one in fields(Waits)))
+"""Of the table; its first line is the version of TorchMetrics that was counted."""
 
 
 def options_of(metric: Any) -> str:

@@ -1,7 +1,8 @@
 """What stands in for what: functions of TorchMetrics that wait, and ours that do the same without.
 
-A replacement is written against one source text, named by its digest. Where the installed version has
-another text, the function is left as it is: a value that is silently different would be worse than a wait.
+A replacement is written against one source text, named by its digest in ``digests.tsv``. Where the installed
+version has another text, the function is left as it is: a value that is silently different would be worse
+than a wait.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
-
-from gapless.metrics.torchmetrics._digests import DIGESTS, NO_NEED
+from pathlib import Path
+from typing import Any, NamedTuple
 
 Function = Callable[..., Any]
 
@@ -31,6 +31,11 @@ class Replacement:
     group: str
     says: str
     make: Callable[[Function], Function]
+
+    @property
+    def texts(self) -> Texts:
+        """What is known of the function that it stands for."""
+        return texts().get(f"{self.module.removeprefix('torchmetrics.')}:{self.name}", Texts())
 
 
 REPLACEMENTS: list[Replacement] = []
@@ -58,17 +63,26 @@ def digest_of(function: Function) -> str:
     return hashlib.sha256("\n".join(line.rstrip() for line in text.splitlines()).encode()).hexdigest()[:12]
 
 
-def known(replacement: Replacement) -> tuple[str, ...]:
-    """The digests of the source texts that `replacement` was written against, or read and found to do the
-    same.
-    """
-    return DIGESTS.get(replacement.module, {}).get(replacement.name, ())
+class Texts(NamedTuple):
+    """Digests of the source texts of one function: the first is usually that of version 1.9."""
+
+    same: tuple[str, ...] = ()
+    """Those that the replacement was written against, or that were read and found to do the same."""
+    fine: tuple[str, ...] = ()
+    """Those that do not wait, of a function that waits in other versions."""
+
+
+@lru_cache(maxsize=1)
+def texts() -> dict[str, Texts]:
+    """What is known of the functions that replacements stand for, by ``"module:name"``."""
+    lines = Path(__file__).with_name("digests.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    rows = (line.split("\t") for line in lines)
+    return {place: Texts(*(tuple(one.split()) for one in digests)) for place, *digests in rows}
 
 
 def needed(replacement: Replacement, original: Function | None) -> bool:
     """Whether the installed function waits: some did only in older versions."""
-    fine = NO_NEED.get(replacement.module, {}).get(replacement.name, ())
-    return original is None or digest_of(original) not in fine
+    return original is None or digest_of(original) not in replacement.texts.fine
 
 
 def original_of(replacement: Replacement) -> Function | None:
@@ -98,7 +112,7 @@ class Table:
 def table() -> Table:
     """The table for the installed version, made once, of what :mod:`.replacements` has registered."""
     found = [(one, original) for one in REPLACEMENTS if needed(one, original := original_of(one))]
-    bad = [one for one, original in found if original is None or digest_of(original) not in known(one)]
+    bad = [one for one, original in found if original is None or digest_of(original) not in one.texts.same]
     groups = {one.group for one in bad}
     return Table(
         {

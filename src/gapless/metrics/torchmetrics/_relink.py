@@ -8,7 +8,7 @@ originals, this process's other metrics included, gets the originals.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 from typing import Any
 
 import torch
@@ -59,8 +59,9 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-def _names(function: types.FunctionType) -> set[str]:
-    return {name for code in _codes(function.__code__) for name in code.co_names}
+def names_in(function: types.FunctionType) -> KeysView[str]:
+    """The global names and attributes in the code of `function`, and of those inside it."""
+    return dict.fromkeys(name for code in _codes(function.__code__) for name in code.co_names).keys()
 
 
 class Relinker:
@@ -106,7 +107,7 @@ class Relinker:
         for default in (function.__defaults__ or ()) + tuple((function.__kwdefaults__ or {}).values()):
             if isinstance(default, types.FunctionType) and in_library(default.__module__):
                 self._walk(default, seen, said, strange)
-        names = _names(function)
+        names = names_in(function)
         if self._makes_constants(function, names):
             said.add(SCALARS)
         if "max" in names and function.__module__ in ASKS_MAX:
@@ -117,7 +118,7 @@ class Relinker:
                 self._walk(value, seen, said, strange)
 
     @staticmethod
-    def _makes_constants(function: types.FunctionType, names: set[str]) -> bool:
+    def _makes_constants(function: types.FunctionType, names: KeysView[str]) -> bool:
         uses = function.__globals__.get("torch") is torch and "torch" in names
         return (uses and not names.isdisjoint({"tensor", "as_tensor"})) or (
             "tensor" in names and function.__globals__.get("tensor") is torch.tensor

@@ -17,31 +17,12 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat, dim_zero_max, dim_zero_mean, dim_zero_min, dim_zero_sum
 
-from gapless.metrics.torchmetrics._constants import tensor_without_waiting
+from gapless.metrics import distributed
 from gapless.metrics.torchmetrics._origins import waited_class
 from gapless.metrics.torchmetrics._relink import in_library
 
 REDUCED = (dim_zero_sum, dim_zero_mean, dim_zero_max, dim_zero_min)
 """Reductions that need the same shape on every rank."""
-
-DTYPES: tuple[torch.dtype, ...] = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-    torch.complex64,
-    torch.complex128,
-)
-"""In the order of the codes that headers carry."""
-
-DIMS = 8
-"""Most dimensions a state may have to be announced in a header."""
 
 
 def understands(metric: Metric) -> bool:
@@ -117,12 +98,14 @@ def exchange(metrics: Sequence[Metric], group: Any = None) -> list[list[list[Ten
     group = dist.group.WORLD if group is None else group
     states = [_states(metric) for metric in metrics]
     flat = list(itertools.chain.from_iterable(states))
-    flags = [announced(metric) for metric, own in zip(metrics, states, strict=True) for _ in own]
+    known = [not announced(metric) for metric, own in zip(metrics, states, strict=True) for _ in own]
     results: list[list[Tensor]] = [[] for _ in flat]
     with torch.no_grad():
         for kind in sorted({state.device.type for state in flat}):
             members = [i for i, state in enumerate(flat) if state.device.type == kind]
-            found = _exchange_on([flat[i] for i in members], [flags[i] for i in members], group)
+            sent = [flat[i] for i in members]
+            carrier = transport(group, sent[0].device)
+            found = distributed.exchange(sent, [known[i] for i in members], carrier, group)
             for i, ranks in zip(members, found, strict=True):
                 results[i] = ranks
     rank = dist.get_rank(group)
@@ -130,76 +113,6 @@ def exchange(metrics: Sequence[Metric], group: Any = None) -> list[list[list[Ten
         ranks[rank] = own  # the gradient's way, where there is one
     order = iter(results)
     return [[next(order) for _ in own] for own in states]
-
-
-def _exchange_on(states: list[Tensor], told_first: list[bool], group: Any) -> list[list[Tensor]]:
-    """`exchange` for tensors of one kind of device; the forms of some have to be told first."""
-    device = transport(group, states[0].device)
-    world = dist.get_world_size(group)
-    forms = [[(state.dtype, tuple(state.shape)) for state in states] for _ in range(world)]
-    ragged = [i for i, flag in enumerate(told_first) if flag]
-    if ragged:
-        for rank, told in enumerate(_forms([states[i] for i in ragged], device, group)):
-            for i, form in zip(ragged, told, strict=True):
-                forms[rank][i] = form
-    sizes = [sum(_bytes(form) for form in rank) for rank in forms]
-    own = _packed(states, device, max(sizes))
-    parts = _all_gather(own, world, group)
-    home = states[0].device
-    unpacked = [_unpacked(part.to(home), form) for part, form in zip(parts, forms, strict=True)]
-    return [list(ranks) for ranks in zip(*unpacked, strict=True)]
-
-
-Form = tuple[torch.dtype, tuple[int, ...]]
-
-
-def _forms(states: list[Tensor], device: torch.device, group: Any) -> list[list[Form]]:
-    """The dtype and shape of each of `states` on each rank. The one place that waits: shapes are for the
-    host.
-    """
-    rows = [[DTYPES.index(s.dtype), s.dim(), *s.shape, *(0,) * (DIMS - s.dim())] for s in states]
-    header = tensor_without_waiting(rows, dtype=torch.int64, device=device)
-    told = torch.stack(_all_gather(header, dist.get_world_size(group), group)).tolist()
-    return [[(DTYPES[row[0]], tuple(row[2 : 2 + row[1]])) for row in rank] for rank in told]
-
-
-def _all_gather(mine: Tensor, world: int, group: Any) -> list[Tensor]:
-    everyone = [torch.empty_like(mine) for _ in range(world)]
-    dist.all_gather(everyone, mine, group=group)
-    return everyone
-
-
-def _bytes(form: Form) -> int:
-    n = 1
-    for size in form[1]:
-        n *= size
-    return n * form[0].itemsize
-
-
-def _order(forms: Sequence[Form]) -> list[int]:
-    """The order in a buffer: the widest elements first, so that all are aligned without padding."""
-    return sorted(range(len(forms)), key=lambda i: -forms[i][0].itemsize)
-
-
-def _packed(states: list[Tensor], device: torch.device, size: int) -> Tensor:
-    """The bytes of `states` in one buffer of `size` on `device`."""
-    order = _order([(state.dtype, tuple(state.shape)) for state in states])
-    parts = [states[i].detach().reshape(-1).view(torch.uint8) for i in order]
-    rest = size - sum(part.numel() for part in parts)
-    if rest or not parts:
-        parts.append(torch.zeros(rest, dtype=torch.uint8, device=states[0].device))
-    return torch.cat(parts).to(device)
-
-
-def _unpacked(buffer: Tensor, forms: Sequence[Form]) -> list[Tensor]:
-    """Tensors of `forms` that lie in `buffer`."""
-    found: dict[int, Tensor] = {}
-    start = 0
-    for i in _order(forms):
-        end = start + _bytes(forms[i])
-        found[i] = buffer[start:end].view(forms[i][0]).reshape(forms[i][1])
-        start = end
-    return [found[i] for i in range(len(forms))]
 
 
 GATHERED = "_unwaited_gathered"

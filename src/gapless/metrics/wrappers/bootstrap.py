@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gapless.metrics.metric import Metric
-from gapless.metrics.stateful import Stateful
-from gapless.metrics.wrappers.transparent import check_metric
+from gapless.metrics.wrappers.transparent import Copies, check_metric
 
 
-class BootStrapper(Metric):
+class BootStrapper(Copies):
     """The spread of a metric over samples drawn with replacement from what it was given.
 
     Each of `num_bootstraps` copies sees every batch with its rows drawn anew, on the device; ``"poisson"``
@@ -27,7 +25,6 @@ class BootStrapper(Metric):
     """
 
     torchmetrics_file = "bootstrapping"
-    direct = True
 
     def __init__(
         self,
@@ -47,10 +44,7 @@ class BootStrapper(Metric):
                 "Expected argument ``sampling_strategy`` to be one of ('poisson', 'multinomial')"
                 f" but received {sampling_strategy}"
             )
-        self.metrics = nn.ModuleList([copy.deepcopy(base_metric) for _ in range(num_bootstraps)])
-        for i, metric in enumerate(self._several()):
-            for name, part in metric.statistics():
-                self.use(f"{name}_{i}", part)
+        self._copy(base_metric, num_bootstraps)
         self.num_bootstraps = num_bootstraps
         self.mean, self.std, self.quantile, self.raw = mean, std, quantile, raw
         self.sampling_strategy = sampling_strategy
@@ -80,14 +74,3 @@ class BootStrapper(Metric):
         if self.raw:
             found["raw"] = values
         return found
-
-    def reset(self) -> None:
-        super().reset()
-        for metric in self._several():
-            metric.reset()
-
-    def _holders(self) -> list[Stateful]:
-        return [holder for metric in self._several() for holder in metric._holders()]
-
-    def _several(self) -> list[Metric]:
-        return [metric for metric in self.metrics if isinstance(metric, Metric)]

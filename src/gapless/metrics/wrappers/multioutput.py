@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gapless.metrics.metric import Metric
-from gapless.metrics.stateful import Stateful
-from gapless.metrics.wrappers.transparent import check_metric
+from gapless.metrics.wrappers.transparent import Copies, check_metric
 from gapless.torch_internals import module_load
 
 
-class MultioutputWrapper(Metric):
+class MultioutputWrapper(Copies):
     """A copy of a metric for each output; the results are stacked.
 
     Where the rows that hold a NaN are left out, their number depends on the data: with `remove_nans` an
@@ -28,8 +26,6 @@ class MultioutputWrapper(Metric):
         squeeze_outputs: whether an output's tensors come without the dimension.
     """
 
-    direct = True
-
     def __init__(
         self,
         base_metric: Metric,
@@ -40,13 +36,10 @@ class MultioutputWrapper(Metric):
     ) -> None:
         super().__init__()
         base_metric = check_metric(base_metric, "argument `base_metric`")
-        self.metrics = nn.ModuleList([copy.deepcopy(base_metric) for _ in range(num_outputs)])
+        self._copy(base_metric, num_outputs)
         self.output_dim = output_dim
         self.remove_nans = remove_nans
         self.squeeze_outputs = squeeze_outputs
-        for i, metric in enumerate(self._several()):
-            for name, part in metric.statistics():
-                self.use(f"{name}_{i}", part)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch; every tensor holds the outputs along the same dimension."""
@@ -71,23 +64,12 @@ class MultioutputWrapper(Metric):
     def value(self) -> Tensor:
         return torch.stack([metric._squeezed_result() for metric in self._several()])
 
-    def reset(self) -> None:
-        super().reset()
-        for metric in self._several():
-            metric.reset()
-
     def persistent(self, mode: bool = False) -> None:
         for metric in self._several():
             metric.persistent(mode)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         module_load(self, state_dict, prefix, *args)
-
-    def _holders(self) -> list[Stateful]:
-        return [holder for metric in self._several() for holder in metric._holders()]
-
-    def _several(self) -> list[Metric]:
-        return [metric for metric in self.metrics if isinstance(metric, Metric)]
 
 
 def without_nans(values: list[Any]) -> list[Any]:

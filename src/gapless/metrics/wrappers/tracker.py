@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gapless.metrics.checks import warn
 from gapless.metrics.collection import MetricCollection
 from gapless.metrics.foreign import their_kinds
 from gapless.metrics.metric import Metric
@@ -120,11 +120,9 @@ class MetricTracker(nn.ModuleList):
             best = values.max(0) if maximize else values.min(0)
             return best.values.item(), int(best.indices.item())
         except (AttributeError, RuntimeError, ValueError) as error:
-            warnings.warn(
+            warn(
                 f"Encountered the following error when trying to get the best metric: {error} The results of"
-                " this metric have no order, so that there is no best one: `None` is returned.",
-                UserWarning,
-                stacklevel=3,
+                " this metric have no order, so that there is no best one: `None` is returned."
             )
             return None, None
 

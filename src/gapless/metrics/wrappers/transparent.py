@@ -1,12 +1,13 @@
-"""Wrappers whose statistics are those of the metric inside."""
+"""Wrappers whose statistics are those of the metrics inside."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gapless.metrics.foreign import adopted
 from gapless.metrics.metric import Metric
@@ -23,6 +24,30 @@ def check_metric(metric: Any, name: str) -> Metric:
             f"Expected {name} to be an instance of `gapless.metrics.Metric` but received {metric}"
         )
     return found
+
+
+class Copies(Metric, abstract=True):
+    """A wrapper of several copies of a metric, with the statistics of all."""
+
+    direct = True
+
+    def _copy(self, metric: Metric, number: int) -> None:
+        """Make so many copies."""
+        self.metrics = nn.ModuleList([copy.deepcopy(metric) for _ in range(number)])
+        for i, one in enumerate(self._several()):
+            for name, part in one.statistics():
+                self.use(f"{name}_{i}", part)
+
+    def reset(self) -> None:
+        super().reset()
+        for metric in self._several():
+            metric.reset()
+
+    def _holders(self) -> list[Stateful]:
+        return [holder for metric in self._several() for holder in metric._holders()]
+
+    def _several(self) -> list[Metric]:
+        return [metric for metric in self.metrics if isinstance(metric, Metric)]
 
 
 class Transparent(Metric, abstract=True):

@@ -116,6 +116,7 @@ for _place in (
     f"{_STAT}:_multilabel_stat_scores_tensor_validation",
     f"{_MATRIX}:_binary_confusion_matrix_tensor_validation",
     f"{_MATRIX}:_multilabel_confusion_matrix_tensor_validation",
+    f"{_CURVE}:_binary_precision_recall_curve_tensor_validation",
 ):
     instead_of(_place, SAYS)(_labels_of_two)
 for _place in (
@@ -123,11 +124,6 @@ for _place in (
     f"{_MATRIX}:_multiclass_confusion_matrix_tensor_validation",
 ):
     instead_of(_place, SAYS)(_labels_of_classes)
-
-
-@instead_of(f"{_CURVE}:_binary_precision_recall_curve_tensor_validation", SAYS)
-def _curve_of_two(original: Function) -> Function:
-    return _labels_of_two(original)
 
 
 @instead_of(f"{_CURVE}:_multiclass_precision_recall_curve_tensor_validation", SAYS)

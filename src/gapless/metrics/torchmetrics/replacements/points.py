@@ -4,6 +4,7 @@ host.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,32 +60,25 @@ def _best_point(
     return value, _at(thresholds, place).masked_fill(value == 0, none)
 
 
-@instead_of("functional.classification.recall_fixed_precision:_recall_at_precision", SAYS)
-def _recall_at_precision(original: Function) -> Function:
-    none = _no_threshold(original)
+def _at_fixed(recall_is_fixed: bool) -> Callable[[Function], Function]:
+    def make(original: Function) -> Function:
+        none = _no_threshold(original)
 
-    def choose(
-        precision: Tensor, recall: Tensor, thresholds: Tensor, min_precision: float
-    ) -> tuple[Tensor, Tensor]:
-        if not _same_form(precision, recall, thresholds):
-            return original(precision, recall, thresholds, min_precision)  # type: ignore[no-any-return]
-        return _best_point(recall, precision, thresholds, min_precision, none)
+        def choose(
+            precision: Tensor, recall: Tensor, thresholds: Tensor, least: float
+        ) -> tuple[Tensor, Tensor]:
+            if not _same_form(precision, recall, thresholds):
+                return original(precision, recall, thresholds, least)  # type: ignore[no-any-return]
+            first, bound = (precision, recall) if recall_is_fixed else (recall, precision)
+            return _best_point(first, bound, thresholds, least, none)
 
-    return choose
+        return choose
+
+    return make
 
 
-@instead_of("functional.classification.precision_fixed_recall:_precision_at_recall", SAYS)
-def _precision_at_recall(original: Function) -> Function:
-    none = _no_threshold(original)
-
-    def choose(
-        precision: Tensor, recall: Tensor, thresholds: Tensor, min_recall: float
-    ) -> tuple[Tensor, Tensor]:
-        if not _same_form(precision, recall, thresholds):
-            return original(precision, recall, thresholds, min_recall)  # type: ignore[no-any-return]
-        return _best_point(precision, recall, thresholds, min_recall, none)
-
-    return choose
+instead_of("functional.classification.recall_fixed_precision:_recall_at_precision", SAYS)(_at_fixed(False))
+instead_of("functional.classification.precision_fixed_recall:_precision_at_recall", SAYS)(_at_fixed(True))
 
 
 @instead_of("functional.classification.sensitivity_specificity:_sensitivity_at_specificity", SAYS)
