@@ -19,7 +19,7 @@ from gapless.analyze.profile.profile import profile
 from gapless.model.profile import Profile
 from gapless.trace.assemble import order
 from gapless.trace.read import read
-from gapless.trace.timeline import Bools, Host, HostKind, Ints, Timeline, concatenate
+from gapless.trace.timeline import Bools, Host, HostKind, Ints, Timeline, concatenate, distinct
 
 ENOUGH = 0.5
 """Where fewer of the operators found their like, the profiles are of different work."""
@@ -105,7 +105,7 @@ def _common_names(one: Timeline, other: Timeline) -> tuple[Ints, Ints]:
 
 def _threads(times: Timeline, stacks: Timeline) -> list[tuple[int, int]]:
     """Threads of both that run Python: their numbers here and there."""
-    python = np.unique(stacks.host.thread[stacks.host.kind == HostKind.FRAME])
+    python = distinct(stacks.host.thread[stacks.host.kind == HostKind.FRAME])
     known = {(thread.pid, thread.tid): number for number, thread in enumerate(times.threads)}
     keys = [(number, (stacks.threads[number].pid, stacks.threads[number].tid)) for number in python.tolist()]
     return [(known[key], number) for number, key in keys if key in known]
@@ -208,7 +208,7 @@ def _with_frames(times: Timeline, stacks: Timeline, moved: Sequence[Host]) -> Ti
     frames = concatenate(moved)
     known = {name: number for number, name in enumerate(times.names)}
     numbers = np.full(len(stacks.names), -1, np.int32)
-    for number in np.unique(frames.name).tolist():
+    for number in distinct(frames.name).tolist():
         numbers[number] = known.setdefault(stacks.names[number], len(known))
     nowhere: NDArray[np.int32] = np.full(len(frames), -1, np.int32)
     frames = replace(frames, name=numbers[frames.name], stack=nowhere)

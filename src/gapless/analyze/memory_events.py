@@ -19,7 +19,7 @@ from gapless.model.memory import ALLOC, FREE, STEP, Kind, MemoryRun, Place, Reco
 from gapless.model.memory_calls import CallTimes, DriverCalls
 from gapless.model.source import SourceLine
 from gapless.model.wording import size
-from gapless.trace.timeline import Bools, HostKind, Memory, Timeline
+from gapless.trace.timeline import Bools, HostKind, Memory, Timeline, distinct
 
 _CPU = 0
 _SCALAR = 16
@@ -52,7 +52,7 @@ def memory_runs(timeline: Timeline) -> tuple[MemoryRun, ...]:
             raise UnreadableInput(f"{name} has [memory] events of the CPU only, and they have no addresses")
         return (_of_cpu(timeline),)
     _complete(memory, foreign, name)
-    devices = np.unique(memory.device[foreign]).tolist()
+    devices = distinct(memory.device[foreign]).tolist()
     return tuple(_of_gpu(timeline, int(one), len(devices) == 1) for one in devices)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gapless.replay.latency import Launches, latest_elsewhere
 from gapless.replay.waits import Links
-from gapless.trace.timeline import Bools, HostKind, Ints, Timeline
+from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, distinct
 
 UNEXPLAINED = 3_000
 """Nanoseconds: work that begins this much later than its stream and its launch allow waited for something."""
@@ -142,7 +142,7 @@ def _asked(timeline: Timeline, known: Links) -> Ints:
     rows = known.call[launching]
     at = np.searchsorted(rows, calls, side="right")
     at = at[at < len(rows)]
-    result: Ints = np.unique(launching[at])
+    result: Ints = distinct(launching[at])
     return result
 
 

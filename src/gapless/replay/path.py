@@ -10,7 +10,7 @@ import numpy as np
 from gapless.replay.clock import Clock
 from gapless.replay.host import LOADER, loader_rows
 from gapless.replay.outcome import Outcome
-from gapless.trace.timeline import Bools, Ints
+from gapless.trace.timeline import Bools, Ints, distinct
 
 Limiter = Literal["host", "device", "copies", "input", "peers"]
 
@@ -135,7 +135,7 @@ def _loading(outcome: Outcome, threads: Ints, starts: Ints, ends: Ints) -> int:
     if outcome.change.input_free:
         return 0
     total = 0
-    for thread in np.unique(timeline.host.thread[rows]).tolist():
+    for thread in distinct(timeline.host.thread[rows]).tolist():
         mine, on = rows[timeline.host.thread[rows] == thread], threads == thread
         loader = Clock.without(timeline.host.start[mine], timeline.host.end[mine])
         begin, end = starts[on], np.maximum(ends[on], starts[on])

@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 
 from gapless.replay.links import Links
-from gapless.trace.timeline import Bools, Ints, Timeline
+from gapless.trace.timeline import Bools, Ints, Timeline, distinct
 
 EVIDENCE = 20_000
 """Nanoseconds: a call that frees or takes memory waited if it ends this soon after the work it ran beside."""
@@ -35,7 +35,7 @@ def targets(timeline: Timeline, known: Links, rows: Ints, kind: Ints, previous: 
     start = timeline.host.start[rows]
     work = np.full(len(rows), -1, np.int64)
     number = _stream_waited_for(timeline, known, rows, previous)
-    for one in np.unique(number[(kind == WaitKind.STREAM) & (number >= 0)]):
+    for one in distinct(number[(kind == WaitKind.STREAM) & (number >= 0)]):
         mine = (kind == WaitKind.STREAM) & (number == one)
         work[mine] = last_launched(timeline, known, start[mine], int(one))
     mine = kind == WaitKind.DEVICE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gapless.replay.waits import Links, Waits
-from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, union
+from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, distinct, union
 
 PAUSE = 30_000
 """Nanoseconds: a thread that does nothing for this long may be waiting for another."""
@@ -31,7 +31,7 @@ class Handovers:
 def active_threads(timeline: Timeline, known: Links, table: Waits) -> list[int]:
     """The threads that launch device work or wait for it; those that only ask whether it is done are not."""
     rows = np.concatenate([known.call[known.call >= 0], table.host])
-    found: list[int] = np.unique(timeline.host.thread[rows]).tolist()
+    found: list[int] = distinct(timeline.host.thread[rows]).tolist()
     return found
 
 

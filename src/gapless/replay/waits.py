@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gapless.model.copies import STAGED
 from gapless.replay.links import Links, links
 from gapless.replay.targets import EVIDENCE, LONG, WaitKind, last_launched, previous_copy, targets
-from gapless.trace.timeline import Bools, HostKind, Ints, Table, Timeline
+from gapless.trace.timeline import Bools, HostKind, Ints, Table, Timeline, distinct
 
 PAIR = 50_000
 """Nanoseconds: a synchronize that begins this soon after a copy, with no other launch between, is its end."""
@@ -107,7 +107,7 @@ def _adjacent(timeline: Timeline, known: Links, copy: Ints, rows: Ints) -> Bools
     """Whether nothing was launched between a copy and the synchronize `rows`, which follows soon."""
     host = timeline.host
     call = known.call[copy]
-    launching = np.unique(known.call[known.call >= 0])
+    launching = distinct(known.call[known.call >= 0])
     between = np.searchsorted(launching, rows) - np.searchsorted(launching, call, side="right")
     soon: Bools = (host.start[rows] - host.end[call] <= PAIR) & (between == 0)
     soon[1:] &= rows[:-1] <= call[1:]  # a second synchronize is a wait of its own

@@ -15,7 +15,7 @@ from gapless.replay.latency import Launches
 from gapless.replay.program import NEVER
 from gapless.replay.steps import Steps
 from gapless.replay.waits import Links
-from gapless.trace.timeline import Bools, Ints, Timeline
+from gapless.trace.timeline import Bools, Ints, Timeline, distinct
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def host_clock(timeline: Timeline, known: Links, steps: Steps, change: Change) -
 
 def _launching(timeline: Timeline, known: Links, steps: Steps) -> tuple[Ints, Ints]:
     """In each step the time from its first launch to its last."""
-    calls = np.unique(known.call[known.call >= 0])
+    calls = distinct(known.call[known.call >= 0])
     end = np.sort(timeline.host.end[calls])
     low = np.searchsorted(end, steps.start)
     high = np.searchsorted(end, steps.end, side="right") - 1

@@ -26,6 +26,7 @@ from gapless.trace.timeline import (
     Timeline,
     Work,
     concatenate,
+    distinct,
 )
 
 _TYPES: dict[str, Any] = {
@@ -162,7 +163,7 @@ def _sorted(key: Ints, ties: Callable[[Ints], tuple[Ints, ...]]) -> Ints:
     ordered = key[rows]
     tied = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(tied):
-        places = np.union1d(tied, tied + 1)
+        places = distinct(np.concatenate([tied, tied + 1]))
         part = rows[places]
         rows[places] = part[np.lexsort((*ties(part), key[part]))]
     return rows
@@ -264,7 +265,7 @@ def _set_marks(host: Host, names: tuple[str, ...]) -> None:
 def _facts(facts: Facts, head: Head, made: Timeline) -> Facts:
     devices = head.devices or head.devices_before_1_9
     known = {one.id: Gpu(one.id, one.name, one.multiprocessors, one.memory) for one in devices}
-    gpus = tuple(known.get(int(number), Gpu(int(number))) for number in np.unique(made.work.device))
+    gpus = tuple(known.get(int(number), Gpu(int(number))) for number in distinct(made.work.device))
     frames = bool((made.host.kind == HostKind.FRAME).any())
     return replace(
         facts,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gapless.trace.build import TWICE, Builder
-from gapless.trace.timeline import HostKind, Ints, Timeline
+from gapless.trace.timeline import HostKind, Ints, Timeline, among, distinct
 
 _FEW = 50
 """Fewer operators without numbers of their own do not tell."""
@@ -48,7 +48,7 @@ def numbered(builder: Builder, made: Timeline, earliest: int) -> Numbered:
         return best if best.before else _together(best, alone[0], others[0], builder.frame_numbers.all()[0])
     host = made.host
     rows = np.isin(host.kind, (HostKind.OPERATOR, HostKind.ANNOTATION)) & (host.external > 0)
-    found = np.unique(host.external[rows])
+    found = distinct(host.external[rows])
     if len(found) < _FEW:
         return Numbered()
     gaps = np.diff(found) - 1
@@ -69,7 +69,7 @@ def _dense(some: Sequence[tuple[Ints, Ints]], earliest: int) -> Numbered:
 
 def _together(found: Numbered, *some: Ints) -> Numbered:
     """With all that is numbered, which is one row."""
-    numbers = np.unique(np.concatenate(some))
+    numbers = distinct(np.concatenate(some))
     of = int(numbers[-1]) + 1
     if len(numbers) > _SOME * of:
         return found
@@ -95,7 +95,7 @@ def arrows(builder: Builder, made: Timeline, earliest: int) -> Ends:
         at = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
         counts = counts - np.where(known[at] == wanted, held[at], 0) if len(known) else counts
     every = (made.host.correlation, made.work.correlation, made.syncs.correlation)
-    alone = ~np.isin(wanted, np.concatenate(every))
+    alone = ~among(wanted, np.concatenate(every))
     uncaused = np.sort(times[first[alone]] - earliest)
     return Ends(int(np.maximum(counts, 0).sum()), tuple(uncaused.tolist()))
 

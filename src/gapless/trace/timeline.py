@@ -25,6 +25,7 @@ from gapless.trace.columns import WorkKind as WorkKind
 from gapless.trace.nesting import parents
 
 T = TypeVar("T", bound="Table")
+N = TypeVar("N", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -290,6 +291,23 @@ class Timeline:
             found.append(row)
             row = int(self.parents[row])
         return found
+
+
+def distinct(numbers: NDArray[N]) -> NDArray[N]:
+    """Each of these numbers once, in order. `numpy.unique` hashes, which takes longer."""
+    numbers = np.sort(numbers)
+    first = np.ones(len(numbers), bool)
+    np.not_equal(numbers[1:], numbers[:-1], out=first[1:])
+    return numbers[first]
+
+
+def among(numbers: Ints, some: Ints) -> Bools:
+    """Which of `numbers` are among `some`, as `numpy.isin` says it, which hashes too."""
+    some = distinct(some)
+    at = np.searchsorted(some, numbers)
+    found = at < len(some)
+    found[found] = some[at[found]] == numbers[found]
+    return found
 
 
 def union(start: Ints, end: Ints) -> tuple[Ints, Ints]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gapless.analyze.profile.steps import is_communication
 from gapless.model.profile import Collectives
-from gapless.trace.timeline import Ints, Timeline
+from gapless.trace.timeline import Ints, Timeline, distinct
 
 KEPT = 512
 """How many kernels of one process group and name are kept, the first ones: a summary has to stay small."""
@@ -133,9 +133,9 @@ def _groups(timeline: Timeline, rows: Ints, names: NDArray[np.str_]) -> NDArray[
     known = number >= 0
     if known.any():
         return _adopted(group, ~known, stream)
-    for name in np.unique(names):
+    for name in distinct(names):
         those = names == name
-        if len(np.unique(stream[those])) > 1:
+        if len(distinct(stream[those])) > 1:
             group = np.where(those, np.char.add("stream ", stream.astype(str)), group)
     return group
 
@@ -143,9 +143,9 @@ def _groups(timeline: Timeline, rows: Ints, names: NDArray[np.str_]) -> NDArray[
 def _adopted(values: NDArray[np.str_], unknown: NDArray[np.bool_], key: Ints) -> NDArray[np.str_]:
     """`values`, the unknown ones replaced by what all known ones of the same key have in common."""
     values = values.copy()
-    for one in np.unique(key[unknown]):
+    for one in distinct(key[unknown]):
         same = key == one
-        common = np.unique(values[same & ~unknown])
+        common = distinct(values[same & ~unknown])
         if len(common) == 1:
             values[same & unknown] = common[0]
     return values

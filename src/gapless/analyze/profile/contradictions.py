@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gapless.analyze.profile.spans import Spans
-from gapless.trace.timeline import HostKind, Ints, Timeline, WorkKind
+from gapless.trace.timeline import HostKind, Ints, Timeline, WorkKind, distinct
 
 _OFF = 150_000
 """Nanoseconds: the clocks of CPU and GPU differ by less."""
@@ -70,7 +70,7 @@ def lengthless(timeline: Timeline, device: int) -> Spans:
     follows = np.append(work.stream[rows][1:] == work.stream[rows][:-1], False)
     none = length == 0
     doubted = none if none.mean() > _MOST else np.zeros(len(rows), bool)
-    for name in np.unique(work.name[rows[none & ~doubted]]):  # there are few
+    for name in distinct(work.name[rows[none & ~doubted]]):  # there are few
         like = work.name[rows] == name
         usual = np.median(length[like & ~none]) if (like & ~none).any() else 0
         doubted |= like & none & (usual > _LONG)
@@ -125,7 +125,7 @@ def _within_calls(timeline: Timeline) -> int:
         at = np.searchsorted(host.start[calls], host.start[rows] - _OVERLAP) - 1
         inside = (at >= 0) & (latest[at] > host.end[rows] + _OVERLAP)
         found += int(inside.sum())
-        around = np.unique(last[at[inside]])
+        around = distinct(last[at[inside]])
         long += int((host.end[around] - host.start[around]).sum())
     low, high = timeline.span
     return found if long > _MATTERS * (high - low) else _if_many(found, len(host))

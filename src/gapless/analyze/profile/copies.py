@@ -12,7 +12,7 @@ from gapless.model.copies import PINNED, STAGED, START, Memory
 from gapless.model.profile import CopyTime
 from gapless.replay.links import Copies
 from gapless.replay.links import copies as named
-from gapless.trace.timeline import Bools, Ints, Timeline, WorkKind, union
+from gapless.trace.timeline import Bools, Ints, Timeline, WorkKind, distinct, union
 
 _LARGE = 1 << 20
 """Bytes of copies that show what the link can do: smaller ones are mostly latency."""
@@ -107,7 +107,7 @@ def pinned_factors(timeline: Timeline, kinds: Copies, to_device: Sequence[bool])
     """
     work = timeline.work
     found: dict[int, float] = {}
-    for device in np.unique(work.device[work.kind == WorkKind.MEMCPY]).tolist():
+    for device in distinct(work.device[work.kind == WorkKind.MEMCPY]).tolist():
         limits = reach(timeline, device)
         for direction in to_device:
             of, rate = kinds.to_device if direction else kinds.to_host, limits[direction][0]

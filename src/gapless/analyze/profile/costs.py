@@ -15,7 +15,7 @@ from gapless.analyze.profile.lines import Place, Places
 from gapless.analyze.profile.steps import StepSpans, compute_busy, covered
 from gapless.analyze.profile.waits import HostWaits, allocator_calls
 from gapless.model import Cause, Cost, Site, Stack
-from gapless.trace.timeline import Bools, Ints, Timeline
+from gapless.trace.timeline import Bools, Ints, Timeline, distinct
 
 _LOADER_FILES = (
     "torch/_ops.py",
@@ -53,7 +53,7 @@ def costs(
     parts = list(stretches)
     calls = _calls(timeline, steps, waits)
     copies = dict(zip(waits.rows.tolist(), waits.copy.tolist(), strict=True))
-    rows = np.unique(
+    rows = distinct(
         np.concatenate([np.empty(0, np.int64), *(p.spans.row for p in parts), *(c.rows for c in calls)])
     )
     codes, found = places.of(rows)
@@ -229,7 +229,7 @@ def _distinct(groups: Ints, steps: Ints, count: int) -> list[set[int]]:
     found: list[set[int]] = [set() for _ in range(count)]
     if len(groups):
         width = int(steps.max()) + 2
-        for pair in np.unique(groups * width + steps + 1).tolist():
+        for pair in distinct(groups * width + steps + 1).tolist():
             found[pair // width].add(pair % width)
     return found
 

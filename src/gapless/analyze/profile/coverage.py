@@ -17,7 +17,7 @@ from gapless.analyze.profile.promises import begun, left_out
 from gapless.analyze.profile.spans import Spans, intersect
 from gapless.analyze.profile.steps import StepSpans, compute_busy
 from gapless.model.coverage import Coverage, Kind, Missing
-from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, union
+from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, among, distinct, union
 
 _LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:(?:Ext)?(?:Module)?(?:Graph)?Launch(?!HostFunc)|Memcpy)")
 _GRAPH = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
@@ -47,13 +47,13 @@ def coverage(timeline: Timeline, device: int, steps: StepSpans) -> Coverage:
     when = timeline.host.start[launches]
     captured = _captured(timeline, when)
     calls = launches[(when < (steps.end[-1] if len(steps.end) else 0)) & ~captured]
-    recorded = np.isin(timeline.host.correlation[calls], work.correlation[work.correlation > 0])
+    recorded = among(timeline.host.correlation[calls], work.correlation[work.correlation > 0])
     numberless = int(np.count_nonzero(work.correlation <= 0))
     gone = calls[~recorded] if not numberless else calls[~recorded][numberless:]
     untold = Launches(timeline, launches, captured, begun(timeline, launches))
     missing = [*_missing(timeline, device, calls, gone)]
     missing += _untold(untold, any(one.kind == "operator" for one in missing))
-    lost = np.append(timeline.host.start[gone], untold.holes().start)
+    lost = np.append(timeline.host.start[gone], untold.holes.start)
     return Coverage(
         launches=len(calls),
         records=len(work),
@@ -179,15 +179,15 @@ def _unknown_operators(timeline: Timeline) -> int:
     host = timeline.host
     named = np.isin(host.kind, (HostKind.OPERATOR, HostKind.ANNOTATION))
     wanted = np.concatenate([host.external[host.kind == HostKind.CALL], timeline.work.external])
-    wanted = np.unique(wanted[wanted > 0])
-    return len(np.setdiff1d(wanted, host.external[named], assume_unique=False))
+    wanted = distinct(wanted[wanted > 0])
+    return int(np.count_nonzero(~among(wanted, host.external[named])))
 
 
 def _uncalled(timeline: Timeline) -> int:
     """How many operators come behind the last Python frame of a thread on which frames called all others."""
     host = timeline.host
     found = 0
-    for thread in np.unique(host.thread[host.kind == HostKind.FRAME]):
+    for thread in distinct(host.thread[host.kind == HostKind.FRAME]):
         own = np.flatnonzero(host.thread == thread)  # by start
         frames, operators = (own[host.kind[own] == kind] for kind in (HostKind.FRAME, HostKind.OPERATOR))
         start = host.start[operators]
@@ -212,11 +212,11 @@ def _processes(timeline: Timeline, calls: Ints) -> int:
 def _untold(launches: Launches, numbered: bool) -> Iterator[Missing]:
     """What is missing with all that would tell of it; `numbered`: of operators it is known already."""
     there = len(launches.calls)
-    yield from _kind("stretch", there, there + launches.holes().lost)
+    yield from _kind("stretch", there, there + launches.holes.lost)
     promised = max(left_out(launches.timeline, launches.calls), len(launches.begun))
     scattered = max(launches.scattered(), promised if promised >= _FEW else 0)
     yield from _kind("scattered", there, there + scattered)
-    alone = launches.outside()
+    alone = launches.outside
     if alone > 1 and not numbered:  # a memset at the end is nothing
         yield from _kind("around", there - alone, there)
 

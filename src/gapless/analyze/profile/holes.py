@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gapless.trace.timeline import Bools, Floats, HostKind, Ints, Timeline
+from gapless.trace.timeline import Bools, Floats, HostKind, Ints, Timeline, distinct
 
 _OFTEN = 0.5
 """An operator that launches in more than this part of its calls should have launched."""
@@ -78,6 +78,7 @@ class Launches:
     captured: Bools
     begun: Ints
 
+    @cached_property
     def holes(self) -> Holes:
         """The stretches without launches."""
         found = self._windows
@@ -85,7 +86,7 @@ class Launches:
         jumps = self._jumps(found.before)
         jumped = (jumps >= _FEW) & ((found.kinds >= _KINDS) | (share >= _SHARE))
         # The numbers cannot tell of what was before the first call and after the last one.
-        least = np.where(found.before > 0, _PARTS[0], _PARTS[self.outside() == 0])
+        least = np.where(found.before > 0, _PARTS[0], _PARTS[self.outside == 0])
         several = (found.kinds >= _MANY_KINDS) | ((found.kinds >= _KINDS) & (share >= _MOST))
         many = (jumps < 0) & several & (share >= least)
         proven = self._proven(found.before)
@@ -126,6 +127,7 @@ class Launches:
         alone = idle[1:-1] & ~idle[:-2] & ~idle[2:]
         return bool(alone.sum() >= _APART * (1 - idle.mean()) ** 2 * idle[1:-1].sum() > 0)
 
+    @cached_property
     def outside(self) -> int:
         """How many launches come before the first operator of their thread or after the last one."""
         host = self.timeline.host
@@ -135,7 +137,7 @@ class Launches:
         # A thread without operators is held against those of all threads.
         first = np.full(len(self.timeline.threads), host.start[operators].min())
         last = np.full(len(self.timeline.threads), host.end[operators].max())
-        for thread in np.unique(host.thread[operators]).tolist():
+        for thread in distinct(host.thread[operators]).tolist():
             own = operators[host.thread[operators] == thread]
             first[thread], last[thread] = host.start[own].min(), host.end[own].max()
         thread, begun = host.thread[self.calls], host.start[self.calls]
@@ -169,7 +171,7 @@ class Launches:
         host = self.timeline.host
         rows = np.flatnonzero((host.kind == HostKind.CALL) & (host.correlation > 0))
         ends = rows[[host.start[rows].argmin(), host.start[rows].argmax()]] if len(rows) else rows
-        rows = np.union1d(self.calls, ends)
+        rows = distinct(np.concatenate([self.calls, ends]))
         return rows[np.argsort(host.start[rows], kind="stable")]
 
     @cached_property
@@ -209,7 +211,7 @@ class Launches:
         bounds = host.correlation[self._bounds]
         found = np.full(len(before), -1.0)
         inner = (before > 0) & (before < len(bounds))
-        numbers = np.unique(host.correlation[(host.kind == HostKind.CALL) & (host.correlation > 0)])
+        numbers = distinct(host.correlation[(host.kind == HostKind.CALL) & (host.correlation > 0)])
         if not inner.any() or not (bounds > 0).all():
             return found
         steps = np.diff(numbers)

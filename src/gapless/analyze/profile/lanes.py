@@ -14,7 +14,7 @@ from gapless.analyze.profile.steps import StepSpans, compute_busy, covered, is_c
 from gapless.analyze.profile.thin import Bars, bars, by_what, thinned, within
 from gapless.model import Cost
 from gapless.model.lanes import Boxes, Lane, LaneKind, Lanes, Window
-from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, concatenate
+from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, concatenate, distinct
 
 BUDGET = 16_000
 """Boxes in all, waits not counted."""
@@ -206,7 +206,7 @@ def _telling(timeline: Timeline) -> Bools:
     frames = host.kind == HostKind.FRAME
     kept: Bools = host.kind != HostKind.OVERHEAD
     if frames.any():
-        used = np.unique(host.name[frames])
+        used = distinct(host.name[frames])
         telling = np.zeros(len(names), bool)
         libraries: dict[str, bool] = {}
         for number in used.tolist():
@@ -244,7 +244,7 @@ def _depths(parents: Ints, kept: Bools) -> Ints:
 def _host_names(drawing: _Drawing, timeline: Timeline, rows: Ints) -> Ints:
     what = np.zeros(len(rows), np.int64)
     kind = timeline.host.kind[rows]
-    for number in np.unique(kind).tolist():
+    for number in distinct(kind).tolist():
         chosen = np.flatnonzero(kind == number)
         name = _KINDS.get(HostKind(number), "annotation")
         what[chosen] = drawing.what(name, timeline.host.name[rows[chosen]].astype(np.int64))

@@ -6,7 +6,7 @@ import numpy as np
 
 from gapless.analyze.profile.steps import StepSpans
 from gapless.model.profile import MemoryUse
-from gapless.trace.timeline import Bools, Ints, Memory, Timeline
+from gapless.trace.timeline import Bools, Ints, Memory, Timeline, distinct
 
 POINTS = 400
 """How many points a thinned curve has at most."""
@@ -43,7 +43,7 @@ def _of_device(memory: Memory, device: int) -> Bools:
     memory, it is the one.
     """
     foreign: Bools = (memory.device_type > _HOST) & (memory.device >= 0)
-    numbers = np.unique(memory.device[foreign])
+    numbers = distinct(memory.device[foreign])
     if len(numbers) == 1:
         return foreign
     here: Bools = foreign & (memory.device == device)

@@ -10,7 +10,7 @@ import numpy as np
 from gapless.analyze.profile.steps import StepSpans, below, compute_busy, covered, sums
 from gapless.model.profile import PhaseTime
 from gapless.trace.names import LOADING
-from gapless.trace.timeline import HostKind, Ints, Timeline, WorkKind
+from gapless.trace.timeline import HostKind, Ints, Timeline, WorkKind, distinct
 
 
 class Phase(IntEnum):
@@ -96,7 +96,7 @@ def _segments(timeline: Timeline, steps: StepSpans, device: int, loop: Ints) -> 
     is neither. Bounds of steps are bounds of segments.
     """
     start, end, label = _runs(timeline, device, loop)
-    time = np.unique(np.concatenate([start, end, steps.start, steps.end]))
+    time = distinct(np.concatenate([start, end, steps.start, steps.end]))
     if not len(time):
         return np.zeros(1, np.int64), np.full(1, Phase.OTHER, np.int64)
     found = np.full(len(time), -1, np.int64)
@@ -179,7 +179,7 @@ def _transfers(timeline: Timeline, device: int, rows: Ints, label: Ints) -> Ints
     at = np.searchsorted(key, host.thread[call].astype(np.int64) * span + host.start[call], side="right") - 1
     call, at = call[at >= 0], at[at >= 0]
     around = (host.thread[rows[at]] == host.thread[call]) & (host.end[rows[at]] >= host.end[call])
-    at = np.unique(at[around])
+    at = distinct(at[around])
     copies = timeline.names_where(_COPIES.match)[host.name[rows[at]]]
     found: Ints = at[copies & (label[at] == Phase.FORWARD)]
     return found

@@ -15,7 +15,7 @@ import re
 
 import numpy as np
 
-from gapless.trace.timeline import Bools, Floats, HostKind, Ints, Timeline
+from gapless.trace.timeline import Bools, Floats, HostKind, Ints, Timeline, distinct
 
 _FOR_KERNELS = re.compile(r"^(?:cuda|hip)(?:Func[SG]et|Occupancy|PeekAtLastError|StreamSynchronize)")
 """Calls that come with a launch or a copy: before it, or after it."""
@@ -33,14 +33,14 @@ def left_out(timeline: Timeline, calls: Ints) -> int:
     """How many launches the numbers of HIP's calls leave out, as many of the calls launch as `calls` do."""
     host = timeline.host
     hip = timeline.names_where(lambda name: name.startswith("hip"))
-    numbers = np.unique(host.correlation[(host.kind == HostKind.CALL) & hip[host.name]])
+    numbers = distinct(host.correlation[(host.kind == HostKind.CALL) & hip[host.name]])
     numbers = numbers[numbers > 0]
     steps = np.diff(numbers)
     if len(numbers) < _NUMBERS or (steps == 1).mean() < _ROW:
         return 0
     wrong = steps > len(numbers)  # a number that is far from all others
     numbers = numbers[int(wrong[0]) : len(numbers) - int(wrong[-1])]
-    known = np.union1d(numbers, timeline.work.correlation)
+    known = distinct(np.concatenate([numbers, timeline.work.correlation]))
     known = known[(known >= numbers[0]) & (known <= numbers[-1])]
     gone = int(numbers[-1] - numbers[0]) + 1 - len(known)
     return round(gone * len(calls) / len(numbers))
@@ -58,7 +58,7 @@ def begun(timeline: Timeline, calls: Ints) -> Ints:
     for some in (_reserving(timeline), _calling(timeline)):
         also = often | (_share(timeline, some, launching) >= _SELDOM)
         found.append(some[also[host.name[some]] & ~launching[some]])
-    rows = np.unique(np.concatenate(found))
+    rows = distinct(np.concatenate(found))
     innermost: Ints = rows[~_with_those_around(timeline, rows)[rows]]
     return innermost
 
@@ -76,7 +76,7 @@ def _share(timeline: Timeline, rows: Ints, launching: Bools) -> Floats:
 def _with_those_around(timeline: Timeline, rows: Ints) -> Bools:
     """Which rows of the host are around these, at any depth."""
     found = np.zeros(len(timeline.host), bool)
-    while len(rows := np.unique(timeline.parents[rows])) and rows[-1] >= 0:
+    while len(rows := distinct(timeline.parents[rows])) and rows[-1] >= 0:
         rows = rows[rows >= 0]
         rows = rows[~found[rows]]
         found[rows] = True
@@ -89,7 +89,7 @@ def _innermost(timeline: Timeline, rows: Ints) -> Ints:
     rows = rows.copy()
     while (other := (rows >= 0) & (kind[rows] != HostKind.OPERATOR)).any():
         rows[other] = timeline.parents[rows[other]]
-    return np.unique(rows[rows >= 0])
+    return distinct(rows[rows >= 0])
 
 
 def _calling(timeline: Timeline) -> Ints:
@@ -104,7 +104,7 @@ def _reserving(timeline: Timeline) -> Ints:
     host, memory = timeline.host, timeline.memory
     held = np.flatnonzero((memory.device_type > 0) & (memory.bytes > 0))
     found = [np.empty(0, np.int64)]
-    for thread in np.unique(memory.thread[held]):
+    for thread in distinct(memory.thread[held]):
         own = np.flatnonzero((host.thread == thread) & (host.kind == HostKind.OPERATOR))  # by start
         time = memory.time[held[memory.thread[held] == thread]]
         at = np.searchsorted(host.start[own], time, side="right") - 1

@@ -8,7 +8,7 @@ import numpy as np
 
 from gapless.analyze.profile.steps import StepSpans, covered
 from gapless.model.profile import Recording
-from gapless.trace.timeline import HostKind, Ints, Timeline, union
+from gapless.trace.timeline import HostKind, Ints, Timeline, distinct, union
 
 
 def recording(timeline: Timeline, steps: StepSpans) -> Recording:
@@ -43,7 +43,7 @@ def _by_name(timeline: Timeline, steps: StepSpans, rows: Ints) -> dict[str, int]
     """The same for each kind of overhead, the largest first; kinds outside the steps left out."""
     found = {
         timeline.names[number]: _inside(timeline, steps, rows[timeline.host.name[rows] == number])
-        for number in np.unique(timeline.host.name[rows]).tolist()
+        for number in distinct(timeline.host.name[rows]).tolist()
     }
     return {name: time for name, time in sorted(found.items(), key=lambda item: -item[1]) if time}
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gapless.trace.timeline import Bools, Ints
+from gapless.trace.timeline import Bools, Ints, distinct
 
 
 class Spans(NamedTuple):
@@ -36,7 +36,7 @@ def flat(start: Ints, end: Ints, row: Ints) -> Spans:
     start, end, row = start[order], end[order], row[order]
     if (end[:-1] <= start[1:]).all():
         return Spans(start, end, row).keep(end > start)
-    cuts = np.unique(np.concatenate([start, end]))
+    cuts = distinct(np.concatenate([start, end]))
     owner = np.full(len(cuts), -1, np.int64)
     opens = np.searchsorted(cuts, start)
     closes = np.searchsorted(cuts, end)

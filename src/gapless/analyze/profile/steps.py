@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from gapless.analyze.profile.marks import Marks, find_marks
-from gapless.trace.timeline import Bools, Ints, Timeline, WorkKind, union
+from gapless.trace.timeline import Bools, Ints, Timeline, WorkKind, distinct, union
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ def main_device(timeline: Timeline) -> int:
     """The device that is busy longest (the lowest number of equals), -1 without device work."""
     if not len(timeline.work):
         return -1
-    devices = np.unique(timeline.work.device)
+    devices = distinct(timeline.work.device)
     if len(devices) == 1:
         return int(devices[0])
     busy = [_length(*compute_busy(timeline, int(one))) for one in devices]

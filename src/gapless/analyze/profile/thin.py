@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gapless.trace.timeline import Ints, Table
+from gapless.trace.timeline import Ints, Table, distinct
 
 _CELLS = 8
 """A box of merged spans ends where a cell of so many times the resolution does: it keeps their texture."""
@@ -43,7 +43,7 @@ def thinned(given: Bars, budget: int, finest: int) -> tuple[Bars, int]:
         return given, 0
     resolution = max(finest, 1)
     found = merged(given, resolution)
-    least = max(budget, len(np.unique(given.line)))
+    least = max(budget, len(distinct(given.line)))
     span = int(given.end.max() - given.start.min())
     while len(found) > least and resolution <= span:
         resolution *= 2
