@@ -18,6 +18,8 @@ from gapless.model.memory_calls import class_of
 class Allocator(Releasing):
     """The allocator of one device: what a program may ask of it, and how that is served."""
 
+    __slots__ = ()
+
     def malloc(self, requested: int, stream: int = 0, pool: int = 0) -> Block | None:
         """A block for `requested` bytes, or None where there is no memory for it.
 

@@ -50,6 +50,8 @@ def _cut(block: Block, first: int, last: int) -> None:
 class ExpandableSegments(AllocatorState):
     """Segments that grow and shrink, page by page."""
 
+    __slots__ = ()
+
     def extend(self, pool: Pool, size: int, stream: int) -> Block | None:
         """A free block of at least `size` bytes, mapped and out of its pool; None where no memory is left."""
         candidate = self._find(pool, size, stream)

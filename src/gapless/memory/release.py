@@ -12,6 +12,8 @@ from gapless.memory.settings import NO_LIMIT
 class Releasing(ExpandableSegments):
     """What is cached can be given back, all of it or as much as a request needs."""
 
+    __slots__ = ()
+
     def collect_garbage(self) -> None:
         """Free whole segments of the large pool that were found unfit longer than the average, in rounds."""
         assert self.allowed is not None

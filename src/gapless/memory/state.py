@@ -22,6 +22,15 @@ class AllocatorState:
     address, the size and the stream.
     """
 
+    # Beyond thirty attributes, objects with a dictionary are slow.
+    __slots__ = (
+        "_deferred", "_expandable", "_max_split", "_rounded", "_splits", "allocated", "allowed", "classes",
+        "collections", "collects", "driver", "events", "frees", "height_at", "large", "log", "mallocs",
+        "mapped_bytes", "maps", "now", "ooms", "peak_allocated", "peak_at", "peak_reserved", "private",
+        "requested", "reserved", "retries", "settings", "small", "spaces", "total", "unmapped_bytes",
+        "unmaps",
+    )  # fmt: skip
+
     def __init__(self, settings: Settings, driver: Driver, total: int = -1) -> None:
         self.settings = settings
         self.driver = driver
