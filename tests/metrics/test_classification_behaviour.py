@@ -180,6 +180,7 @@ def test_empty_rows_of_a_normalized_matrix_are_warned_of(form: str, normalize: s
 # Scores.
 
 
+@pytest.mark.filterwarnings("ignore:No positive samples")
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 2**31),

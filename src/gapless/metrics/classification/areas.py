@@ -73,7 +73,6 @@ class MulticlassArea(AreaMetric, abstract=True):
     """
 
     task = "multiclass"
-    plot_legend_name = "Class"
 
     def __init__(
         self,
@@ -87,7 +86,6 @@ class MulticlassArea(AreaMetric, abstract=True):
         if validate_args:
             checks.one_of("average", average, ("macro", "weighted", "none", None), comma="")
         self._score(num_classes, thresholds, ignore_index, validate_args, kwargs)
-        self.num_classes = num_classes
         self.average = average
 
 
@@ -95,7 +93,6 @@ class MultilabelArea(AreaMetric, abstract=True):
     """The multilabel form of an area."""
 
     task = "multilabel"
-    plot_legend_name = "Label"
 
     def __init__(
         self,
@@ -109,7 +106,6 @@ class MultilabelArea(AreaMetric, abstract=True):
         if validate_args:
             checks.one_of("average", average, checks.AVERAGES, comma="")
         self._score(num_labels, thresholds, ignore_index, validate_args, kwargs)
-        self.num_labels = num_labels
         self.average = average
 
 

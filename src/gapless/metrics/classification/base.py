@@ -97,12 +97,17 @@ class CountMetric(Score, PredictionMetric, abstract=True):
         return fusing.scored(over, under, weighing, self.zero_division, self.complement)  # type: ignore[arg-type]
 
     def _count(
-        self, multidim_average: str, ignore_index: int | None, validate_args: bool, options: dict[str, Any]
+        self,
+        classes: int | None,
+        multidim_average: str,
+        ignore_index: int | None,
+        validate_args: bool,
+        options: dict[str, Any],
     ) -> tuple[bool | None, int | None]:
         """Set up what the tasks have in common; returns ``(logits, capacity)``."""
         zero_division = options.pop("zero_division", 0)
         logits, capacity = options.pop("logits", None), options.pop("capacity", None)
-        self._begin(ignore_index, validate_args, options)
+        self._begin(ignore_index, validate_args, options, classes)
         if validate_args:
             checks.multidim(multidim_average)
             self._check_zero_division(zero_division)
@@ -132,7 +137,7 @@ class BinaryScore(CountMetric, abstract=True):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        logits, capacity = self._count(multidim_average, ignore_index, validate_args, kwargs)
+        logits, capacity = self._count(1, multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
             checks.unit_float("threshold", threshold)
         self.threshold = threshold
@@ -148,7 +153,6 @@ class MulticlassScore(CountMetric, abstract=True):
     """
 
     task = "multiclass"
-    plot_legend_name: str | None = "Class"
     beyond = "capacity zero_division"
 
     def __init__(
@@ -161,10 +165,9 @@ class MulticlassScore(CountMetric, abstract=True):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        _, capacity = self._count(multidim_average, ignore_index, validate_args, kwargs)
+        _, capacity = self._count(num_classes, multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
             check_classes(num_classes, top_k, average)
-        self.num_classes = num_classes
         self.top_k = top_k
         self.average = average
         if num_classes is None:
@@ -183,7 +186,6 @@ class MultilabelScore(CountMetric, abstract=True):
     """The multilabel form."""
 
     task = "multilabel"
-    plot_legend_name: str | None = "Label"
 
     def __init__(
         self,
@@ -195,12 +197,11 @@ class MultilabelScore(CountMetric, abstract=True):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        logits, capacity = self._count(multidim_average, ignore_index, validate_args, kwargs)
+        logits, capacity = self._count(num_labels, multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
             checks.unit_float("threshold", threshold, range_told=False)
             checks.one_of("average", average, checks.AVERAGES)
-        self.num_labels = num_labels
         self.threshold = threshold
         self.average = average
         self._count_sides(Sides(threshold, ignore_index, logits), num_labels, capacity)

@@ -104,7 +104,7 @@ class Calibration(PredictionMetric, abstract=True):
         options: dict[str, Any],
     ) -> None:
         logits = options.pop("logits", None)
-        self._begin(ignore_index, validate_args, options)
+        self._begin(ignore_index, validate_args, options, classes)
         if validate_args:
             checks.integer_above("n_bins", n_bins, 0)
             checks.one_of("norm", norm, ("l1", "l2", "max"), stop=".")
@@ -134,7 +134,6 @@ class MulticlassCalibrationError(Calibration):
     """The distance between the confidence in the predicted class and how often it is right."""
 
     task = "multiclass"
-    plot_legend_name = "Class"
 
     def __init__(
         self,
@@ -146,7 +145,6 @@ class MulticlassCalibrationError(Calibration):
         **kwargs: Any,
     ) -> None:
         self._calibrate(num_classes, n_bins, norm, ignore_index, validate_args, kwargs)
-        self.num_classes = num_classes
 
 
 class CalibrationError(Task):

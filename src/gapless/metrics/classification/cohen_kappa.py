@@ -60,8 +60,6 @@ class BinaryCohenKappa(Kappa, BinaryConfusion):
 class MulticlassCohenKappa(Kappa, MulticlassConfusion):
     """Cohen's kappa."""
 
-    plot_legend_name = "Class"
-
     def __init__(
         self,
         num_classes: int,

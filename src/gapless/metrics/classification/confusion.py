@@ -113,10 +113,9 @@ class MulticlassConfusion(Confusion, abstract=True):
     def __init__(
         self, num_classes: int, ignore_index: int | None = None, validate_args: bool = True, **kwargs: Any
     ) -> None:
-        self._begin(ignore_index, validate_args, kwargs)
+        self._begin(ignore_index, validate_args, kwargs, num_classes)
         if validate_args:
             checks.integer_above("num_classes", num_classes, 1)
-        self.num_classes = num_classes
         self.use("confused", ConfusionCounts(num_classes, ignore_index, validate_args))
 
 
@@ -134,11 +133,10 @@ class MultilabelConfusion(Confusion, abstract=True):
         **kwargs: Any,
     ) -> None:
         logits = kwargs.pop("logits", None)
-        self._begin(ignore_index, validate_args, kwargs)
+        self._begin(ignore_index, validate_args, kwargs, num_labels)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
             checks.unit_float("threshold", threshold, range_told=False)
-        self.num_labels = num_labels
         self._count_sides(threshold, num_labels, logits)
 
 

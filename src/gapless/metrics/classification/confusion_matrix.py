@@ -28,6 +28,7 @@ class Matrix(Confusion, abstract=True):
 
     higher_is_better: bool | None = None
     normalize: str | None = None
+    plot_legend_name = None
     drawn_as = "matrix"
 
     def score(self, matrix: Tensor) -> Tensor:

@@ -134,7 +134,6 @@ class MulticlassExactMatch(ExactMatching):
     """
 
     task = "multiclass"
-    plot_legend_name = "Class"
 
     def __init__(
         self,
@@ -145,10 +144,9 @@ class MulticlassExactMatch(ExactMatching):
         **kwargs: Any,
     ) -> None:
         capacity = kwargs.pop("capacity", None)
-        self._begin(ignore_index, validate_args, kwargs)
+        self._begin(ignore_index, validate_args, kwargs, num_classes)
         if validate_args:
             checks.integer_above("num_classes", num_classes, 1)
-        self.num_classes = num_classes
         self._match(Whole(num_classes, None, ignore_index), multidim_average, validate_args, capacity)
 
 
@@ -161,7 +159,6 @@ class MultilabelExactMatch(ExactMatching):
 
     task = "multilabel"
     beyond = "logits capacity"
-    plot_legend_name = "Label"
 
     def __init__(
         self,
@@ -173,11 +170,10 @@ class MultilabelExactMatch(ExactMatching):
         **kwargs: Any,
     ) -> None:
         logits, capacity = kwargs.pop("logits", None), kwargs.pop("capacity", None)
-        self._begin(ignore_index, validate_args, kwargs)
+        self._begin(ignore_index, validate_args, kwargs, num_labels)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
             checks.unit_float("threshold", threshold, range_told=False)
-        self.num_labels = num_labels
         self.threshold = threshold
         whole = Whole(None, (num_labels, threshold, logits), ignore_index)
         self._match(whole, multidim_average, validate_args, capacity)

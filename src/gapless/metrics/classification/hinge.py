@@ -80,7 +80,7 @@ class Hinge(PredictionMetric, abstract=True):
         options: dict[str, Any],
     ) -> None:
         logits = options.pop("logits", None)
-        self._begin(ignore_index, validate_args, options)
+        self._begin(ignore_index, validate_args, options, classes)
         self.squared = squared
         problem = Problem(self.task, classes, ignore_index, "sigmoid", logits)
         self.use("margins", Margins(problem, squared, alone, validate_args))
@@ -111,7 +111,6 @@ class MulticlassHingeLoss(Hinge):
     """The mean of what scores of classes fall short of a margin of 1."""
 
     task = "multiclass"
-    plot_legend_name = "Class"
 
     def __init__(
         self,
@@ -128,7 +127,6 @@ class MulticlassHingeLoss(Hinge):
             checks.one_of("multiclass_mode", multiclass_mode, MODES, stop=".")
         alone = multiclass_mode == "one-vs-all"
         self._measure(num_classes, squared, alone, ignore_index, validate_args, kwargs)
-        self.num_classes = num_classes
         self.multiclass_mode = multiclass_mode
 
 

@@ -25,20 +25,20 @@ class Jaccard:
         inside, union = counts.tp, counts.either - counts.tp
         if self.average == "binary":
             return divide(inside, union, self.zero_division)
+        kept = union.new_ones(union.shape)
+        left_out = self._ignored(union.shape[-1])
+        if left_out is not None:
+            kept[left_out].fill_(0)
         if self.average == "micro":
-            return divide(inside.sum(-1), (union - self._left_out(union)).sum(-1), self.zero_division)
+            return divide(inside.sum(-1), (union * kept).sum(-1), self.zero_division)
         index = divide(inside, union, self.zero_division)
         if self.average in ("none", None):
             return index
         if self.average == "weighted":
-            weights = counts.actual.to(index.dtype)
-        else:
-            weights = index.new_ones(index.shape)
-            left_out = self._ignored(index.shape[-1])
-            if left_out is not None:
-                weights[left_out].fill_(0)
-            if self.task == "multiclass":
-                weights = weights * (union != 0)
+            kept = counts.actual
+        elif self.task == "multiclass":
+            kept = kept * (union != 0)
+        weights = kept.to(index.dtype)
         return (weights * index).sum(-1) / weights.sum(-1)
 
     def _check_zero_division(self, value: Any) -> None:
@@ -51,13 +51,6 @@ class Jaccard:
             return None
         inside = self.ignore_index is not None and 0 <= self.ignore_index < classes
         return self.ignore_index if inside else None
-
-    def _left_out(self, union: Tensor) -> Tensor:
-        left_out = self._ignored(union.shape[-1])
-        masked = union.new_zeros(union.shape)
-        if left_out is not None:
-            masked[left_out].copy_(union[left_out])
-        return masked
 
 
 class BinaryJaccardIndex(Jaccard, BinaryScore):

@@ -66,13 +66,9 @@ class BinaryMatthewsCorrCoef(Matthews, BinaryConfusion):
 class MulticlassMatthewsCorrCoef(Matthews, MulticlassConfusion):
     """Matthews' correlation coefficient."""
 
-    plot_legend_name = "Class"
-
 
 class MultilabelMatthewsCorrCoef(Matthews, MultilabelConfusion):
     """Matthews' correlation coefficient."""
-
-    plot_legend_name = "Label"
 
 
 class MatthewsCorrCoef(Task):

@@ -125,7 +125,6 @@ class MulticlassOperating(OperatingPoint, abstract=True):
     """The multiclass form: each class against the others."""
 
     task = "multiclass"
-    plot_legend_name = "Class"
 
     def __init__(
         self,
@@ -137,14 +136,12 @@ class MulticlassOperating(OperatingPoint, abstract=True):
         **kwargs: Any,
     ) -> None:
         self._operate(num_classes, least, validate_args, thresholds, ignore_index, validate_args, kwargs)
-        self.num_classes = num_classes
 
 
 class MultilabelOperating(OperatingPoint, abstract=True):
     """The multilabel form."""
 
     task = "multilabel"
-    plot_legend_name = "Label"
 
     def __init__(
         self,
@@ -156,7 +153,6 @@ class MultilabelOperating(OperatingPoint, abstract=True):
         **kwargs: Any,
     ) -> None:
         self._operate(num_labels, least, validate_args, thresholds, ignore_index, validate_args, kwargs)
-        self.num_labels = num_labels
 
 
 def precision_and_recall(rising: Rising, task: str) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,8 @@ TAKES = {
     ("multilabel", True): "scores and targets of 0 and 1, ``(N, L, ...)`` each",
 }
 """What ``update`` takes, by task, and by whether scores (probabilities or logits) are needed."""
+LEGENDS = {"multiclass": "Class", "multilabel": "Label"}
+"""What a plot calls the values of a result."""
 
 
 class PredictionMetric(Metric, abstract=True):
@@ -49,11 +51,15 @@ class PredictionMetric(Metric, abstract=True):
     is_differentiable = False
     higher_is_better: bool | None = True
     task = "binary"
+    num_classes: int | None
+    num_labels: int
     needs_scores = False
     """Whether labels will not do as predictions."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "task" in vars(cls):
+            cls.plot_legend_name = LEGENDS[cls.task]
         if cls.__doc__ and cls.__init__ is not Metric.__init__:
             takes = f"``update`` takes {TAKES[cls.task, cls.needs_scores]}."
             whole = re.sub("``.+?``", lambda shape: shape[0].replace(" ", "\0"), takes)  # no shape is broken
@@ -71,10 +77,16 @@ class PredictionMetric(Metric, abstract=True):
         """
         self.observe(preds, target)
 
-    def _begin(self, ignore_index: int | None, validate_args: bool, options: dict[str, Any]) -> None:
-        """Take the arguments that all have; `options` are those of :class:`~gapless.metrics.Metric`."""
+    def _begin(
+        self, ignore_index: int | None, validate_args: bool, options: dict[str, Any], classes: int | None = 1
+    ) -> None:
+        """Take the arguments that all have, `classes` of classes or labels, and in `options` those of
+        :class:`~gapless.metrics.Metric`.
+        """
         Metric.__init__(self, **options)
         if validate_args:
             checks.optional_integer("ignore_index", ignore_index)
+        if self.task != "binary":
+            setattr(self, "num_classes" if self.task == "multiclass" else "num_labels", classes)
         self.ignore_index = ignore_index
         self.validate_args = validate_args

@@ -96,7 +96,6 @@ class RankingMetric(PredictionMetric, abstract=True):
     task = "multilabel"
     plot_lower_bound: float | None = 0.0
     plot_upper_bound: float | None = 1.0
-    plot_legend_name: str | None = "Label"
     measure: Measure
     ranked: Ranked
 
@@ -108,10 +107,9 @@ class RankingMetric(PredictionMetric, abstract=True):
         **kwargs: Any,
     ) -> None:
         logits = kwargs.pop("logits", None)
-        self._begin(ignore_index, validate_args, kwargs)
+        self._begin(ignore_index, validate_args, kwargs, num_labels)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
-        self.num_labels = num_labels
         problem = Problem("multilabel", num_labels, ignore_index, "sigmoid", logits)
         self.use("ranked", Ranked(problem, type(self).measure, validate_args))
 

@@ -66,7 +66,6 @@ class MulticlassCurve(CurveMetric, abstract=True):
         if validate_args:
             checks.one_of("average", average, ("micro", "macro", None), listed="None, 'micro' or 'macro'")
         self._score(num_classes, thresholds, ignore_index, validate_args, kwargs)
-        self.num_classes = num_classes
         self.average = average
 
 
@@ -84,7 +83,6 @@ class MultilabelCurve(CurveMetric, abstract=True):
         **kwargs: Any,
     ) -> None:
         self._score(num_labels, thresholds, ignore_index, validate_args, kwargs)
-        self.num_labels = num_labels
 
 
 class Roc(CurveMetric, abstract=True):
@@ -108,13 +106,9 @@ class BinaryROC(Roc, BinaryScored):
 class MulticlassROC(Roc, MulticlassCurve):
     """The receiver operating characteristic of each class against the others."""
 
-    plot_legend_name = "Class"
-
 
 class MultilabelROC(Roc, MultilabelCurve):
     """The receiver operating characteristic of each label."""
-
-    plot_legend_name = "Label"
 
 
 class ROC(Task):
@@ -127,6 +121,7 @@ class PrecisionRecall(CurveMetric, abstract=True):
     """Precision, recall and thresholds, from the lowest threshold up."""
 
     torchmetrics_file = "precision_recall_curve"
+    plot_legend_name = None
     drawn_as = "curve"
     curve_axes = ("Recall", "Precision")
 
@@ -179,13 +174,9 @@ class BinaryEER(EqualErrorRate, BinaryScored):
 class MulticlassEER(EqualErrorRate, MulticlassCurve):
     """The error rate at which false positives are as frequent as false negatives, of each class."""
 
-    plot_legend_name = "Class"
-
 
 class MultilabelEER(EqualErrorRate, MultilabelCurve):
     """The error rate at which false positives are as frequent as false negatives, of each label."""
-
-    plot_legend_name = "Label"
 
 
 class EER(Task):

@@ -39,7 +39,7 @@ class ScoreMetric(PredictionMetric, abstract=True):
         """Set up the statistic for `classes` classes or labels."""
         logits, capacity = options.pop("logits", None), options.pop("capacity", None)
         normalization = options.pop("normalization", "sigmoid")
-        self._begin(ignore_index, validate_args, options)
+        self._begin(ignore_index, validate_args, options, classes)
         problem = Problem(self.task, classes, ignore_index, normalization, logits)
         statistic = scored(problem, thresholds, validate_args, capacity)
         self.thresholds = thresholds

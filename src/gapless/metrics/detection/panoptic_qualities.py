@@ -73,12 +73,14 @@ class Panoptic(Metric, abstract=True):
     modified = False
     segments: Segments
 
-    def _begin(
+    def __init__(
         self,
         things: Collection[int],
         stuffs: Collection[int],
-        allow_unknown_preds_category: bool,
+        allow_unknown_preds_category: bool = False,
+        **kwargs: Any,
     ) -> None:
+        super().__init__(**kwargs)
         categories = categories_of(things, stuffs)
         self.things, self.stuffs = set(categories.things), set(categories.stuffs)
         self.allow_unknown_preds_category = allow_unknown_preds_category
@@ -131,8 +133,7 @@ class PanopticQuality(Panoptic):
         return_per_class: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self._begin(things, stuffs, allow_unknown_preds_category)
+        super().__init__(things, stuffs, allow_unknown_preds_category, **kwargs)
         self.return_sq_and_rq = return_sq_and_rq
         self.return_per_class = return_per_class
 
@@ -150,16 +151,6 @@ class ModifiedPanopticQuality(Panoptic):
     """
 
     modified = True
-
-    def __init__(
-        self,
-        things: Collection[int],
-        stuffs: Collection[int],
-        allow_unknown_preds_category: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self._begin(things, stuffs, allow_unknown_preds_category)
 
     def value(self) -> Tensor:
         return self.mean()[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -103,8 +104,16 @@ class MeanError(PairMetric, abstract=True):
     plot_lower_bound = 0.0
     is_differentiable = True
     higher_is_better: bool | None = False
+    error: ClassVar[Callable[[Batch], Tensor] | None] = None
+    """What is summed up; a subclass may set up `errors` itself."""
     errors: Sum
     targets: Sum
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        error = type(self).error
+        if error is not None:
+            self.use("errors", Sum(error))
 
     def value(self) -> Tensor:
         return self.errors.reduced().to(self.dtype)
@@ -171,10 +180,7 @@ class MeanSquaredLogError(MeanError):
 
     torchmetrics_file = "log_mse"
     torchmetrics_slots = "sum_squared_log_error:f=sum total:i=seen"
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.use("errors", Sum(squared_log))
+    error = squared_log
 
 
 class MeanAbsolutePercentageError(MeanError):
@@ -182,10 +188,7 @@ class MeanAbsolutePercentageError(MeanError):
 
     torchmetrics_file = "mape"
     torchmetrics_slots = "sum_abs_per_error:f=sum total:f=seen"
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.use("errors", Sum(relative))
+    error = relative
 
 
 class SymmetricMeanAbsolutePercentageError(MeanError):
@@ -194,20 +197,17 @@ class SymmetricMeanAbsolutePercentageError(MeanError):
     torchmetrics_file = "symmetric_mape"
     torchmetrics_slots = "sum_abs_per_error:f=sum total:f=seen"
     plot_upper_bound = 2.0
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.use("errors", Sum(relative_to_both))
+    error = relative_to_both
 
 
 class WeightedMeanAbsolutePercentageError(MeanError):
     """The sum of absolute errors in shares of the sum of absolute targets."""
 
     torchmetrics_file = "wmape"
+    error = absolute
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.use("errors", Sum(absolute))
         self.use("targets", Sum(size_of_target))
 
     def value(self) -> Tensor:

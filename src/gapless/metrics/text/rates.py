@@ -63,6 +63,8 @@ class ErrorRate(TextMetric, abstract=True):
     """A rate of wrong tokens."""
 
     words: ClassVar[bool] = True
+    among: ClassVar[str] = "targets"
+    """Of what the wrong ones are a share."""
     edits: Edits
 
     def __init__(self, **kwargs: Any) -> None:
@@ -71,7 +73,7 @@ class ErrorRate(TextMetric, abstract=True):
 
     def value(self) -> Tensor:
         state = self.edits.state
-        return torch.div(state["wrong"], state["targets"]).to(self.dtype)
+        return torch.div(state["wrong"], state[self.among]).to(self.dtype)
 
 
 class WordErrorRate(ErrorRate):
@@ -94,10 +96,7 @@ class MatchErrorRate(ErrorRate):
 
     torchmetrics_file = "mer"
     torchmetrics_slots = "errors:f=wrong total:f=longer"
-
-    def value(self) -> Tensor:
-        state = self.edits.state
-        return torch.div(state["wrong"], state["longer"]).to(self.dtype)
+    among = "longer"
 
 
 class WordInfoPreserved(ErrorRate):
