@@ -23,7 +23,7 @@ class Jaccard:
 
     def score(self, counts: Counts) -> Tensor:
         inside, union = counts.tp, counts.either - counts.tp
-        if self.average == "binary":
+        if self.average in ("binary", "none", None):
             return divide(inside, union, self.zero_division)
         kept = union.new_ones(union.shape)
         left_out = self._ignored(union.shape[-1])
@@ -32,14 +32,11 @@ class Jaccard:
         if self.average == "micro":
             return divide(inside.sum(-1), (union * kept).sum(-1), self.zero_division)
         index = divide(inside, union, self.zero_division)
-        if self.average in ("none", None):
-            return index
         if self.average == "weighted":
             kept = counts.actual
         elif self.task == "multiclass":
             kept = kept * (union != 0)
-        weights = kept.to(index.dtype)
-        return (weights * index).sum(-1) / weights.sum(-1)
+        return (kept * index).sum(-1) / kept.sum(-1)
 
     def _check_zero_division(self, value: Any) -> None:
         if not isinstance(value, (int, float)):
