@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 EXIT_OK = 0
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
@@ -45,3 +48,18 @@ class WaitError(GaplessError, RuntimeError):
     """The host waited for the device inside :func:`gapless.no_waits`."""
 
     exit_code = EXIT_FINDINGS
+
+
+@contextmanager
+def torch_needed(what: str) -> Iterator[None]:
+    """For imports of torch: `what` says who needs it, ``gapless check runs your script``.
+
+    Raises:
+        UsageError: torch is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError(f"{what} and so needs PyTorch: pip install torch") from None

@@ -10,11 +10,24 @@ import torch
 
 import gapless
 from gapless.capture.failure import message, place, show, without_own_frames
-from gapless.capture.stopping import EnoughSteps, Stopper, chain, comes_from_stopping
+from gapless.capture.stopping import EnoughSteps, Stopper, Watcher, chain, comes_from_stopping
 from gapless.emulate import faults
 from gapless.model import Mark
 
 MARK = Mark(kind="user", tick=0, time=0.0)
+
+
+class Watch(Watcher):
+    """Has seen enough at once, if `seen`, and between marks after `seconds`."""
+
+    def __init__(self, seen: bool, seconds: float = float("inf")) -> None:
+        self.seen, self.seconds = seen, seconds
+
+    def enough(self, mark: Mark) -> bool:
+        return self.seen
+
+    def overdue(self, seconds: float) -> bool:
+        return seconds > self.seconds
 
 
 def caught(action) -> BaseException:
@@ -26,16 +39,17 @@ def caught(action) -> BaseException:
 
 
 def test_own_frames_are_left_out_wherever_they_stand():
-    def inner(mark):
-        raise ValueError("x")
+    class Failing(Watcher):
+        def enough(self, mark):
+            raise ValueError("x")
 
-    error = caught(lambda: Stopper(inner)(MARK))
+    error = caught(lambda: Stopper(Failing())(MARK))
     names = []
     trace = without_own_frames(error.__traceback__)
     while trace is not None:
         names.append(trace.tb_frame.f_code.co_name)
         trace = trace.tb_next
-    assert names == ["caught", "<lambda>", "inner"]
+    assert names == ["caught", "<lambda>", "enough"]
     assert without_own_frames(None) is None
 
 
@@ -88,7 +102,7 @@ def test_a_chain_that_bites_its_tail():
 
 
 def test_a_stopper_gives_up():
-    stopper = Stopper(lambda mark: True)
+    stopper = Stopper(Watch(True))
     for _ in range(5):
         assert isinstance(caught(lambda: stopper(MARK)), EnoughSteps)
         assert not stopper.ignored
@@ -98,22 +112,23 @@ def test_a_stopper_gives_up():
 
 
 def test_a_stopper_leaves_children_alone():
-    Stopper(lambda mark: True, pid=-1)(MARK)
-    assert Stopper(lambda mark: False)(MARK) is None
+    Stopper(Watch(True), pid=-1)(MARK)
+    assert Stopper(Watch(False))(MARK) is None
+    assert Stopper()(MARK) is None
 
 
 def test_between_marks_a_script_is_stopped_once_it_is_overdue():
-    stopper = Stopper(lambda mark: False, lambda seconds: seconds > 20)
+    stopper = Stopper(Watch(False, 20))
     stopper.between(19)
     assert (stopper.requests, stopper.cut) == (0, 0.0)
     with pytest.raises(EnoughSteps):
         stopper.between(21)
     assert (stopper.requests, stopper.cut) == (1, 21)
-    Stopper(lambda mark: False, lambda seconds: True, pid=-1).between(21)
+    Stopper(Watch(False, 20), pid=-1).between(21)
 
 
 def test_no_thread_is_stopped_between_marks():
-    stopper = Stopper(lambda mark: False, lambda seconds: True)
+    stopper = Stopper(Watch(False, 20))
     with ThreadPoolExecutor(1) as pool:
         pool.submit(stopper.between, 99).result()
     assert stopper.requests == 0

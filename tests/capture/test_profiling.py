@@ -17,7 +17,7 @@ import gapless
 import gapless.capture.profiling as profiling
 from gapless.analyze.boundary import StepEnds
 from gapless.capture.profiling import PASSES, Machine, Profiling, Recipe, Schedule
-from gapless.capture.stopping import EnoughSteps, Stopper
+from gapless.capture.stopping import EnoughSteps, Stopper, Watcher
 from gapless.errors import UsageError
 from gapless.model import Ending, Mark
 
@@ -234,8 +234,11 @@ def test_a_full_disk_is_told_and_is_not_the_scripts_failure(capture, monkeypatch
 
 
 def test_stopping_the_script(capture):
-    stopper = Stopper(lambda mark: made.done)
-    made, one = capture(Schedule(wait=0, warmup=1, active=1), stopper), optimizer()
+    class WhenDone(Watcher):
+        def enough(self, mark):
+            return made.done
+
+    made, one = capture(Schedule(wait=0, warmup=1, active=1), Stopper(WhenDone())), optimizer()
     for _ in range(3):
         one.step()
     with pytest.raises(EnoughSteps):

@@ -323,12 +323,25 @@ def test_a_rank_that_waits_for_another_one_can_be_ended(write, tmp_path):
     assert_a_sync_in_each_of(2, seen.stdout)
 
 
-def test_hard_exit_is_reported_and_saved(write, fake_gapless, tmp_path):
-    write("train.py", LOOP.format(n=4, after="pass") + "import os\nos._exit(6)\n")
+HARD_EXITS = {
+    "at the end": "os._exit(6)\n",
+    "whatever is caught": "try:\n    os._exit(6)\nexcept BaseException:\n    print('on')\n",
+    "in a thread": "threading.Thread(target=os._exit, args=(6,)).start()\nthreading.Event().wait()\n",
+    "after a child did so": "pid = os.fork()\nif not pid:\n    os._exit(9)\n"
+    "assert os.waitpid(pid, 0)[1] == 9 << 8\nos._exit(6)\n",
+    "with a handler for the end": "atexit.register(print, 'on')\nos._exit(6)\n",
+}
+
+
+@pytest.mark.parametrize("leave", HARD_EXITS.values(), ids=HARD_EXITS)
+def test_hard_exit_is_reported_once_and_saved(leave, write, fake_gapless, tmp_path):
+    write("train.py", LOOP.format(n=4, after="pass") + "import atexit, os, threading\n" + leave)
     seen = fake_gapless("check", "-q", "-o", "run.gapless.json", "train.py")
     assert seen.returncode == 6
     assert_a_sync_in_each_of(2, seen.stdout)
     assert json.loads((tmp_path / "run.gapless.json").read_bytes())["session"]["ending"]["status"] == 6
+    assert seen.stdout.count("1 sync in every step") == 1
+    assert "on" not in seen.stdout.splitlines()
 
 
 def test_saves_where_it_was_started(write, fake_gapless, tmp_path):
@@ -342,11 +355,12 @@ def test_saves_where_it_was_started(write, fake_gapless, tmp_path):
 def test_the_devices_own_frames_are_left_out_of_tracebacks(write, fake_gapless):
     write(
         "train.py",
-        "from gapless.capture.stopping import Stopper\n"
-        "def fail(mark):\n    raise ValueError('inside')\nStopper(fail)(None)\n",
+        "from gapless.capture.stopping import Stopper, Watcher\n"
+        "class Failing(Watcher):\n    def enough(self, mark):\n        raise ValueError('inside')\n"
+        "Stopper(Failing())(None)\n",
     )
     seen = fake_gapless("check", "-q", "train.py")
     assert "ValueError: inside" in seen.stderr
-    assert "in fail" in seen.stderr
+    assert "in enough" in seen.stderr
     assert str(Path("src", "gapless")) not in seen.stderr
     assert "stopping.py" not in seen.stderr

@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
 from typing import Any
 
 from gapless import torch_internals
+from gapless.capture import hard_exit
 from gapless.capture.children import (
     Plan,
     ending_of,
@@ -20,9 +20,8 @@ from gapless.capture.children import (
     record_processes,
     stop,
 )
-from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
+from gapless.capture.stopping import EnoughSteps, Stopper, Watcher, comes_from_stopping, hide_in_threads
 from gapless.emulate.emulator import Emulator, current
-from gapless.emulate.given import read
 from gapless.emulate.world.world import World
 from gapless.model import Mark, Session
 
@@ -31,45 +30,38 @@ class Leave(EnoughSteps, SystemExit):
     """`EnoughSteps` for a process whose main program is not Gapless: uncaught, it ends with status 0."""
 
 
-class Child:
-    """The capture in this process, from now to its end; `completed` is asked for what is saved then."""
+class ChildWatcher(Watcher):
+    """Looks on in a child process, too, and adds what is to be saved of it with its session."""
 
-    def __init__(self, plan: Plan, enough: Callable[[Mark], bool]) -> None:
+    def completed(self, session: Session, emulator: Emulator) -> Session:
+        return session
+
+
+class Child:
+    """The capture in this process, from now to its end."""
+
+    def __init__(self, plan: Plan, watcher: ChildWatcher) -> None:
         self.plan = plan
-        self.stopper = Stopper(enough)
+        self.watcher = watcher
+        self.stopper = Stopper(watcher)
         self.forked = current()
-        self.emulator = self.forked or Emulator(
-            plan.gpu,
-            plan.devices,
-            on_mark=self._mark,
-            programme=plan.programme,
-            memory=plan.memory,
-            dry=plan.dry,
-            assume=plan.assume,
-            standins=plan.standins,
-            late_copies=plan.late_copies,
-            graphs=plan.graphs,
-            lasting=True,
-            world=_world(plan),
-        )
+        self.emulator = self.forked or plan.emulator(world=_world(plan), on_mark=self._mark)
         self.script = tuple(sys.argv)
         self.pid = os.getpid()
         self.error: BaseException | None = None
         self.saved = False
-        self.completed: Callable[[Session], Session] = lambda session: session
 
     def start(self) -> None:
         """Switch the device on, and see to it that the session is saved however the process ends."""
         if self.forked is not None:
             self.emulator.record_afresh(self._mark)
         else:
-            read(self.plan.given)
             self.emulator.start()
         self.emulator.on_fork = record_processes
         hide_in_threads()
         atexit.register(self.save)
         self._watch_uncaught()
-        self._watch_hard_exit()
+        hard_exit.precede(lambda status: self.save())
         self._leave_workers_alone()
 
     def _mark(self, mark: Mark) -> None:
@@ -87,7 +79,7 @@ class Child:
         enough = bool(self.stopper.requests) and not self.stopper.ignored
         ending = ending_of(self.error, enough=enough)
         session = self.emulator.session(script=self.script, ending=ending)
-        put(self.completed(session), self.plan.directory)
+        put(self.watcher.completed(session, self.emulator), self.plan.directory)
         leave(self.plan.directory)
 
     def _watch_uncaught(self) -> None:
@@ -106,16 +98,6 @@ class Child:
             os._exit(0)
 
         sys.excepthook = excepthook
-
-    def _watch_hard_exit(self) -> None:
-        real = os._exit
-
-        @wraps(real)
-        def hard_exit(status: int) -> Any:
-            self.save()
-            real(status)
-
-        os._exit = hard_exit
 
     def _leave_workers_alone(self) -> None:
         """A DataLoader's worker that was spawned runs on the host, at full speed, and leaves no session."""

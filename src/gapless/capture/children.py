@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import wraps
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,6 +28,9 @@ from gapless.errors import GaplessError, UnreadableInput
 from gapless.model import Ending, Session, Site
 from gapless.model.session import load, save
 from gapless.model.wording import count
+
+if TYPE_CHECKING:
+    from gapless.emulate.emulator import Emulator
 
 VARIABLE = "GAPLESS_CHILDREN"
 ENDING = ".gapless.json"
@@ -74,6 +77,20 @@ class Plan(msgspec.Struct, frozen=True):
     given: tuple[str, ...] = ()
     world_size: int | None = None
     rank: int = 0
+
+    def emulator(self, **more: Any) -> Emulator:
+        """The device that is planned; what is in `more`, as :class:`Emulator` takes it, comes first.
+
+        Raises:
+            ModuleNotFoundError: torch is not installed.
+        """
+        from gapless.emulate.emulator import Emulator
+        from gapless.emulate.given import read
+
+        read(self.given)
+        names = ("programme", "memory", "dry", "assume", "standins", "late_copies", "graphs")
+        planned = {name: getattr(self, name) for name in names}
+        return Emulator(self.gpu, self.devices, lasting=True, **{**planned, **more})
 
 
 # -- in the parent ---------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import NoReturn, Protocol
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
-from gapless.capture import failure
+from gapless.capture import failure, hard_exit
 from gapless.capture.children import collect, merge
 from gapless.capture.signals import Terminated, terminable
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
@@ -40,7 +40,7 @@ def run(
     stopper: Stopper | None = None,
     *,
     children: str | os.PathLike[str] | None = None,
-    at_hard_exit: Callable[[Session], object] | None = None,
+    before_hard_exit: Callable[[Session], object] | None = None,
     own_frames: bool = False,
     one_of_several: bool = False,
 ) -> Session:
@@ -51,24 +51,36 @@ def run(
 
     The script's output, its working directory, its traceback and its exit status (`Ending.status`) are its
     own. The process is the script's from here on: `sys.argv`, ``__main__`` and the capture stay in place, so
-    that threads and `atexit` handlers that outlive the script find what they need. `at_hard_exit` receives
-    the same session when the script leaves through `os._exit`, from which nothing returns. `own_frames` keeps
+    that threads and `atexit` handlers that outlive the script find what they need. `own_frames` keeps
     Gapless's frames in the script's tracebacks. `one_of_several` says that a launcher may end this process
     while it waits for another one.
+
+    `before_hard_exit` receives the session in the two cases in which nothing can be returned.
 
     Raises:
         UsageError: there is no such script or module.
         SystemExit: in a child process that the script has forked and that came to the script's end.
     """
-    runner = _Runner(target, capture, stopper or Stopper(lambda mark: False), children, own_frames)
+    runner = _Runner(target, capture, stopper or Stopper(), children, own_frames)
     hide_in_threads()
     capture.start()
 
-    def when_stuck() -> None:
-        leave(runner, Ending(how="interrupted", status=TERMINATED, message="SIGTERM"))
+    # Neither can raise its way out of the script: `os._exit` runs no `finally` and is caught by no `except`,
+    # in whichever thread it is called, and a rank that is stuck in a collective executes no Python.
+    def leaving(ending: Ending) -> None:
+        if runner.here and before_hard_exit is not None:
+            before_hard_exit(runner.session(ending))
 
-    leave = _hard_exit(at_hard_exit, os._exit)
-    with _guarded_exit(runner, leave), terminable(when_stuck if one_of_several else None):
+    def when_stuck() -> None:
+        leaving(Ending(how="interrupted", status=TERMINATED, message="SIGTERM"))
+        exit_now(TERMINATED)
+
+    with (
+        hard_exit.preceded(
+            lambda status: leaving(Ending(how="exit", status=status & 0xFF, message="os._exit"))
+        ) as exit_now,
+        terminable(when_stuck if one_of_several else None),
+    ):
         ending = runner.execute()
     if not runner.here:
         raise SystemExit(ending.status)
@@ -106,7 +118,9 @@ class _Runner:
                 "the script catches every exception (a bare `except:`?) and could not be stopped: "
                 "it ran on, and all its steps are counted",
             )
-        session = msgspec.structs.replace(session, notes=notes, phases=stopper.phases(), cut=stopper.cut)
+        session = msgspec.structs.replace(
+            session, notes=notes, phases=stopper.watcher.phases(), cut=stopper.cut
+        )
         return session if self.children is None else merge(session, collect(self.children))
 
     def execute(self) -> Ending:
@@ -175,32 +189,3 @@ class _Runner:
         if isinstance(error, KeyboardInterrupt):
             return Ending(how="interrupted", status=INTERRUPTED)
         return Ending(how="error", status=1, message=failure.message(error))
-
-
-def _hard_exit(
-    conclude: Callable[[Session], object] | None, exit_now: Callable[[int], NoReturn]
-) -> Callable[[_Runner, Ending], NoReturn]:
-    """What ends the process at once, but for the report of the process that started."""
-
-    def leave(runner: _Runner, ending: Ending) -> NoReturn:
-        if runner.here and conclude is not None:
-            conclude(runner.session(ending))
-        exit_now(ending.status)
-
-    return leave
-
-
-@contextmanager
-def _guarded_exit(runner: _Runner, leave: Callable[[_Runner, Ending], NoReturn]) -> Iterator[None]:
-    """Have the report written before `os._exit` ends the process under it."""
-    real = os._exit
-
-    def guarded(status: int) -> NoReturn:
-        os._exit = real
-        leave(runner, Ending(how="exit", status=status & 0xFF, message="os._exit"))
-
-    os._exit = guarded
-    try:
-        yield
-    finally:
-        os._exit = real

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -24,17 +24,30 @@ class EnoughSteps(BaseException):
     """
 
 
+class Watcher:
+    """Looks on while a script makes its steps, and says when enough of it was seen: as it stands, never."""
+
+    def enough(self, mark: Mark) -> bool:
+        """Whether the script is to be stopped at `mark`."""
+        return False
+
+    def overdue(self, seconds: float) -> bool:
+        """Whether it is to be stopped between two marks, `seconds` since the capture began."""
+        return False
+
+    def phases(self) -> tuple[Recurrence, ...]:
+        """What is known of the parts that recur between steps."""
+        return ()
+
+
 @dataclass
 class Stopper:
-    """Raises `EnoughSteps` at a step mark when `enough` says so; `requests` counts how often it has.
+    """Raises `EnoughSteps` where `watcher` has seen enough; `requests` counts how often it has.
 
-    Between marks `between` does, where the script has run for too many seconds: an evaluation may be long.
-    `cut` is when it did, `phases` says what is known of the parts that recur between steps.
+    `cut` is when that was between two marks, as an evaluation may be long.
     """
 
-    enough: Callable[[Mark], bool]
-    overdue: Callable[[float], bool] = lambda seconds: False
-    phases: Callable[[], tuple[Recurrence, ...]] = tuple
+    watcher: Watcher = field(default_factory=Watcher)
     requests: int = 0
     cut: float = 0.0
     pid: int = field(default_factory=os.getpid)
@@ -47,13 +60,13 @@ class Stopper:
     def __call__(self, mark: Mark) -> None:
         if os.getpid() != self.pid:
             return  # a forked child is the script's own affair
-        if self.enough(mark):
+        if self.watcher.enough(mark):
             self._stop()
 
     def between(self, seconds: float) -> None:
         """At `seconds` since the capture began, somewhere in what the main thread does between two marks."""
         here = os.getpid() == self.pid and threading.current_thread() is threading.main_thread()
-        if here and self.overdue(seconds):
+        if here and self.watcher.overdue(seconds):
             self.cut = self.cut or seconds
             self._stop()
 

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gapless.analyze import WARM_UP, StepTally, report
-from gapless.capture.child import Child
+from gapless.capture.child import Child, ChildWatcher
 from gapless.capture.children import Plan
 from gapless.commands import _ranks
 from gapless.commands._compiled import with_compiled
 from gapless.commands._loaders import Loaders
 from gapless.model import Mark, Session
 
+if TYPE_CHECKING:
+    from gapless.emulate.emulator import Emulator
+
 START = f"{__name__}:start"
 
 
 def start(plan: Plan) -> None:
     """Emulate in this process, until as many steps have been seen as the command asks for."""
-    tally = StepTally()
-    loaders = Loaders(plan.loader, lambda where, budget: None) if plan.loader else None
+    Child(plan, Watch(plan)).start()
 
-    def enough(mark: Mark) -> bool:
-        tally.add(mark)
-        if loaders is not None:
-            loaders.step()
-        return plan.steps is not None and tally.count >= plan.steps + WARM_UP
 
-    def completed(session: Session) -> Session:
+class Watch(ChildWatcher):
+    """Counts the steps, and adds what the first rank measures for all."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._tally = StepTally()
+        self._loaders = Loaders(plan.loader, lambda where, budget: None) if plan.loader else None
+
+    def enough(self, mark: Mark) -> bool:
+        self._tally.add(mark)
+        if self._loaders is not None:
+            self._loaders.step()
+        return self._plan.steps is not None and self._tally.count >= self._plan.steps + WARM_UP
+
+    def completed(self, session: Session, emulator: Emulator) -> Session:
         # One rank measures for all; the others would be in its way. Which one this is shows only now.
-        if plan.world_size is None and (session.environment.rank or _ranks.rank()):
+        if self._plan.world_size is None and (session.environment.rank or _ranks.rank()):
             return session
-        if plan.compiled:
-            session = with_compiled(session, child.emulator, lambda text: None)
-        if loaders is None:
+        if self._plan.compiled:
+            session = with_compiled(session, emulator, lambda text: None)
+        if self._loaders is None:
             return session
-        return loaders.examined(session, report(session, priced=plan.programme), tally.count)[0]
-
-    child = Child(plan, enough)
-    child.completed = completed
-    child.start()
+        priced = report(session, priced=self._plan.programme)
+        return self._loaders.examined(session, priced, self._tally.count)[0]

@@ -25,6 +25,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that are about compiled code."""
     passed = click.option(
         "--compile-pass/--no-compile-pass",
+        "compiled",
         default=True,
         help="Compile what the script compiles once it has run, to tell graph breaks and recompilations; on "
         "by default.",

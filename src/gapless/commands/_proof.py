@@ -10,7 +10,7 @@ import msgspec
 from click.core import ParameterSource
 
 from gapless.commands import _output
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, UsageError
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, torch_needed
 from gapless.model.proof import Proof
 
 _OPTIONS: tuple[Any, ...] = (
@@ -100,14 +100,10 @@ def proof(before: str, after: str, asked: dict[str, Any]) -> Proof:
     Raises:
         UsageError: torch is not there, or the inputs are not, or a target is not.
     """
-    try:
+    with torch_needed("comparing callables runs them"):
         from gapless.prove.proving import prove
         from gapless.prove.setup import Wishes
         from gapless.prove.sweep import parse
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError("comparing callables runs them and so needs PyTorch: pip install torch") from None
     sweep = parse(asked["sweep"]) if asked.get("sweep") else None
     made = prove(Wishes(original=before, fixed=after, **{**asked, "sweep": sweep}))
     if not made.failed:  # a race is in no case of its own

@@ -4,79 +4,34 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 from click.core import ParameterSource
 
-from gapless.analyze import WARM_UP, StepTally, report
-from gapless.analyze.enough import LONGER, Enough
+from gapless.analyze import WARM_UP
+from gapless.analyze.enough import LONGER
 from gapless.capture import children
 from gapless.capture.run import TERMINATED, run
-from gapless.capture.stopping import Stopper, variables
+from gapless.capture.stopping import Stopper
 from gapless.capture.target import Target
 from gapless.commands import _gate, _gpus, _host, _output, _ranks
 from gapless.commands._again import Again
-from gapless.commands._compiled import compile_options, with_compiled
+from gapless.commands._checking import Conclusion, Watch, Wishes
+from gapless.commands._compiled import compile_options
 from gapless.commands._fit import Fit, fit_options
 from gapless.commands._leaving import leave_behind
-from gapless.commands._loaders import BUDGET, Loaders
-from gapless.commands._progress import Progress
+from gapless.commands._loaders import BUDGET
 from gapless.commands._saved import kind_of
 from gapless.commands._script import WORDS, ScriptCommand
 from gapless.commands._steps import Steps
-from gapless.errors import EXIT_FINDINGS, UsageError
-from gapless.model import Mark, Report, Session
-from gapless.model.assumption import Switch
-from gapless.model.offer import Wanted
-from gapless.model.session import save
-from gapless.render import renderer
+from gapless.errors import EXIT_FINDINGS, UsageError, torch_needed
 
 if TYPE_CHECKING:
     from gapless.emulate.emulator import Emulator
-    from gapless.emulate.world.world import World
 
 _CHILD = "gapless.commands._child:start"
 """What processes run that the script starts."""
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """The command's options."""
-
-    steps: int | None
-    gpu: str | None
-    devices: int | None
-    max_waits: float | None
-    fail_on: tuple[str, ...]
-    output: str | None
-    shown: _output.Shown
-    quiet: bool
-    prices: bool
-    calibrate: str | None
-    memory: bool
-    loader: bool
-    loader_budget: float
-    compile_pass: bool
-    what_if: tuple[str, ...]
-    dry: bool | None
-    assume: tuple[str, ...]
-    standins: bool
-    late_copies: bool
-    graphs: bool
-    given: tuple[str, ...]
-    fit: Fit
-    world_size: int | None = None
-    rank: int | None = None
-    longer: float = 0.0
-    wanted: Wanted | None = None
-
-    def world(self) -> World | None:
-        """The ranks that are said to be there besides this process, if any."""
-        return _ranks.simulated(self.world_size, self.rank, self.devices)
 
 
 @click.command("check", cls=ScriptCommand)
@@ -124,6 +79,7 @@ class Wishes:
 )
 @click.option(
     "--prices/--no-prices",
+    "programme",
     default=True,
     help="Estimate what a step and each wait in it take on the GPU; on by default.",
 )
@@ -188,7 +144,7 @@ class Wishes:
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("script", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def command(
-    script: tuple[str, ...], module: str | None, fail_on: str, gpu: str | None, fit: Fit, **options: object
+    script: tuple[str, ...], module: str | None, fail_on: str, gpu: str | None, fit: Fit, **options: Any
 ) -> int:
     """Run SCRIPT unmodified on an emulated CUDA device and report each line that makes the host wait for it.
 
@@ -213,22 +169,23 @@ def command(
     """
     if module is None and not script:
         raise UsageError("which script? gapless check train.py")
-    given = click.get_current_context().get_parameter_source("steps")
-    longer = LONGER if given is ParameterSource.DEFAULT and not _ranks.several() else 0.0
+    context = click.get_current_context()
+    usual = context.get_parameter_source("steps") is ParameterSource.DEFAULT
     gpu, wanted = _gpus.chosen(gpu, fit.price)
-    options["memory"] = options["memory"] or wanted is not None
+    plan = _plan(gpu, options, memory=bool(options.pop("memory")) or wanted is not None)
     wishes = Wishes(
+        plan=plan,
+        world=_ranks.simulated(plan.world_size, options.pop("rank"), plan.devices),
         fail_on=_gate.parse_codes(fail_on),
-        longer=longer,
-        gpu=gpu,
+        longer=LONGER if usual and not _ranks.several() else 0.0,
         wanted=wanted,
         fit=fit,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     wishes.shown.refuse_terminal(f"gapless check -f html {module or script[0]}")
-    own, words = click.get_current_context().meta[WORDS]
+    own, words = context.meta[WORDS]
     again = Again(own, words, module=module is not None)
-    return find(module, script, wishes, again) if wishes.fit.find else check(module, script, wishes, again)
+    return find(module, script, wishes, again) if fit.find else check(module, script, wishes, again)
 
 
 def find(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Again) -> int:
@@ -246,11 +203,10 @@ def find(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Agai
     return conclusion.status or (EXIT_FINDINGS if none else 0)
 
 
-def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Again | None = None) -> int:
+def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Again) -> int:
     """Run it, say what was seen, and return the exit status."""
     target = Target.of(module, words)
-    _assumed(wishes)
-    if wishes.world_size is not None:
+    if wishes.world is not None:
         _ranks.refuse_launcher(module or words[0])
     _host.known(wishes.fit.host)
     if wishes.calibrate is not None:
@@ -260,114 +216,54 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Aga
     if wishes.shown.alone:
         _output.give_way()
     children.stand_down()
-    stopper = Stopper(watch, watch.enough.overdue, watch.enough.phases)
+    stopper = Stopper(watch)
     emulator = _emulator(wishes, stopper, watch)
-    conclusion.emulator = emulator
     emulator.on_fork = children.record_processes
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     watch.begin(os.path.basename(target.name), emulator.gpu.name)
-    with children.environment_for_children(_plan(wishes)) as folder:
+    with children.environment_for_children(wishes.plan) as folder:
         session = run(
             target,
             emulator,
             stopper,
             children=folder,
-            at_hard_exit=conclusion,
+            before_hard_exit=conclusion,
             own_frames=wishes.shown.verbose,
             one_of_several=_ranks.several(),
         )
-        conclusion(session)
+        conclusion(session, emulator)
     leave_behind(watch.progress, session.ending, conclusion.status)
     return conclusion.status
 
 
-class Watch:
-    """Follows the script from one step mark to the next: counts, tells, and says when steps are enough.
-
-    One rank speaks for all, and looks at the loaders for all: they run the same steps.
-    """
-
-    def __init__(self, wishes: Wishes) -> None:
-        steps = wishes.steps or 0
-        self.progress = Progress(
-            _output.own_copy(sys.stderr),
-            wishes.steps and steps + WARM_UP,
-            quiet=wishes.quiet,
-            color=not wishes.shown.no_color,
-        )
-        self.tally = StepTally()
-        self.enough = Enough(steps + WARM_UP, lambda at: variables(at.file, at.first, at.last), wishes.longer)
-        self.speaks = _ranks.rank() == 0
-        self.loaders: Loaders | None = None
-        self._wishes = wishes
-
-    def begin(self, name: str, gpu: str) -> None:
-        """The script is about to run: from now on its loaders are taken note of."""
-        if not self.speaks:
-            return
-        world = self._wishes.world()
-        self.progress.begin(name, gpu, self._wishes.steps, world[1::-1] if world is not None else None)
-        if self._wishes.loader and "torch" in sys.modules:
-            self.loaders = Loaders(self._wishes.loader_budget, self.progress.loader)
-
-    def __call__(self, mark: Mark) -> bool:
-        self.tally.add(mark)
-        self.progress.step(self.tally.count)
-        if self.loaders is not None:
-            self.loaders.step()
-        if self._wishes.steps is None:
-            return False
-        if self.enough(mark, self.tally.count):
-            return True
-        if self.tally.count == self.enough.steps:
-            self.progress.longer(self.enough.waiting_for(), self.enough.longer)
-        return False
-
-    def switched(self, switch: Switch) -> None:
-        """What the script prints from now on is assumed: it is told before it does."""
-        self.progress.without_values(switch)
-
-    def end(self, session: Session) -> None:
-        """The script has ended; its steps may have been made in a child."""
-        if not self.tally.count:
-            for mark in session.marks:
-                self.tally.add(mark)
-        if self.speaks:
-            self.progress.end(session, self.tally.count)
-
-
-def _plan(wishes: Wishes) -> children.Plan:
-    """What processes that the script starts record."""
+def _plan(gpu: str | None, options: dict[str, Any], memory: bool) -> children.Plan:
+    """What this process records, and those that the script starts; `options` are left those that are not
+    about it."""
+    budget = options.pop("loader_budget")
+    named = ("devices", "steps", "programme", "compiled", "standins", "late_copies", "graphs", "given")
     return children.Plan(
         start=_CHILD,
-        gpu=wishes.gpu,
-        devices=wishes.devices,
-        steps=wishes.steps,
-        programme=wishes.prices,
-        memory=wishes.memory,
-        loader=wishes.loader_budget if wishes.loader else 0.0,
-        compiled=wishes.compile_pass,
-        dry=bool(wishes.dry),  # what several processes send each other has values, or has none
-        assume=_assumed(wishes),
-        standins=wishes.standins,
-        late_copies=wishes.late_copies,
-        graphs=wishes.graphs,
-        given=wishes.given,
-        world_size=wishes.world_size,
-        rank=wishes.rank or 0,
+        gpu=gpu,
+        memory=memory,
+        loader=budget if options.pop("loader") else 0.0,
+        dry=bool(options["dry"]),  # what several processes send each other has values, or has none
+        assume=_assumed(options.pop("assume"), options["dry"]),
+        world_size=options.pop("world_size"),
+        rank=options["rank"] or 0,
+        **{name: options.pop(name) for name in named},
     )
 
 
-def _assumed(wishes: Wishes) -> dict[str, float]:
+def _assumed(texts: tuple[str, ...], dry: bool | None) -> dict[str, float]:
     """What the user says that values are, by line.
 
     Raises:
         UsageError: it is not written as ``train.py:120=0.3``, or the run has its values.
     """
-    if wishes.assume and wishes.dry is False:
+    if texts and dry is False:
         raise UsageError("--assume is for runs without values: leave out --values")
     found = {}
-    for text in wishes.assume:
+    for text in texts:
         place, _, value = text.rpartition("=")
         file, _, line = place.rpartition(":")
         try:
@@ -385,7 +281,7 @@ def _check_trace(wishes: Wishes) -> None:
     Raises:
         UsageError: it is none, or prices are not wanted.
     """
-    if not wishes.prices:
+    if not wishes.plan.programme:
         raise UsageError("--calibrate is for the prices that --no-prices turns off")
     path = wishes.calibrate or ""
     if kind_of(path) != "trace":
@@ -393,102 +289,16 @@ def _check_trace(wishes: Wishes) -> None:
 
 
 def _emulator(wishes: Wishes, stopper: Stopper, watch: Watch) -> Emulator:
-    try:
-        from gapless.emulate.emulator import Emulator
-        from gapless.emulate.given import read
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError("gapless check runs your script and so needs PyTorch: pip install torch") from None
-    read(wishes.given)
+    with torch_needed("gapless check runs your script"):
+        emulator = wishes.plan.emulator(
+            on_mark=stopper,
+            between_marks=stopper.between if wishes.longer else None,
+            on_switch=watch.switched,
+            world=wishes.world,
+            **({} if _ranks.several() else {"dry": wishes.dry}),
+        )
     if wishes.fit.changes:
         from gapless.emulate.changes import install
 
         install(wishes.fit.changes)
-    return Emulator(
-        wishes.gpu,
-        wishes.devices if wishes.world_size else wishes.devices or _ranks.here(),
-        on_mark=stopper,
-        between_marks=stopper.between if wishes.longer else None,
-        programme=wishes.prices,
-        memory=wishes.memory,
-        dry=bool(wishes.dry) if _ranks.several() else wishes.dry,
-        on_switch=watch.switched,
-        assume=_assumed(wishes),
-        standins=wishes.standins,
-        late_copies=wishes.late_copies,
-        graphs=wishes.graphs,
-        lasting=True,
-        world=wishes.world(),
-    )
-
-
-class Conclusion:
-    """Saves and reports a session, and remembers the exit status that follows from it."""
-
-    def __init__(self, wishes: Wishes, watch: Watch, again: Again | None = None) -> None:
-        self.wishes = wishes
-        self.watch = watch
-        self.status = 0
-        self.emulator: Emulator | None = None
-        self._again = again
-        self._stream = _output.own_copy(sys.stdout)
-        hints = () if wishes.output else ("-o FILE saves it",)
-        self._style = wishes.shown.style(self._stream, hints=hints)
-        self._calibration = os.path.abspath(wishes.calibrate) if wishes.calibrate else ""
-        self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, _ranks.rank()))
-        asked = wishes.prices and not wishes.calibrate and watch.speaks
-        self._host = _host.speed(wishes.fit.host) if asked else None  # now, before the script uses torch
-
-    def __call__(self, session: Session) -> None:
-        self.status = session.ending.status
-        self.watch.end(session)
-        asked = {"wanted": self.wishes.wanted, "what_if": self.wishes.what_if}
-        session = msgspec.structs.replace(self._calibrated(session), **asked)
-        if self.emulator is not None and self.wishes.compile_pass and self.watch.speaks:
-            session = with_compiled(session, self.emulator, self.watch.progress.tried)
-        self._save(session)
-        told = self.watch.speaks and not self.wishes.fit.silent
-        found = report(session, priced=self.wishes.prices) if told else None
-        loaders = self.watch.loaders
-        if found is not None and loaders is not None:
-            session, found = loaders.examined(session, found, self.watch.tally.count)
-            self.status = self.status or loaders.status
-            if session.loaders:
-                self._save(session)
-        if found is not None and self._again is not None and self.wishes.fit.tries:
-            from gapless.commands._remedies import with_remedies
-
-            session, found = with_remedies(session, found, self._again, self.watch.progress)
-            self._save(session)
-        if self._output:
-            self.watch.progress.saved(self._style.path(self._output))
-        if found is not None:
-            self._report(found)
-
-    def _save(self, session: Session) -> None:
-        if self._output:
-            save(session, self._output)
-
-    def _calibrated(self, session: Session) -> Session:
-        """The session with the times of the profile that the user named, or the host's speed; they are saved
-        with it."""
-        programme = session.programme
-        if programme is None:
-            return session
-        programme = self.wishes.fit.joined(programme)
-        if not self._calibration:
-            paced = msgspec.structs.replace(programme, host=self._host)
-            return msgspec.structs.replace(session, programme=paced)
-        from gapless.analyze.estimate.measure import calibrated
-
-        return msgspec.structs.replace(session, programme=calibrated(self._calibration, programme))
-
-    def _report(self, found: Report) -> None:
-        shown = self.wishes.shown
-        _output.write(self._stream, shown.lead + renderer(shown.form)(found, self._style))
-        over = _gate.exceeded(found, self.wishes.max_waits, self.wishes.fail_on)
-        for reason in over:
-            self.watch.progress.problem(reason)
-        if over and not self.status:
-            self.status = EXIT_FINDINGS
+    return emulator

@@ -17,7 +17,7 @@ from gapless.commands import _gate, _output
 from gapless.commands._bar import bar
 from gapless.commands._diagnosed import diagnosis
 from gapless.commands._saved import kind_of
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput, UsageError
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput, UsageError, torch_needed
 from gapless.model import Report
 from gapless.model.loading import Demand, Diagnosis, save
 from gapless.rules._loader import MATTERS
@@ -170,13 +170,9 @@ def _measured(
     target: str, demand: Demand, budget: float, check_advice: bool, ranks: int, quiet: bool
 ) -> Diagnosis:
     """Measure the loader that `target` names, and look for mistakes over `ranks` (0: do not)."""
-    try:
+    with torch_needed("gapless loader runs your loader"):
         from gapless.loading.factory import find
         from gapless.loading.measure import diagnose
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError("gapless loader runs your loader and so needs PyTorch: pip install torch") from None
     feed = find(target)
     with _progress(quiet) as progress:
         made = _diagnosed(

@@ -17,13 +17,13 @@ import click
 
 from gapless.analyze.boundary import StepEnds
 from gapless.capture.run import run
-from gapless.capture.stopping import Stopper
+from gapless.capture.stopping import Stopper, Watcher
 from gapless.capture.target import Target
 from gapless.commands import _gate, _output, _ranks
 from gapless.commands._leaving import leave_behind
 from gapless.commands._progress import Progress
 from gapless.commands._script import ScriptCommand
-from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError
+from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError, torch_needed
 from gapless.model import Mark, Session
 from gapless.model.wording import count
 from gapless.render import together
@@ -129,13 +129,9 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
         quiet=wishes.quiet or _ranks.rank() > 0,
         color=not wishes.shown.no_color,
     )
-
-    def enough(mark: Mark) -> bool:
-        told.step(profiling.steps)
-        return profiling.done
-
-    stopper = Stopper(enough)
+    stopper = Stopper()
     profiling = profiling_of(stopper)
+    stopper.watcher = Recorded(profiling, told)
     conclusion = Conclusion(wishes, told, profiling)
     if wishes.shown.alone:
         _output.give_way()
@@ -144,7 +140,7 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
         target,
         profiling,
         stopper,
-        at_hard_exit=conclusion,
+        before_hard_exit=conclusion,
         own_frames=wishes.shown.verbose,
         one_of_several=_ranks.several(),
     )
@@ -159,12 +155,8 @@ def _prepared(wishes: Wishes, instead: str) -> tuple[Callable[..., Profiling], R
     Raises:
         UsageError: there is no GPU, no torch, or no folder that could be written to.
     """
-    try:
+    with torch_needed("gapless profile runs your script"):
         from gapless.capture import profiling
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError("gapless profile runs your script and so needs PyTorch: pip install torch") from None
     found = profiling.machine(instead)
     folder = Path(os.path.abspath(wishes.output))
     try:
@@ -194,6 +186,18 @@ class Told(Progress):
 
     def kept(self, path: str) -> None:
         self._say(f"traces are in {path}")
+
+
+class Recorded(Watcher):
+    """Says how far the recording is, and when it is done."""
+
+    def __init__(self, profiling: Profiling, told: Told) -> None:
+        self._profiling = profiling
+        self._told = told
+
+    def enough(self, mark: Mark) -> bool:
+        self._told.step(self._profiling.steps)
+        return self._profiling.done
 
 
 class Conclusion:

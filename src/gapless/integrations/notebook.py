@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from gapless.errors import GaplessError, UsageError
+from gapless.errors import GaplessError, UsageError, torch_needed
 from gapless.model import Ending, Report, Session, SourceLine
 from gapless.render import Style, _cell, renderer
 
@@ -103,12 +103,8 @@ def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = Non
     from gapless.analyze import report
     from gapless.analyze.loop import read_source
 
-    try:
+    with torch_needed("%%gapless runs the cell"):
         from gapless.emulate.emulator import Emulator
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError("%%gapless runs the cell and so needs PyTorch: pip install torch") from None
 
     name = f"cell {shell.execution_count}"
     blank = len(cell) - len(cell.lstrip("\n"))

@@ -1,0 +1,186 @@
+"""What ``gapless check`` does with what it sees: follows the script's steps, and says what came of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gapless.analyze import WARM_UP, StepTally, report
+from gapless.analyze.enough import Enough
+from gapless.capture.children import Plan
+from gapless.capture.stopping import Watcher, variables
+from gapless.commands import _gate, _host, _output, _ranks
+from gapless.commands._again import Again
+from gapless.commands._compiled import with_compiled
+from gapless.commands._fit import Fit
+from gapless.commands._loaders import Loaders
+from gapless.commands._progress import Progress
+from gapless.errors import EXIT_FINDINGS
+from gapless.model import Mark, Recurrence, Report, Session
+from gapless.model.assumption import Switch
+from gapless.model.offer import Wanted
+from gapless.model.session import save
+from gapless.render import renderer
+
+if TYPE_CHECKING:
+    from gapless.emulate.emulator import Emulator
+    from gapless.emulate.world.world import World
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The command's options: the `plan` has those that say what is recorded.
+
+    `dry` is None where it is for the run to tell, and `world` has the ranks that are said to be there besides
+    this process, if any.
+    """
+
+    plan: Plan
+    world: World | None
+    dry: bool | None
+    max_waits: float | None
+    fail_on: tuple[str, ...]
+    output: str | None
+    shown: _output.Shown
+    quiet: bool
+    calibrate: str | None
+    what_if: tuple[str, ...]
+    fit: Fit
+    longer: float
+    wanted: Wanted | None
+
+
+class Watch(Watcher):
+    """Follows the script from one step mark to the next: counts, tells, and says when steps are enough.
+
+    One rank speaks for all, and looks at the loaders for all: they run the same steps.
+    """
+
+    def __init__(self, wishes: Wishes) -> None:
+        steps = wishes.plan.steps or 0
+        self.progress = Progress(
+            _output.own_copy(sys.stderr),
+            wishes.plan.steps and steps + WARM_UP,
+            quiet=wishes.quiet,
+            color=not wishes.shown.no_color,
+        )
+        self.tally = StepTally()
+        self._until = Enough(steps + WARM_UP, lambda at: variables(at.file, at.first, at.last), wishes.longer)
+        self.speaks = _ranks.rank() == 0
+        self.loaders: Loaders | None = None
+        self._wishes = wishes
+
+    def begin(self, name: str, gpu: str) -> None:
+        """The script is about to run: from now on its loaders are taken note of."""
+        if not self.speaks:
+            return
+        world, plan = self._wishes.world, self._wishes.plan
+        self.progress.begin(name, gpu, plan.steps, world[1::-1] if world is not None else None)
+        if plan.loader and "torch" in sys.modules:
+            self.loaders = Loaders(plan.loader, self.progress.loader)
+
+    def enough(self, mark: Mark) -> bool:
+        self.tally.add(mark)
+        self.progress.step(self.tally.count)
+        if self.loaders is not None:
+            self.loaders.step()
+        if self._wishes.plan.steps is None:
+            return False
+        if self._until(mark, self.tally.count):
+            return True
+        if self.tally.count == self._until.steps:
+            self.progress.longer(self._until.waiting_for(), self._until.longer)
+        return False
+
+    def overdue(self, seconds: float) -> bool:
+        return self._until.overdue(seconds)
+
+    def phases(self) -> tuple[Recurrence, ...]:
+        return self._until.phases()
+
+    def switched(self, switch: Switch) -> None:
+        """What the script prints from now on is assumed: it is told before it does."""
+        self.progress.without_values(switch)
+
+    def end(self, session: Session) -> None:
+        """The script has ended; its steps may have been made in a child."""
+        if not self.tally.count:
+            for mark in session.marks:
+                self.tally.add(mark)
+        if self.speaks:
+            self.progress.end(session, self.tally.count)
+
+
+class Conclusion:
+    """Saves and reports a session, and remembers the exit status that follows from it."""
+
+    def __init__(self, wishes: Wishes, watch: Watch, again: Again | None = None) -> None:
+        self.wishes = wishes
+        self.watch = watch
+        self.status = 0
+        self._again = again
+        self._stream = _output.own_copy(sys.stdout)
+        hints = () if wishes.output else ("-o FILE saves it",)
+        self._style = wishes.shown.style(self._stream, hints=hints)
+        self._calibration = os.path.abspath(wishes.calibrate) if wishes.calibrate else ""
+        self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, _ranks.rank()))
+        asked = wishes.plan.programme and not wishes.calibrate and watch.speaks
+        self._host = _host.speed(wishes.fit.host) if asked else None  # now, before the script uses torch
+
+    def __call__(self, session: Session, emulator: Emulator | None = None) -> None:
+        """`emulator` is what the script ran on; without, what it compiles is not compiled again."""
+        self.status = session.ending.status
+        self.watch.end(session)
+        asked = {"wanted": self.wishes.wanted, "what_if": self.wishes.what_if}
+        session = msgspec.structs.replace(self._calibrated(session), **asked)
+        if emulator is not None and self.wishes.plan.compiled and self.watch.speaks:
+            session = with_compiled(session, emulator, self.watch.progress.tried)
+        self._save(session)
+        told = self.watch.speaks and not self.wishes.fit.silent
+        found = report(session, priced=self.wishes.plan.programme) if told else None
+        loaders = self.watch.loaders
+        if found is not None and loaders is not None:
+            session, found = loaders.examined(session, found, self.watch.tally.count)
+            self.status = self.status or loaders.status
+            if session.loaders:
+                self._save(session)
+        if found is not None and self._again is not None and self.wishes.fit.tries:
+            from gapless.commands._remedies import with_remedies
+
+            session, found = with_remedies(session, found, self._again, self.watch.progress)
+            self._save(session)
+        if self._output:
+            self.watch.progress.saved(self._style.path(self._output))
+        if found is not None:
+            self._report(found)
+
+    def _save(self, session: Session) -> None:
+        if self._output:
+            save(session, self._output)
+
+    def _calibrated(self, session: Session) -> Session:
+        """The session with the times of the profile that the user named, or the host's speed; they are saved
+        with it."""
+        programme = session.programme
+        if programme is None:
+            return session
+        programme = self.wishes.fit.joined(programme)
+        if not self._calibration:
+            paced = msgspec.structs.replace(programme, host=self._host)
+            return msgspec.structs.replace(session, programme=paced)
+        from gapless.analyze.estimate.measure import calibrated
+
+        return msgspec.structs.replace(session, programme=calibrated(self._calibration, programme))
+
+    def _report(self, found: Report) -> None:
+        shown = self.wishes.shown
+        _output.write(self._stream, shown.lead + renderer(shown.form)(found, self._style))
+        over = _gate.exceeded(found, self.wishes.max_waits, self.wishes.fail_on)
+        for reason in over:
+            self.watch.progress.problem(reason)
+        if over and not self.status:
+            self.status = EXIT_FINDINGS
