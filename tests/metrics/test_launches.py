@@ -118,6 +118,61 @@ def test_every_way_to_count_gives_the_same(monkeypatch, classes, bins, ignored, 
             found.check()
 
 
+OF_MASKS: dict[str, Any] = {"num_classes": 10, "input_format": "index"}
+
+
+def masks_of(images: int, dtype: torch.dtype = torch.int64) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(images)
+    target = torch.randint(0, 10, (images, 8, 8), generator=random)
+    return target.roll(1).to(dtype), target.to(dtype)
+
+
+@pytest.mark.parametrize(
+    ("metric", "update", "compute"),
+    [(metrics.MeanIoU(**OF_MASKS), 13, 5), (metrics.DiceScore(**OF_MASKS), 16, 4)],
+    ids=lambda one: type(one).__name__,
+)
+def test_few_kernels_count(metric, update, compute):
+    """Checks are among them."""
+    with gapless.emulate() as seen:
+        metric.to("cuda")
+        given = [one.to("cuda") for one in masks_of(4)]
+        metric.update(*given)
+        before = seen.waits
+        assert launched(lambda: metric.update(*given)) <= update
+        assert launched(metric.compute) <= compute
+        assert seen.waits == before
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+@pytest.mark.parametrize("name", ["MeanIoU", "DiceScore", "GeneralizedDiceScore"])
+def test_masks_of_any_integers_and_any_number_count(name, dtype):
+    made = {device: getattr(metrics, name)(**OF_MASKS) for device in ("cpu", "cuda", "all")}
+    for images in (3, 400):
+        made["all"].update(*masks_of(images))
+        made["cpu"].update(*masks_of(images, dtype))
+    with gapless.emulate():
+        for images in (3, 400):
+            made["cuda"].to("cuda").update(*(one.to("cuda") for one in masks_of(images, dtype)))
+        values = [made[device].compute().cpu() for device in ("cpu", "cuda")]
+    for value in values:
+        torch.testing.assert_close(value, made["all"].compute())
+
+
+def test_masks_saved_by_earlier_versions_load():
+    saved = {
+        "scores.score": torch.full((10,), 6.0, dtype=torch.float64),
+        "scores.there": torch.full((10,), 4),
+        "scores.strange": torch.tensor(0),
+        "scores.clean": torch.tensor(3),
+    }
+    metric = metrics.MeanIoU(**OF_MASKS)
+    metric.persistent(True)
+    metric.load_state_dict(saved)
+    assert metric.compute() == 1.5
+    torch.testing.assert_close(dict(metric.state_dict()), saved)
+
+
 def test_no_temporary_is_larger_than_the_input(monkeypatch):
     """Of an update at the sizes of segmentation."""
     largest = 0
@@ -133,13 +188,12 @@ def test_no_temporary_is_larger_than_the_input(monkeypatch):
     with gapless.emulate():
         preds = torch.randn(1, 10, 192, 192, device="cuda")
         target = torch.randint(0, 10, (1, 192, 192), device="cuda")
-        of_masks: dict[str, Any] = {"num_classes": 10, "input_format": "index"}
         cases: list[tuple[metrics.Metric, Tensor]] = [
             (metrics.MulticlassF1Score(10), preds),
             (metrics.MulticlassF1Score(10), target.roll(1)),
-            (metrics.MeanIoU(**of_masks), target.roll(1)),
-            (metrics.DiceScore(**of_masks), target.roll(1)),
-            (metrics.GeneralizedDiceScore(**of_masks), target.roll(1)),
+            (metrics.MeanIoU(**OF_MASKS), target.roll(1)),
+            (metrics.DiceScore(**OF_MASKS), target.roll(1)),
+            (metrics.GeneralizedDiceScore(**OF_MASKS), target.roll(1)),
             (metrics.DiceScore(10, input_format="mixed"), preds),
         ]
         for metric, given in cases:

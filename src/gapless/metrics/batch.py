@@ -25,11 +25,14 @@ class Batch:
         self.args = args if ready(args, device) else tuple([admit(value, device, graph) for value in args])
         self._derived: dict[Any, Any] = {}
 
-    def derive(self, function: Derivation, *config: Any) -> Any:
-        """``function(batch, *config)``, computed once per update. `config` must be hashable."""
+    def derive(self, function: Derivation, *config: Any, **given: Any) -> Any:
+        """``function(batch, *config, **given)``, computed once per update.
+
+        `config` must be hashable; `given` is what follows from it, or says where the result is to be.
+        """
         key = (function, *config)
         if key not in self._derived:
-            self._derived[key] = function(self, *config)
+            self._derived[key] = function(self, *config, **given)
         return self._derived[key]
 
 

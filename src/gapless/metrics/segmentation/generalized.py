@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.divide import divide
-from gapless.metrics.segmentation.overlap import MaskCounts, MaskMetric, Masks, check_masks
+from gapless.metrics.segmentation.overlap import SUPPORT, MaskCounts, MaskMetric, Masks, check_masks
 from gapless.metrics.statistic import Slot, State
 
 WEIGHTS = ("square", "simple", "linear")
 
 
-def generalized_dice(
-    both: Tensor, either: Tensor, support: Tensor, weight_type: str, per_class: bool
-) -> Tensor:
-    """``[N]``, or ``[N, C]`` per class, from the pixels ``[N, C]`` in both, in either and in the target.
+def generalized_dice(pixels: Tensor, weight_type: str, per_class: bool) -> Tensor:
+    """``[N]``, or ``[N, C]`` per class, from pixels of `SUPPORT`.
 
     A class that a sample lacks has the largest weight that it has in the batch.
     """
+    both, support, either = pixels.unbind(1)
     if weight_type == "linear":
         weights = torch.ones_like(support, dtype=torch.float32)
     else:
@@ -35,23 +34,28 @@ def generalized_dice(
 class GeneralizedScores(MaskCounts):
     """The sum of coefficients over samples."""
 
+    rows: ClassVar = {"score": torch.float64}
+
     def __init__(self, masks: Masks, weight_type: str, per_class: bool) -> None:
         self.weight_type = weight_type
         self.per_class = per_class
-        super().__init__(masks, (weight_type, per_class))
+        super().__init__(masks, SUPPORT, (weight_type, per_class))
 
-    def slots_of(self, classes: int) -> dict[str, Slot]:
-        return {"score": Slot((classes,) if self.per_class else (), torch.float64), "seen": Slot()}
+    def sized(self, size: int | None) -> dict[str, Slot]:
+        return {**super().sized(size), "seen": Slot()}
+
+    def shape_of(self, classes: int) -> tuple[int, ...]:
+        return (classes,) if self.per_class else ()
 
     def size_in(self, saved: State) -> int:
         return self.masks.classes
 
-    def add(self, both: Tensor, either: Tensor, in_target: Tensor) -> None:
-        if not len(both):
+    def add(self, pixels: Tensor) -> None:
+        if not len(pixels):
             return
-        found = generalized_dice(both, either, in_target, self.weight_type, self.per_class)
-        total = self.state["score"]
-        total.add_(found.sum(0, dtype=total.dtype))
+        found = generalized_dice(pixels, self.weight_type, self.per_class)
+        table = self.state["table"]
+        table[0].add_(found.sum(0, dtype=table.dtype))
         self.state["seen"].add_(len(found))
 
 
@@ -92,8 +96,8 @@ class GeneralizedDiceScore(MaskMetric):
 
     def value(self) -> Tensor:
         state = self.scores.state
-        return torch.div(state["score"], state["seen"]).to(self.dtype)
+        return torch.div(state["table"][0], state["seen"]).to(self.dtype)
 
-    def each(self, both: Tensor, either: Tensor, in_target: Tensor) -> Tensor:
+    def each(self, pixels: Tensor) -> Tensor:
         """Dice's coefficient of all classes together per sample, ``[N]``, or per sample and class."""
-        return generalized_dice(both, either, in_target, self.weight_type, self.per_class)
+        return generalized_dice(pixels, self.weight_type, self.per_class)

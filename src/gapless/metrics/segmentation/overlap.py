@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gapless.metrics import checks
-from gapless.metrics.batch import Batch
-from gapless.metrics.divide import divide
+from gapless.metrics.batch import CPU, Batch
+from gapless.metrics.divide import share
 from gapless.metrics.faults import check_after
 from gapless.metrics.host import argmax
 from gapless.metrics.metric import Metric
@@ -18,18 +17,26 @@ from gapless.metrics.sized import SizedByData
 from gapless.metrics.statistic import Slot, State
 
 FORMATS = ("one-hot", "index", "mixed")
+UNION, EITHER, SUPPORT = "union", "either", "support"
+"""What is to be known of a class: its pixels in both masks, and in one of them; twice those in both, and in
+either, counted twice where they are in both; or those in both, in the target, and in either as before.
+"""
+AT_HAND = 256
+"""Images of a batch for which it is known beforehand where their classes are counted."""
+SIGNED = (torch.int64, torch.int32)
 
 
 class Masks(NamedTuple):
     """How masks are given: one channel per class (``"one-hot"``), class indices (``"index"``), or each.
 
-    With `single` indices of one or two dimensions are those of one image.
+    With `single` indices of one or two dimensions are those of one image; with `whole` all images are one.
     """
 
     classes: int
     background: bool
     format: str
     single: bool = False
+    whole: bool = False
 
     @property
     def counted(self) -> int:
@@ -38,29 +45,36 @@ class Masks(NamedTuple):
 
 
 class Overlaps(NamedTuple):
-    """Pixels per sample and class, ``[N, C]`` of int64 each: in both masks, in either (those in both twice)
-    and in the target; and how many indices were no class (None where nothing was given as indices).
+    """How masks lie over each other."""
+
+    pixels: Tensor
+    """``[N, 2, C]`` or, of `SUPPORT`, ``[N, 3, C]`` of integers, per image and class; `N` is 1 where all
+    images count as one.
     """
-
-    both: Tensor
-    either: Tensor
-    in_target: Tensor
     strange: Tensor | None
+    """How many indices were no class; None where nothing was given as indices."""
 
 
-def overlaps(batch: Batch, masks: Masks) -> Overlaps:
-    """How the masks of `batch` lie over each other."""
+class Grid(NamedTuple):
+    """What places in the histogram are made with, on the device."""
+
+    places: Tensor
+    """:func:`places_of` the masks."""
+    low: Tensor
+    high: Tensor
+
+
+def overlaps(batch: Batch, masks: Masks, what: str, grid: Grid) -> Overlaps:
+    """What `what` says of the masks of `batch`."""
     check_shapes(batch, masks)
     preds, target = (indices(one, masks, batch) for one in batch.args)
     if preds is not None and target is not None:
         same_shape(batch, preds, target)
-        found = by_index(preds, target, masks, [is_index(one, masks, batch) for one in batch.args])
+        checked = any(is_index(one, masks, batch) for one in batch.args)
+        found = by_index(preds, target, masks, what, grid, checked)
     else:
-        found = by_channel(batch, masks)
-    if masks.counted == masks.classes:
-        return found
-    both, either, in_target = (one[:, 1:] for one in found[:3])
-    return Overlaps(both, either, in_target, found.strange)
+        found = by_channel(batch, masks, what)
+    return found if masks.counted == masks.classes else found._replace(pixels=found.pixels[..., 1:])
 
 
 def check_shapes(batch: Batch, masks: Masks) -> None:
@@ -100,28 +114,55 @@ def indices(mask: Tensor, masks: Masks, batch: Batch) -> Tensor | None:
     return argmax(mask, 1) if mask.is_floating_point() and mask.dim() > 2 else None
 
 
-def by_index(preds: Tensor, target: Tensor, masks: Masks, given: Sequence[bool]) -> Overlaps:
-    """The same from the class of each pixel; `given` says of which of both what is no class is counted.
+def by_index(preds: Tensor, target: Tensor, masks: Masks, what: str, grid: Grid, checked: bool) -> Overlaps:
+    """The same from the class of each pixel.
 
-    Pairs of classes are counted, with a place before and one behind the classes for what is none: nothing is
-    larger than the masks, and no pixel is compared with every class.
+    Both masks are counted by one histogram, with a place before and one behind the classes for what is none:
+    pixels of which they say the same are in its first group, of which :func:`places_of` tells.
     """
-    samples, classes, width = len(preds), masks.classes, masks.classes + 2
-    each = width * width
-    first = torch.arange(width + 1, width + 1 + samples * each, each, device=preds.device)
-    pairs = first.reshape(-1, *[1] * (preds.dim() - 1)) + preds.clamp(-1, classes)
-    pairs.add_(target.clamp(-1, classes), alpha=width)
-    table = counted(pairs, samples * each).view(samples, width, width)
-    sides = (table.sum(1), table.sum(2))  # of predictions, of targets
-    either = sides[0] + sides[1]
-    both, in_either, in_target = (
-        one[:, 1 : classes + 1] for one in (table.diagonal(0, 1, 2), either, sides[1])
-    )
-    strange = None
-    if any(given):
-        chosen = either if all(given) else sides[given.index(True)]
-        strange = chosen[:, :: classes + 1].sum()
-    return Overlaps(both, in_either, in_target, strange)
+    classes, images = masks.classes, 1 if masks.whole else len(preds)
+    width, groups = classes + 2, group_count(what)
+    sides, places = both_sides(preds, target, classes, grid), grid.places
+    same = sides[0] == sides[1]
+    if images > places.shape[1]:
+        steps = torch.arange(images, dtype=torch.int32, device=places.device) * (groups * width)
+        places = places[:, :1] + steps
+    sides.add_(places[:, :images].reshape(2, images, *[1] * (preds.dim() - 1)))
+    (sides if what == EITHER else sides[1]).add_(same, alpha=-width)
+    table = counted(sides, images * groups * width).view(images, groups, width)
+    strange = table[..., :: classes + 1].sum() if checked else None
+    return Overlaps((table if what == UNION else table.cumsum(1))[..., 1 : classes + 1], strange)
+
+
+def group_count(what: str) -> int:
+    """Groups of classes of an image's histogram."""
+    return 3 if what == SUPPORT else 2
+
+
+def places_of(masks: Masks, what: str) -> Tensor:
+    """``[2, N]`` of int32: where predictions and targets of the first `N` images begin in the histogram.
+
+    The groups of an image are, of `UNION`, the pixels in both masks and those in one of them; of `EITHER`
+    both masks' pixels where they say the same, and where they do not; of `SUPPORT` the pixels in both masks,
+    those of the target elsewhere, and those predicted.
+    """
+    width, groups = masks.classes + 2, group_count(what)
+    first = torch.arange(AT_HAND, dtype=torch.int32, device="cpu") * (groups * width)
+    return torch.stack((first + 1 + (groups - 1) * width, first + 1 + width))
+
+
+def both_sides(preds: Tensor, target: Tensor, classes: int, grid: Grid) -> Tensor:
+    """``[2, N, ...]`` of int32: the classes of both, what is below or above them beside first and last."""
+    given = [one if one.dtype in SIGNED else one.to(torch.int32) for one in (preds, target)]
+    if torch.compiler.is_compiling():
+        return torch.stack([one.clamp(-1, classes).to(torch.int32) for one in given])
+    sides = torch.empty((2, *preds.shape), dtype=torch.int32, device=preds.device)
+    for one, into in zip(given, sides, strict=True):
+        if one.device == CPU:  # where the other way makes a temporary, too, and takes longer
+            into.copy_(one.clamp(-1, classes))
+        else:
+            torch.clamp(one, grid.low, grid.high, out=into)
+    return sides
 
 
 def counted(places: Tensor, bins: int) -> Tensor:
@@ -131,12 +172,12 @@ def counted(places: Tensor, bins: int) -> Tensor:
         return torch.bincount(places.flatten(), minlength=bins)
     if places.device.type == "cuda" and plain and not torch.are_deterministic_algorithms_enabled():
         return torch.histc(places, bins, 0, bins)
-    flat = places.flatten()
+    flat = places.flatten().to(torch.int64)
     found = torch.zeros(bins, dtype=torch.int64, device=places.device)
     return found.scatter_add_(0, flat, torch.ones_like(flat))
 
 
-def by_channel(batch: Batch, masks: Masks) -> Overlaps:
+def by_channel(batch: Batch, masks: Masks, what: str) -> Overlaps:
     """The same from a channel per class."""
     preds, target = (channels(one, masks, batch) for one in batch.args)
     same_shape(batch, preds, target)
@@ -144,8 +185,18 @@ def by_channel(batch: Batch, masks: Masks) -> Overlaps:
         raise ValueError(
             f"Expected both `preds` and `target` to have at least 3 dimensions, but got {preds.dim()}."
         )
-    both, in_preds, in_target = (one.flatten(2).sum(2) for one in (preds & target, preds, target))
-    return Overlaps(both, in_preds + in_target, in_target, strange_pixels(batch, masks))
+    several = [preds & target, preds | target] if what == UNION else [preds & target, target, preds]
+    dims = (0, 2) if masks.whole else (2,)
+    counts = torch.stack([one.flatten(2).sum(dims) for one in several], -2).view(
+        -1, len(several), masks.classes
+    )
+    if what == UNION:
+        pixels = counts
+    elif what == EITHER:
+        pixels = torch.stack((2 * counts[:, 0], counts[:, 1:].sum(1)), 1)
+    else:
+        pixels = torch.cat((counts[:, :2], counts[:, 1:].sum(1, keepdim=True)), 1)
+    return Overlaps(pixels, strange_pixels(batch, masks))
 
 
 def channels(mask: Tensor, masks: Masks, batch: Batch) -> Tensor:
@@ -176,96 +227,135 @@ def strange_pixels(batch: Batch, masks: Masks) -> Tensor | None:
 class MaskCounts(SizedByData):
     """What is counted of masks. Without a number of classes the channels of the first batch are as many."""
 
-    def __init__(self, masks: Masks, config: tuple[Any, ...], known: bool = True) -> None:
+    places: Tensor
+    low: Tensor
+    high: Tensor
+    rows: ClassVar[dict[str, torch.dtype]] = {}
+    """What the rows of the slot ``"table"`` are in a checkpoint."""
+
+    def __init__(self, masks: Masks, what: str, config: tuple[Any, ...], known: bool = True) -> None:
         self.masks = masks
-        super().__init__(masks.classes if known else None, (masks, *config))
+        self.what = what
+        checked = masks.format != "one-hot"
+        super().__init__(masks.classes if known else None, (masks, what, *config), checked)
 
     def sized(self, size: int | None) -> dict[str, Slot]:
         self.masks = self.masks._replace(classes=size or 1)
-        return {**self.slots_of(self.masks.counted), "strange": Slot()}
+        self.constants = {"places": places_of(self.masks, self.what), "low": -1, "high": self.masks.classes}
+        self.shape = self.shape_of(self.masks.counted)
+        wide = torch.float64 if torch.float64 in self.rows.values() else torch.int64
+        return {"table": Slot((len(self.rows), *self.shape), wide), "strange": Slot()}
 
-    def slots_of(self, classes: int) -> dict[str, Slot]:
-        """The slots for so many classes that count."""
+    def shape_of(self, classes: int) -> tuple[int, ...]:
+        """The shape of a row of the table, for so many classes that count."""
+        return (classes,)
+
+    def add(self, pixels: Tensor) -> None:
+        """Add pixels as :func:`overlaps` gives them."""
         raise NotImplementedError
 
-    def add(self, both: Tensor, either: Tensor, in_target: Tensor) -> None:
-        """Add pixels, ``[N, C]`` each, as :func:`overlaps` gives them."""
-        raise NotImplementedError
+    def show(self, size: int) -> None:
+        super().show(size)
+        self._make_constants()
 
-    def count(self, batch: Batch) -> None:
+    def overlaps_of(self, batch: Batch) -> Overlaps:
+        """What `what` says of the masks of `batch`."""
         if self.size is None:
             self.show(channels_of(*batch.args))
         several = batch.args[0].dim() > 2
         masks = self.masks._replace(single=False) if several else self.masks
-        found = batch.derive(overlaps, masks)
-        self.add(*found[:3])
+        grid = Grid(self.places, self.low, self.high)
+        found: Overlaps = batch.derive(overlaps, masks, self.what, grid=grid)
+        return found
+
+    def count(self, batch: Batch) -> None:
+        found = self.overlaps_of(batch)
+        self.add(found.pixels)
         if found.strange is not None:
             self.state["strange"].add_(found.strange)
 
     def complaint(self, count: int) -> str:
         return f"Detected {count} pixel{'s' * (count != 1)} outside the classes 0 to {self.masks.classes - 1}"
 
+    @property
+    def saved_slots(self) -> dict[str, Slot]:
+        rows = {name: Slot(self.shape, dtype) for name, dtype in self.rows.items()}
+        return {**rows, **{name: slot for name, slot in self.slots.items() if name != "table"}}
+
+    def decoded(self, state: State) -> State:
+        rows = state["table"].unbind(-1 - len(self.shape))
+        found = {name: row.to(self.rows[name]) for name, row in zip(self.rows, rows, strict=True)}
+        return {**found, **{name: value for name, value in state.items() if name != "table"}}
+
+    def encoded(self, saved: State) -> State:
+        rows = [saved[name].to(self.state["table"].dtype) for name in self.rows]
+        table = torch.stack(rows, -1 - len(self.shape))
+        return {"table": table, **{name: value for name, value in saved.items() if name not in self.rows}}
+
 
 class SampleScores(MaskCounts):
     """Sums over samples of a score, and of whether it was there: per class, or averaged over classes."""
 
+    rows: ClassVar = {"score": torch.float64, "there": torch.int64}
+
     def __init__(self, masks: Masks, average: str | None, known: bool = True) -> None:
         self.average = average
-        super().__init__(masks, (average,), known)
+        what = {"iou": UNION, "weighted": SUPPORT}.get(str(average), EITHER)
+        super().__init__(masks, what, (average,), known)
 
-    def slots_of(self, classes: int) -> dict[str, Slot]:
-        shape = (classes,) if self.average in ("iou", "none", None) else ()
-        return {"score": Slot(shape, torch.float64), "there": Slot(shape)}
+    def shape_of(self, classes: int) -> tuple[int, ...]:
+        return (classes,) if self.average in ("iou", "none", None) else ()
 
     def size_in(self, saved: State) -> int:
         counted = saved["score"].numel()
         return 0 if counted == 1 else counted + (not self.masks.background)
 
-    def add(self, both: Tensor, either: Tensor, in_target: Tensor) -> None:
-        state = self.state
-        if self.average == "iou":
-            score, there = both / (either - both), either
-        else:
-            score, there = half_dice(both, either, in_target, self.average)
-        state["score"].add_(score.nansum(0, dtype=state["score"].dtype), alpha=1 + (self.average != "iou"))
-        state["there"].add_(there.count_nonzero(0))
+    def add(self, pixels: Tensor) -> None:
+        table = self.state["table"]
+        table.add_(scores(pixels, self.average).nansum(0, dtype=table.dtype))
 
 
 class Pixels(MaskCounts):
-    """Per class the pixels in both masks, in the prediction and the target, and in the target."""
+    """Per class the pixels in both masks, in the target, and in the prediction and the target."""
+
+    rows: ClassVar = {"both": torch.int64, "support": torch.int64, "either": torch.int64}
 
     def __init__(self, masks: Masks) -> None:
-        super().__init__(masks, ())
+        super().__init__(masks._replace(whole=True), SUPPORT, ())
 
-    def slots_of(self, classes: int) -> dict[str, Slot]:
-        return {name: Slot((classes,)) for name in ("both", "either", "support")}
+    def size_in(self, saved: State) -> int:
+        return self.masks.classes
 
-    def add(self, both: Tensor, either: Tensor, in_target: Tensor) -> None:
-        state = self.state
-        state["both"].add_(both.sum(0))
-        state["either"].add_(either.sum(0))
-        state["support"].add_(in_target.sum(0))
+    def add(self, pixels: Tensor) -> None:
+        self.state["table"].add_(pixels[0])
 
 
-def dice(both: Tensor, either: Tensor, support: Tensor, average: str | None) -> Tensor:
-    """Dice's coefficient over the last dimension, the classes; NaN where there is nothing."""
-    return 2 * half_dice(both, either, support, average)[0]
+def scores(pixels: Tensor, average: str | None) -> Tensor:
+    """``[N, 2]``, or ``[N, 2, C]`` where `average` leaves classes apart: a score, and 1; both are NaN where
+    there is nothing.
 
-
-def half_dice(both: Tensor, either: Tensor, support: Tensor, average: str | None) -> tuple[Tensor, Tensor]:
-    """Half of it, and numbers that are 0 where it is NaN."""
-    if average == "micro":
-        whole = either.sum(-1)
-        return both.sum(-1) / whole, whole
-    score = both / either  # NaN where it is 0 of 0
-    if average == "macro":
-        there = either.count_nonzero(-1)
-        return score.nansum(-1) / there, there
+    `pixels` are those of `SUPPORT` for ``"weighted"``; else any two numbers whose quotient is the score.
+    """
     if average == "weighted":
-        there = either.sum(-1)
+        both, support, either = pixels.unbind(1)
         weights = support / support.sum(-1, keepdim=True)
-        return (score * weights).nansum(-1).masked_fill(there == 0, torch.nan), there
-    return score, either
+        mean = (2 * both / either * weights).nansum(-1)
+        absent = (either.sum(-1) == 0).unsqueeze(1)
+        return torch.stack((mean, torch.ones_like(mean)), 1).masked_fill(absent, torch.nan)
+    if average == "micro":
+        pixels = pixels.sum(-1)
+    found = pixels / pixels[:, 1:]
+    if average == "macro":
+        total = found.nansum(-1)
+        return total / total[:, 1:]
+    return found
+
+
+def dice(pixels: Tensor, average: str | None) -> Tensor:
+    """Dice's coefficient from pixels of `SUPPORT`; NaN where there is nothing."""
+    if average == "weighted":
+        return scores(pixels, average)[:, 0]
+    return 2 * scores(pixels[:, ::2], average)[:, 0]
 
 
 class MaskMetric(Metric, abstract=True):
@@ -291,15 +381,13 @@ class MaskMetric(Metric, abstract=True):
         """What the function of the metric gives for one batch, by :meth:`each`."""
         (part,) = self._parts
         assert isinstance(part, MaskCounts)
-        if part.size is None:
-            part.show(channels_of(preds, target))
-        *found, strange = overlaps(Batch((preds, target), preds.device), part.masks)
-        if strange is not None:
-            part.state["strange"].add_(strange)
+        found = part.overlaps_of(Batch((preds, target), preds.device))
+        if found.strange is not None:
+            part.state["strange"].add_(found.strange)
             check_after([(part, part.names)])
-        return self.each(*found)
+        return self.each(found.pixels)
 
-    def each(self, both: Tensor, either: Tensor, in_target: Tensor) -> Tensor:
+    def each(self, pixels: Tensor) -> Tensor:
         """The values of samples from their pixels, as :func:`overlaps` gives them."""
         raise NotImplementedError
 
@@ -369,16 +457,15 @@ class MeanIoU(MaskMetric):
         return self.scores.size
 
     def value(self) -> Tensor:
-        score, there = self.scores.state["score"], self.scores.state["there"]
-        if self.per_class:
-            return divide(score, there, -1.0).to(self.dtype)
-        return torch.div(score.sum(), there.sum()).to(self.dtype)
+        table = self.scores.state["table"]
+        score, there = table if self.per_class else table.sum(-1)
+        return (share(score, there, -1.0) if self.per_class else score / there).to(self.dtype)
 
-    def each(self, both: Tensor, either: Tensor, in_target: Tensor) -> Tensor:
+    def each(self, pixels: Tensor) -> Tensor:
         """Intersection over union per sample, ``[N]``, or per sample and class, -1 where it is not there."""
-        union = either - both
-        scores = divide(both, union, -1.0 if self.per_class else 0.0)
-        return scores if self.per_class else scores.sum(-1) / (union > 0).sum(-1)
+        if self.per_class:
+            return share(pixels[:, 0], pixels[:, 1], -1.0)
+        return scores(pixels, "macro")[:, 0]
 
 
 class DiceScore(MaskMetric):
@@ -419,13 +506,13 @@ class DiceScore(MaskMetric):
         self.use("counts", Pixels(masks) if everything else SampleScores(masks, average))
 
     def value(self) -> Tensor:
-        state = self.counts.state
+        table = self.counts.state["table"]
         if self.aggregation_level == "global":
-            return dice(state["both"], state["either"], state["support"], self.average).to(self.dtype)
-        return torch.div(state["score"], state["there"]).to(self.dtype)
+            return dice(table.unsqueeze(0), self.average)[0].to(self.dtype)
+        return torch.div(table[0], table[1]).to(self.dtype)
 
-    def each(self, both: Tensor, either: Tensor, in_target: Tensor) -> Tensor:
+    def each(self, pixels: Tensor) -> Tensor:
         """Dice's coefficient per sample, or of all pixels as one sample where the level is ``"global"``."""
         if self.aggregation_level == "global":
-            both, either, in_target = (one.sum(0, keepdim=True) for one in (both, either, in_target))
-        return dice(both, either, in_target, self.average)
+            return dice(pixels, self.average)
+        return scores(pixels, self.average)[:, 0]
