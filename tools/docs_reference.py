@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -63,7 +64,15 @@ def _commands() -> str:
         if command is not None and not command.hidden:
             context = click.Context(command, parent=group, info_name=name)
             parts += [f"## gapless {name}", _fenced(command.get_help(context))]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, "## Formats", _formats()]) + "\n"
+
+
+def _formats() -> str:
+    from gapless import render
+
+    modules = {name: importlib.import_module(f"{render.__name__}.{name}") for name in render.formats()}
+    rows = [f"| `-f {name}` | {_cell(_first(module))} |" for name, module in modules.items()]
+    return "\n".join(["| every command with `-f` | |", "|---|---|", *rows])
 
 
 def _metrics() -> dict[str, str]:

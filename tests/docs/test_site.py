@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from docs.pages import PROJECT, tool
 
+from gapless.render import formats
 from gapless.rules import all_rules
 
 site = tool("docs_site")
@@ -57,6 +58,7 @@ def test_every_metric_operation_and_command_is_listed() -> None:
     assert all(f"## {name}\n" in pages["reference/ops.md"] for name in ops.__all__)
     names = cli.list_commands(None)  # type: ignore[arg-type]  # it asks for no context
     assert all(f"## gapless {name}\n" in pages["reference/commands.md"] for name in names)
+    assert all(f"\n| `-f {name}` | " in pages["reference/commands.md"] for name in formats())
 
 
 def test_every_kind_of_document_is_told_of() -> None:

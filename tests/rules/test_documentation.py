@@ -1,4 +1,8 @@
-"""The rules' own examples run on the emulated device: the example waits, and what to use instead does not."""
+"""The rules' own examples run on the emulated device: the example waits, and what to use instead does not.
+
+Examples stand on `cases/prelude.py`. A rule's case file says in lines ``# example: import torchmetrics`` what
+else they need, and ``# example is not run: …`` why they cannot run here.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +18,17 @@ from gapless.model import Rule, WaitRule
 from gapless.rules import of_kind
 
 PRELUDE = (Path(__file__).parent / "cases" / "prelude.py").read_text()
-EXTRA = {
-    "GAP120": "dataset = torch.utils.data.TensorDataset(torch.zeros(8, 40_000), torch.zeros(8))\n",
-    "GAP133": "group()\n",
-    "GAP153": "group()\n",
-    "GAP145": "from transformers import Trainer, TrainingArguments\nmodel, dataset = classifier()\n",
-    "GAP146": "language_model, tokens = causal_model()\n",
-    "GAP141": "import gapless\nimport torchmetrics\n",
-    "GAP156": "import gapless\nimport torchmetrics\n",
-    "GAP157": "import gapless\nimport torchmetrics\n",
-    "GAP158": "import torchmetrics\n",
-    "GAP159": "import torchmetrics\n",
+CASES = {
+    path.name[:6].upper(): path.read_text() for path in (Path(__file__).parent / "cases").glob("gap*.py")
 }
-NOT_RUN = {
-    "GAP154": "a class of the user's own, which Lightning's Trainer would have to run",
-    "GAP155": "a writer of TensorBoard, which the tests do without",
-}
-RULES = [rule for rule in of_kind(WaitRule) if rule.code not in NOT_RUN]
+RULES = [rule for rule in of_kind(WaitRule) if "# example is not run: " not in CASES.get(rule.code, "")]
 
 
 def waits(rule: Rule, title: str, folder: Path) -> int:
     """Waits of `rule` in the code of one section."""
     (code,) = re.findall(r"```python\n(.*?)```", rule.sections()[title], flags=re.DOTALL)
-    before = PRELUDE + EXTRA.get(rule.code, "")
+    extra = re.findall(r"^# example: (.*\n)", CASES.get(rule.code, ""), flags=re.MULTILINE)
+    before = PRELUDE + "".join(extra)
     path = folder / "example.py"
     path.write_text(before + code)
     with contextlib.redirect_stdout(io.StringIO()):

@@ -127,7 +127,7 @@ def test_the_catch_all_comes_last() -> None:
 
 
 def test_rules_by_kind() -> None:
-    assert {one.code for one in of_kind(RanksRule)} == {"GAP602"}
+    assert "GAP602" in {one.code for one in of_kind(RanksRule)}
     assert {"GAP301", "GAP303"} <= {one.code for one in of_kind(LoaderRule)}
     both = {one.code for one in of_kind(MemoryRule)} & {one.code for one in of_kind(ProfileRule)}
     assert {"GAP401", "GAP405"} <= both

@@ -1,3 +1,4 @@
+# example: dataset = torch.utils.data.TensorDataset(torch.zeros(8, 40_000), torch.zeros(8))
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -1,3 +1,4 @@
+# example: group()
 import torch
 import torch.distributed as dist
 

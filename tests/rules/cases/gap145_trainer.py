@@ -1,4 +1,6 @@
 # needs: transformers
+# example: from transformers import Trainer, TrainingArguments
+# example: model, dataset = classifier()
 import tempfile
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments

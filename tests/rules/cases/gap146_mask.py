@@ -1,4 +1,5 @@
 # needs: transformers
+# example: language_model, tokens = causal_model()
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 

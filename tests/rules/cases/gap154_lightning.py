@@ -1,4 +1,5 @@
 # needs: lightning
+# example is not run: a class of the user's own, which Lightning's Trainer would have to run
 import warnings
 
 import torch

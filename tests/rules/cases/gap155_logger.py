@@ -1,4 +1,5 @@
 # needs: tqdm
+# example is not run: a writer of TensorBoard, which the tests do without
 import io
 
 import torch

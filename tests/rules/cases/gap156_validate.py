@@ -1,4 +1,6 @@
 # needs: torchmetrics
+# example: import gapless
+# example: import torchmetrics
 import torch
 from torchmetrics.classification import BinaryAccuracy, MulticlassAccuracy
 

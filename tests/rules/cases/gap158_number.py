@@ -1,4 +1,5 @@
 # needs: torchmetrics
+# example: import torchmetrics
 import torch
 import torchmetrics
 

@@ -1,4 +1,5 @@
 # needs: torchmetrics
+# example: import torchmetrics
 import torch
 from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy
 from torchmetrics.regression import MeanSquaredError
