@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import textwrap
+from collections.abc import Callable
 
 import pytest
 
@@ -23,10 +24,20 @@ class Stopped(Exception):
 class Run:
     """Runs `script`, in which ``step()`` ends a step of `each` seconds, until it is enough."""
 
-    def __init__(self, script: str, each: float = 0.1, longer: float = LONGER) -> None:
+    def __init__(
+        self,
+        script: str,
+        each: float = 0.1,
+        longer: float = LONGER,
+        batches: Callable[..., float] = lambda at: 0.0,
+    ) -> None:
         self.text = textwrap.dedent(script).strip("\n") + "\n"
         self.enough = Enough(
-            STEPS, lambda at: variables(at.file, at.first, at.last), longer, read=lambda file: self.text
+            STEPS,
+            lambda at: variables(at.file, at.first, at.last),
+            longer,
+            read=lambda file: self.text,
+            batches=batches,
         )
         self.count, self.each, self.calls = 0, each, []
         names = {"step": self.step, "__name__": "__main__"}
@@ -186,3 +197,33 @@ def test_two_loops_one_after_the_other():
     """)
     assert run.calls == [("save_checkpoint", 25)]
     assert list(itertools.islice(run.phases(), 1)) == [("checkpoint", 20, 1)]
+
+
+@pytest.mark.parametrize(
+    ("loop", "batches"),
+    [("for i, batch in enumerate(loader)", 0.0), ("for batch in loader", 4.0)],
+    ids=["its own variable counts", "its batches are counted"],
+)
+def test_an_epoch_has_fewer_steps_where_gradients_are_accumulated(loop, batches):
+    script = f"""
+        loader, seen = [object() for _ in range(96)], 0
+        for epoch in range(9):
+            {loop}:
+                seen += 1
+                if seen % 4 == 0:
+                    step()
+            evaluate()
+    """
+    run = Run(script, batches=lambda at: batches)
+    assert (run.calls, run.phases()) == ([("evaluate", 24)], {("evaluation", 24, 1)})
+
+
+def test_several_steps_may_be_made_of_one_batch():
+    run = Run("""
+        for epoch in range(9):
+            for i in range(10):
+                step()
+                step()
+            evaluate()
+    """)
+    assert (run.calls, run.phases()) == ([("evaluate", 20)], {("evaluation", 20, 1)})

@@ -34,6 +34,11 @@ CASES = {
     "five to one": (([D] * 5 + [G]) * 2, (5, 11), "the 2nd Adam.step (with 5 of the 1st Adam.step to each)"),
     "of two kinds": (["SGD.step#0", "Adam.step#1"] * 2, (1, 3), "Adam.step (with 1 of SGD.step to each)"),
     "one after the other": ([D] * 3 + [G] * 2, (0, 1, 2, 3, 4), "the 1st Adam.step or the 2nd Adam.step"),
+    "many in turn": (
+        [f"Adam.step#{n}" for n in range(10)] * 2,
+        (9, 19),
+        "the 10th Adam.step (with 9 of 9 other optimizers to each)",
+    ),
     "a rare one": (([D] * 40 + [G]) * 2, (*range(40), *range(41, 81)), None),
     "profiler": ([D, "p"] * 3, (1, 3, 5), "profiler.step()"),
     "profiler for a part only": ([D, "p"] * 2 + [D] * 20, (0, 2, *range(4, 24)), "Adam.step"),

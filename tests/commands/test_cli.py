@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 
+from gapless.capture.target import Target
 from gapless.commands import main
+from gapless.commands._progress import Progress
+from gapless.commands.check import OPTIONS
 from gapless.model import Event, Mark, Session, Site, SourceLine
 from gapless.model.session import save
 from gapless.rules import all_rules
@@ -71,6 +75,64 @@ def test_a_missing_script(name, message, write, tmp_path, monkeypatch, capsys):
     write("lib/helper.py", "")
     monkeypatch.chdir(tmp_path)
     assert run(capsys, "check", name) == (2, "", message)
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        ("python train.py --lr 1", "(without it: gapless check train.py --lr 1)"),
+        ("python3.12 -m lib.helper", "(without it: gapless check -m lib.helper)"),
+        (
+            "torchrun --nproc-per-node 2 train.py --lr 1",
+            "torchrun --nproc-per-node 2 -m gapless check train.py --lr 1)",
+        ),
+        ("accelerate launch train.py", "accelerate launch -m gapless check train.py)"),
+        ("deepspeed train.py", "deepspeed --module gapless check train.py)"),
+        ("torchrun", "torchrun -m gapless check)"),
+    ],
+)
+def test_what_starts_scripts_is_no_script(words, instead, write, tmp_path, monkeypatch, capsys):
+    write("train.py", "")
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, "check", *words.split())
+    assert (status, out) == (2, "")
+    assert err.startswith(f"gapless: no such file: {words.split()[0]} (")
+    assert err.rstrip().endswith(instead)
+
+
+def test_a_notebook_is_no_script(write, capsys):
+    status, _, err = run(capsys, "check", str(write("train.ipynb", "{}")))
+    assert status == 2
+    assert "train.ipynb is a notebook: run its cells under `%load_ext gapless`" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        ("", ["--gpu=h100", "--dry", "--lr", "1"], ["--gpu", "--dry"]),
+        ("import sys\nassert sys.argv[1]\n", ["--memory"], ["--memory"]),
+        ("ask('--gpu')\n", ["--gpu", "1"], []),
+        ("ask(world_size=int)\n", ["--world-size", "2"], []),
+        ("", ["--lr", "1", "gpu", "-f"], []),
+    ],
+)
+def test_options_of_gapless_behind_the_script_are_told(text, words, told, write):
+    assert Target(str(write("train.py", text)), tuple(words)).passed_on(OPTIONS) == told
+
+
+def test_what_a_module_is_given_is_its_own():
+    assert Target("train", ("--gpu", "h100"), module=True).passed_on(OPTIONS) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"), [(["--gpu"], "--gpu is"), (["--gpu", "--dry"], "--gpu, --dry are")]
+)
+def test_they_are_told_before_the_script_runs(words, verb):
+    said = io.StringIO()
+    Progress(said, 12).passed_on(words, "train.py")
+    assert said.getvalue() == (
+        f"gapless: {verb} passed to train.py: options of Gapless come before the script\n"
+    )
 
 
 def test_rules_are_listed_and_explained(capsys):

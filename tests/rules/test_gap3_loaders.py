@@ -123,6 +123,12 @@ class TestEpochs:
         assert "starts a worker in 40 ms in place of 1.51 s" in hit.remedy
         assert hit.idle == 18 * MS  # per step
 
+    def test_the_beginning_is_shared_among_steps_of_several_batches(self):
+        (one,), two = hits("GAP305", begun()), msgspec.structs.replace(begun(), per_step=2.0)
+        (hit,) = hits("GAP305", two)
+        assert hit.evidence[1].replace("50 steps", "100 steps") == one.evidence[1]
+        assert (hit.every, hit.idle) == (50, 2 * one.idle)
+
     def test_kept_workers_leave_what_a_stream_does_anew(self):
         kept = Setting(workers=4, prefetch=2, persistent=True)
         (hit,) = hits("GAP305", begun(Begin(again=200 * MS, opened=90 * MS), setting=kept))

@@ -111,6 +111,15 @@ NAMED: list[tuple[str, Site]] = [
         "GAP126",
         site("torch.save(s, f)", lib("torch/serialization.py", "_save"), **{**H2D, "mechanism": "d2h"}),
     ),
+    (
+        "GAP126",
+        site(
+            "torch.save({'s': scaler.state_dict()}, f)",
+            lib("torch/amp/grad_scaler.py", "GradScaler._get_growth_tracker"),
+            lib("torch/amp/grad_scaler.py", "GradScaler.state_dict"),
+            **ITEM,
+        ),
+    ),
     ("GAP128", site("F.ctc_loss(a, b, c, d)", operator="aten::_ctc_loss", mechanism="h2d")),
     ("GAP127", site("net.to(device)", lib("torch/nn/modules/module.py", "Module.to"), **H2D)),
     ("GAP127", site("net.to(device)", **{**H2D, "detail": "module"})),
@@ -640,3 +649,36 @@ def test_a_model_makes_its_tensors_on_the_gpu() -> None:
     found = Site(stack=(user("iden = iden.cuda()", "STN.forward"), user("main()", "<module>")), **H2D)
     assert "buffer of the module" in match(found).remedy(found)
     assert "buffer of the module" not in advice("iden = iden.cuda()", **H2D)
+
+
+def hooked(*ran: SourceLine) -> Site:
+    """A read in backward below `ran`; the node was made by ``library.train(x)``."""
+    engine = lib("torch/autograd/graph.py", "_engine_run_backward")
+    below = lib("somelib/infer.py", "train", "total = logs.sum()")
+    return Site(
+        stack=(*ran, engine, lib("torch/_tensor.py", "Tensor.backward"), below, user("library.train(x)")),
+        node="SumBackward0",
+        forward=(below, user("library.train(x)")),
+        **BOOL,  # type: ignore[arg-type]
+    )
+
+
+def test_in_backward_a_librarys_hook_is_what_reads() -> None:
+    hook = lib("somelib/util.py", "warn_if_nan", "if torch_isnan(value):")
+    found = hooked(THIN, hook)
+    assert found.line is not None
+    assert (found.line.code, found.deciding_frame) == ("library.train(x)", hook)
+    assert "somelib reads a value at somelib/util.py:12 (warn_if_nan)" in match(found).remedy(found)
+
+
+def test_in_backward_a_line_that_only_passes_on_leaves_it_to_the_forward_call() -> None:
+    for found in (hooked(), hooked(THIN)):
+        assert found.deciding_frame is not None
+        assert found.deciding_frame.function == "train"
+
+
+def test_a_library_that_asks_for_the_scale_is_not_the_users_to_move() -> None:
+    asked = (lib("torch/amp/grad_scaler.py", "GradScaler.get_scale"),)
+    assert "read the scale only where it is logged" in advice("log(scaler.get_scale())", *asked, **ITEM)
+    told = advice("learn.fit()", *asked, lib("somelib/fp16.py", "after_step"), **ITEM)
+    assert told.startswith("somelib reads the scale at somelib/fp16.py:12 (after_step): autocast to bfloat16")

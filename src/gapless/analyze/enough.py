@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gapless.analyze.loop import Loop, ReadSource, node_of, read_source, training_loops
-from gapless.analyze.period import Recurring, Unknown, Variables, length, recurring, value
+from gapless.analyze.period import Recurring, Unknown, Variables, length, recurring, stride, value
 from gapless.analyze.phases import telling
 from gapless.model import Mark, Recurrence
 
@@ -29,6 +29,8 @@ class _Watch:
     of: Recurring
     times: int = 0
     every: int = 0
+    passes: int = 0
+    """How often the training loop goes around from one to the next; 0 where unknown."""
     due: int = -1
     held: bool = False
     """Whether its test held at the mark before."""
@@ -49,11 +51,15 @@ class Enough:
     look: Look
     longer: float = LONGER
     read: ReadSource = read_source
+    batches: Callable[[Loop], float] = lambda loop: 0.0
+    """How many batches each step has of a DataLoader that `Loop` goes through; 0 where nobody knows."""
     _marks: list[Mark] = field(default_factory=list)
     _loops: tuple[Loop, ...] = ()
     _watched: tuple[_Watch, ...] = ()
     _passes: dict[int, object] = field(default_factory=dict)
     _since: dict[int, int] = field(default_factory=dict)
+    _counter: tuple[int, int, int] | None = None
+    _turns: float = 0.0
     _times: list[tuple[float, int]] = field(default_factory=list)
     _reached: float = -1.0
 
@@ -98,6 +104,7 @@ class Enough:
         self._loops = found
         self._watched = tuple(_Watch(one) for one in recurring(self._loops, self.read))
         self._passes, self._since = {}, {}
+        self._counter, self._turns = None, 0.0
 
     # -- what the run comes to --------------------------------------------------------------------
 
@@ -105,6 +112,7 @@ class Enough:
         """Take note of how far the loops are at the mark that was just seen."""
         seen = [self.look(loop) for loop in self._loops]
         around = self._went_around(seen, count)
+        self._count_turns(count, seen[0])
         for one in self._watched:
             names = seen[one.of.level]
             if names is None:
@@ -139,6 +147,24 @@ class Enough:
                 self._since[level] = count
         return around
 
+    def _count_turns(self, count: int, names: Variables | None) -> None:
+        """How often the training loop goes around for a step: several times where gradients are accumulated.
+
+        Its own variable tells it where that counts, else the batches it is given. `_counter` is that variable
+        at the mark before, and at an earlier one, which was the first in its turn, with the steps until then.
+        """
+        node, now = node_of(self._loops[0], self.read) if self._loops else None, self._passes.get(0)
+        each = stride(node.iter, names or {}) if isinstance(node, ast.For) else 0
+        if not each or not isinstance(now, int):
+            self._turns = self.batches(self._loops[0]) if self._loops else 0.0
+            return
+        last, first, since = self._counter or (now, 0, 0)
+        if now > last:
+            if since:
+                self._turns = (now - first) / each / (count - since)
+            first, since = (first, since) if since else (now, count)
+        self._counter = (now, 0, 0) if now < last else (now, first, since)
+
     def _test(self, one: _Watch, names: Variables) -> bool:
         """Whether the test of `one` holds now; how often it does, and when next, is noted."""
         modulo = one.of.modulo
@@ -164,11 +190,12 @@ class Enough:
 
     def _towards_pass(self, one: _Watch, seen: list[Variables | None], count: int) -> None:
         """When the loop of `one` begins its next pass, where the loops within say how long they are."""
-        steps = 1
-        for loop, names in zip(self._loops[: one.of.level], seen, strict=False):
-            node = node_of(loop, self.read) if one.every == 0 else None
-            steps *= length(node.iter, names) if isinstance(node, ast.For) and names is not None else 0
-        one.every = one.every or steps
+        if not one.passes:
+            one.passes = 1
+            for loop, names in zip(self._loops[: one.of.level], seen, strict=False):
+                node = node_of(loop, self.read) if names is not None else None
+                one.passes *= length(node.iter, names or {}) if isinstance(node, ast.For) else 0
+        one.every = max(round(one.passes / (self._turns or 1.0)), min(one.passes, 1))
         one.worth = self._passes.get(one.of.level) is not None or isinstance(
             self._passes.get(one.of.level - 1), int
         )

@@ -236,6 +236,25 @@ def length(node: ast.expr, names: Variables) -> int:
     return 0
 
 
+def stride(node: ast.expr, names: Variables) -> int:
+    """What the variable of a loop over `node` grows by in each pass; 0 where it does not count them.
+
+    >>> stride(ast.parse("range(0, 32, 8)", mode="eval").body, {})
+    8
+    """
+    match node:
+        case ast.Call(func=ast.Name(id="range"), args=[_, _, each]):
+            try:
+                return max(int(_number(each, names)), 0)
+            except Unknown:
+                return 0
+        case ast.Call(func=ast.Name(id="range" | "enumerate")):
+            return 1
+        case ast.Call(func=ast.Name(id="tqdm"), args=[first, *_]):
+            return stride(first, names)
+    return 0
+
+
 def _size(held: object) -> int:
     kind = type(held)
     plain = kind in (list, tuple, range, dict) or (

@@ -14,6 +14,9 @@ WARM_UP = 2
 _RAREST = 10
 """An optimizer that steps more than this many times less often than another does not define the iteration."""
 
+_NAMED = 3
+"""Up to so many other optimizers are named that step with the one that ends a step."""
+
 _ADVANCING = ("optimizer", "profiler", "user", "gradients")
 _IN_TURN = ("optimizer", "gradients")
 """Kinds of marks of which several may make one step together."""
@@ -172,8 +175,11 @@ def _source(tally: StepTally) -> str:
     if not others:
         return source
     steps = sum(tally.steppers[name].count for name in names)
-    turns = [f"{max(1, round(tally.steppers[name].count / steps))} of {label[name]}" for name in others]
-    return f"{source} (with {' and '.join(turns)} to each)"
+    turns = {name: max(1, round(tally.steppers[name].count / steps)) for name in others}
+    if len(others) > _NAMED:
+        return f"{source} (with {sum(turns.values())} of {len(others)} other optimizers to each)"
+    told = " and ".join(f"{turn} of {label[name]}" for name, turn in turns.items())
+    return f"{source} (with {told} to each)"
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:

@@ -7,8 +7,11 @@ import importlib.util
 import io
 import os
 import pkgutil
+import re
+import shlex
 import sys
 import zipfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -47,16 +50,41 @@ class Target:
         Raises:
             UsageError: there is no such script.
         """
-        if self.module or os.path.isfile(self.name):
+        if self.module:
+            return
+        if os.path.isfile(self.name):
+            if self.name.endswith(".ipynb"):
+                raise UsageError(f"{self.name} is a notebook: {_NOTEBOOK}")
             return
         if os.path.isdir(self.name):
             if os.path.isfile(os.path.join(self.name, "__main__.py")):
                 return
             raise UsageError(f"{self.name} is a folder without a __main__.py: name the script to run")
-        raise UsageError(f"no such file: {self.name}{_advice(self.name)}")
+        raise UsageError(f"no such file: {self.name}{_advice(self.name, self.arguments)}")
+
+    def passed_on(self, options: Collection[str]) -> list[str]:
+        """Those arguments that are among `options`, Gapless's own, and that the script's text never names."""
+        meant = [word.split("=")[0] for word in self.arguments]
+        meant = [word for word in meant if word.startswith("--") and word in options]
+        if self.module or not meant:
+            return []
+        named = set(_WORD.findall(Path(self.name).read_text(encoding="utf-8", errors="replace")))
+        return [word for word in meant if not named & {word[2:], word[2:].replace("-", "_")}]
 
 
-def _advice(name: str) -> str:
+_WORD = re.compile(r"\w[\w-]*")
+_NOTEBOOK = (
+    "run its cells under `%load_ext gapless` and `%%gapless`, or make a script of it "
+    "(`jupyter nbconvert --to script`)"
+)
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+
+
+def _advice(name: str, arguments: tuple[str, ...]) -> str:
+    if re.fullmatch(r"python[\d.]*(\.exe)?", os.path.basename(name)):
+        return f" (without it: {shlex.join(('gapless', 'check', *arguments))})"
+    if name in _LAUNCHERS:
+        return f" (it starts Gapless, not the other way round: {_launched(name, arguments)})"
     folder, file = os.path.split(name)
     try:
         names = [entry for entry in os.listdir(folder or ".") if entry.endswith(".py")]
@@ -68,6 +96,13 @@ def _advice(name: str) -> str:
     if os.path.isfile(f"{name.replace('.', os.sep)}.py"):
         return f" (a module is run with -m {name})"
     return ""
+
+
+def _launched(name: str, arguments: tuple[str, ...]) -> str:
+    """The command line of a launcher with Gapless between it and the script."""
+    at = next((n for n, word in enumerate(arguments) if word.endswith(".py") or word == "-m"), len(arguments))
+    module = "--module" if name == "deepspeed" else "-m"
+    return shlex.join((name, *arguments[:at], module, "gapless", "check", *arguments[at:]))
 
 
 def prepare(target: Target) -> tuple[ModuleType, CodeType]:

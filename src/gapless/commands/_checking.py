@@ -69,7 +69,12 @@ class Watch(Watcher):
             color=not wishes.shown.no_color,
         )
         self.tally = StepTally()
-        self._until = Enough(steps + WARM_UP, lambda at: variables(at.file, at.first, at.last), wishes.longer)
+        self._until = Enough(
+            steps + WARM_UP,
+            lambda at: variables(at.file, at.first, at.last),
+            wishes.longer,
+            batches=lambda at: self.loaders.per_step(at) if self.loaders is not None else 0.0,
+        )
         self.speaks = _ranks.rank() == 0
         self.loaders: Loaders | None = None
         self._wishes = wishes

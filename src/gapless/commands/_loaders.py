@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from gapless.analyze.loop import Loop
 from gapless.commands import _ranks
 from gapless.model import Report, Session
 from gapless.model.loader_use import LoaderUse
@@ -33,6 +34,12 @@ class Loaders:
         self.status = 0
         self.step = self._uses.stepped
         self._uses.start()
+
+    def per_step(self, loop: Loop) -> float:
+        """How many batches of a loader each step has in `loop`; 0 where it goes through none."""
+        asked = [(use.per_step(self._uses.steps), use.asked) for use in self._uses.uses]
+        here = (loop.file, loop.first)
+        return max((each for each, at in asked if at is not None and (at.file, at.line) == here), default=0.0)
 
     def examined(self, session: Session, found: Report, steps: int) -> tuple[Session, Report]:
         """`session` and its report with what the loaders do; as they were where none was gone through.

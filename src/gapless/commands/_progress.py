@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TextIO
 
@@ -45,6 +45,12 @@ class Progress:
         until = "to its end" if steady is None else f"until {count(steady, 'steady step')}"
         alone = f" as rank {rank[0]} of {rank[1]}" if rank is not None else ""
         self._say(f"running {name} on an emulated {device.removeprefix('NVIDIA ')}{alone} {until}")
+
+    def passed_on(self, words: Sequence[str], name: str) -> None:
+        """The script called `name` is given `words`, which look like options of Gapless."""
+        if words:
+            was = f"{words[0]} is" if len(words) == 1 else f"{', '.join(words)} are"
+            self._say(f"{was} passed to {name}: options of Gapless come before the script")
 
     def step(self, seen: int) -> None:
         """`seen` steps have ended."""

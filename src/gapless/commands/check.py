@@ -188,6 +188,9 @@ def command(
     return find(module, script, wishes, again) if fit.find else check(module, script, wishes, again)
 
 
+OPTIONS = frozenset(name for one in command.params for name in (*one.opts, *one.secondary_opts))
+
+
 def find(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Again) -> int:
     """Run the script with one value of its argument after the other, and return the exit status."""
     from gapless.commands._find import searched
@@ -212,6 +215,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Aga
     if wishes.calibrate is not None:
         _check_trace(wishes)
     watch = Watch(wishes)
+    watch.progress.passed_on(target.passed_on(OPTIONS), target.name)
     conclusion = Conclusion(wishes, watch, again)
     if wishes.shown.alone:
         _output.give_way()

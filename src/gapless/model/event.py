@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Literal
 
 import msgspec
@@ -58,7 +59,8 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def library_frames(self) -> Stack:
-        """Library frames below the user's line, innermost first."""
+        """Library frames below the user's line, innermost first; in backward those of a library's hook come
+        before those of the forward call."""
         return library_frames(self._telling_stack)
 
     @property
@@ -70,12 +72,8 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def _telling_stack(self) -> Stack:
         if not self.forward:
             return self.stack
-        for frame in self.stack:
-            if frame.function == "_engine_run_backward":
-                break
-            if frame.is_user:
-                return self.stack
-        return self.forward
+        ran = tuple(itertools.takewhile(lambda frame: frame.function != "_engine_run_backward", self.stack))
+        return self.stack if any(frame.is_user for frame in ran) else (*ran, *self.forward)
 
     @property
     def in_backward(self) -> bool:

@@ -63,6 +63,7 @@ class BlockingCheckpoint(WaitRule):
         if (
             below(site, "safetensors")
             or any(below(site, "torch", file=file) for file in _FILES)
+            or below(site, "torch", "GradScaler.state_dict")
             or _loads(site)
         ):
             return True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Site, WaitRule
-from gapless.rules._places import below, deciding_frame
+from gapless.model import Site, SourceLine, WaitRule
+from gapless.rules._places import below, deciding_frame, short_path
 
+_WITHOUT = "autocast to bfloat16, without a scaler"
 _FILES = ("torch/amp/grad_scaler.py", "torch/distributed/fsdp/sharded_grad_scaler.py")
 
 
@@ -66,11 +67,17 @@ class GradScalerRead(WaitRule):
             site.mechanism == "read"
             and frame is not None
             and frame.file.replace("\\", "/").endswith(_FILES)
-            and not frame.function.endswith("state_dict")
+            and not below(site, "torch", "GradScaler.state_dict")
         )
 
     def remedy(self, site: Site) -> str:
         if _asks_for_the_scale(site):
+            asks = _asking_library(site)
+            if asks is not None:
+                return (
+                    f"{asks.library} reads the scale at {short_path(asks)} ({asks.function}): autocast to "
+                    "bfloat16 needs no scaler at all"
+                )
             return (
                 "read the scale only where it is logged, every N steps (`get_scale()` copies it to the CPU)"
             )
@@ -89,11 +96,16 @@ class GradScalerRead(WaitRule):
 
     def known_change(self, site: Site) -> str:
         if _asks_for_the_scale(site):
-            return "call `get_scale()` every N steps"
+            return "call `get_scale()` every N steps" if _asking_library(site) is None else _WITHOUT
         name, _, form = site.detail.partition(", ")
         if not name:
             return ""
-        return f"give {name} `fused=True`" if form else "autocast to bfloat16, without a scaler"
+        return f"give {name} `fused=True`" if form else _WITHOUT
+
+
+def _asking_library(site: Site) -> SourceLine | None:
+    """The library's line that asks the scaler for its scale; None where the user's own line does."""
+    return next((one for one in site.library_frames if one.library not in ("torch", "python")), None)
 
 
 def _asks_for_the_scale(site: Site) -> bool:

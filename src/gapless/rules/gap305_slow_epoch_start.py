@@ -141,8 +141,9 @@ def _measured(use: LoaderUse, made: Diagnosis) -> _Stall | None:
             f"the stream begins anew in every pass ({duration(begin.again)}): let one pass go through "
             "several epochs, or fill a smaller buffer"
         )
+    per_step = use.per_step or 1.0  # what was predicted is for each batch
     each = made.around.batches if made.around is not None else 1.0
-    return _Stall(made.length / each, now.step, parts, remedies)
+    return _Stall(made.length / each / per_step, now.step * per_step, parts, remedies)
 
 
 def _seen(use: LoaderUse) -> _Stall | None:

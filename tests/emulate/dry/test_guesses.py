@@ -82,6 +82,11 @@ DECISIONS = {
     "an index is valid": (lambda x: (x.argmax(-1) < WIDTH).all(), True),
     "equal to a copy": (lambda x: torch.equal(x, x), True),
     "mean of a mask": (lambda x: (x > 0).float().mean() < 0.9, True),
+    **{
+        f"whether {name} failed": (lambda x, of=name: getattr(torch.linalg, of)(x.mT @ x).info.any(), False)
+        for name in ("cholesky_ex", "inv_ex", "ldl_factor_ex", "lu_factor_ex")
+    },
+    "whether solve_ex failed": (lambda x: torch.linalg.solve_ex(x.mT @ x, x.mT).info.any(), False),
 }
 
 

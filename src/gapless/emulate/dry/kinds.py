@@ -38,12 +38,13 @@ class Kind:
     draw or a copy is what it does. `grows`: it may make more than it is given. `lists`: it does the same to
     each tensor of lists. `pointwise`: numbers among its arguments change no sizes. `shaped_like`: it takes
     no more than sizes from tensors. What is made `afresh` may be as large as its first tensor (`alike`), or
-    as the argument at position `size` says (-1).
+    as the argument at position `size` says (-1). The result at position `status` says whether it could be
+    computed (-1: none does).
     """
 
     __slots__ = (
         "afresh", "alike", "base", "constant", "draws", "func", "grows", "heavy", "kernel", "lists", "makes",
-        "name", "names", "pointwise", "returned", "sets", "shaped_like", "size", "sized", "unset",
+        "name", "names", "pointwise", "returned", "sets", "shaped_like", "size", "sized", "status", "unset",
         "view", "whole_numbers", "written",
     )  # fmt: skip
 
@@ -59,6 +60,7 @@ class Kind:
         self.returned = tuple(
             next((n for n in self.written if names and names & aliases[n][0]), -1) for names in results
         )
+        self.status = next((n for n, one in enumerate(schema.returns) if one.name == "info"), -1)
         kept = torch.Tag.inplace_view in func.tags
         shared = any(one.alias_info is not None for one in schema.returns)
         self.kernel = _kernel(func)

@@ -350,7 +350,11 @@ class Values(Table):
         return made
 
     def _guessed(self, kind: Kind, args: Any, kwargs: dict[str, Any], made: Tensor, position: int) -> Guess:
-        """What the result `made` is like."""
+        """What the result `made` is like; a matrix of which nothing is known can be factorized."""
+        if position == kind.status:
+            found = Guess(0.0, 0.0, 0.0, 0.0)
+            found.maker = kind.base
+            return found
         if kind.base not in RULES:
             if kind.constant:
                 return constant(0.0)
