@@ -82,6 +82,7 @@ class TestLaunchBound:
                 site("aten::lerp_", 9, library("torch/optim/nadam.py", "NAdam.step")),
                 "torch.compile(optimizer.step)",
             ),
+            (site("Optimizer.step#NorMuon.step"), "an optimizer of your own"),
             (site("Optimizer.zero_grad#SGD.zero_grad"), "set_to_none=True"),
             (
                 site("aten::mul", 9, SourceLine("/tmp/torchinductor_me/a.py", 3, "call")),
@@ -102,6 +103,12 @@ class TestLaunchBound:
         model, optimizer = found("GAP501", profile(*slow))
         assert (model.idle, optimizer.idle) == (60 * MS, 42 * MS)
         assert "fused=True)` updates" in optimizer.remedy
+
+    def test_launches_without_an_operator_are_of_compiled_or_custom_kernels(self) -> None:
+        bare = [cost("launch", 30, site("cuLaunchKernel"), place=f"triton_poi_{n}", steps=6) for n in "ab"]
+        hit = only("GAP501", profile(*bare))
+        assert "most of it at kernels launched outside operators" in said(hit)
+        assert "compiled code launches here" in hit.remedy
 
     def test_a_scheduler_of_learning_rates_is_no_optimizer(self) -> None:
         where = site("aten::mul", 9, library("torch/optim/lr_scheduler.py", "LRScheduler.step"))
@@ -177,6 +184,8 @@ class TestHostBusy:
             (site("aten::conv2d", 9, library("torchvision/models/resnet.py", "forward")), "CPU tensors"),
             (site("", 9, call="gc.collect"), "gc.freeze()"),
             (site("MmBackward0"), "CPU tensors"),
+            (site("Torch-Compiled Region: 0/0"), "TORCH_LOGS=graph_breaks"),
+            (site(""), "is not in this profile"),
             (site("", 9, library("torch/_dynamo/convert_frame.py", "_compile")), "TORCH_LOGS=recompiles"),
         ],
     )
@@ -184,6 +193,15 @@ class TestHostBusy:
         hit = only("GAP503", profile(cost("host", 60, where, steps=6)))
         assert remedy in hit.remedy
         assert hit.change not in ("", rule("GAP503").change)
+
+    def test_an_operator_that_launches_has_no_tensors_on_the_cpu(self) -> None:
+        slow = {"launching": 50 * MS, "start": 250 * MS}
+        once = only("GAP503", profile(cost("host", 60, site("aten::conv2d"), steps=1, **slow)))
+        assert "for the first time" in once.remedy
+        always = only("GAP503", profile(cost("host", 60, site("aten::conv2d"), steps=6, **slow)))
+        assert "a core of its own" in always.remedy
+        mixed = cost("host", 25, site("aten::randn"), steps=6), cost("host", 25, site("Other"), steps=6)
+        assert "most of it at" in only("GAP503", profile(*mixed)).change
 
     def test_the_first_step_only(self) -> None:
         once = cost("host", 60, site("", 9), steps=1, start=50 * MS)

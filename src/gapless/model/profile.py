@@ -178,8 +178,9 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Idleness of the device that has one cause at one place, and the host's share in it.
 
-    `idle` nanoseconds of the device in `stretches` stretches of the steps. For calls: `calls` of them, in
-    which the host spent `blocked`, `working` of it while the device computed or copied. `place` tells in
+    `idle` nanoseconds of the device in `stretches` stretches of the steps, `launching` of it while the host
+    was busy in operators that launch work for the device themselves. For calls: `calls` of them, in which the
+    host spent `blocked`, `working` of it while the device computed or copied. `place` tells in
     words where it is (``aten::index in forward``), for profiles that know no lines. `steps` says in how many
     steps either happens. `start` and `end` are the longest stretch (or, where there is no idleness, the
     longest call): where to look in a viewer. Outside the steps nothing counts.
@@ -189,6 +190,7 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     site: Site
     place: str = ""
     idle: int = 0
+    launching: int = 0
     stretches: int = 0
     calls: int = 0
     blocked: int = 0

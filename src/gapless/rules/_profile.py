@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ NO_EMPTY_CACHE = (
     "leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself",
     "take `torch.cuda.empty_cache()` out of the loop",
 )
+_LAUNCH = re.compile(r"(?:cu|cuda|hip)(?:Module|Ext)?Launch\w*Kernel")
+_WITHOUT = "kernels launched outside operators (Triton, custom)"
 _LARGE_SEGMENT = 20 << 20
 """The segment that the caching allocator takes for requests of 1 to 10 MiB."""
 _OFTEN = 0.1
@@ -211,12 +214,28 @@ def called(profile: Profile, spot: Spot) -> str:
     return f"{number} {'call' if number == '1' else 'calls'} {a_step(profile)}{kinds}{keeps}"
 
 
+def mostly_in(spot: Spot, name: re.Pattern[str]) -> bool:
+    """Whether most of it is at operators or regions whose name begins or ends so."""
+    return 2 * sum(cost.idle for cost in spot.costs if name.search(cost.site.operator)) > spot.idle
+
+
+def unseen(spot: Spot) -> bool:
+    """Whether most of it lies between operators, where nothing was recorded."""
+    return 2 * sum(cost.idle for cost in spot.costs if not (cost.site.line or cost.site.operator)) > spot.idle
+
+
+def _operator(cost: Cost) -> str:
+    """The operator; of launches without one, what they launch."""
+    bare = cost.cause == "launch" and _LAUNCH.match(cost.site.operator)
+    return _WITHOUT if bare else cost.site.operator
+
+
 def mostly(spot: Spot) -> str:
     """``most of it at aten::linear, aten::mm``: what idles longest, where that says more than the place."""
     idle: dict[str, int] = {}
     for cost in spot.costs:
         line = cost.site.line if spot.site is None else None
-        place = f"{line.file.rpartition('/')[2]}:{line.line}" if line else cost.site.operator
+        place = f"{line.file.rpartition('/')[2]}:{line.line}" if line else _operator(cost)
         if place or not cost.place:
             idle[place] = idle.get(place, 0) + cost.idle
     if 2 * idle.pop("", 0) > spot.idle:

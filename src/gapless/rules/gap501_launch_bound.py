@@ -16,7 +16,13 @@ _FILE = re.compile(r"torch/optim/(?!lr_scheduler|swa_utils)(\w+)\.py")
 _OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
 """Those with `fused=True` on CUDA since torch 2.0 (SGD: 2.3), by the file they are in."""
 
-_COMPILED = ("torchinductor", "CompiledFunction")
+_FOREACH = {
+    "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+}  # fmt: skip
+"""Those of `torch.optim` that take `foreach`."""
+_COMPILED = re.compile(
+    r"torchinductor|CompiledFunction|CompiledFxGraph|Torch-Compiled|^triton_", re.MULTILINE
+)
 """Parts of names of what `torch.compile` has made."""
 _FEW = 10
 """Fewer launches than this in a trace say nothing of how it goes on."""
@@ -143,13 +149,20 @@ def _remedy(spot: Spot, kind: str | None) -> tuple[str, ...]:
             "same but for rounding",
             f"`torch.optim.{kind}(..., fused=True)`",
         )
+    if kind and kind not in _FOREACH:
+        return (
+            "an optimizer of your own launches for each parameter: use the `torch._foreach_…` functions, or "
+            "compile the update (`step = torch.compile(optimizer.step)`)",
+            "compile the update: `step = torch.compile(optimizer.step)`",
+        )
     if kind is not None:
         return (
             "leave `foreach` at its default (many parameters with one kernel, where the optimizer can), or "
             "compile the update: `step = torch.compile(optimizer.step)`",
             "leave the optimizer's `foreach` at its default",
         )
-    if any(name in spot.words for name in _COMPILED):
+    compiled = sum(cost.idle for cost in spot.costs if _COMPILED.search(Spot(None, (cost,)).words))
+    if 2 * compiled > spot.idle:
         return (
             'compiled code launches here: `torch.compile(model, mode="reduce-overhead")` makes one launch of '
             "all its kernels, where shapes stay the same",

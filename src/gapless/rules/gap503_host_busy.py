@@ -31,7 +31,21 @@ _DATA_FILES = (
     "torchvision/datasets/",
     "torchaudio/transforms/",
 )
-_OPERATOR = re.compile(r"^\w+::|Backward\d*$|^CompiledFunction|^Torch-Compiled")
+_FIRST_TIME = (
+    "operators that launch GPU work of their own keep the CPU so long when they run for the first time "
+    "(kernels are loaded or compiled, algorithms searched): record later steps "
+    "(`torch.profiler.schedule(wait=5, warmup=2, active=3)`), and see whether it comes back",
+    "record later steps: `schedule(wait=5, warmup=2)`",
+)
+_OWN_CORE = (
+    "operators that launch GPU work of their own keep the CPU so long in step after step where other "
+    "processes or threads use its cores (loader workers, other jobs): leave this one a core of its own; or "
+    "where sizes change and algorithms are searched again (`torch.backends.cudnn.benchmark`)",
+    "leave the training process a core of its own",
+)
+"""Remedy and change, as all that follow."""
+_OPERATOR = re.compile(r"^\w+::|Backward\d*$")
+_COMPILED = re.compile(r"^(?:CompiledFunction|Torch-Compiled|TorchDynamo|AOTDispatcher|Pregraph bytecode)")
 _SAVING = ("torch/serialization.py", "serialization.py: save", "save_checkpoint", "pickle.py: dump")
 
 
@@ -120,16 +134,26 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
             "makes collections short",
             "take `gc.collect()` out of the loop",
         )
-    if _of_operators(spot):
+    if told.mostly_in(spot, _COMPILED):
         return (
-            "an operator that keeps the CPU so long computes on CPU tensors, is compiled, or runs for the "
-            "first time: move its tensors to the GPU, and record later steps",
-            "move its tensors to the GPU, or record later steps",
+            "compiled code is entered here: its guards are checked and its inputs prepared before it "
+            "launches. Fewer, larger regions cost less (`TORCH_LOGS=graph_breaks` says where they end)",
+            "compile fewer, larger regions: `TORCH_LOGS=graph_breaks`",
         )
+    if told.mostly_in(spot, _OPERATOR):
+        if 2 * sum(cost.launching for cost in spot.costs) > spot.idle:
+            return _OWN_CORE if told.recurs(profile, spot) else _FIRST_TIME
+        return (
+            "an operator that keeps the CPU so long and launches nothing computes on CPU tensors: move them "
+            "to the GPU, or make them there (`device=`)",
+            "move its CPU tensors to the GPU",
+        )
+    if told.unseen(spot):
+        return (
+            "what runs there is not in this profile: record a few steps with `with_stack=True`, and take it "
+            "out of the step, or do it every N steps only",
+            "find out with `with_stack=True` what the CPU does between operators",
+        )
+    if spot.site is None:
+        return HostBusy.advice, f"take CPU work out of the step, {told.mostly(spot)}"
     return ()
-
-
-def _of_operators(spot: Spot) -> bool:
-    """Whether the CPU is mostly in operators of torch, not in Python between them."""
-    inside = sum(cost.idle for cost in spot.costs if _OPERATOR.search(cost.site.operator))
-    return 2 * inside > spot.idle

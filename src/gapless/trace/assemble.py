@@ -89,6 +89,7 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
     origin = (builder.zero or 0) * 1000 + earliest + head.base
     counted, ends = numbered(builder, made, earliest), arrows(builder, made, earliest)
     bare, beyond = ranges(builder, made, earliest)
+    window = _window(builder, made, earliest)
     losses = replace(
         facts.losses,
         numbered=counted.seen,
@@ -101,8 +102,10 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
         bare=bare,
         beyond=beyond,
         astray=builder.dropped[ASTRAY],
-        window=_window(builder, made, earliest),
-        endless=not builder.window_ends and not builder.ended,
+        window=window or made.span,
+        marked=window is not None,
+        stopped=(builder.stopped() or earliest) - earliest,
+        endless=not builder.window_ends and not builder.stops,
     )
     facts = replace(facts, events=builder.events, origin=origin, losses=losses)
     return replace(made, facts=_facts(facts, head, made))
@@ -125,13 +128,13 @@ def _once(builder: Builder, table: T, ids: Sequence[str]) -> T:
     return table.take(~same) if same.any() else table
 
 
-def _window(builder: Builder, made: Timeline, earliest: int) -> tuple[int, int]:
-    """From when to when was recorded by the profiler's own mark; where there is none, what is there."""
+def _window(builder: Builder, made: Timeline, earliest: int) -> tuple[int, int] | None:
+    """From when to when was recorded by the profiler's own mark; None where there is none to be believed."""
     window, span = builder.window(), made.span
     if window is None or span[1] <= span[0] or window[1] - window[0] > _FAR:
-        return span
+        return None
     begin, end = (time - earliest for time in window)
-    return (begin, end) if begin > -_FAR and end < _FAR else span
+    return (begin, end) if begin > -_FAR and end < _FAR else None
 
 
 def order(host: Host) -> Ints:

@@ -52,6 +52,13 @@ _WORK = {
 }
 _WINDOW = "PyTorch Profiler"
 """A span of the whole recording, which the profiler writes behind all others."""
+_DRIVERS = {
+    "Command Buffer Full",
+    "Driver Compiler",
+    "Lazy Function Loading",
+    "Runtime Triggered Module Loading",
+}
+"""Overheads that are the driver's and not the profiler's: they lie in calls, which are recorded as well."""
 _ARROWS = {"ac2g", "async", "async_gpu", "async_cpu_to_gpu"}
 """Arrows from a call to what it launched."""
 TWICE = "there twice"
@@ -137,7 +144,7 @@ class Builder:
         self.ranges: list[tuple[int, int, int, int]] = []
         """Device, stream, beginning and end of what the profiler says of an annotation's work."""
         self.window_ends: list[Event] = []
-        self.ended = False
+        self.stops: list[Event] = []
         self.numbers = Numbers()
         self.other_numbers = Numbers()
         self.frame_numbers = Numbers()
@@ -240,6 +247,8 @@ class Builder:
             self.arrows.add(*self._instants([event for event in events if event.ph == "f"]))
             return True
         kind = _HOST.get(category)
+        if kind is HostKind.OVERHEAD:
+            events = [event for event in events if event.name not in _DRIVERS]
         if kind is not None:
             self._add_host(kind, *self._spans(category, events))
             return True
@@ -282,6 +291,11 @@ class Builder:
         _, start, end = self._spans("trace", self.window_ends)
         return (int(start.min()), int(end.max())) if len(end) else None
 
+    def stopped(self) -> int | None:
+        """When the profiler had stopped all recording, nanoseconds since `zero`; None: it does not say."""
+        _, time = self._instants(self.stops)
+        return int(time.max()) if len(time) else None
+
     def finish(self) -> None:
         """Count what never ended."""
         never = sum(map(len, self._open.values()))
@@ -301,7 +315,7 @@ class Builder:
             elif event.name == "[memory]":
                 memory.append(event)
             elif event.name == "Record Window End":
-                self.ended = True
+                self.stops.append(event)
             elif event.ph == "X" and event.name.startswith(_WINDOW):
                 self.window_ends.append(event)
             elif event.ph in ("B", "E"):

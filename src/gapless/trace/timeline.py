@@ -163,7 +163,8 @@ class Losses:
     lead to work of a device that is not there, and those at `uncaused` to such whose call is not there
     either. Where the profiler says that an annotation's work begins or ends there is none in the `bare`
     spans, and `beyond` operations run across its end. `astray` events lie days away. The profiler recorded in
-    its `window`, from and to nanoseconds; an `endless` file does not say when that ended.
+    its `window`, from and to nanoseconds, where that is `marked`, and calls of other threads until it had
+    `stopped` (0: not known); an `endless` file does not say when that was.
     """
 
     broken: int = 0
@@ -180,6 +181,8 @@ class Losses:
     beyond: int = 0
     astray: int = 0
     window: tuple[int, int] = (0, 0)
+    marked: bool = False
+    stopped: int = 0
     endless: bool = False
 
 

@@ -583,6 +583,32 @@ def test_the_clocks_of_cpu_and_gpu_differ_at_the_end_of_the_recording() -> None:
     assert profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
 
 
+def test_a_watchdog_goes_on_polling_until_the_profiler_has_stopped() -> None:
+    trace = varied()
+    trace.wait(12_100, 10, stream=False)
+    for number in range(100):
+        trace.call("cudaEventQuery", 15_000 + 20 * number, 2, thread=99)
+    document = trace.document()
+    (mark,) = (event for event in document["traceEvents"] if category(event) == "Trace")
+    (stop,) = (event for event in document["traceEvents"] if event["name"] == "Record Window End")
+    mark["dur"] = trace.time(12_200) - mark["ts"]
+    stop["ts"] = trace.time(17_500)
+    assert profile(read_bytes(json.dumps(document).encode())).coverage.complete
+    stop["ts"] = trace.time(12_200)
+    assert profile(read_bytes(json.dumps(document).encode())).coverage.contradictory == 100
+
+
+def test_a_pause_of_seconds_within_the_profilers_own_mark_is_none_in_the_evidence() -> None:
+    """The script compiles or reads files meanwhile; without the mark a clock may have been reset."""
+    trace = Trace()
+    for number in range(60):
+        begin = 100.0 * number + (20_000_000 if number >= 30 else 0)
+        around = trace.operator("aten::mm", begin, 20)
+        trace.launch("gemm", begin + 2, 10, kernel=(begin + 20, 60), external=around)
+    assert told(trace).coverage.complete
+    assert told(trace, lambda event: category(event) != "Trace").coverage.contradictory
+
+
 def test_the_profiler_may_take_long_to_begin_where_its_first_event_is_there() -> None:
     document = varied().document()
     (mark,) = (event for event in document["traceEvents"] if category(event) == "Trace")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tracing import Trace, training
 
-from gapless.analyze.profile.lines import Places, enclosing, library, source_line
+from gapless.analyze.profile.lines import Places, enclosing, launching, library, source_line
 from gapless.trace.timeline import HostKind
 
 
@@ -180,3 +180,21 @@ def test_annotations_of_the_user_stay_his(name):
     place = Places(timeline).place(row_of(timeline, "aten::index"))
     assert place.annotations == (name or "mine",)
     assert place.stack == ()
+
+
+def test_an_operator_launches_where_a_call_within_it_does() -> None:
+    trace = Trace()
+    trace.operator("autograd::engine::evaluate_function: MmBackward0", 0, 100)
+    trace.operator("aten::conv2d", 10, 50)
+    trace.operator("aten::empty", 20, 5)
+    trace.launch("conv", 40, 5, kernel=(60, 5))
+    trace.operator("aten::randn", 70, 20)
+    trace.operator("aten::empty", 75, 5)
+    timeline = trace.timeline()
+    outermost = {20: True, 40: True, 10: True, 70: False, 75: False, 0: False}
+    rows = np.arange(len(timeline.host))
+    found = dict(
+        zip((timeline.host.start[rows] // 1000).tolist(), launching(timeline, rows).tolist(), strict=True)
+    )
+    assert found == outermost
+    assert launching(timeline, np.array([-1])).tolist() == [False]

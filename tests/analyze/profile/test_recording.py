@@ -74,6 +74,18 @@ def test_overhead_in_the_steps() -> None:
     assert list(result.overheads.items()) == [("Buffer Flush", 25_000), ("Activity Buffer Request", 10_000)]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["Command Buffer Full", "Driver Compiler", "Lazy Function Loading", "Runtime Triggered Module Loading"],
+)
+def test_what_the_driver_does_is_no_overhead_of_the_profiler(name: str) -> None:
+    """CUPTI reports it as overhead, too: the CPU that is far ahead and waits for room among the launches."""
+    trace = step(Trace())
+    plain = found(step(Trace()))
+    trace.overhead(name, 10, 80)
+    assert found(trace) == plain
+
+
 def test_events_are_counted_per_step() -> None:
     trace = Trace()
     for number in range(2):

@@ -31,7 +31,8 @@ _MOST = 0.5
 _LONG = 5_000
 """Nanoseconds that an operation takes which is not rounded to nothing."""
 _SILENT = 1_000_000_000
-"""Nanoseconds without any event, on CPU or GPU, that are no pause where they are most of the time."""
+"""Nanoseconds without any event, on CPU or GPU, that are no pause where they are most of the time and the
+profiler does not say that it recorded for so long."""
 _DEVICE_SYNC = re.compile(r"^(?:cuda|hip)DeviceSynchronize")
 _STREAM_SYNC = re.compile(r"^(?:cuda|hip)StreamSynchronize")
 
@@ -192,7 +193,8 @@ def _strays(timeline: Timeline) -> int:
     found = 0
     order = np.argsort(start, kind="stable")
     silent = start[order][1:] - np.maximum.accumulate(end[order])[:-1]
-    if len(silent) and silent.max() > max(_SILENT, (high - low) / 2):
+    whole = losses.marked and losses.window[0] <= low and losses.window[1] >= high
+    if not whole and len(silent) and silent.max() > max(_SILENT, (high - low) / 2):
         found += 1
     before = np.flatnonzero(silent[:most] > far)
     if len(before) and (damaged or device[order[: before[-1] + 1]].all()):
@@ -210,11 +212,13 @@ def _strays(timeline: Timeline) -> int:
 def _beyond(timeline: Timeline) -> int:
     """Events outside of the time for which the profiler recorded, by its own mark.
 
-    What the CPU was about when the recording stopped may end behind it.
+    What the CPU was about when the recording stopped may end behind it, and what other threads call is
+    recorded until the profiler has stopped.
     """
-    begin, end = timeline.facts.losses.window
-    starts = np.append(timeline.host.start, timeline.work.start)
-    latest = np.append(timeline.host.start, timeline.work.end)
+    host, work, losses = timeline.host, timeline.work, timeline.facts.losses
+    begin, end = losses.window
+    starts, latest = np.append(host.start, work.start), np.append(host.start, work.end)
     # Files round times, and the clocks of CPU and GPU differ.
     margin = max(_FAR * float(latest.max() - starts.min()), _OFF)
-    return int(np.count_nonzero((starts < begin - margin) | (latest > end + margin)))
+    after = np.count_nonzero(host.start > max(end, losses.stopped) + margin)
+    return int(np.count_nonzero(starts < begin - margin) + after + np.count_nonzero(work.end > end + margin))

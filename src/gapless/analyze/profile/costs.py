@@ -11,7 +11,7 @@ import numpy as np
 
 from gapless.analyze.profile import waits as waiting
 from gapless.analyze.profile.idle import Stretch, loading_rows
-from gapless.analyze.profile.lines import Place, Places
+from gapless.analyze.profile.lines import Place, Places, launching
 from gapless.analyze.profile.steps import StepSpans, compute_busy, covered
 from gapless.analyze.profile.waits import HostWaits, allocator_calls
 from gapless.model import Cause, Cost, Site, Stack
@@ -62,7 +62,7 @@ def costs(
     sites = _Sites(timeline, rows, first, codes, found, places, copies)
     sums: dict[tuple[Cause, Site, str], _Sum] = {}
     for part in parts:
-        for one in _idle(part, codes[np.searchsorted(rows, part.spans.row)], steps, sites):
+        for one in _idle(timeline, part, codes[np.searchsorted(rows, part.spans.row)], steps, sites):
             _add(sums, one)
     for call in calls:
         for one in _blocked(timeline, device, call, codes[np.searchsorted(rows, call.rows)], steps, sites):
@@ -86,6 +86,7 @@ class _Sum:
         self.cost = msgspec.structs.replace(
             one,
             idle=one.idle + more.idle,
+            launching=one.launching + more.launching,
             stretches=one.stretches + more.stretches,
             calls=one.calls + more.calls,
             blocked=one.blocked + more.blocked,
@@ -171,9 +172,11 @@ def _calls(timeline: Timeline, steps: StepSpans, waits: HostWaits) -> list[_Call
     return inside
 
 
-def _idle(part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterable[_Sum]:
+def _idle(timeline: Timeline, part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterable[_Sum]:
     spans = part.spans
     amounts = {"idle": spans.length, "stretches": np.ones(len(codes))}
+    if part.cause == "host":
+        amounts["launching"] = np.where(launching(timeline, spans.row), spans.length, 0)
     return _by_code(part.cause, codes, spans.start, spans.end, amounts, steps, sites)
 
 

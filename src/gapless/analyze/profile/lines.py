@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gapless.model import Site, SourceLine, Stack
-from gapless.trace.timeline import HostKind, Ints, Timeline
+from gapless.trace.timeline import Bools, HostKind, Ints, Timeline
 
 _FRAME = re.compile(r"^(.+?)\((\d+)\): (.+)$", re.DOTALL)
 _LABEL = re.compile(r"^(\S[^|]*?(?:\.py|>)):(\d+) (\S+) \| (.*)$", re.DOTALL)
@@ -25,6 +25,8 @@ _CHECKOUT = re.compile(
     r"(?:^|/)(torch)/(?:nn|optim|utils|autograd|cuda|distributed|profiler|_dynamo|_inductor)/"
 )
 _NODE = re.compile(r"^autograd::engine::evaluate_function: (\S+)")
+_OPERATOR = re.compile(r"(?!autograd::engine::)(?:\w+::|\w+Backward\d*$)")
+"""Operators proper: not the engine that calls them, and no annotation."""
 
 _PACKAGES = frozenset(
     (
@@ -327,3 +329,27 @@ def enclosing(timeline: Timeline, threads: Ints, times: Ints) -> Ints:
         if not left.any():
             return rows
         rows[left] = parents[rows[left]]
+
+
+def launching(timeline: Timeline, rows: Ints) -> Bools:
+    """For each host row (-1: nowhere) whether the outermost operator around it launches GPU work."""
+    host, parents = timeline.host, timeline.parents
+    named = timeline.names_where(_OPERATOR.match)
+    outer = np.full(len(rows), -1, np.int64)
+    current = rows.astype(np.int64)
+    while (alive := current >= 0).any():
+        at = current[alive]
+        operator = (host.kind[at] == HostKind.OPERATOR) & named[host.name[at]]
+        outer[alive] = np.where(operator, at, outer[alive])
+        current[alive] = parents[at]
+    inside = outer >= 0
+    if not inside.any():
+        return inside
+    span = int(host.end.max()) + 2
+    axis = host.thread.astype(np.int64) * span + host.start
+    launchers = timeline.launchers
+    when = np.sort(axis[launchers[launchers >= 0]])
+    held = outer[inside]
+    end = host.thread[held].astype(np.int64) * span + host.end[held]
+    inside[inside] = np.searchsorted(when, end, side="right") > np.searchsorted(when, axis[held])
+    return inside
