@@ -103,7 +103,8 @@ def step_if(optimizer: Optimizer, condition: Tensor) -> None:
 
     Raises:
         UsageError: the optimizer keeps numbers on the host that a step changes, and has no argument that
-            puts them on the device: they cannot be restored without a read.
+            puts them on the device: they cannot be restored without a read. Or a step evaluates a closure,
+            as of LBFGS.
         ValueError: the condition is not a bool tensor of one element.
     """
     if condition.dtype != torch.bool or condition.numel() != 1:
@@ -111,6 +112,7 @@ def step_if(optimizer: Optimizer, condition: Tensor) -> None:
             f"expected one bool as condition, but got {condition.dtype} of shape {tuple(condition.shape)}"
         )
     condition = condition.detach().reshape(())
+    _refuse_closure(optimizer)
     if condition.device.type == "cpu":
         if condition:
             optimizer.step()
@@ -145,6 +147,16 @@ def step_if_finite(optimizer: Optimizer) -> Tensor:
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     """The parameters that a step changes."""
     return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+def _refuse_closure(optimizer: Optimizer) -> None:
+    """Raises UsageError where a step evaluates the model by itself, and reads what comes of it."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise UsageError(
+            f"{type(optimizer).__name__} evaluates a closure in each step and reads the loss, which waits: "
+            "write `if condition: optimizer.step(closure)`"
+        )
 
 
 def _count_on_device(optimizer: Optimizer) -> None:
