@@ -36,16 +36,22 @@ class Margins(words.Labelled):
         scores = batch.derive(problem_scores, self.problem)
         marks = batch.derive(problem_marks, self.problem)
         true, kept = marks == 1, marks[:, :1] >= 0
-        if self.alone or self.problem.task == "binary":
-            margin = torch.where(true, scores, -scores)
-        else:
-            others = scores.masked_fill(true, -math.inf).amax(1, keepdim=True)
-            margin = (scores * true).sum(1, keepdim=True) - others
-        short = (1 - margin).clamp(min=0)
-        short = (short**2 if self.squared else short).masked_fill(~kept, 0.0).double().sum(0)
+        short = shortfall(scores, true, self.alone or self.problem.task == "binary", self.squared)
+        short = short.masked_fill(~kept, 0.0).double().sum(0)
         self.state["sum"].add_(short if self.alone else short[0])
         self.state["seen"].add_(kept.sum())
         self.state["strange"].add_((marks[:, 0] == -2).sum())
+
+
+def shortfall(scores: Tensor, true: Tensor, alone: bool, squared: bool) -> Tensor:
+    """How far scores ``(N, C)`` fall short of a margin of 1: each, or that of the class, ``(N, 1)``."""
+    if alone:
+        margin = torch.where(true, scores, -scores)
+    else:
+        others = scores.masked_fill(true, -math.inf).amax(1, keepdim=True)
+        margin = (scores * true).sum(1, keepdim=True) - others
+    short = (1 - margin).clamp(min=0)
+    return short.square() if squared else short
 
 
 class Hinge(PredictionMetric, abstract=True):

@@ -234,15 +234,19 @@ class KeptScores(words.Labelled, Rows):
             scores, marks = scores.reshape(-1, 1), marks.reshape(-1, 1)
         kept = marks >= 0 if there is None else (marks >= 0) & there.unsqueeze(1)
         shape = (1, -1) if micro else (scores.shape[1], -1)
-        scores, marks, kept = (one.t().reshape(shape) for one in (scores, marks, kept))
-        ordered, order = scores.masked_fill(~kept, -torch.inf).sort(dim=1, descending=True)
-        kept = kept.gather(1, order)
-        positive = (marks.gather(1, order) == 1) & kept
-        tps, fps = positive.cumsum(1), (kept & ~positive).cumsum(1)
-        last = torch.ones_like(kept)
-        last[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
-        totals = [one[:, -1] if one.shape[1] else one.sum(1) for one in (tps, fps)]
-        return Rising(carried(tps, last), carried(fps, last), totals[0], totals[1], ordered, exact=True)
+        return rising_at(*(one.t().reshape(shape) for one in (scores, marks == 1, kept)))
+
+
+def rising_at(scores: Tensor, positive: Tensor, kept: Tensor) -> Rising:
+    """At every one of `scores`, all three ``[K, N]``; only those that are `kept` count."""
+    ordered, order = scores.masked_fill(~kept, -torch.inf).sort(dim=1, descending=True)
+    kept = kept.gather(1, order)
+    positive = positive.gather(1, order) & kept
+    tps, fps = positive.cumsum(1), (kept & ~positive).cumsum(1)
+    last = torch.ones_like(kept)
+    last[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
+    totals = [one[:, -1] if one.shape[1] else one.sum(1) for one in (tps, fps)]
+    return Rising(carried(tps, last), carried(fps, last), totals[0], totals[1], ordered, exact=True)
 
 
 def carried(values: Tensor, last: Tensor) -> Tensor:

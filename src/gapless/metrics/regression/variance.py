@@ -58,6 +58,15 @@ class ErrorMoments(SizedByData):
         self.state["seen"].add_(target.shape[0])
 
 
+def explained(left: Tensor, whole: Tensor, some_left: Tensor, some_whole: Tensor, multioutput: str) -> Tensor:
+    """What part of `whole` (outputs,) is not `left`: 1 without any left, 0 where there was nothing."""
+    apart = whole.masked_fill(~some_whole, 1.0)  # No gradient follows from a division by zero.
+    scores = torch.where(some_whole, 1 - left / apart, torch.zeros_like(left)).masked_fill(~some_left, 1.0)
+    if multioutput == "raw_values":
+        return scores
+    return scores.mean() if multioutput == "uniform_average" else (whole / whole.sum() * scores).sum()
+
+
 class ExplainedShare(PairMetric, abstract=True):
     """What R² and explained variance have in common.
 
@@ -79,13 +88,6 @@ class ExplainedShare(PairMetric, abstract=True):
             )
         self.multioutput = multioutput
         self.use("moments", ErrorMoments(num_outputs))
-
-    def _over_outputs(self, scores: Tensor, variance: Tensor) -> Tensor:
-        if self.multioutput == "raw_values":
-            return scores
-        if self.multioutput == "uniform_average":
-            return scores.mean()
-        return (variance / variance.sum() * scores).sum()
 
 
 class R2Score(ExplainedShare):
@@ -122,9 +124,7 @@ class R2Score(ExplainedShare):
         seen, left = state["seen"], state["error_squared"]
         spread = state["target_squared"] - state["target"] ** 2 / seen
         some_left, some_spread = ~(left.abs() <= 1e-4), ~(spread.abs() <= 1e-4)  # NaN is some
-        apart = spread.masked_fill(~some_spread, 1.0)  # No gradient follows from a division by zero.
-        scores = torch.where(some_spread, 1 - left / apart, torch.zeros_like(left))
-        score = self._over_outputs(scores.masked_fill(~some_left, 1.0), spread)
+        score = explained(left, spread, some_left, some_spread, self.multioutput)
         if within_reach(seen):
             self._tell(int(seen))
         if self.adjusted:
@@ -166,9 +166,7 @@ class ExplainedVariance(ExplainedShare):
         seen = state["seen"]
         left = state["error_squared"] / seen - (state["error"] / seen) ** 2
         variance = state["target_squared"] / seen - (state["target"] / seen) ** 2
-        apart = variance.masked_fill(variance == 0, 1.0)  # No gradient follows from a division by zero.
-        scores = torch.where(variance != 0, 1 - left / apart, torch.zeros_like(left))
-        return self._over_outputs(scores.masked_fill(left == 0, 1.0), variance).to(self.dtype)
+        return explained(left, variance, left != 0, variance != 0, self.multioutput).to(self.dtype)
 
 
 class RelativeSquaredError(PairMetric):

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torchmetrics.utilities.prints import rank_zero_warn
 
+from gapless.metrics.classification.curves import area, average_precision
+from gapless.metrics.classification.scores import Rising, rising_at
 from gapless.metrics.torchmetrics._registry import Function, instead_of
 from gapless.metrics.torchmetrics._relink import RELINKER
 
@@ -21,49 +23,35 @@ SAYS = "exact areas are computed in fixed size, all classes at once, with one lo
 CHUNK = 2**24
 """So many scores are put in order at once; the columns of more are taken in turn."""
 
-Area = Callable[[Tensor, Tensor, Tensor], Tensor]
+Area = Callable[[Rising], Tensor]
 
 
-def _before(counts: Tensor, last: Tensor) -> Tensor:
-    """For each place the counts (N, C) at the last place before it that ends a run of equal scores, or 0."""
-    return pad(counts.masked_fill(~last, 0).cummax(0).values[:-1], (0, 0, 1, 0))
+def _under_roc(rising: Rising) -> Tensor:
+    """Areas (C,); `nan` without positives or without negatives."""
+    fpr, tpr = (
+        pad(one / total.unsqueeze(1), (1, 0))
+        for one, total in ((rising.fps, rising.negatives), (rising.tps, rising.positives))
+    )
+    return area(fpr, tpr)
 
 
-def _under_roc(hits: Tensor, misses: Tensor, last: Tensor) -> Tensor:
-    """Areas (C,) from counts (N, C): trapezia between the ends of runs, in whole numbers until the end."""
-    width = (misses - _before(misses, last)).masked_fill(~last, 0)
-    doubled = (width * (hits + _before(hits, last))).sum(0)
-    return doubled / (2 * hits[-1] * misses[-1])
-
-
-def _average_precision(hits: Tensor, misses: Tensor, last: Tensor) -> Tensor:
-    """Areas (C,) from counts (N, C): at each end of a run the precision, for the hits that it adds."""
-    gained = (hits - _before(hits, last)).masked_fill(~last, 0)
-    return (gained * (hits / (hits + misses).clamp(min=1))).sum(0) / hits[-1]
+def _average_precision(rising: Rising) -> Tensor:
+    """Areas (C,); `nan` without positives."""
+    return average_precision(rising, missing=torch.nan)
 
 
 def _areas(
-    scores: Tensor, positive: Tensor, keep: Tensor | None, area: Area
+    scores: Tensor, positive: Tensor, keep: Tensor | None, measure: Area
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Areas, positives and negatives of each column (C,).
 
     Scores (N, C) with masks of the same shape: what is positive, and what counts at all.
     """
-    n, columns = scores.shape
-    step = max(1, CHUNK // n)
-    found = []
+    keep = torch.ones_like(positive) if keep is None else keep
+    columns = [one.T.split(max(1, CHUNK // len(scores))) for one in (scores, positive, keep)]
     with torch.no_grad():
-        for start in range(0, columns, step):
-            part = slice(start, start + step)
-            ordered, order = scores[:, part].sort(0, descending=True)
-            hit = positive[:, part].gather(0, order)
-            miss = ~hit
-            if keep is not None:
-                kept = keep[:, part].gather(0, order)
-                hit, miss = hit & kept, miss & kept
-            last = pad(ordered.diff(dim=0) != 0, (0, 0, 0, 1), value=True)
-            hits, misses = hit.cumsum(0), miss.cumsum(0)
-            found.append((area(hits, misses, last), hits[-1], misses[-1]))
+        several = (rising_at(*part) for part in zip(*columns, strict=True))  # one after the other
+        found = [(measure(one), one.positives, one.negatives) for one in several]
     areas, hits, misses = (torch.cat(one) for one in zip(*found, strict=True))
     return areas, hits, misses
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapless.metrics.regression.variance import MULTIOUTPUT, explained
 from gapless.metrics.torchmetrics._registry import Function, instead_of
 
 CHOICES = "results choose between cases on the device"
@@ -35,17 +36,6 @@ def _average(original: Function) -> Function:
     return reduce
 
 
-def _explained(
-    left: Tensor, whole: Tensor, some_left: Tensor, some_whole: Tensor, multioutput: str
-) -> Tensor:
-    """What part of `whole` (outputs,) is not `left`: 1 without any left, 0 where there was nothing."""
-    scores = torch.where(some_left & some_whole, 1.0 - left / whole, torch.ones_like(left))
-    scores = torch.where(some_left & ~some_whole, torch.zeros_like(scores), scores)
-    if multioutput == "raw_values":
-        return scores
-    return scores.mean() if multioutput == "uniform_average" else (whole / whole.sum() * scores).sum()
-
-
 @instead_of("functional.regression.explained_variance:_explained_variance_compute", CHOICES)
 def _explained_variance(original: Function) -> Function:
     def compute(
@@ -59,7 +49,7 @@ def _explained_variance(original: Function) -> Function:
         mean_error, mean_target = sum_error / num_obs, sum_target / num_obs
         left = sum_squared_error / num_obs - mean_error * mean_error
         whole = sum_squared_target / num_obs - mean_target * mean_target
-        return _explained(left, whole, left != 0, whole != 0, multioutput)
+        return explained(left, whole, left != 0, whole != 0, multioutput)
 
     return compute
 
@@ -75,16 +65,12 @@ def _r2(original: Function) -> Function:
         multioutput: str = "uniform_average",
     ) -> Tensor:
         n = int(num_obs)  # the one look that is left: with fewer than two there is no score
-        if (
-            n < 2
-            or adjusted != 0
-            or multioutput not in ("raw_values", "uniform_average", "variance_weighted")
-        ):
+        if n < 2 or adjusted != 0 or multioutput not in MULTIOUTPUT:
             return original(sum_squared_obs, sum_obs, rss, n, adjusted, multioutput)  # type: ignore[no-any-return]
         tss = sum_squared_obs - sum_obs * (sum_obs / num_obs)
         some_rss = ~torch.isclose(rss, torch.zeros_like(rss), atol=1e-4)
         some_tss = ~torch.isclose(tss, torch.zeros_like(tss), atol=1e-4)
-        return _explained(rss, tss, some_rss, some_tss, multioutput)
+        return explained(rss, tss, some_rss, some_tss, multioutput)
 
     return compute
 

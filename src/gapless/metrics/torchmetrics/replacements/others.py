@@ -1,16 +1,22 @@
-"""Updates of single metrics that wait on a mask."""
+"""Updates of single metrics that wait on a mask, or for how many different values there are."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from gapless.metrics.classification import ranking
+from gapless.metrics.classification.hinge import shortfall
+from gapless.metrics.regression.spearman import ranks
 from gapless.metrics.torchmetrics._constants import fill
 from gapless.metrics.torchmetrics._registry import Function, instead_of
 from gapless.metrics.torchmetrics.replacements.matrices import as_scores
 
 DIVISION = "what stands for a division by zero is filled in on the device"
 MASKS = "masked values are given weight 0, not cut out"
+RANKS = "ranks are places in the ordered values, without the list of different ones"
 
 
 @instead_of("utilities.compute:_safe_divide", DIVISION)
@@ -49,7 +55,7 @@ def _perplexity(original: Function) -> Function:
 @instead_of("functional.classification.hinge:_binary_hinge_loss_update", MASKS)
 def _binary_hinge(original: Function) -> Function:
     def update(preds: Tensor, target: Tensor, squared: bool) -> tuple[Tensor, Tensor]:
-        return _measures(torch.where(target.bool(), preds, -preds), squared)
+        return _summed(shortfall(preds, target.bool(), True, squared))
 
     return update
 
@@ -64,48 +70,47 @@ def _multiclass_hinge(original: Function) -> Function:
         """Scores (N, C), targets (N,)."""
         preds = normalize(preds, "softmax")
         hot = target.unsqueeze(1) == torch.arange(max(2, preds.shape[1]), device=preds.device)
-        if multiclass_mode != "crammer-singer":
-            return _measures(torch.where(hot, preds, -preds), squared)
-        own = preds.masked_fill(~hot, float("-inf")).amax(1)
-        return _measures(own - preds.masked_fill(hot, float("-inf")).amax(1), squared)
+        alone = multiclass_mode != "crammer-singer"
+        short = shortfall(preds, hot, alone, squared)
+        return _summed(short if alone else short.squeeze(1))
 
     return update
 
 
-def _measures(margin: Tensor, squared: bool) -> tuple[Tensor, Tensor]:
-    """The sum of hinge losses of margins (N,) or (N, C), and N."""
-    measures = (1 - margin).clamp(min=0)
-    if squared:
-        measures = measures.pow(2)
-    return measures.sum(0), fill(margin.shape[0], margin.device)
+def _summed(short: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of hinge losses (N,) or (N, C), and N."""
+    return short.sum(0), fill(short.shape[0], short.device)
 
 
-@instead_of("functional.classification.ranking:_multilabel_coverage_error_update", MASKS)
-def _coverage(original: Function) -> Function:
-    def update(preds: Tensor, target: Tensor) -> tuple[Tensor, int]:
-        """Scores and targets (N, L): for each sample, how deep its lowest relevant score lies."""
-        lifted = preds + torch.where(target == 0, preds.min().abs() + 10, torch.zeros_like(preds))
-        depth = (preds >= lifted.amin(1).unsqueeze(1)).sum(1).to(torch.float32)
-        return depth.sum(), depth.numel()
+def _ranked(measure: ranking.Measure) -> Callable[[Function], Function]:
+    def make(original: Function) -> Function:
+        def update(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor | int]:
+            """Scores and targets (N, L): the sum over samples, and over how many."""
+            total, samples = measure(preds, target)
+            return total.to(torch.float32), samples
 
-    return update
+        return update
+
+    return make
 
 
-@instead_of("functional.classification.ranking:_multilabel_ranking_loss_update", MASKS)
-def _ranking_loss(original: Function) -> Function:
-    def update(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor | int]:
-        """Scores and targets (N, L); samples with no relevant label, or only such, have no loss."""
-        n, labels = preds.shape
-        relevant = target == 1
-        hits = relevant.sum(1)
-        counted = (hits > 0) & (hits < labels)
-        places = preds.argsort(1).argsort(1)
-        per_label = ((labels - places) * relevant).to(torch.float32)
-        loss = (per_label.sum(1) - 0.5 * hits * (hits + 1)) / (hits * (labels - hits))
-        # where nothing counts, TorchMetrics takes one sample for all
-        return loss.masked_fill(~counted, 0).sum(), torch.where(counted.any(), n, 1)
+for _name, _measure in (
+    ("_multilabel_coverage_error_update", ranking.coverage),
+    ("_multilabel_ranking_average_precision_update", ranking.ranked_precision),
+    ("_multilabel_ranking_loss_update", ranking.ranking_loss),
+):
+    instead_of(f"functional.classification.ranking:{_name}", RANKS)(_ranked(_measure))
 
-    return update
+
+@instead_of("functional.regression.spearman:_rank_data", RANKS)
+def _mean_ranks(original: Function) -> Function:
+    in_dtype_of_data = "_find_repeats" in original.__code__.co_names  # before version 1.7
+
+    def rank(data: Tensor) -> Tensor:
+        """Ranks (N,) from 1, float32; equal values share their mean rank."""
+        return ranks(data.contiguous(), None).to(data.dtype if in_dtype_of_data else torch.float32)
+
+    return rank
 
 
 @instead_of("functional.segmentation.generalized_dice:_generalized_dice_update", MASKS)
