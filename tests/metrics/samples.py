@@ -366,10 +366,21 @@ def classification() -> list[Sample]:
     for mode in ("crammer-singer", "one-vs-all"):
         options = {"num_classes": CLASSES, "squared": True, "multiclass_mode": mode}
         found.append(Sample("MulticlassHingeLoss", options, multiclass()))
-    for name in ("CoverageError", "RankingAveragePrecision", "RankingLoss"):
+    return found + alone()
+
+
+def alone() -> list[Sample]:
+    """Of what is no form of a task: no other name stands for it."""
+    forms = {form.__name__ for task in TASKS for form in getattr(metrics, task).forms.values()}
+    found = []
+    for name in sorted(set(metrics.classification.__all__) - forms - set(TASKS)):
+        task = getattr(metrics, name).task
+        sizes = {"multiclass": {"num_classes": CLASSES}, "multilabel": {"num_labels": LABELS}}.get(task, {})
+        batch: Any = multiclass if task == "multiclass" else binary
+        shape: dict[str, Any] = {"shape": (ROWS, LABELS)} if task == "multilabel" else {}
         for ignore in (None, -1):
-            options = {"num_labels": LABELS, "ignore_index": ignore}
-            found.append(Sample(f"Multilabel{name}", options, binary(ignore, shape=(ROWS, LABELS))))
+            options = {**NEEDED.get(name, {}), **sizes, "ignore_index": ignore}
+            found.append(Sample(name, options, batch(ignore, **shape)))
     return found
 
 

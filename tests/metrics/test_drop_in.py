@@ -18,6 +18,7 @@ import torchmetrics.segmentation
 import torchmetrics.text
 from metrics.references import ROOMS, known, their_function, theirs
 from metrics.samples import NEEDED
+from metrics.test_functional import THEIRS
 from torch import Tensor
 
 import gapless
@@ -26,7 +27,7 @@ import gapless.metrics.functional as functional
 
 CLASSES, LABELS, ROWS = 4, 3, 8
 FORMS = ("Binary", "Multiclass", "Multilabel")
-NAMES = [name for name in metrics.classification.__all__ if name.startswith(FORMS)]
+NAMES = [name for name in metrics.classification.__all__ if name.startswith(FORMS) and known(name)]
 ENDINGS = ("Accuracy", "F1Score", "Precision", "Recall", "StatScores", "ConfusionMatrix", "JaccardIndex")
 SHAPED = [name for name in NAMES if name.endswith(ENDINGS) and not re.search("Average|AtFixed", name)]
 
@@ -257,7 +258,7 @@ def test_samplewise_without_samples_says_so():
 
 def test_functions_take_the_same_arguments():
     compared = 0
-    for name in functional.__all__:
+    for name in THEIRS:
         theirs = inspect.signature(their_function(name)).parameters.values()
         found = inspect.signature(getattr(functional, name)).parameters.values()
         expected = [(one.name, one.default) for one in theirs]

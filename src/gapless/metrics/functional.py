@@ -1,4 +1,4 @@
-"""Every metric of predictions and targets as a function of one batch, in TorchMetrics' names and orders.
+"""Every metric of a folder as a function of one batch; what TorchMetrics has, in its names and orders.
 
 Each function makes its metric where the predictions are, adds the batch and returns the result; the host does
 not wait. What a value check finds is told at once on the CPU, elsewhere by a later call, once it has arrived.
@@ -18,13 +18,13 @@ from torch import Tensor
 from gapless.metrics.classification.base import BinaryScore
 from gapless.metrics.classification.f_beta import FBeta
 from gapless.metrics.classification.ratios import NegativePredictiveValueScore, PrecisionScore, RecallScore
-from gapless.metrics.declaring import squeezed
 from gapless.metrics.metric import Metric
 from gapless.metrics.reading import look_for_gone, may_look
 from gapless.metrics.retrieval.base import RetrievalMetric
-from gapless.metrics.rooms import ROOMS, file_in_torchmetrics, metrics_of
+from gapless.metrics.rooms import ROOMS, metrics_of
 from gapless.metrics.segmentation.overlap import MaskMetric
 from gapless.metrics.tasks import Task
+from gapless.metrics.wrapping import squeezed
 
 BEFORE = (
     ("average", "top_k"),
@@ -117,10 +117,11 @@ def function_of(metric: type[Metric]) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         options = {**bound.arguments, **bound.arguments.get("kwargs", {})}
         options.pop("kwargs", None)
-        preds, truth = (options.pop(name) for name in given)
+        batch = [options.pop(name) for name in given]
+        preds = batch[0]
         if by_input and preds.dim() == 2:
             options.setdefault("num_outputs", preds.shape[1])
-        found = of_batch(metric, options, preds, truth)
+        found = of_batch(metric, options, *batch)
         if metric.__name__ == "PeakSignalNoiseRatio" and found.dim():  # in the shape of what is left
             dims = torch.arange(preds.dim())[[options["dim"]]].flatten().tolist()
             return found.reshape([n for i, n in enumerate(preds.shape) if i not in dims])
@@ -135,9 +136,9 @@ def function_of(metric: type[Metric]) -> Callable[..., Any]:
     return compute
 
 
-def of_batch(metric: type[Metric], options: dict[str, Any], preds: Any, target: Any) -> Any:
+def of_batch(metric: type[Metric], options: dict[str, Any], *given: Any) -> Any:
     """The value of one batch, from a metric made on its device."""
-    with preds.device if isinstance(preds, Tensor) else nullcontext():
+    with given[0].device if isinstance(given[0], Tensor) else nullcontext():
         made = metric(**options)
     if made.device.type == "cuda" and may_look():
         look_for_gone(errors=True)
@@ -145,13 +146,12 @@ def of_batch(metric: type[Metric], options: dict[str, Any], preds: Any, target: 
         made.empty_target_action = "neg"
     for part in made._parts:
         part.names = (function_name(metric.__name__),)
-    if any(isinstance(one, Tensor) and one.dtype == torch.float64 for one in (preds, target)):
+    if any(isinstance(one, Tensor) and one.dtype == torch.float64 for one in given):
         made.set_dtype(torch.float64)
     if isinstance(made, MaskMetric):
-        return made.of_samples(preds, target)
-    given: tuple[Tensor, ...] = (preds, target)
+        return made.of_samples(*given)
     if isinstance(made, RetrievalMetric):  # all are one query's
-        given = (*given, torch.zeros_like(target, dtype=torch.int64))
+        given = (*given, torch.zeros_like(given[1], dtype=torch.int64))
     with made.batch_only(graph=True) if made.keeps_graph(given) else nullcontext():
         made.update(*given)
         return squeezed(made.value()) if isinstance(made, BinaryScore) else made.value()
@@ -165,7 +165,6 @@ if TYPE_CHECKING:  # functions are made of metrics: what can be known of them be
 __all__ = []
 for _room in _ROOMS:
     for _name, _metric in metrics_of(_room).items():
-        # One of Gapless's own is a class alone, and so is one that says that it has no function.
-        if file_in_torchmetrics(_metric) is not None and getattr(_metric, "function", "") is not None:
+        if getattr(_metric, "function", "") is not None:  # else it says that it has none
             globals()[function_name(_name)] = function_of(_metric)
             __all__ += [function_name(_name)]
