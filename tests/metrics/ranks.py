@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 import gapless.metrics as metrics
+from gapless.metrics.batch import Batch
+from gapless.metrics.reduced import Sum
 
 SPLIT = {2: ((0, 7), (7, 24)), 3: ((0, 7), (7, 7), (7, 24))}
 """Which rows each rank sees, by the number of ranks; with three, one of them sees none."""
@@ -51,6 +53,24 @@ def others() -> dict[str, metrics.Metric]:
         "segments": metrics.PanopticQuality({0, 1}, {2, 3}, return_per_class=True),
         "boxes": metrics.MeanAveragePrecision("xywh", max_detection_thresholds=[1, 2, 100]),
     }
+
+
+class Square(metrics.Core):
+    """The mean of squares, without what TorchMetrics' users expect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.use("squares", Sum(squares))
+
+    def update(self, values: torch.Tensor) -> None:
+        self.observe(values)
+
+    def value(self) -> torch.Tensor:
+        return self.squares.reduced().to(self.dtype)
+
+
+def squares(batch: Batch) -> torch.Tensor:
+    return batch.args[0].square()
 
 
 def feed(
@@ -138,6 +158,12 @@ def main() -> None:
     seen["local"] = local.compute().item()
     with local.sync_context():
         seen["inside"] = local.value().item()
+    core = Square()
+    core.update(torch.full((2,), float(rank)))
+    calls.clear()
+    with core.reduce():
+        together = core.compute().item()
+    seen["core"] = [together, core.compute().item(), len(calls)]
     seen["after"] = local.compute().item()
     step = metrics.MeanMetric(dist_sync_on_step=True)
     seen["step"] = step(float(rank)).item()

@@ -38,6 +38,7 @@ def test_ranks(ranks, tmp_path):
         assert found["collectives"] == ["all_reduce"]
         assert (found["local"], found["inside"], found["after"]) == (rank, middle, rank)
         assert found["step"] == middle
+        assert found["core"] == pytest.approx([sum(one**2 for one in range(ranks)) / ranks, rank**2, 1])
     assert seen[0]["group"] == 5.0
 
 

@@ -14,7 +14,9 @@ from metrics.samples import SAMPLES, Sample
 import gapless
 import gapless.metrics as metrics
 
-BASES = {"Metric", "MetricCollection", "Reading", "fused", "merge_states", "strict", "torchmetrics_states"}
+BASES = {"Core", "Metric", "MetricCollection", "Reading", "fused", "merge_states", "strict"} | {
+    "torchmetrics_states"
+}
 WRAPPERS = {"BootStrapper", "ClasswiseWrapper", "MetricTracker", "MinMaxMetric", "Running"} | {
     "MultioutputWrapper",
     "MultitaskWrapper",

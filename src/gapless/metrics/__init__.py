@@ -8,6 +8,7 @@ from gapless.metrics.checkpoints import torchmetrics_states
 from gapless.metrics.classification import *  # noqa: F403
 from gapless.metrics.collection import MetricCollection
 from gapless.metrics.composition import CompositionalMetric as CompositionalMetric
+from gapless.metrics.core import Core
 from gapless.metrics.detection import *  # noqa: F403
 from gapless.metrics.faults import strict
 from gapless.metrics.fusing import fused
@@ -24,6 +25,7 @@ from gapless.transfer import Reading
 
 __all__ = [
     "CatMetric",
+    "Core",
     "MaxMetric",
     "MeanMetric",
     "Metric",

@@ -17,7 +17,7 @@ from gapless.metrics.classification.counts import BinaryCounts, Hits, Multiclass
 from gapless.metrics.classification.jaccard import Jaccard
 from gapless.metrics.classification.scores import BinnedScores, KeptScores
 from gapless.metrics.detection.segments import Segments
-from gapless.metrics.mergeable import others_states
+from gapless.metrics.incoming import others_states
 from gapless.metrics.metric import Metric
 from gapless.metrics.regression.correlation import Correlation, CosineSimilarity
 from gapless.metrics.regression.kendall import AllPairs

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, ready
 from gapless.metrics.board import Board
-from gapless.metrics.declaring import OwnAttributes, warn_of_no_data
 from gapless.metrics.faults import Watched, check, check_after, check_if_strict, deliver_on_host, strict
 from gapless.metrics.foreign import Foreign, is_theirs
 from gapless.metrics.global_states import GlobalStates
@@ -21,6 +20,7 @@ from gapless.metrics.members import Plan, Sources, chosen, flattened, named, sou
 from gapless.metrics.metric import Metric
 from gapless.metrics.reading import CheckedReading, Every, PendingReading, Watch
 from gapless.metrics.statistic import Statistic, reset_together
+from gapless.metrics.wrapping import OwnAttributes, properties_of, warn_of_no_data
 from gapless.transfer import Reading
 from gapless.trees import mapped
 
@@ -42,13 +42,7 @@ class MetricCollection(nn.ModuleDict):
     """
 
     __jit_ignored_attributes__ = OwnAttributes()
-    __jit_unused_properties__: ClassVar[list[str]] = [
-        "device",
-        "compute_groups",
-        "_enable_compute_groups",
-        "metric_state",
-        "_groups_checked",
-    ]
+    __jit_unused_properties__: ClassVar[list[str]] = []
     _affixes: dict[str, tuple[str, str]]
     _foreign: dict[str, Foreign]
     """Members of TorchMetrics, as what they are here; the modules are they themselves."""
@@ -498,3 +492,6 @@ class MetricCollection(nn.ModuleDict):
             if member.direct:
                 member._follow(args, member.device)
         return accelerator
+
+
+MetricCollection.__jit_unused_properties__ = properties_of(MetricCollection)

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.declaring import squeezed
 from gapless.metrics.foreign import adopted
 from gapless.metrics.metric import Metric
 from gapless.metrics.operators import Operators
-from gapless.metrics.stateful import Stateful
+from gapless.metrics.wrapping import squeezed
 from gapless.torch_internals import module_load
 
 
@@ -107,7 +106,7 @@ class CompositionalMetric(Metric):
         first = result(self.metric_a)
         return self.op(first) if self.metric_b is None else self.op(first, result(self.metric_b))
 
-    def _holders(self) -> list[Stateful]:
+    def _holders(self) -> list[Metric]:
         return [holder for metric in self._operands() for holder in metric._holders()]
 
     def reset(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,11 +16,24 @@ from torch import Tensor
 
 from gapless.metrics import distributed
 from gapless.metrics.batch import moved
-from gapless.metrics.stateful import Stateful
 from gapless.trees import mapped
 
 Reduction = Callable[[Any], Any]
 States = dict[str, Any]
+
+
+class Holder(Protocol):
+    """A metric that declares states."""
+
+    @property
+    def _own_defaults(self) -> States: ...
+
+    @property
+    def _own_reductions(self) -> dict[str, Any]: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the states are."""
 
 
 def summed(states: Tensor) -> Tensor:
@@ -79,7 +92,7 @@ def check_default(default: Any) -> None:
         raise ValueError("state variable must be a tensor or any empty list (where you can append tensors)")
 
 
-def taken(metric: Stateful) -> States:
+def taken(metric: Holder) -> States:
     """Copies of the declared states, without their graphs."""
     return {name: copied(getattr(metric, name)) for name in metric._own_defaults}
 
@@ -93,7 +106,7 @@ def copied(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def put(metric: Stateful, states: Mapping[str, Any]) -> States:
+def put(metric: Holder, states: Mapping[str, Any]) -> States:
     """Give `metric` these states and return those it had."""
     before = {name: getattr(metric, name) for name in states}
     for name, value in states.items():
@@ -101,7 +114,7 @@ def put(metric: Stateful, states: Mapping[str, Any]) -> States:
     return before
 
 
-def cleared(metric: Stateful) -> None:
+def cleared(metric: Holder) -> None:
     """Set the declared states to their defaults; lists are emptied where they are."""
     for name, default in metric._own_defaults.items():
         held = getattr(metric, name)
@@ -113,14 +126,14 @@ def cleared(metric: Stateful) -> None:
             setattr(metric, name, [])
 
 
-def moved_to(metric: Stateful, change: Callable[[Tensor], Tensor]) -> None:
+def moved_to(metric: Holder, change: Callable[[Tensor], Tensor]) -> None:
     """Put the states and their defaults through `change`, which moves or casts a tensor."""
     for name, default in metric._own_defaults.items():
         metric._own_defaults[name] = mapped(default, change)
         setattr(metric, name, mapped(getattr(metric, name), change))
 
 
-def merge(metric: Stateful, other: Mapping[str, Any], updates: int) -> None:
+def merge(metric: Holder, other: Mapping[str, Any], updates: int) -> None:
     """Add the states `other` to those of `metric`, each by its own reduction.
 
     `updates` is how many there were in both together, of which one is that of `metric` (for means).
@@ -148,7 +161,7 @@ def merged(reduction: Reduction | None, first: Any, second: Any, updates: int) -
     return stacked if reduction is None else reduction(stacked)
 
 
-def reduce(metric: Stateful, group: Any = None, gather: Callable[..., Any] | None = None) -> States:
+def reduce(metric: Holder, group: Any = None, gather: Callable[..., Any] | None = None) -> States:
     """The declared states over the processes of `group`.
 
     Sums, means and extremes travel together, one collective for each kind; all others together in one gather,

@@ -169,13 +169,8 @@ def gather_uneven(
     ]
 
 
-def gathered_by(gather: Callable[..., Any], statistics: Sequence[Statistic], group: Any) -> list[State]:
-    """The states of `statistics` over processes that ``gather(tensor, group=group)`` can reach."""
-    return [by_function(gather, part, group) for part in statistics]
-
-
 def by_function(gather: Callable[..., Any], statistic: Statistic, group: Any) -> State:
-    """The state of one of them, joined as checkpoints are."""
+    """The state over all that ``gather(tensor, group=group)`` reaches, joined as checkpoints are."""
     saved = {name: value for name, value in statistic.saved().items() if name != "clean"}
     answers = {name: list(gather(value, group=group)) for name, value in saved.items()}
     whole: Statistic | None = None

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from gapless.metrics import declared
+from gapless.metrics.core import Core
 from gapless.metrics.rows import Rows
-from gapless.metrics.stateful import Stateful
 from gapless.metrics.statistic import Statistic, new_past
 
 
-def defaults(metric: Stateful) -> dict[str, Any]:
+def defaults(metric: Core) -> dict[str, Any]:
     """What each slot is before the first update; an empty list for rows."""
     return {name: initial(part, slot) for name, part, slot in places(metric)}
 
 
-def reductions(metric: Stateful) -> dict[str, Any]:
+def reductions(metric: Core) -> dict[str, Any]:
     """How two states of each slot become one; None where the statistic folds several slots together."""
     return {
         name: declared.BY_NAME.get(part.saved_slots[slot].reduction)
@@ -33,7 +33,7 @@ def reductions(metric: Stateful) -> dict[str, Any]:
     }
 
 
-def places(metric: Stateful) -> list[tuple[str, Statistic, str]]:
+def places(metric: Core) -> list[tuple[str, Statistic, str]]:
     """The slots of all statistics by name."""
     return [
         (f"{name}.{slot}", part, slot)
@@ -47,12 +47,12 @@ def initial(part: Statistic, slot: str) -> Any:
     return part.saved_slots[slot].allocate(part.device) if slot in part.saved_slots else []
 
 
-def place(metric: Stateful, name: str) -> tuple[Statistic, str] | None:
+def place(metric: Core, name: str) -> tuple[Statistic, str] | None:
     """The statistic and the slot of this name, if it is one."""
     return next(((part, slot) for known, part, slot in places(metric) if known == name), None)
 
 
-def taken(metric: Stateful, name: str) -> Any:
+def taken(metric: Core, name: str) -> Any:
     """A copy of the state of this name; raises AttributeError where there is none."""
     found = place(metric, name)
     if found is None:
@@ -64,7 +64,7 @@ def taken(metric: Stateful, name: str) -> Any:
     return [saved[slot].clone()] if slot in saved else []
 
 
-def put(metric: Stateful, name: str, value: Any) -> bool:
+def put(metric: Core, name: str, value: Any) -> bool:
     """Make `value` the state of this name; False where there is none.
 
     Raises:

@@ -12,7 +12,6 @@ import torch
 
 from gapless.metrics import declared
 from gapless.metrics.metric import Metric
-from gapless.metrics.stateful import Stateful
 
 REDUCTIONS = {f"dim_zero_{name}": reduction for name, reduction in declared.BY_NAME.items()}
 """What TorchMetrics' own reductions are here, by their names."""
@@ -114,7 +113,7 @@ class Foreign(Metric, abstract=True):
     def _declare_nothing(self) -> None:
         self.__dict__.update(_bare=False, _updating=False, _enable_grad=False)
 
-    def _holders(self) -> list[Stateful]:
+    def _holders(self) -> list[Metric]:
         held = {id(one._defaults): one for one in reversed(metrics_in(self.theirs)) if one._defaults}
         return [self if one is self.theirs else Foreign(one) for one in held.values()]
 

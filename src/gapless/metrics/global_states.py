@@ -2,48 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from gapless.metrics import declared
-from gapless.metrics.distributed import Reduction, gathered_by
-from gapless.metrics.stateful import Stateful
+from gapless.metrics.distributed import Reduction, by_function
 from gapless.metrics.statistic import State, Statistic, swap
+
+
+class Member(Protocol):
+    """A metric, as far as its states over all processes need it."""
+
+    _parts: list[Statistic]
+    process_group: Any
+    dist_sync_fn: Any
+
+    def _holders(self) -> Sequence[declared.Holder]: ...
+
+
+class Held:
+    """States of all processes in the place of the local ones, which :meth:`release` puts back."""
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[Statistic, State]],
+        holders: Sequence[tuple[declared.Holder, declared.States]],
+    ) -> None:
+        self._parts = [part for part, _ in parts]
+        self._before = swap(self._parts, [state for _, state in parts])
+        self._local = [(holder, declared.put(holder, found)) for holder, found in holders]
+
+    def release(self) -> None:
+        """Put the local states back."""
+        swap(self._parts, self._before)
+        for holder, found in self._local:
+            declared.put(holder, found)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
 
 class GlobalStates:
     """The states of several metrics over their processes: one reduction for each group of processes.
 
     With `async_op` nothing waits for the other processes before :meth:`held`, except for states that classes
-    written for TorchMetrics declare, which are reduced at once.
+    written for TorchMetrics declare, which are reduced at once. `group` and `gather` stand for those of the
+    metrics.
     """
 
-    def __init__(self, members: Sequence[Stateful], async_op: bool = False) -> None:
+    def __init__(
+        self, members: Sequence[Member], async_op: bool = False, group: Any = None, gather: Any = None
+    ) -> None:
         by_group: dict[Any, dict[int, Statistic]] = {}
+        holders: dict[int, tuple[declared.Holder, Any]] = {}
         for member in members:
-            found = by_group.setdefault((member.process_group, member.dist_sync_fn), {})
-            found.update((id(part), part) for part in member._parts)
+            way = (group or member.process_group, gather or member.dist_sync_fn)
+            by_group.setdefault(way, {}).update((id(part), part) for part in member._parts)
+            holders.update((id(one), (one, way)) for one in member._holders())
         # Members may stop sharing statistics before the processes have answered; their states stay the same.
         self._members = [(member, [id(part) for part in member._parts]) for member in members]
         self._reductions = [
-            (list(parts), on_the_way(list(parts.values()), group, gather, async_op))
-            for (group, gather), parts in by_group.items()
+            (list(parts), on_the_way(list(parts.values()), async_op, *way))
+            for way, parts in by_group.items()
             if parts
         ]
-        holders = {id(one): (one, member) for member in members for one in member._holders()}
-        self._declared = [
-            (one, declared.reduce(one, member.process_group, member.dist_sync_fn))
-            for one, member in holders.values()
-        ]
+        self._declared = [(one, declared.reduce(one, *way)) for one, way in holders.values()]
 
     def ready(self) -> bool:
         """Whether the processes have answered; does not wait."""
         return all(reduction.ready() for _, reduction in self._reductions)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """The members hold the states of all processes inside the block, once, and their own after it."""
+    def held(self) -> Held:
+        """The members hold the states of all processes from here on, once, until they are released: at the
+        end of a ``with`` block, for one.
+        """
         states = {
             key: state
             for keys, reduction in self._reductions
@@ -54,15 +89,7 @@ class GlobalStates:
             for member, keys in self._members
             for part, key in zip(member._parts, keys, strict=True)
         }
-        parts = [part for part, _ in places.values()]
-        before = swap(parts, [state for _, state in places.values()])
-        local = [(holder, declared.put(holder, found)) for holder, found in self._declared]
-        try:
-            yield
-        finally:
-            swap(parts, before)
-            for holder, found in local:
-                declared.put(holder, found)
+        return Held(list(places.values()), self._declared)
 
 
 class Gathered:
@@ -78,8 +105,10 @@ class Gathered:
         return self._states
 
 
-def on_the_way(parts: list[Statistic], group: Any, gather: Any, async_op: bool) -> Reduction | Gathered:
+def on_the_way(
+    parts: list[Statistic], async_op: bool, group: Any, gather: Callable[..., Any] | None
+) -> Reduction | Gathered:
     """The states of `parts` on their way through the processes of `group`, by `gather` where there is one."""
     if gather is None:
         return Reduction(parts, group, async_op)
-    return Gathered(gathered_by(gather, parts, group))
+    return Gathered([by_function(gather, part, group) for part in parts])

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from gapless.metrics import declared, distributed, exposed, twins
-from gapless.metrics.batch import CPU, Batch, device_of, has_graph, moved, ready
+from gapless.metrics import declared, distributed, exposed, wrapping
+from gapless.metrics.batch import device_of, has_graph, moved
 from gapless.metrics.checks import user_error
-from gapless.metrics.declaring import Declaring, adapt, bare, squeezed, warn_of_no_data
+from gapless.metrics.core import Core
 from gapless.metrics.describing import describe
-from gapless.metrics.faults import check, check_after, check_if_strict, deliver_on_host, strict
-from gapless.metrics.global_states import GlobalStates
-from gapless.metrics.ledger import Ledger
-from gapless.metrics.mergeable import Mergeable, others_states
+from gapless.metrics.faults import check_after
+from gapless.metrics.global_states import GlobalStates, Held
+from gapless.metrics.incoming import from_dict, incoming, others_states
 from gapless.metrics.operators import Operators
-from gapless.metrics.reading import CheckedReading, PendingReading, Watch
-from gapless.metrics.statistic import Statistic, reset_together
-from gapless.metrics.synced import Synced
+from gapless.metrics.reading import CheckedReading, PendingReading
+from gapless.metrics.wrapping import squeezed
 from gapless.transfer import Reading
 from gapless.trees import mapped
 
+Self_ = TypeVar("Self_", bound="Metric")
 FIXED = (
     "higher_is_better",
     "is_differentiable",
@@ -36,8 +36,8 @@ FIXED = (
 )
 
 
-class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
-    """A number (or several) over a stream of batches.
+class Metric(Operators, Core, nn.Module):
+    """A number (or several) over a stream of batches, with all that TorchMetrics' users call.
 
     A subclass declares its statistics with :meth:`use`, passes what its ``update`` is given to
     :meth:`observe`, and says in :meth:`value` how the result follows from the statistics' states. One that is
@@ -76,48 +76,39 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
     """TorchMetrics' states that are slots of the one statistic, as ``"total:i=seen"``: `f` a float, `i` an
     integer, with `1` of one row at least, with `-` of the other sign.
     """
-    __jit_unused_properties__: ClassVar[list[str]] = [
-        "device",
-        "dtype",
-        "update_called",
-        "update_count",
-        "metric_state",
-        "_computed",
-        "_is_synced",
-        "_update_called",
-        "_update_count",
-    ]
+    __jit_unused_properties__: ClassVar[list[str]] = []
+    __jit_ignored_attributes__ = wrapping.OwnAttributes()
 
-    _watch: Watch
-    _forward_cache: Any
-    _keeps: bool
-    _dtype: torch.dtype
+    compute_on_cpu: bool
+    dist_sync_on_step: bool
     sync_on_compute: bool
     compute_with_cache: bool
+    distributed_available_fn: Callable[[], bool]
+    _own_defaults: dict[str, Any]
+    _own_reductions: dict[str, Any]
+    _own_persistent: dict[str, bool]
+    _cache: Held | None
+    _is_synced: bool
+    _bare: bool
+    _keeps: bool
+    _forward_cache: Any
+    _computes_itself: ClassVar[bool] = False
+    """Whether a subclass has a ``compute`` of its own."""
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if abstract:  # no metric itself, but what several have in common: `gapless.metrics.rooms`
             cls.abstract = True
-        adapt(cls, Metric)
+        wrapping.adapt(cls, Metric)
         describe(cls, Metric)
 
     def __init__(self, **options: Any) -> None:
-        super().__init__()
-        self._declare_nothing()
+        nn.Module.__init__(self)
+        Core.__init__(self, options.pop("process_group", None))
         self._set_options(options)
-        own = self.__dict__
-        own["_parts"] = []
-        own["_names"] = []
-        own["_lender"] = None
-        own["_ledger"] = Ledger()
-        own["_watch"] = Watch()
-        own["_local"] = None
-        own["_cache"] = None
-        own["_forward_cache"] = None
-        own["_keeps"] = False
-        own["_device"] = torch.get_default_device()
-        own["_dtype"] = torch.get_default_dtype()
+        self.__dict__.update(_own_defaults={}, _own_reductions={}, _own_persistent={})
+        self.__dict__.update(_bare=False, _updating=False, _enable_grad=False, _keeps=False)
+        self.__dict__.update(_is_synced=False, _cache=None, _forward_cache=None)
 
     def _set_options(self, options: dict[str, Any]) -> None:
         flags = {"compute_on_cpu": False, "dist_sync_on_step": False, "sync_on_compute": True}
@@ -127,7 +118,6 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
                 article = "an" if name in ("compute_on_cpu", "dist_sync_on_step") else "a"
                 raise ValueError(f"Expected keyword argument `{name}` to be {article} `bool` but got {value}")
             setattr(self, name, value)
-        self.process_group = options.pop("process_group", None)
         self.dist_sync_fn = options.pop("dist_sync_fn", None)
         if self.dist_sync_fn is not None and not callable(self.dist_sync_fn):
             raise ValueError(
@@ -141,55 +131,53 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
                 f"Unexpected keyword arguments: {', '.join(f'`{name}`' for name in sorted(options))}"
             )
 
-    # For subclasses.
+    # States that a subclass declares.
 
-    def use(self, name: str, statistic: Statistic) -> None:
-        """Compute from `statistic`, found as the attribute `name`."""
-        statistic.names = statistic.names or (type(self).__name__,)
-        self.__dict__[name] = statistic
-        if name in self._names:
-            self._parts[self._names.index(name)] = statistic
-        else:
-            self._names.append(name)
-            self._parts.append(statistic)
+    def add_state(
+        self,
+        name: str,
+        default: list[Any] | Tensor,
+        dist_reduce_fx: str | Callable[[Any], Any] | None = None,
+        persistent: bool = False,
+    ) -> None:
+        """Declare the attribute `name`, which ``reset`` gives its `default` again.
 
-    def observe(self, *args: Any) -> None:
-        """Add a batch with these arguments to every statistic."""
-        own = self.__dict__
-        if own["_lender"] is not None:
-            self._take_back()
-        parts = own["_parts"]
-        device = parts[0].device
-        on_host = device == CPU
-        if on_host and not ready(args, device):
-            device = self._follow(args, device)
-            on_host = device.type == "cpu"
-        batch = Batch(args, device, parts[0].graph)
-        compiling = torch.compiler.is_compiling()
-        at_once = on_host and not compiling
-        own["_ledger"].updated_once(compiling)
-        for part in parts:
-            shared = part.twins and not on_host and not compiling
-            if shared and twins.followed(part, args):
-                continue
-            before = part.past if shared else 0
-            part.count(batch)
-            if part.checked:
-                deliver_on_host(part, part.names, batch) if at_once else part.note()
-            if shared:
-                twins.counted(part, args, before)
-        if strict.on and not on_host:
-            check_if_strict(self._watched())
+        Args:
+            name: the attribute.
+            default: a tensor, or an empty list to which updates append tensors.
+            dist_reduce_fx: how the states of several processes, or of a batch and those before, become one:
+                ``"sum"``, ``"mean"``, ``"max"``, ``"min"``, ``"cat"``, a function of the stacked tensors (of
+                the list, for lists), or None to leave them stacked.
+            persistent: whether it is part of the ``state_dict``.
 
-    def value(self) -> Any:
-        """The result, as new tensors on the device, from the statistics' states."""
-        raise NotImplementedError
+        Raises:
+            ValueError: the default or the reduction is none of these.
+        """
+        declared.check_default(default)
+        reduction = declared.reduction_of(dist_reduce_fx)
+        if isinstance(default, Tensor):
+            default = default.contiguous()
+        setattr(self, name, default)
+        self._own_defaults[name] = copy.deepcopy(default)
+        self._own_persistent[name] = persistent
+        self._own_reductions[name] = reduction
+
+    @property
+    def _defaults(self) -> dict[str, Any]:
+        own = self._own_defaults
+        return {**own, **exposed.defaults(self)} if self._parts else own
+
+    @property
+    def _reductions(self) -> dict[str, Any]:
+        own = self._own_reductions
+        return {**own, **exposed.reductions(self)} if self._parts else own
+
+    @property
+    def _persistent(self) -> dict[str, bool]:
+        own = self._own_persistent
+        return {**own, **dict.fromkeys(exposed.defaults(self), self._keeps)} if self._parts else own
 
     # What users call.
-
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add a batch. The host does not wait."""
-        raise NotImplementedError
 
     def compute(self) -> Any:
         """The result over every batch since the last reset, on the device. The host does not wait.
@@ -198,9 +186,9 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         """
         if self._bare:
             return squeezed(self.value())
-        warn_of_no_data(self)
+        wrapping.warn_of_no_data(self)
         self._watch.look(self._watched())
-        if not (self.sync_on_compute and self._local is None and self._distributed()):
+        if not (self.sync_on_compute and not self._is_synced and self._distributed()):
             return squeezed(self.value())
         known = self._ledger.computed
         if id(self) not in known or not self.compute_with_cache:
@@ -211,16 +199,17 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the result over this batch alone, from the same pass over the data."""
-        if self._local is not None:
+        if self._is_synced:
             raise user_error(
                 RuntimeError,
                 "The Metric shouldn't be synced when performing ``forward``: call ``unsync`` first",
             )
         if self._lender is not None:
             self._take_back()
-        found = (
-            self._forward_declared(args, kwargs) if self._holders() else self._forward_counted(args, kwargs)
-        )
+        if self._holders():
+            found = wrapping.forward_declared(self, args, kwargs)
+        else:
+            found = self._forward_counted(args, kwargs)
         # What is kept keeps no graph alive, and can be copied.
         self.__dict__["_forward_cache"] = mapped(found, Tensor.detach)
         return found
@@ -239,7 +228,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         """The result from the states as they are, by a subclass's own ``compute`` or by :meth:`value`."""
         if not self._computes_itself:
             return self.value()
-        with bare(self):
+        with wrapping.bare(self):
             return self.compute()
 
     def _squeezed_result(self) -> Any:
@@ -247,17 +236,13 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
     def reset(self) -> None:
         """Back to no data, in the same storages."""
-        if self._lender is not None:
-            self._take_back()
-        if self._local is not None:
+        if self._is_synced:
             self.unsync()
         try:
-            self._watch.look(self._watched(), resetting=True)
+            self.empty()
         finally:
-            reset_together(self._parts)
             for holder in self._holders():
                 declared.cleared(holder)
-            self._ledger.start_again()
             self.__dict__["_forward_cache"] = None
 
     def read(self, async_op: bool = False) -> Reading:
@@ -266,22 +251,10 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         Bad values that updates met come with it. With several processes and `async_op` nothing waits for the
         others either: the reduction is started, and the result follows from it once they have answered.
         """
-        if async_op and self.sync_on_compute and self._local is None and self._distributed():
+        if async_op and self.sync_on_compute and not self._is_synced and self._distributed():
             whole = GlobalStates([self], async_op=True)
             return PendingReading(CheckedReading(None, self._watched()), whole, self._squeezed_result)
-        found = self.compute()
-        return CheckedReading(found, self._watched())
-
-    def check(self) -> None:
-        """Raise or warn about bad values that updates met. On a GPU this waits for the device.
-
-        Raises:
-            RuntimeError: a value was bad and the metric was to take that for an error.
-        """
-        check(self._watched())
-
-    def _watched(self) -> list[tuple[Statistic, tuple[str, ...]]]:
-        return [(part, part.names) for part in self._parts]
+        return super().read()
 
     def clone(self) -> Metric:
         """A copy that shares nothing with this metric."""
@@ -303,11 +276,6 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
         given = options.pop("curve", val)
         return plotting.DRAWN[self.drawn_as](self, self.compute() if given is None else given, ax, **options)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The floating-point type of results."""
-        return self._dtype
 
     @property
     def update_called(self) -> bool:
@@ -387,34 +355,83 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         if not torch.compiler.is_compiling():
             check_after(self._watched())
 
-    def _follow(self, args: tuple[Any, ...], device: torch.device) -> torch.device:
-        accelerator = device_of(args)
-        if accelerator is None or device.type != "cpu":
-            return device
-        for part in self._parts:
-            part.to(accelerator)
-        return accelerator
-
-    def _take_back(self) -> None:
-        """Stop sharing statistics with the members of a collection, which keep them as they are."""
-        lender, self.__dict__["_lender"] = self._lender, None
-        self.__dict__["_ledger"] = copy.deepcopy(self._ledger)
-        for name, part in list(self.statistics()):
-            own = copy.deepcopy(part)
-            own.names = (type(self).__name__,)
-            self.use(name, own)
-        lender.forget_plan()
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Metric:
         super()._apply(fn, recurse)
         there = fn(torch.empty(0, device=self.device)).device
-        for part in self._parts:
-            part.to(there)
+        self.move(there)
         declared.moved_to(self, lambda value: moved(value, there))
-        self.__dict__["_device"] = there
         self.__dict__["_forward_cache"] = mapped(self._forward_cache, lambda value: value.to(there))
-        self._ledger.computed.clear()
         return self
+
+    # Other metrics, other processes.
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Add what another metric of this class has seen, given as it is or as its ``metric_state``.
+
+        Raises:
+            ValueError: it is no state of such a metric.
+            RuntimeError: states of this metric cannot be merged.
+        """
+        self._reduce_states(incoming(self, incoming_state))
+        self._ledger.updated_once(compiling=True)
+
+    def _reduce_states(self, given: Mapping[str, Any] | Metric) -> None:
+        self._absorb(given.statistics() if isinstance(given, Metric) else from_dict(self, given))
+        if self._own_defaults:
+            states = given.metric_state if isinstance(given, Metric) else given
+            declared.merge(self, states, self.update_count)
+
+    def sync(
+        self,
+        dist_sync_fn: Any = None,
+        process_group: Any = None,
+        should_sync: bool = True,
+        distributed_available: Callable[[], bool] | None = None,
+    ) -> None:
+        """Put the states reduced over all processes in place of the local ones, until :meth:`unsync`."""
+        if self._is_synced and should_sync:
+            raise user_error(RuntimeError, "The Metric has already been synced. Call ``unsync`` first")
+        available = distributed_available or self.distributed_available_fn
+        if not should_sync or not available():
+            return
+        held = GlobalStates([self], group=process_group, gather=dist_sync_fn).held()
+        self.__dict__.update(_cache=held, _is_synced=True)
+
+    def unsync(self, should_unsync: bool = True) -> None:
+        """Put the local states back."""
+        if not should_unsync:
+            return
+        if not self._is_synced:
+            raise user_error(RuntimeError, "The Metric has already been un-synced.")
+        if self._cache is None:
+            raise RuntimeError("The internal cache should exist to unsync the Metric.")
+        self._cache.release()
+        self.__dict__.update(_cache=None, _is_synced=False)
+
+    @contextmanager
+    def sync_context(self, should_unsync: bool = True, **options: Any) -> Iterator[None]:
+        """The states of all processes inside the block, the local ones after it (unless `should_unsync` is
+        False); `options` as in :meth:`sync`.
+        """
+        before = self._is_synced
+        self.sync(**options)
+        try:
+            yield
+        finally:
+            if should_unsync and self._is_synced and not before:
+                self.unsync()
+
+    def _sync_dist(self, dist_sync_fn: Any = None, process_group: Any = None) -> None:
+        """Put the declared states over all processes in place of the local ones."""
+        group = distributed.as_group(process_group or self.process_group)
+        declared.put(self, declared.reduce(self, group, dist_sync_fn))
+
+    def _distributed(self) -> bool:
+        return bool(self.distributed_available_fn())
+
+    def _holders(self) -> Sequence[Metric]:
+        """The metrics whose declared states the result depends on."""
+        return [self] if self._own_defaults else ()
 
     # Saving.
 
@@ -451,6 +468,23 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
                 missing += [f"{prefix}{name}.{slot}" for slot in lost]
         super()._load_from_state_dict(state_dict, prefix, *args)
 
+    def type(self: Self_, dst_type: Any) -> Self_:
+        """The metric as it is; see :meth:`set_dtype`."""
+        return self
+
+    def float(self: Self_) -> Self_:
+        """The metric as it is; see :meth:`set_dtype`."""
+        return self
+
+    double = half = float
+
+    def _parameters_of_update(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(self.update).parameters.values())
+
+    def _filter_kwargs(self, **kwargs: Any) -> dict[str, Any]:
+        """Those of the keyword arguments that ``update`` takes."""
+        return wrapping.known(self._parameters_of_update(), kwargs) if kwargs else kwargs
+
     # Attributes.
 
     def __getattr__(self, name: str) -> Any:
@@ -464,3 +498,6 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         if "." in name and exposed.put(self, name, value):
             return
         super().__setattr__(name, value)
+
+
+Metric.__jit_unused_properties__ = wrapping.properties_of(Metric)

@@ -21,8 +21,8 @@ from gapless.metrics.classification.curves import (
 )
 from gapless.metrics.classification.scored import BinaryScored, ScoreMetric
 from gapless.metrics.classification.scores import Rising, Thresholds
-from gapless.metrics.declaring import squeezed
 from gapless.metrics.tasks import Task
+from gapless.metrics.wrapping import squeezed
 
 
 class AreaMetric(ScoreMetric, abstract=True):
@@ -52,7 +52,7 @@ class AreaMetric(ScoreMetric, abstract=True):
             >>> [bound.item() for bound in area.bounds()]
             [0.75, 1.0]
         """
-        with self.sync_context(should_sync=self._local is None):
+        with self.sync_context(should_sync=not self._is_synced):
             rising = self.scored.rising(self.average == "micro")
             areas = (self.areas(rising),) * 2 if rising.exact else self.area_bounds(rising)
             low, high = (squeezed(self._over_classes(one, rising)) for one in areas)

@@ -15,7 +15,7 @@ from gapless.metrics import declared
 from gapless.metrics.aggregation import MeanMetric, SumMetric
 from gapless.metrics.metric import Metric
 from gapless.metrics.rows import Rows
-from gapless.metrics.statistic import REDUCE, Slot, State, Statistic, swap
+from gapless.metrics.statistic import Slot, State, Statistic, swap
 from gapless.metrics.wrappers.transparent import check_metric
 from gapless.trees import mapped
 
@@ -84,11 +84,7 @@ class Window(Statistic):
         ]
         start = {name: value.clone() for name, value in rows[0].items()}
         for row in rows[1:]:
-            for name, slot in self.inner.slots.items():
-                if name != "clean" and slot.reduction != "fold":
-                    REDUCE[slot.reduction](start[name], row[name])
-            if any(slot.reduction == "fold" for slot in self.inner.slots.values()):
-                self.inner.merge_folded(start, row)
+            self.inner.merge(start, row)
         return {**start, "clean": self.inner.state["clean"]}
 
     def merge_folded(self, into: State, other: State) -> None:

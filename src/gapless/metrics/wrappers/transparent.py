@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 
 from gapless.metrics.foreign import adopted
 from gapless.metrics.metric import Metric
-from gapless.metrics.stateful import Stateful
 from gapless.metrics.statistic import Slot, Statistic
 from gapless.torch_internals import module_load, module_save
 
@@ -43,7 +43,7 @@ class Copies(Metric, abstract=True):
         for metric in self._several():
             metric.reset()
 
-    def _holders(self) -> list[Stateful]:
+    def _holders(self) -> list[Metric]:
         return [holder for metric in self._several() for holder in metric._holders()]
 
     def _several(self) -> list[Metric]:
@@ -79,7 +79,7 @@ class Transparent(Metric, abstract=True):
         self.inner.update(*args, **kwargs)
         self._ledger.updated_once(torch.compiler.is_compiling())
 
-    def _holders(self) -> list[Stateful]:
+    def _holders(self) -> Sequence[Metric]:
         return self.inner._holders()
 
     def _parameters_of_update(self) -> list[inspect.Parameter]:

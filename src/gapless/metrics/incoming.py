@@ -1,4 +1,4 @@
-"""Adding what another metric has seen."""
+"""States to be merged into a metric, as they come: from another metric, or in a dict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gapless.metrics import declared
-from gapless.metrics.stateful import Stateful
 from gapless.metrics.statistic import Statistic
 
 others_states: list[Callable[[Any, dict[str, Any], str, list[str]], bool]] = []
@@ -16,36 +15,7 @@ any; given the metric, the dict, the prefix, and a list for what to raise.
 """
 
 
-class Mergeable(Stateful):
-    """A metric to which another can be added."""
-
-    def merge_state(self: Any, incoming_state: dict[str, Any] | Mergeable) -> None:
-        """Add what another metric of this class has seen, given as it is or as its ``metric_state``.
-
-        Raises:
-            ValueError: it is no state of such a metric.
-            RuntimeError: states of this metric cannot be merged.
-        """
-        self._reduce_states(incoming(self, incoming_state))
-        self._ledger.updated_once(compiling=True)
-
-    def _reduce_states(self: Any, given: Mapping[str, Any] | Mergeable) -> None:
-        if self._lender is not None:
-            self._take_back()
-        others = given.statistics() if isinstance(given, Mergeable) else from_dict(self, given)
-        for name, other in list(others):
-            if name in self._names:
-                part = self._parts[self._names.index(name)]
-                part.absorb(other)
-                part.told.count += other.told.count
-            else:  # The first batch decides what it is computed from, and there was none here.
-                self.use(name, copy.deepcopy(other))
-        if self._own_defaults:
-            states = given.metric_state if isinstance(given, Mergeable) else given
-            declared.merge(self, states, self.update_count)
-
-
-def from_dict(metric: Mergeable, states: Mapping[str, Any]) -> Iterator[tuple[str, Statistic]]:
+def from_dict(metric: Any, states: Mapping[str, Any]) -> Iterator[tuple[str, Statistic]]:
     """Statistics like those of `metric`, with these states, whose names may be TorchMetrics'.
 
     Raises:
@@ -70,7 +40,7 @@ def from_dict(metric: Mergeable, states: Mapping[str, Any]) -> Iterator[tuple[st
         yield name, other
 
 
-def incoming(metric: Mergeable, state: Any) -> Mapping[str, Any] | Mergeable:
+def incoming(metric: Any, state: Any) -> Any:
     """`state`, if it may be merged into `metric`.
 
     Raises:
