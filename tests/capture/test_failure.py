@@ -85,6 +85,36 @@ def test_place_and_message():
     assert message(RuntimeError(f"{cuda}\nFor more, look there.")) == f"RuntimeError: {cuda}"
 
 
+def test_the_message_is_its_first_line():
+    assert message(RuntimeError("sizes differ\n  a: 3\n  b: 4")) == "RuntimeError: sizes differ"
+    missing = "Error(s) in loading state_dict for Net:\n\tMissing key(s): a"
+    assert message(RuntimeError(missing)) == (
+        "RuntimeError: Error(s) in loading state_dict for Net: Missing key(s): a"
+    )
+    noted = ValueError("x")
+    if hasattr(noted, "add_note"):  # since Python 3.11
+        noted.add_note("seen in step 3")
+    assert message(noted) == "ValueError: x"
+    assert message(caught(lambda: compile("a = = 1", "a.py", "exec"))) == "SyntaxError: invalid syntax"
+
+
+@pytest.mark.parametrize("head", ["", "\n\n-- Process 1 terminated with the following error:\n"])
+def test_of_another_processs_traceback_what_was_raised_there(head):
+    trace = f'{head}Traceback (most recent call last):\n  File "a.py", line 3, in run\n    x.cuda(1)\n'
+    error = RuntimeError(f"{trace}torch.AcceleratorError: CUDA error: no\nFor more, look there.\n")
+    assert message(error) == "torch.AcceleratorError: CUDA error: no"
+    assert message(RuntimeError("Traceback (most recent call last):\n  cut off")) != ""
+
+
+def test_a_device_too_many_is_told_with_the_option(capsys):
+    with gapless.emulate():
+        error = caught(lambda: torch.zeros(1, device="cuda:3"))
+    show(error)
+    assert "--devices N" in capsys.readouterr().err
+    show(ValueError("x"))
+    assert "--devices" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("link", ["__cause__", "__context__"])
 def test_consequences_of_stopping_are_known(link):
     error = ValueError("cleanup")

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from types import TracebackType
 
 from gapless.capture.stopping import chain
 
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"(?:\w+\.)*\w+: ")
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 NO_TRITON = (
     "the script's kernels need Triton, which is not installed here: pip install triton (for Linux; "
     "a GPU is not needed, kernels are evaluated on the CPU)"
 )
 
+_NO_SUCH_DEVICE = "CUDA error: invalid device ordinal"
+SEVERAL = "so many GPUs as `gapless check --devices N` says are emulated, one where it says nothing"
 NO_TORCHSCRIPT = (
     "TorchScript runs as the Python it was made from here, which has no `{}`: leave that out of what is "
     "checked (`torch.jit.save` works)"
@@ -33,6 +38,8 @@ def show(error: BaseException, own_frames: bool = False) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
     if _without_triton(error) and sys.stderr is not None:
         sys.stderr.write(f"gapless: {NO_TRITON}\n")
+    if any(_NO_SUCH_DEVICE in str(one) for one in chain(error)) and sys.stderr is not None:
+        sys.stderr.write(f"gapless: {SEVERAL}\n")
     if (wanted := _of_torchscript(error)) and sys.stderr is not None:
         sys.stderr.write(f"gapless: {NO_TORCHSCRIPT.format(wanted)}\n")
 
@@ -93,5 +100,11 @@ def _within(file: str, folder: str) -> bool:
 def message(error: BaseException) -> str:
     """``ValueError: what it says``, in one line."""
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
-    lines = text.splitlines() or [type(error).__name__]
-    return lines[0] if ": CUDA error: " in lines[0] else lines[-1]  # behind CUDA's own words stands advice
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    if isinstance(error, SyntaxError):
+        return next((line for line in lines if _RAISED.match(line)), lines[-1])
+    began = max((n for n, line in enumerate(lines) if _TRACEBACK in line), default=-1)
+    if began >= 0:  # another process's, or a worker's: what was raised there is what failed
+        lines = [line for line in lines[began + 1 :] if not line.startswith(" ")] or lines
+    first, more = lines[0], lines[1:]  # what stands behind the first line is advice, or a note
+    return f"{first} {more[0].strip()}" if first.endswith(":") and more else first
