@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from gapless.analyze import report
 from gapless.analyze.phases import distance, named
+from gapless.analyze.verdicts.session import verdict
 from gapless.model import Ending, Event, Recurrence, Site, SourceLine
+from gapless.model.estimate import Estimate, Range
 from gapless.model.finding import Caller
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Fetch, Setting
 from gapless.model.session import decode, encode
 from gapless.model.wording import part
 from gapless.render._words import callers
@@ -114,6 +118,23 @@ def test_what_to_do_first_names_the_steps_and_the_phases():
     first = report(play(3, 12).session(), read).verdict
     assert [change.unit for change in first.do_first] == ["syncs", "syncs"]
     assert {(change.before, change.after) for change in first.do_first} == {(1, 0), (64, 1)}
+
+
+def test_a_step_that_waits_for_data_comes_before_what_recurs():
+    use = LoaderUse(
+        made=line(1),
+        setting=Setting(workers=2),
+        length=12,
+        per_step=1.0,
+        passes=3,
+        ended=2,
+        first=600e6,
+        step=Range(*[100_000_000] * 3),
+        fetch=Fetch(),
+    )
+    session = msgspec.structs.replace(play(3, 12).session(), loaders=(use,))
+    first = report(session, read).verdict
+    assert [one.unit for one in first.do_first] == ["ns", "syncs"]
 
 
 def test_what_the_source_knows_of_the_period_is_told_of_one():
@@ -291,3 +312,26 @@ def test_ways_to_a_line_are_told_as_deep_as_they_differ():
         callers(msgspec.structs.replace(found, callers=tuple(apart)), lambda file: "a.py")[0]
         == "2× from a.py:7 g, a.py:1 f, a.py:2 f"
     )
+
+
+def test_syncs_that_only_lie_in_steps_with_an_evaluation_have_no_price_and_are_told_by_their_number():
+    """An epoch may begin with them: its first step is also the one behind an evaluation."""
+    run = Simulation()
+    for _ in range(3):
+        for at in range(5):
+            if not at:
+                run.wait(STEP, 25)
+                run.wait(STEP + 1, 25)
+            run.mark("backward", 40)
+            run.step(45)
+        run.phase = "eval"
+        run.wait(END, 4)
+        run.phase = "train"
+    found = report(run.session(), read)
+    assert found.sentence.startswith("50 syncs every 5 steps; 4 more at each evaluation (every 5 steps)")
+    estimate = Estimate(step=Range(1_000_000, 2_000_000, 3_000_000), limiter="host", sure=0.9)
+    told = verdict(msgspec.structs.replace(found, estimate=estimate))
+    assert told.sentence == found.sentence
+    assert [(one.before, one.after, one.unit) for one in told.do_first] == [
+        (one.before, one.after, one.unit) for one in found.verdict.do_first
+    ]

@@ -150,3 +150,13 @@ def test_what_became_no_graph_is_said() -> None:
     assert "Linear became no graph: the compiler passes it over, and it runs eagerly" in notes
     made = Compiled(name="Linear", calls=3, compiled=3, graphs=1)
     assert not any("no graph" in one for one in report(Session(compiled=(made,)), priced=False).notes)
+
+
+@pytest.mark.parametrize(("calls", "codes"), [((1,), []), ((1, 2), ["GAP512"]), ((2, 3), ["GAP512"])])
+def test_first_calls_of_what_is_compiled_several_times_over_repeat_nothing(
+    calls: tuple[int, ...], codes: list[str]
+) -> None:
+    again = Recompile(
+        guard="tensor 'p' rank mismatch. expected 2, actual 1", calls=calls, caller=CALL, times=3
+    )
+    assert met(Compiled(name="update", line=AT, calls=60, graphs=4, recompiles=(again,))) == codes

@@ -63,7 +63,8 @@ class Recompiled(CompiledRule):
 
     ## When it is fine
     Once for a second kind of call: an evaluation without gradients, a size that turns out to vary. Such
-    single recompilations are in the table of the report, and are no finding.
+    single recompilations are in the table of the report, and are no finding; nor are the first calls of what
+    is compiled several times over, as an optimizer that compiles its update for each of its parameters does.
     """
 
     code = "GAP512"
@@ -76,7 +77,8 @@ class Recompiled(CompiledRule):
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
         for one in compiled.recompiles:
-            if one.times >= _OFTEN:
+            # First calls of what is compiled several times over, each time for one use, repeat nothing.
+            if one.times >= _OFTEN and max(one.calls, default=_OFTEN) > 1:
                 yield self._hit(compiled, one)
 
     def _hit(self, compiled: Compiled, one: Recompile) -> Hit:

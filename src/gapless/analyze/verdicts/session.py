@@ -126,19 +126,20 @@ def _late(found: Report) -> Finding | None:
     return max(inputs, key=lambda one: one.price.last if one.price else 0, default=None)
 
 
-def _waits_for_data(found: Report, late: Finding | None) -> float:
-    """Nanoseconds of a step that the GPU waits for its batch; the advised setting may leave some of it."""
+def _share_for_data(found: Report, late: Finding | None) -> float:
+    """The part of a step in which the GPU waits for its batch; the advised setting may leave some of it."""
     if late is None or late.price is None:
         return 0.0
-    return max([late.price.last, *(use.late.likely for use in found.loaders if use.line == late.line)])
+    waits = [late.price.last, *(use.late.likely for use in found.loaders if use.line == late.line)]
+    return max(waits) / late.price.of if late.price.of else 0.0
 
 
 def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[str, Level]:
     in_steps = syncs(found)
     more, apart = between(found, bool(in_steps)), worth_fixing(found)
-    waits = _waits_for_data(found, late)
-    if late is not None and late.price is not None and waits >= LITTLE * late.price.of:
-        step, waiting = late.price.of, waits / late.price.of
+    waiting = _share_for_data(found, late)
+    if late is not None and late.price is not None and waiting >= LITTLE:
+        step = late.price.of
         bound = estimate is not None and bool(estimate.reasons)
         saved = (estimate.saved.most if bound else estimate.saved.likely) if estimate is not None else 0
         stalls = saved / step if in_steps else 0.0
@@ -155,7 +156,7 @@ def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) ->
         if found.steps.steady < ENOUGH:
             return f"Not enough was seen to tell: no syncs in {sample}", "unknown"
         return f"Nothing worth fixing: no syncs in {sample}{more}", "fine"
-    if estimate is None:
+    if estimate is None or not _priced(found):
         return f"{in_steps}{more}", "act"
     most = estimate.saved.most / estimate.step.likely if estimate.step.likely else 0.0
     if not apart and most < (LITTLE if found.steps.waits_per_step < 1 else NOTHING):
@@ -183,9 +184,9 @@ def syncs(found: Report) -> str:
     if steps.least == steps.most:
         return f"{count(steps.most, 'sync')} in every step"
     rare = [one for one in inside if one.frequency.every > 1]
-    if not steps.least and len(inside) == len(rare) == 1:
-        one = rare[0].frequency
-        return f"{count(one.waits, 'sync')} every {one.every} steps"
+    together = sum(one.frequency.waits for one in rare)
+    if not steps.least and len(inside) == len(rare) and together == steps.most:  # all in the same steps
+        return f"{count(together, 'sync')} every {rare[0].frequency.every} steps"
     if steps.waits_per_step < 1:
         return rate(steps.waits_per_step, "sync")
     if not steps.least:
@@ -196,6 +197,12 @@ def syncs(found: Report) -> str:
 def _inside(found: Report) -> list[Finding]:
     """The findings of syncs in training steps."""
     return [one for one in found.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
+
+
+def _priced(found: Report) -> bool:
+    """Whether syncs in training steps have prices: those that only lie in steps with more than a step have
+    none."""
+    return any(one.price is not None for one in _inside(found))
 
 
 def _only(found: Report) -> str:
@@ -317,9 +324,10 @@ def _to_do(found: Report, estimate: Estimate | None, late: Finding | None) -> tu
     todo, apart = _changes(found, estimate, late), beside(found)
     if not apart:
         return (todo, "per step") if todo else (_unpriced(found), "per step" if syncs(found) else _per(found))
-    if estimate is None and not todo:
+    if not todo and (estimate is None or not _priced(found)):
         todo = _by_syncs(found, _steadily(found))
-    if added(found) > found.steps.waits_per_step:  # phases have the most syncs
+    starved = _share_for_data(found, late) >= LITTLE
+    if added(found) > found.steps.waits_per_step and not starved:  # phases have the most syncs
         return (*apart, *todo)[:MOST], "per step" if todo else ""
     return (*todo[: MOST - len(apart)], *apart), "per step" if todo else ""
 
