@@ -273,7 +273,7 @@ def scores_written(metric: Any, part: KeptScores) -> Callable[[], States]:
                 "preds": [scores],
                 "target": [marks if ignored is None else marks.masked_fill(marks == -1, ignored)],
             }
-        kept = (marks >= 0).all(1)
+        kept = ((marks == 0) | (marks == 1)).all(1)
         scores, marks = scores[kept], marks[kept]
         if part.problem.task == "binary":
             return {"preds": [scores[:, 0]], "target": [marks[:, 0]]}

@@ -143,7 +143,8 @@ def score_classes(table, forms, out, width, classes, FIELDS: tl.constexpr, SOME:
 
     Its row of `forms` has both, which classes weigh what (0: those that were predicted or actual the same,
     1: those that were actual the same, 2: by how often they were actual, 3: all counts are one), the value
-    where nothing is to be divided by, and whether the score is 1 minus the ratio.
+    where nothing is to be divided by, whether the score is 1 minus the ratio, and whether the average over no
+    class is NaN.
     """
     forms += tl.program_id(0) * FIELDS
     weighing, otherwise, complement = tl.load(forms + 8), tl.load(forms + 9), tl.load(forms + 10)
@@ -172,7 +173,8 @@ def score_classes(table, forms, out, width, classes, FIELDS: tl.constexpr, SOME:
         score += tl.where(inside, share * weigh, 0.0)
         weight += tl.where(inside, weigh, 0.0)
     whole = tl.sum(weight, 0)
-    average = tl.where(whole == 0.0, 0.0, tl.sum(score, 0) / tl.where(whole == 0.0, 1.0, whole))
+    nothing = tl.where(tl.load(forms + 11) != 0.0, float("nan"), 0.0)
+    average = tl.where(whole == 0.0, nothing, tl.sum(score, 0) / tl.where(whole == 0.0, 1.0, whole))
     tp, predicted = tl.sum(tps, 0).to(tl.float64), tl.sum(predictions, 0).to(tl.float64)
     over = form(forms, 0, tp, predicted, number, number * classes)
     under = form(forms, 4, tp, predicted, number, number * classes)

@@ -18,7 +18,7 @@ from gapless.metrics.mode import Mode
 BINS = 2048
 """What a program counts by itself, at most: classes, or pairs of classes."""
 PROGRAMS = 256
-FIELDS = 11
+FIELDS = 12
 WEIGHINGS = ("either", "actual", "support", "micro")
 
 
@@ -79,10 +79,14 @@ class Form:
 
 UNITS = tuple(Form(*(float(place == at) for at in range(4))) for place in range(4))
 Scored = tuple[float, ...]
-"""A row of what `score_classes` is given: two forms, a weighing, a value for 0 of 0, a complement."""
+"""A row of what `score_classes` is given: two forms, a weighing, a value for 0 of 0, a complement, and if the
+average over no class is NaN.
+"""
 
 
-def scored(over: Form, under: Form, weighing: str, otherwise: float, complement: bool) -> Scored:
+def scored(
+    over: Form, under: Form, weighing: str, otherwise: float, complement: bool, undefined: bool
+) -> Scored:
     """What the kernel is told of a score."""
     return (
         *over.factors,
@@ -90,6 +94,7 @@ def scored(over: Form, under: Form, weighing: str, otherwise: float, complement:
         float(WEIGHINGS.index(weighing)),
         float(otherwise),
         float(complement),
+        float(undefined),
     )
 
 

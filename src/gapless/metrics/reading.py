@@ -96,8 +96,8 @@ class Watch:
             return
         arrived, waiting = taken(self)
         if not (self._known(owed) if resetting else waiting):
-            self._sent = [(weakref.ref(held), held._version) for held in _watched_tensors(owed)]
             PENDING.append((weakref.ref(self), CheckedReading(None, owed)))
+            self._sent = [(weakref.ref(held), held._version) for held in _watched_tensors(owed)]
         look_for_gone()
         deliver([one for reading in arrived for one in reading.complaints()])
 
@@ -110,7 +110,7 @@ class Watch:
                 ref() is one and version == one._version
                 for (ref, version), one in zip(self._sent, held, strict=True)
             )
-            and not any(part.replayed for part, _ in owed)
+            and not any(part.replayed or part.unsettled for part, _ in owed)
         )
 
     def __reduce__(self) -> Any:

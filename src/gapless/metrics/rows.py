@@ -32,6 +32,10 @@ class RowState(dict[str, Tensor]):
 
     start = 0
     length = 0
+    examined = 0
+    """Rows that were looked at for bad values, where :class:`~gapless.metrics.later.CheckedLater` does it."""
+    ends: Any = ()
+    """Where the rows of each update since then end."""
     with_graph: Mapping[str, Tensor] = MappingProxyType({})
     """The rows of a batch of which gradients may be taken."""
 
@@ -72,8 +76,8 @@ class Rows(Statistic):
         Raises:
             RuntimeError: a CUDA graph is captured, and there is no capacity.
         """
-        if self.capacity is None and self._captured():
-            raise RuntimeError(_CAPTURED)
+        if self.capacity is None:
+            self.refuse_capture()
         state, new = self._rows(), next(iter(columns.values())).shape[0]
         if self.graph:
             state.with_graph = columns
@@ -87,11 +91,12 @@ class Rows(Statistic):
             state[name][state.length : end].copy_(value)
         state.length = end
 
-    def _captured(self) -> bool:
-        """Whether a CUDA graph is captured, whose replays count no rows on the host."""
+    def refuse_capture(self) -> None:
+        """Raise RuntimeError where a CUDA graph is captured, whose replays count no rows on the host."""
         if torch.compiler.is_compiling() or self.device.type != "cuda":
-            return False
-        return torch.cuda.is_current_stream_capturing()
+            return
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(_CAPTURED)
 
     def known(self, column: str) -> Tensor:
         """The rows of `column`; where the device counts them, the host waits for their number."""
@@ -247,14 +252,15 @@ class Rows(Statistic):
                     state[name] = torch.zeros(shape, dtype=column[1], device=self.device)
         return state
 
-    def _room(self, state: RowState, name: str, like: Tensor, rows: int) -> None:
+    def _room(self, state: RowState, name: str, like: Tensor | Column, rows: int) -> None:
         held = state.get(name)
         if held is not None and rows <= held.shape[0]:
             return
+        shape, dtype = (like.shape[1:], like.dtype) if isinstance(like, Tensor) else like
         with torch.inference_mode(False):
             wide = torch.empty(
-                (max(FIRST, 2 * rows), *like.shape[1:]),
-                dtype=like.dtype if held is None else held.dtype,
+                (max(FIRST, 2 * rows), *shape),
+                dtype=dtype if held is None else held.dtype,
                 device=self.device,
             )
             if held is not None:

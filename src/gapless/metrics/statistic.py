@@ -123,8 +123,7 @@ class Statistic:
     def __del__(self) -> None:
         if not sys.is_finalizing() and self.may_be_owed():
             # Only what bad values are told by is kept: no rows, and no second state.
-            state = self.state if self._whole is None else self._whole
-            self.state = {name: state[name] for name in self.slots}
+            self.state = self.remains(self.state if self._whole is None else self._whole)
             self._scratch = self._whole = None
             GONE.append(self)
 
@@ -156,6 +155,15 @@ class Statistic:
     def complaint_about(self, batch: Batch, count: int) -> str:
         """The same for those of `batch`, a batch on the CPU, into which one may look."""
         return self.complaint(count)
+
+    def remains(self, state: State) -> State:
+        """What of `state` bad values are told by."""
+        return {name: state[name] for name in self.slots}
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether there is data in which nobody has looked for bad values yet."""
+        return False
 
     def full(self) -> str:
         """What to add to a complaint where something else may have been left out."""

@@ -47,19 +47,32 @@ def tally(
     return True
 
 
+def add_places(table: Tensor, at: Tensor, one: Tensor) -> None:
+    """Count the places `at`, ``(N,)`` of int64, in `table`, of one dimension, of whatever device."""
+    size = len(table)
+    many = at.device.type == "cuda" and len(at) >= MANY and size <= BINS
+    if many and not (torch.compiler.is_compiling() or torch.are_deterministic_algorithms_enabled()):
+        table.add_(torch.histc(at, size, 0, size))
+    else:
+        table.scatter_add_(0, at, one.expand_as(at))
+
+
 def by_pairs(
     table: Tensor, classes: int, target: Tensor, predicted: Tensor, ignored: int | None, scores: bool
 ) -> None:
     """Count pairs of classes, of which there are few."""
     width = classes + 2
-    pairs = target.clamp(-1, classes).mul_(width)
-    pairs.add_(predicted if scores else predicted.clamp(-1, classes))
+    pairs = target.clamp(-1, classes)
+    predicted = predicted if scores else predicted.clamp(-1, classes)
+    torch.add(predicted, pairs, alpha=width, out=pairs)
     if ignored is not None:
         pairs.masked_fill_(target == ignored, -2 * width)  # outside of what is counted
     found = torch.histc(pairs, width * width, -width - 1, width * width - width - 1).view(width, width)
-    table[0, :width].add_(found.sum(1))
-    table[1, :width].add_(found.sum(0))
-    table[2, :width].add_(found.diagonal())
+    fresh = found.new_empty((3, width))
+    for dim, row in ((1, fresh[0]), (0, fresh[1])):
+        torch.sum(found, dim, out=row)
+    fresh[2].copy_(found.diagonal())
+    table[:, :width].add_(fresh)
 
 
 def by_class(
@@ -73,7 +86,9 @@ def by_class(
         left_out = target == ignored
         actual.masked_fill_(left_out, outside)
         predicted = predicted.masked_fill(left_out, outside)
-    table[0, :width].add_(torch.histc(actual, width, -1, classes + 1))
-    table[1, :width].add_(torch.histc(predicted, width, -1, classes + 1))
+    fresh = actual.new_empty((3, width))
+    torch.histc(actual, width, -1, classes + 1, out=fresh[0])
+    torch.histc(predicted, width, -1, classes + 1, out=fresh[1])
     actual.masked_fill_(actual != predicted, outside)
-    table[2, :width].add_(torch.histc(actual, width, -1, classes + 1))
+    torch.histc(actual, width, -1, classes + 1, out=fresh[2])
+    table[:, :width].add_(fresh)

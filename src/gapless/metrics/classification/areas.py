@@ -10,13 +10,13 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.classification.curves import (
     Bounds,
-    area,
     area_bounds,
     average_precision,
     average_precision_bounds,
     over_classes,
     partial_area,
     recall_unknown,
+    roc_area,
     roc_points,
 )
 from gapless.metrics.classification.scored import BinaryScored, ScoreMetric
@@ -116,10 +116,9 @@ class RocArea(AreaMetric, abstract=True):
     max_fpr: float | None = None
 
     def areas(self, rising: Rising) -> Tensor:
-        fpr, tpr = roc_points(rising)
         if self.max_fpr is None or self.max_fpr == 1:
-            return area(fpr, tpr)
-        return partial_area(fpr, tpr, self.max_fpr)
+            return roc_area(rising)
+        return partial_area(*roc_points(rising), self.max_fpr)
 
     def area_bounds(self, rising: Rising) -> Bounds:
         return area_bounds(rising, self.max_fpr)

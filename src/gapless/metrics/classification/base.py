@@ -36,6 +36,8 @@ class Score:
     """Whether the score is 1 minus the ratio."""
     flat = False
     """Whether the counts are of no class, because their number is not known."""
+    undefined = False
+    """Whether the average over no class is NaN, rather than 0."""
     counts_top_k = False
     """Whether a class that is only predicted counts as absent where ``top_k`` is above 1."""
 
@@ -88,13 +90,18 @@ class CountMetric(Score, PredictionMetric, abstract=True):
     def scored(self) -> fusing.Scored | None:
         """What Triton's kernel is told of the score; None where it is none of those that it computes."""
         averaged = self.average in ("micro", "macro", "weighted")
-        if type(self).score is not Score.score or self.task != "multiclass" or self.flat or not averaged:
+        if self.task != "multiclass" or self.flat or not averaged or not self._linear():
             return None
         weighing = {"micro": "micro", "weighted": "support"}.get(
             self.average or "", "actual" if self.counts_top_k and self.top_k != 1 else "either"
         )
         over, under = self.ratio(FORMS)
-        return fusing.scored(over, under, weighing, self.zero_division, self.complement)  # type: ignore[arg-type]
+        told = (weighing, self.zero_division, self.complement, self.undefined)
+        return fusing.scored(over, under, *told)  # type: ignore[arg-type]
+
+    def _linear(self) -> bool:
+        """Whether :meth:`ratio`, averaged over all classes, says what the score is."""
+        return type(self).score is Score.score
 
     def _count(
         self,

@@ -9,28 +9,42 @@ from torch import Tensor
 
 from gapless.metrics.classification.scores import Rising
 from gapless.metrics.classification.words import warn_on_host
-from gapless.metrics.divide import divide
+from gapless.metrics.divide import divide, share
+from gapless.metrics.host import within_reach
 
 Curve = tuple[Any, Any, Any]
 
 
 def roc_points(rising: Rising) -> tuple[Tensor, Tensor]:
     """False and true positive rates, ``[K, P]`` of float32."""
-    if rising.exact:
-        for name, rate, count in (
-            ("negative", "false", rising.negatives),
-            ("positive", "true", rising.positives),
-        ):
-            warn_on_host(
-                count == 0,
-                f"No {name} samples in targets, {rate} positive value should be meaningless."
-                f" Returning zero tensor in {rate} positive score",
-            )
+    warn_of_missing(rising)
     fpr = divide(rising.fps, rising.negatives.unsqueeze(1))
     tpr = divide(rising.tps, rising.positives.unsqueeze(1))
     if rising.exact:
         fpr, tpr = (torch.nn.functional.pad(one, (1, 0)) for one in (fpr, tpr))
     return fpr, tpr
+
+
+def warn_of_missing(rising: Rising) -> None:
+    """Warn of classes without positives or negatives, where every score is kept, on the CPU."""
+    if not rising.exact or not within_reach(rising.positives):
+        return
+    several = (("negative", "false", rising.negatives), ("positive", "true", rising.positives))
+    for name, rate, count in several:
+        warn_on_host(
+            count == 0,
+            f"No {name} samples in targets, {rate} positive value should be meaningless."
+            f" Returning zero tensor in {rate} positive score",
+        )
+
+
+def roc_area(rising: Rising) -> Tensor:
+    """``[K]``: the area under each curve, from whole numbers; 0 without positives or without negatives."""
+    warn_of_missing(rising)
+    tps, fps = rising.tps, rising.fps
+    # Of the first score of all, and so on the way to it, one of both is 0.
+    twice = ((fps[:, 1:] - fps[:, :-1]) * (tps[:, 1:] + tps[:, :-1])).sum(1, dtype=torch.float64)
+    return (twice / (rising.positives * rising.negatives)).nan_to_num_(0.0).mul_(0.5).float()
 
 
 def area(fpr: Tensor, tpr: Tensor) -> Tensor:
@@ -53,10 +67,10 @@ def partial_area(fpr: Tensor, tpr: Tensor, most: float) -> Tensor:
 
 def average_precision(rising: Rising, missing: float = 0.0) -> Tensor:
     """``[K]``: precision, averaged over the steps of recall; `missing` where there are no positives."""
-    precision = divide(rising.tps, rising.tps + rising.fps)
-    recall = divide(rising.tps, rising.positives.unsqueeze(1))
-    steps = torch.diff(recall.double(), dim=1, prepend=recall.new_zeros((len(recall), 1)).double())
-    return (steps * precision).sum(1).float().masked_fill_(rising.positives == 0, missing)
+    precision = share(rising.tps, rising.tps + rising.fps)
+    steps = torch.diff(rising.tps, dim=1, prepend=torch.zeros_like(rising.tps[:, :1]))
+    total = (steps * precision).sum(1, dtype=torch.float64)
+    return (total / rising.positives).nan_to_num_(missing).float()
 
 
 Bounds = tuple[Tensor, Tensor]
@@ -179,10 +193,9 @@ def receiver_operating(rising: Rising) -> Curve:
 
 
 def distinct(rising: Rising) -> Tensor:
-    """``[K, P]``: the last point of each score. **How many there are depends on the data.**"""
-    last = torch.ones_like(rising.thresholds, dtype=torch.bool)
-    last[:, :-1] = rising.thresholds[:, 1:] != rising.thresholds[:, :-1]
-    return last & ~rising.thresholds.isneginf()
+    """``[K, P]``: the last point of each score that counts. **How many there are depends on the data.**"""
+    above = rising.tps + rising.fps  # which rises there alone
+    return above.diff(dim=1, prepend=torch.zeros_like(above[:, :1])) != 0
 
 
 def mean_curve(curve: Curve, descending: bool, x: int) -> Curve:

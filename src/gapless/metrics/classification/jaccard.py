@@ -7,10 +7,17 @@ from typing import Any
 from torch import Tensor
 
 from gapless.metrics import checks
-from gapless.metrics.classification.base import BinaryScore, MulticlassScore, MultilabelScore
+from gapless.metrics.classification.base import BinaryScore, MulticlassScore, MultilabelScore, Ratio
 from gapless.metrics.classification.counts import Counts
-from gapless.metrics.divide import divide
+from gapless.metrics.divide import divide, share
 from gapless.metrics.tasks import Task
+
+
+def without(values: Tensor, place: int) -> Tensor:
+    """`values`, ``(C,)``, with 0 for one class."""
+    found = values.clone()
+    found[place].fill_(0)
+    return found
 
 
 class Jaccard:
@@ -20,23 +27,30 @@ class Jaccard:
     task: str
     ignore_index: int | None
     zero_division: float
+    undefined = True
+
+    def ratio(self, counts: Counts) -> Ratio:
+        return counts.tp, counts.either - counts.tp
 
     def score(self, counts: Counts) -> Tensor:
-        inside, union = counts.tp, counts.either - counts.tp
+        inside, union = self.ratio(counts)
         if self.average in ("binary", "none", None):
-            return divide(inside, union, self.zero_division)
-        kept = union.new_ones(union.shape)
+            return share(inside, union, self.zero_division)
         left_out = self._ignored(union.shape[-1])
-        if left_out is not None:
-            kept[left_out].fill_(0)
         if self.average == "micro":
-            return divide(inside.sum(-1), (union * kept).sum(-1), self.zero_division)
-        index = divide(inside, union, self.zero_division)
-        if self.average == "weighted":
-            kept = counts.actual
-        elif self.task == "multiclass":
-            kept = kept * (union != 0)
+            whole = union if left_out is None else without(union, left_out)
+            return divide(inside.sum(-1), whole.sum(-1), self.zero_division)
+        index = share(inside, union, self.zero_division)
+        if self.average == "macro" and self.task == "multilabel":
+            return index.mean(-1)
+        kept = counts.actual
+        if self.average == "macro":
+            kept = union != 0
+            kept = kept if left_out is None else without(kept, left_out)
         return (kept * index).sum(-1) / kept.sum(-1)
+
+    def _linear(self) -> bool:
+        return self.ignore_index is None
 
     def _check_zero_division(self, value: Any) -> None:
         if not isinstance(value, (int, float)):

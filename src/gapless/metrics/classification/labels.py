@@ -103,17 +103,21 @@ def probabilities(
     logits: bool | None,
     kept: Tensor | None = None,
     normalize: Callable[[Tensor], Tensor] = torch.sigmoid,
+    out: Tensor | None = None,
 ) -> Tensor:
     """`scores`, normalized if they are logits; with None, values outside [0, 1] tell that they are.
 
-    Only those `kept` tell it, where that is given.
+    Only those `kept` tell it, where that is given. New tensors are written to `out`, if they can be.
     """
     if logits is not None:
         return normalize(scores) if logits else scores
     outside = scores.clamp(0, 1) != scores
     if kept is not None:
         outside = outside & kept
-    return torch.where(outside.any(), normalize(scores), scores)
+    normalized = normalize(scores)
+    if out is None:
+        return torch.where(outside.any(), normalized, scores)
+    return torch.where(outside.any(), normalized, scores, out=out)
 
 
 def kept_targets(batch: Batch, ignore_index: int | None) -> Tensor | None:

@@ -11,10 +11,14 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification import labels, words
-from gapless.metrics.rows import Column, Rows
-from gapless.metrics.statistic import Slot
+from gapless.metrics.later import CheckedLater
+from gapless.metrics.rows import Column, RowState
+from gapless.metrics.statistic import Slot, State
+from gapless.metrics.tally import add_places
 
 Thresholds = int | Sequence[float] | Tensor | None
+IGNORED, STRANGE, BEFORE = 0, 1, 2
+"""Places in a table of bins, and how many there are before the first bin, whose number is 1."""
 
 
 class Rising(NamedTuple):
@@ -95,8 +99,8 @@ class Problem(NamedTuple):
                 f"(N, ...) but got {preds.shape} and {target.shape}"
             )
 
-    def scores(self, batch: Batch) -> Tensor:
-        """``[N, K]`` of probabilities, float32 or wider."""
+    def scores(self, batch: Batch, out: Tensor | None = None) -> Tensor:
+        """``[N, K]`` of probabilities, float32 or wider; in `out` where they are not there yet."""
         preds = batch.args[0]
         if preds.dtype in (torch.float16, torch.bfloat16):
             preds = preds.float()
@@ -107,26 +111,29 @@ class Problem(NamedTuple):
         if kept is not None:
             kept = rowwise(kept) if self.task == "multilabel" else kept.reshape(-1, 1)
         normalize = row_softmax if self.task == "multiclass" else torch.sigmoid
-        return labels.probabilities(preds, self.logits, kept, normalize)
+        return labels.probabilities(preds, self.logits, kept, normalize, out)
+
+    @property
+    def most(self) -> int:
+        """The largest target."""
+        return self.classes - 1 if self.task == "multiclass" else 1
+
+    def targets(self, batch: Batch) -> Tensor:
+        """``[N, K]`` of int64, or ``[N, 1]`` where a target is a class."""
+        target: Tensor = batch.derive(labels.target_classes)
+        return rowwise(target) if self.task == "multilabel" else target.reshape(-1, 1)
 
     def marks(self, batch: Batch) -> Tensor:
         """``[N, K]`` of int64: 1 where positive, 0 where negative, -1 where ignored, -2 for no target."""
-        target = batch.derive(labels.target_classes)
+        target = self.targets(batch)
+        marks = allowed = target.clamp(0, self.most)
         if self.task == "multiclass":
-            target = target.reshape(-1, 1)
-            classes = torch.arange(self.classes, device=target.device)
-            marks = (target == classes).to(torch.int64)
-            strange = (target < 0) | (target >= self.classes)
-        else:
-            target = target.reshape(-1, 1) if self.task == "binary" else rowwise(target)
-            marks = target.clamp(0, 1)
-            strange = marks != target
-        marks = marks.masked_fill(strange, -2)
+            marks = (target == torch.arange(self.classes, device=target.device)).to(torch.int64)
+        marks = marks.masked_fill(allowed != target, -2)
         return marks if self.ignore_index is None else marks.masked_fill(target == self.ignore_index, -1)
 
     def complaint(self, count: int) -> str:
-        most = self.classes - 1 if self.task == "multiclass" else 1
-        return f"Detected {words.some(count)} in `target` outside 0 to {most}"
+        return f"Detected {words.some(count)} in `target` outside 0 to {self.most}"
 
     def found(self, batch: Batch) -> str | None:
         if self.task == "multiclass":
@@ -144,9 +151,9 @@ def row_softmax(scores: Tensor) -> Tensor:
     return scores.softmax(1)
 
 
-def problem_scores(batch: Batch, problem: Problem) -> Tensor:
+def problem_scores(batch: Batch, problem: Problem, out: Tensor | None = None) -> Tensor:
     """For :meth:`Batch.derive`."""
-    return problem.scores(batch)
+    return problem.scores(batch, out)
 
 
 def problem_marks(batch: Batch, problem: Problem) -> Tensor:
@@ -155,76 +162,140 @@ def problem_marks(batch: Batch, problem: Problem) -> Tensor:
 
 
 class BinnedScores(words.Labelled):
-    """How many positives and negatives score between neighbouring thresholds, per class."""
+    """How many positives and negatives score between neighbouring thresholds, per class.
+
+    The table has two places for what is ignored and what is no target; then two for each bin, of negatives
+    and of positives.
+    """
 
     one: Tensor
     edges: Tensor
-    given: Tensor
-    back: Tensor
+    falling: Tensor
+    order: Tensor
     rows: Tensor
 
     def __init__(self, problem: Problem, thresholds: Tensor, checked: bool) -> None:
         self.problem = self.subject = problem
         self.bins = len(thresholds) + 1
         edges, order = thresholds.sort()
-        places = torch.arange(problem.classes) * self.bins
-        self.constants = {
-            "one": 1,
-            "edges": edges,
-            "given": thresholds,
-            "back": order.argsort(),
-            "rows": places,
-        }
+        self.sorted = bool((order.diff() > 0).all())
+        with torch.device("cpu"):
+            lowest = torch.full((1,), -torch.inf, dtype=edges.dtype)
+            self.constants = {
+                "one": 1,
+                "edges": torch.cat((lowest, edges)),
+                "falling": thresholds.flip(0),
+                "order": len(order) - 1 - order.argsort().flip(0),
+                "rows": torch.arange(problem.classes) * self.bins * 2,
+            }
         self.size = problem.classes * self.bins * 2
         config = (problem, tuple(thresholds.tolist()), thresholds.dtype)
-        super().__init__(config, {"table": Slot((self.size + 2,))}, checked)
+        super().__init__(config, {"table": Slot((BEFORE + self.size,))}, checked)
 
     def count(self, batch: Batch) -> None:
+        problem = self.problem
         if self.checked:
-            self.problem.check(batch)
-        scores = batch.derive(problem_scores, self.problem)
-        marks = batch.derive(problem_marks, self.problem)
+            problem.check(batch)
+        scores = batch.derive(problem_scores, problem)
         edges = self.edges if self.edges.dtype == scores.dtype else self.edges.to(scores.dtype)
-        at = torch.bucketize(scores.contiguous(), edges, right=True).add_(self.rows).mul_(2).add_(marks)
-        at = torch.where(marks < 0, marks + (self.size + 2), at).flatten()
-        self.state["table"].scatter_add_(0, at, self.one.expand_as(at))
+        bins = torch.bucketize(scores.contiguous(), edges, right=True)
+        target = problem.targets(batch)
+        allowed = target.clamp(0, problem.most)
+        positive = allowed
+        if problem.task == "multiclass":
+            positive = target == torch.arange(problem.classes, device=bins.device)
+        at = torch.add(positive, bins, alpha=2)
+        if problem.classes > 1:
+            at = at.add_(self.rows)
+        at = at.masked_fill_(allowed != target, STRANGE)
+        if problem.ignore_index is not None:
+            at = at.masked_fill_(target == problem.ignore_index, IGNORED)
+        add_places(self.state["table"], at.flatten(), self.one)
 
     def faults(self) -> Tensor:
-        return self.state["table"][-2] // (self.problem.classes if self.problem.task == "multiclass" else 1)
+        strange = self.state["table"][STRANGE]
+        return strange // self.problem.classes if self.problem.task == "multiclass" else strange
+
+    def decoded(self, state: State) -> State:
+        table = state["table"]
+        both = table[..., [STRANGE, IGNORED]]
+        return {**state, "table": torch.cat((table[..., BEFORE:], both), -1)}
+
+    def encoded(self, saved: State) -> State:
+        table = saved["table"]
+        both = table[..., [-1, -2]]
+        return {**saved, "table": torch.cat((both, table[..., :-2]), -1)}
+
+    @property
+    def given(self) -> Tensor:
+        """The thresholds as they were given."""
+        return self.falling.flip(0)
 
     def rising(self, micro: bool) -> Rising:
         """At the thresholds given, from the last one to the first."""
-        table = self.state["table"][: self.size].view(self.problem.classes, self.bins, 2)
+        cells = self.state["table"][BEFORE:].view(self.problem.classes, self.bins, 2)
         if micro:
-            table = table.sum(0, keepdim=True)
-        above = table.flip(1).cumsum(1)[:, :-1].flip(1)[:, self.back].flip(1)
-        totals = table.sum(1)
-        return Rising(
-            above[..., 1], above[..., 0], totals[:, 1], totals[:, 0], self.given.flip(0), exact=False
-        )
+            cells = cells.sum(0, keepdim=True)
+        above = cells.flip(1).cumsum(1)
+        totals, above = above[:, -1], above[:, :-1]
+        if not self.sorted:
+            above = above[:, self.order]
+        return Rising(above[..., 1], above[..., 0], totals[:, 1], totals[:, 0], self.falling, exact=False)
 
 
-class KeptScores(words.Labelled, Rows):
+class KeptScores(words.Labelled, CheckedLater):
     """Every score and its mark.
 
     Without a capacity scores stay float64 where the first ones are; in fixed storage they are float32.
+    A mark is 1, 0, or any other number where the score does not count.
     """
+
+    low: Tensor
+    high: Tensor
+    kinds: Tensor
+    examined_by = "mark"
 
     def __init__(self, problem: Problem, checked: bool, capacity: int | None) -> None:
         self.problem = self.subject = problem
         shape = (problem.classes,)
         score: Column | None = None if capacity is None else (shape, torch.float32)
         columns = {"score": score, "mark": (shape, torch.int8)}
+        kinds = torch.tensor([1, 0], dtype=torch.int8, device="cpu").view(2, 1, 1)
+        self.constants = {"low": -1, "high": 2, "kinds": kinds}
         super().__init__((problem,), columns, capacity, checked)
 
     def count(self, batch: Batch) -> None:
         if self.checked:
             self.problem.check(batch)
+        if self.later(batch.args[0].numel()):
+            self._count_later(batch)
+            return
         marks = batch.derive(problem_marks, self.problem)
         if self.checked:
-            strange = marks[:, 0] == -2 if self.problem.task == "multiclass" else marks == -2
-            self.state["strange"].add_(strange.sum())
+            strange = marks[:, :1] if self.problem.task == "multiclass" else marks
+            self.state["strange"].add_((strange == -2).sum())
         self.append(score=batch.derive(problem_scores, self.problem), mark=marks.to(torch.int8))
+
+    def _count_later(self, batch: Batch) -> None:
+        """Write scores and marks to where they are kept; what is strange among them is looked for later."""
+        score, classes = batch.args[0], self.problem.classes
+        rows = score.numel() // classes
+        wide = score.dtype if score.dtype in (torch.float32, torch.float64) else torch.float32
+        scores, marks = self.reserve(rows, {"score": ((classes,), wide), "mark": ((classes,), torch.int8)})
+        found = batch.derive(problem_scores, self.problem, out=scores if scores.dtype == wide else None)
+        if found is not scores:
+            scores.copy_(found)
+        if self.problem.task == "multiclass" or self.problem.ignore_index is not None:
+            marks.copy_(batch.derive(problem_marks, self.problem))
+        else:
+            torch.clamp(self.problem.targets(batch), self.low, self.high, out=marks)
+
+    def strange_rows(self, state: RowState) -> Tensor:
+        marks = state["mark"][state.examined : state.length]
+        marks = marks[:, :1] if self.problem.task == "multiclass" else marks
+        if self.problem.ignore_index is not None:
+            return marks == -2
+        return marks.view(torch.uint8) > 1  # of which negative numbers are the largest
 
     def rising(self, micro: bool) -> Rising:
         """At every score there is, in a form whose size does not depend on the data."""
@@ -232,26 +303,34 @@ class KeptScores(words.Labelled, Rows):
         scores, marks, there = self.read("score"), self.read("mark"), self.there()
         if scores.dim() == 1:
             scores, marks = scores.reshape(-1, 1), marks.reshape(-1, 1)
-        kept = marks >= 0 if there is None else (marks >= 0) & there.unsqueeze(1)
+        if there is not None:
+            marks = marks.masked_fill(~there.unsqueeze(1), -1)
         shape = (1, -1) if micro else (scores.shape[1], -1)
-        return rising_at(*(one.t().reshape(shape) for one in (scores, marks == 1, kept)))
+        scores, marks = (one.t().reshape(shape) for one in (scores, marks))
+        ordered, order = scores.sort(dim=1, descending=True)
+        return in_order(ordered, marks.gather(1, order) == self.kinds)
 
 
 def rising_at(scores: Tensor, positive: Tensor, kept: Tensor) -> Rising:
-    """At every one of `scores`, all three ``[K, N]``; only those that are `kept` count."""
-    ordered, order = scores.masked_fill(~kept, -torch.inf).sort(dim=1, descending=True)
-    kept = kept.gather(1, order)
-    positive = positive.gather(1, order) & kept
-    tps, fps = positive.cumsum(1), (kept & ~positive).cumsum(1)
-    last = torch.ones_like(kept)
-    last[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
-    totals = [one[:, -1] if one.shape[1] else one.sum(1) for one in (tps, fps)]
-    return Rising(carried(tps, last), carried(fps, last), totals[0], totals[1], ordered, exact=True)
+    """At every one of `scores`, all three ``[K, P]``; only those that are `kept` count."""
+    ordered, order = scores.sort(dim=1, descending=True)
+    kinds = torch.stack((positive & kept, kept & ~positive))
+    return in_order(ordered, kinds.gather(2, order.expand(2, -1, -1)))
 
 
-def carried(values: Tensor, last: Tensor) -> Tensor:
-    """`values`, which never fall, where `last` holds, and the one before elsewhere."""
-    return values.masked_fill(~last, 0).cummax(1).values if values.shape[1] else values
+def in_order(scores: Tensor, kinds: Tensor) -> Rising:
+    """At every one of `scores`, ``[K, P]``, the highest first; ``[2, K, P]`` of bool say which are positive,
+    and which negative.
+    """
+    counts = kinds.cumsum(2)
+    totals = counts[..., -1] if counts.shape[2] else counts.sum(2)
+    same = torch.zeros_like(scores, dtype=torch.bool)
+    torch.eq(scores[:, 1:], scores[:, :-1], out=same[:, :-1])
+    if counts.shape[
+        2
+    ]:  # which never fall: where the next score is the same, that above is the largest so far
+        counts = counts.masked_fill_(same, 0).cummax(2).values
+    return Rising(counts[0], counts[1], totals[0], totals[1], scores, exact=True)
 
 
 def check_thresholds(thresholds: Thresholds) -> None:
