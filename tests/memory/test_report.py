@@ -15,7 +15,7 @@ from gapless.memory.report import Wishes, report
 from gapless.memory.settings import InvalidSettings
 from gapless.memory.simulate import Simulation, simulate
 from gapless.memory.sizes import MIB
-from gapless.memory.trials import Where, attempt, attempt_all, candidates, improves, rank
+from gapless.memory.trials import Where, attempt, attempt_all, candidates, improves, lowers_peak, rank
 from gapless.model import memory as model
 from gapless.model.memory import MemoryRun, StartBlock, StartSegment
 from gapless.model.memory_calls import CallTimes
@@ -384,3 +384,37 @@ def test_a_moment_in_the_middle():
     assert moment(run, 2).allocated == 130 * MIB
     assert moment(run, 3).allocated == 120 * MIB
     assert moment(run, -1).allocated == 0
+
+
+def test_a_snapshot_without_a_history_tells_of_a_moment_and_not_of_a_peak():
+    start = StartSegment(
+        address=0x7F00_0000_0000,
+        size=20 * MIB,
+        blocks=(StartBlock(12 * MIB, 0, 12 * MIB), StartBlock(8 * MIB)),
+    )
+    answer = report(MemoryRun(start=(start,))).answer
+    assert answer.sentence.startswith("20 MiB reserved and 12 MiB allocated when the snapshot was taken")
+    assert "replay" not in answer.confidence
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_calls_to_the_driver_are_a_reason_for_a_setting_where_they_are_made_again(again: bool):
+    """Holes of 40 MiB that what comes later does not fit, whatever the setting; a call takes 40 ms."""
+    recorder = Recorder()
+    for number in range(20):
+        recorder.alloc(number, 40 * MIB)
+    for number in range(0, 20, 2):
+        recorder.free(number)
+    for number in range(20, 30):
+        recorder.alloc(number, 42 * MIB)
+    if again:
+        recorder.empty_cache()
+    run = msgspec.structs.replace(recorder.run(), times=CallTimes(malloc=40_000_000, free=40_000_000))
+    made = report(run)
+    assert made.expandable is not None
+    assert improves(made.expandable, made.baseline)
+    assert not lowers_peak(made.expandable, made.baseline)
+    (todo,) = made.answer.do_first or (None,)
+    assert (todo is not None) == again
+    if todo is not None:
+        assert (todo.unit, todo.before, todo.after) == ("ns", made.baseline.price, made.expandable.price)

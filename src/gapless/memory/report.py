@@ -25,6 +25,7 @@ from gapless.memory.trials import (
     attempt_all,
     candidates,
     improves,
+    lowers_peak,
     rank,
 )
 from gapless.model.memory import ALLOC, STEP, MemoryRun
@@ -266,9 +267,11 @@ def _advised(made: MemoryReport, measure: Outcome | None) -> str:
         return made.remedies[made.remedy].settings
     if made.best >= 0:
         return made.trials[made.best].settings
-    if made.trials or measure is None or not improves(made.expandable, measure):
+    if made.trials or measure is None or made.expandable is None or not improves(made.expandable, measure):
         return ""
-    return EXPANDABLE
+    # Memory that is never given back is asked for once: sooner is no reason then.
+    again = measure.frees or measure.unmaps or measure.retries or measure.failures
+    return EXPANDABLE if again or measure.shortage or lowers_peak(made.expandable, measure) else ""
 
 
 def _expandable(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gapless.memory.parts import told
+from gapless.memory.trials import lowers_peak
 from gapless.model.memory_answer import OutOfMemory
 from gapless.model.memory_report import MemoryReport, Outcome, Remedy
 from gapless.model.verdict import Change, Level, Verdict
@@ -46,6 +47,11 @@ def sentence(report: MemoryReport) -> str:
         return _short(report, lack)
     if report.at_least:
         return _at_least(report)
+    if base.peak_reserved and not report.allocations:
+        return (
+            f"{binary_size(base.peak_reserved)} reserved and {binary_size(base.peak_allocated)} allocated when the "
+            "snapshot was taken: what led there was not recorded"
+        )
     where = f" of {binary_size(report.limit)} on the {report.gpu}" if report.gpu and report.limit >= 0 else ""
     peak = f"At most {binary_size(base.peak_reserved)} reserved{where}"
     peak += f", {binary_size(base.peak_allocated)} allocated"
@@ -143,7 +149,7 @@ def _confidence(report: MemoryReport) -> str:
     """What the answer rests on."""
     lack = report.lack
     parts = []
-    if report.fidelity is not None:
+    if report.fidelity is not None and report.allocations:
         parts.append(
             "the replay meets the recording exactly"
             if report.fidelity.exact
@@ -173,11 +179,12 @@ def _do_first(report: MemoryReport) -> Iterator[Change]:
             unit="retries" if saved else "bytes",
         )
     elif report.advised and report.expandable is not None:
+        lower = lowers_peak(report.expandable, base)
         yield Change(
-            what=f"PYTORCH_CUDA_ALLOC_CONF={report.advised}",
-            before=base.peak_reserved,
-            after=report.expandable.peak_reserved,
-            unit="bytes",
+            what=f"PYTORCH_CUDA_ALLOC_CONF={report.advised}{'' if lower else ' (calls to the driver)'}",
+            before=base.peak_reserved if lower else base.price,
+            after=report.expandable.peak_reserved if lower else report.expandable.price,
+            unit="bytes" if lower else "ns",
         )
     for one in report.kept:
         if one.sure and one.name:

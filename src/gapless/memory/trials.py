@@ -199,6 +199,11 @@ def _rank(trial: Trial, baseline: Outcome) -> tuple[float, ...]:
     return 0, outcome.failures, outcome.retries, *last
 
 
+def lowers_peak(outcome: Outcome, baseline: Outcome) -> bool:
+    """Whether `outcome` reserves so much less at its peak that it is worth a change of settings."""
+    return outcome.peak_reserved <= (1 - _MATTERS) * baseline.peak_reserved
+
+
 def improves(outcome: Outcome | None, baseline: Outcome) -> bool:
     """Whether `outcome` is worth a change of settings; where a request still fails it never is."""
     if outcome is None or outcome.shortage is not None or outcome.failures:
@@ -207,7 +212,7 @@ def improves(outcome: Outcome | None, baseline: Outcome) -> bool:
         return True
     if outcome.retries != baseline.retries:
         return outcome.retries < baseline.retries
-    if outcome.peak_reserved <= (1 - _MATTERS) * baseline.peak_reserved:
+    if lowers_peak(outcome, baseline):
         return True
     saved = baseline.price - outcome.price
     same = outcome.peak_reserved <= (1 + _FINE) * baseline.peak_reserved
