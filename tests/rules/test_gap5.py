@@ -200,6 +200,8 @@ class TestHostBusy:
         assert "for the first time" in once.remedy
         always = only("GAP503", profile(cost("host", 60, site("aten::conv2d"), steps=6, **slow)))
         assert "a core of its own" in always.remedy
+        several = [cost("host", 30, site("aten::mm", n), steps=6, launching=30 * MS) for n in (4, 5)]
+        assert "at 2 places" in said(only("GAP503", profile(*several)))
         mixed = cost("host", 25, site("aten::randn"), steps=6), cost("host", 25, site("Other"), steps=6)
         assert "most of it at" in only("GAP503", profile(*mixed)).change
 

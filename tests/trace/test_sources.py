@@ -186,6 +186,8 @@ def saved_by_torch() -> bytes:
         (b"<html>\n<body>", "is not JSON: it begins with '<html>'"),
         (bytes(range(128, 256)) * 4, "is a binary file, not JSON: it begins with 80 81 82"),
         (pickle.dumps({"segments": []}), "is a Python pickle, such as a snapshot of memory, and no trace"),
+        (b"SQLite format 3\0" + bytes(100), "is a database, such as Nsight Systems exports"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1a\nsize 9\n", "is a pointer of Git LFS"),
         (saved_by_torch(), "was written by torch.save: it holds tensors, not a trace"),
         (b"{}", 'it is an empty JSON object, but no "traceEvents"'),
         (b'{"a": 1, "b": 2}', "it is JSON with 'a', 'b', but no \"traceEvents\""),

@@ -48,10 +48,8 @@ def sentence(report: MemoryReport) -> str:
     if report.at_least:
         return _at_least(report)
     if base.peak_reserved and not report.allocations:
-        return (
-            f"{binary_size(base.peak_reserved)} reserved and {binary_size(base.peak_allocated)} allocated when the "
-            "snapshot was taken: what led there was not recorded"
-        )
+        held = f"{binary_size(base.peak_reserved)} reserved and {binary_size(base.peak_allocated)} allocated"
+        return f"{held} when the snapshot was taken: what led there was not recorded"
     where = f" of {binary_size(report.limit)} on the {report.gpu}" if report.gpu and report.limit >= 0 else ""
     peak = f"At most {binary_size(base.peak_reserved)} reserved{where}"
     peak += f", {binary_size(base.peak_allocated)} allocated"

@@ -179,11 +179,12 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Idleness of the device that has one cause at one place, and the host's share in it.
 
     `idle` nanoseconds of the device in `stretches` stretches of the steps, `launching` of it while the host
-    was busy in operators that launch work for the device themselves. For calls: `calls` of them, in which the
-    host spent `blocked`, `working` of it while the device computed or copied. `place` tells in
-    words where it is (``aten::index in forward``), for profiles that know no lines. `steps` says in how many
-    steps either happens. `start` and `end` are the longest stretch (or, where there is no idleness, the
-    longest call): where to look in a viewer. Outside the steps nothing counts.
+    was busy in operators that compute nothing on the CPU: they launch work for the device themselves, or
+    only give views. For calls: `calls` of them, in which the host spent `blocked`, `working` of it while the
+    device computed or copied. `place` tells in words where it is (``aten::index in forward``), for profiles
+    that know no lines. `steps` says in how many steps either happens. `start` and `end` are the longest
+    stretch (or, where there is no idleness, the longest call): where to look in a viewer. Outside the steps
+    nothing counts.
     """
 
     cause: Cause

@@ -37,11 +37,11 @@ _FIRST_TIME = (
     "(`torch.profiler.schedule(wait=5, warmup=2, active=3)`), and see whether it comes back",
     "record later steps: `schedule(wait=5, warmup=2)`",
 )
-_OWN_CORE = (
-    "operators that launch GPU work of their own keep the CPU so long in step after step where other "
-    "processes or threads use its cores (loader workers, other jobs): leave this one a core of its own; or "
-    "where sizes change and algorithms are searched again (`torch.backends.cudnn.benchmark`)",
-    "leave the training process a core of its own",
+_SLOW_LAUNCHES = (
+    "operators that launch GPU work of their own keep the CPU so long in step after step: launch less "
+    '(`torch.compile(model, mode="reduce-overhead")` or CUDA graphs), and leave the process a core of its '
+    "own where others use them all (loader workers, other jobs)",
+    '`torch.compile(mode="reduce-overhead")`, or CUDA graphs',
 )
 """Remedy and change, as all that follow."""
 _OPERATOR = re.compile(r"^\w+::|Backward\d*$")
@@ -97,9 +97,22 @@ class HostBusy(ProfileRule):
         found = told.spots(profile, "host")
         if not told.matters(profile, found):
             return
-        for spot in told.told(profile, found):
+        for spot, remedy in _gathered(profile, told.told(profile, found)):
             busy = f"{spot.idle_for(profile)}, while the CPU does something else and launches nothing"
-            yield spot.hit(profile, (busy, told.mostly(spot)), *(_remedy(profile, spot) or (self.advice,)))
+            yield spot.hit(profile, (busy, told.mostly(spot)), *(remedy or (self.advice,)))
+
+
+def _gathered(profile: Profile, spots: list[Spot]) -> Iterator[tuple[Spot, tuple[str, ...]]]:
+    """The places with what to write instead; those that one change of the whole step mends are one."""
+    of_all: dict[tuple[str, ...], list[Spot]] = {}
+    for spot in spots:
+        remedy = _remedy(profile, spot)
+        if remedy in (_SLOW_LAUNCHES, _FIRST_TIME):
+            of_all.setdefault(remedy, []).append(spot)
+        else:
+            yield spot, remedy
+    for remedy, found in of_all.items():
+        yield told.together(found), remedy
 
 
 def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
@@ -142,7 +155,7 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
         )
     if told.mostly_in(spot, _OPERATOR):
         if 2 * sum(cost.launching for cost in spot.costs) > spot.idle:
-            return _OWN_CORE if told.recurs(profile, spot) else _FIRST_TIME
+            return _SLOW_LAUNCHES if told.recurs(profile, spot) else _FIRST_TIME
         return (
             "an operator that keeps the CPU so long and launches nothing computes on CPU tensors: move them "
             "to the GPU, or make them there (`device=`)",

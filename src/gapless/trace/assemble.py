@@ -107,7 +107,8 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
         stopped=(builder.stopped() or earliest) - earliest,
         endless=not builder.window_ends and not builder.stops,
     )
-    facts = replace(facts, events=builder.events, origin=origin, losses=losses)
+    unread = tuple(category for category, _ in builder.unread.most_common())
+    facts = replace(facts, events=builder.events, origin=origin, losses=losses, unread=unread)
     return replace(made, facts=_facts(facts, head, made))
 
 

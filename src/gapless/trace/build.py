@@ -151,6 +151,8 @@ class Builder:
         self.zero: int | None = None
         self.events = 0
         self.dropped: Counter[str] = Counter()
+        self.unread: Counter[str] = Counter()
+        """Spans by their category, of categories that are not read."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -320,6 +322,8 @@ class Builder:
                 self.window_ends.append(event)
             elif event.ph in ("B", "E"):
                 self._halves = True
+            elif event.ph == "X":
+                self.unread[event.cat] += 1
         if memory:
             self._add_memory(*self._instants(memory))
 

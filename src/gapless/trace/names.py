@@ -7,13 +7,20 @@ import re
 LOADING = re.compile(r"enumerate\(DataLoader\)#.*\.__next__|enumerate\(DataPipe\)#")
 """What the training process spends on its next batch."""
 
-_SILENT = """
-_batch_norm_impl_index _local_scalar_dense _reshape_alias _unsafe_view alias as_strided as_strided_ batch_norm
-chunk contiguous conv1d conv2d conv3d detach detach_ diagonal dropout einsum empty empty_like empty_strided
-expand expand_as flatten is_nonzero item layer_norm lift_fresh linear log_softmax matmul narrow new_empty
-new_empty_strided permute reshape resize_ resolve_conj resolve_neg result_type scaled_dot_product_attention
-select set_ slice softmax split split_with_sizes squeeze squeeze_ t to transpose unbind unflatten unfold
-unsqueeze unsqueeze_ view view_as
+LAUNCH = re.compile(r"(?:cuda|hip|cu)(?:(?:Ext)?(?:Module)?(?:Graph)?Launch(?!HostFunc)|Memcpy)")
+"""Calls that put work on a device or into a graph."""
+
+_VIEWS = """
+_reshape_alias _unsafe_view alias as_strided as_strided_ chunk detach detach_ diagonal empty empty_like
+empty_strided expand expand_as lift_fresh narrow new_empty new_empty_strided permute resize_ resolve_conj
+resolve_neg result_type select set_ slice split split_with_sizes squeeze squeeze_ t transpose unbind unflatten
+unflatten_dense_tensors unfold unsqueeze unsqueeze_ view view_as
 """
-SILENT = frozenset(["detach", "detach_", *(f"aten::{name}" for name in _SILENT.split())])
+_COMPOSITE = """
+_batch_norm_impl_index _local_scalar_dense batch_norm contiguous conv1d conv2d conv3d dropout einsum flatten
+is_nonzero item layer_norm linear log_softmax matmul reshape scaled_dot_product_attention softmax to
+"""
+VIEWS = frozenset(["detach", "detach_", *(f"aten::{name}" for name in _VIEWS.split())])
+"""Operators that give views or allocate, wherever their tensors are."""
+SILENT = VIEWS | {f"aten::{name}" for name in _COMPOSITE.split()}
 """Operators that launch no kernel: they give views, allocate, or leave all to operators inside them."""

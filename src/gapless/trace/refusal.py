@@ -9,6 +9,8 @@ import msgspec
 _BLANK = b" \t\r\n\xef\xbb\xbf\0"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _ZIP = b"PK\x03\x04"
+_SQLITE = b"SQLite format 3\0"
+_LFS = b"version https://git-lfs"
 
 
 def hopeless(start: bytes) -> bool:
@@ -26,6 +28,10 @@ def reason(data: bytes, name: str, whole: bool) -> str:
         return f"{name} is a Python pickle, such as a snapshot of memory, and no trace: see gapless memory"
     if data.startswith(_ZIP):
         return f"{name} was written by torch.save: it holds tensors, not a trace"
+    if data.startswith(_SQLITE):
+        return f"{name} is a database, such as Nsight Systems exports, and no trace of PyTorch's profiler"
+    if data.startswith(_LFS):
+        return f"{name} is a pointer of Git LFS and not the file itself: git lfs pull"
     if hopeless(data):
         if b"\0" in data[:1024] or sum(byte < 9 or byte > 126 for byte in text[:256]) > 64:
             return f"{name} is a binary file, not JSON: it begins with {data[:8].hex(' ')}"

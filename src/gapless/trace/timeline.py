@@ -192,7 +192,8 @@ class Facts:
 
     `origin` is the first event's time in nanoseconds, as the file gives it (since 1970 in most, since the
     machine started in others). `rank` is -1 and `world_size` 0 where not recorded. `vendor` is ``nvidia``,
-    ``amd`` or "" where there is no device work to tell by.
+    ``amd`` or "" where there is no device work to tell by. `unread` are categories of spans that are not
+    read, the most frequent first.
     """
 
     path: str = ""
@@ -208,6 +209,7 @@ class Facts:
     with_memory: bool = False
     with_shapes: bool = False
     truncated: bool = False
+    unread: tuple[str, ...] = ()
     losses: Losses = field(default_factory=Losses)
 
 

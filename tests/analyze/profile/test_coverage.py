@@ -207,10 +207,23 @@ def test_a_piece_that_was_written_twice_changes_nothing() -> None:
 def test_launches_without_any_work_are_told_from_a_profile_of_the_cpu() -> None:
     with pytest.raises(UnreadableInput, match="has no GPU work and 40 launches"):
         told(launches(), lambda event: category(event) != "kernel")
+    document = launches().document()
+    for event in document["traceEvents"]:
+        if category(event) == "kernel":
+            event["ts"] *= 1000
+    with pytest.raises(UnreadableInput, match="days away from the others"):
+        profile(read_bytes(json.dumps(document).encode()))
     only = Trace()
     only.operator("aten::mm", 0, 10)
     with pytest.raises(UnreadableInput, match="has no GPU work: record it"):
         told(only)
+    only.raw(ph="X", cat="mtia_ccp_events", name="MatMul", pid=1, tid=1, ts=only.time(5), dur=3)
+    with pytest.raises(UnreadableInput, match=r"no work of an NVIDIA or AMD GPU.*'mtia_ccp_events'"):
+        told(only)
+    other = Trace()
+    other.raw(ph="X", cat="compute", name="Linear", pid=1, tid=1, ts=other.time(5), dur=3)
+    with pytest.raises(UnreadableInput, match=r"no trace of PyTorch's profiler.*'compute'"):
+        told(other)
 
 
 def test_nothing_that_needs_all_records_is_found_where_they_are_missing() -> None:

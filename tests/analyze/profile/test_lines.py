@@ -190,8 +190,9 @@ def test_an_operator_launches_where_a_call_within_it_does() -> None:
     trace.launch("conv", 40, 5, kernel=(60, 5))
     trace.operator("aten::randn", 70, 20)
     trace.operator("aten::empty", 75, 5)
+    trace.operator("aten::view", 95, 3)
     timeline = trace.timeline()
-    outermost = {20: True, 40: True, 10: True, 70: False, 75: False, 0: False}
+    outermost = {20: True, 40: True, 10: True, 70: False, 75: False, 95: True, 0: False}
     rows = np.arange(len(timeline.host))
     found = dict(
         zip((timeline.host.start[rows] // 1000).tolist(), launching(timeline, rows).tolist(), strict=True)

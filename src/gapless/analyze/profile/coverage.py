@@ -17,9 +17,9 @@ from gapless.analyze.profile.promises import begun, left_out
 from gapless.analyze.profile.spans import Spans, intersect
 from gapless.analyze.profile.steps import StepSpans, compute_busy
 from gapless.model.coverage import Coverage, Kind, Missing
+from gapless.trace.names import LAUNCH
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, among, distinct, union
 
-_LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:(?:Ext)?(?:Module)?(?:Graph)?Launch(?!HostFunc)|Memcpy)")
 _GRAPH = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
 _CAPTURE = re.compile(r"^(?:cuda|hip|cu)Stream(Begin|End)Capture")
 _SILENT = 0.2
@@ -85,15 +85,25 @@ def _above(time: int, bound: float) -> int:
 
 def why_nothing(timeline: Timeline) -> str:
     """What to say of a profile without any work of a device: whether there was some, and what to do."""
-    named = timeline.names_where(_LAUNCH.match)
+    named = timeline.names_where(LAUNCH.match)
     launches = int(named[timeline.host.name].sum()) if named.any() else 0
     if timeline.facts.truncated:
         return "is cut off before the work of the GPU: let the process live until the trace is written"
+    if timeline.facts.losses.astray:
+        return (
+            "has no GPU work, but events days away from the others: their times were changed, or the unit"
+        )
     if launches:
         return (
             f"has no GPU work and {launches:,} launches, so that it was lost: let the GPU finish before the "
             "profiler stops, and let no other profiler run (Nsight, DCGM)"
         )
+    unread = ", ".join(repr(category) for category in timeline.facts.unread[:_FEW] if category)
+    if not len(timeline.host):
+        held = f"its events are of other categories ({unread})" if unread else "its events have no category"
+        return f"is no trace of PyTorch's profiler: {held}"
+    if unread:
+        return f"has no work of an NVIDIA or AMD GPU: other devices ({unread}) are not supported"
     return (
         "has no GPU work: record it on the GPU, with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
     )
@@ -125,7 +135,7 @@ def _kind(kind: Kind, seen: int, of: int) -> Iterator[Missing]:
 def _launch_calls(timeline: Timeline) -> Ints:
     """Calls that put work on a device or into a graph, by start."""
     host = timeline.host
-    named = timeline.names_where(_LAUNCH.match)
+    named = timeline.names_where(LAUNCH.match)
     calls = np.flatnonzero((host.kind == HostKind.CALL) & named[host.name])
     around = timeline.parents[calls]
     inner = (around >= 0) & (host.kind[around] == HostKind.CALL) & named[host.name[around]]

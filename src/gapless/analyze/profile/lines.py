@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gapless.model import Site, SourceLine, Stack
+from gapless.trace.names import LAUNCH, VIEWS
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline
 
 _FRAME = re.compile(r"^(.+?)\((\d+)\): (.+)$", re.DOTALL)
@@ -332,7 +333,7 @@ def enclosing(timeline: Timeline, threads: Ints, times: Ints) -> Ints:
 
 
 def launching(timeline: Timeline, rows: Ints) -> Bools:
-    """For each host row (-1: nowhere) whether the outermost operator around it launches GPU work."""
+    """For each host row (-1: nowhere) whether the outermost operator there launches, or only gives views."""
     host, parents = timeline.host, timeline.parents
     named = timeline.names_where(_OPERATOR.match)
     outer = np.full(len(rows), -1, np.int64)
@@ -347,9 +348,10 @@ def launching(timeline: Timeline, rows: Ints) -> Bools:
         return inside
     span = int(host.end.max()) + 2
     axis = host.thread.astype(np.int64) * span + host.start
-    launchers = timeline.launchers
-    when = np.sort(axis[launchers[launchers >= 0]])
+    launches = timeline.names_where(LAUNCH.match)[host.name] & (host.kind == HostKind.CALL)
+    when = axis[launches]  # rows are by thread and start
     held = outer[inside]
     end = host.thread[held].astype(np.int64) * span + host.end[held]
-    inside[inside] = np.searchsorted(when, end, side="right") > np.searchsorted(when, axis[held])
+    launching = np.searchsorted(when, end, side="right") > np.searchsorted(when, axis[held])
+    inside[inside] = launching | timeline.names_where(VIEWS.__contains__)[host.name[held]]
     return inside
