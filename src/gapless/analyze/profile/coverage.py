@@ -90,9 +90,7 @@ def why_nothing(timeline: Timeline) -> str:
     if timeline.facts.truncated:
         return "is cut off before the work of the GPU: let the process live until the trace is written"
     if timeline.facts.losses.astray:
-        return (
-            "has no GPU work, but events days away from the others: their times were changed, or the unit"
-        )
+        return "has no GPU work, but events days away from the others: their times were changed, or the unit"
     if launches:
         return (
             f"has no GPU work and {launches:,} launches, so that it was lost: let the GPU finish before the "
