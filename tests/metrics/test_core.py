@@ -32,6 +32,8 @@ def test_nothing_waits_but_a_result_that_has_not_arrived():
         second.move("cuda")
         second.update(values * 2)
         first.merge(second)
+        with first.reduce():  # alone
+            assert second.device == first.device == values.device
         second.empty()
         assert not isinstance(first, nn.Module)
         assert first.compute().device.type == second.device.type == "cuda"

@@ -53,3 +53,7 @@ def test_ranks_of_metrics_that_declare_their_states(tmp_path):
         assert found["running"] == [4, 2.0, 3.0, 1.0, 12.0]
         assert found["step"] == [1.0, 1.0]
         assert found["collectives"] == ["all_reduce"]
+
+
+def test_every_metric_over_processes_that_see_different_numbers_of_batches(tmp_path):
+    assert run(2, tmp_path, "every_ranks.py") == [[], []]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gapless.metrics import twins
+from gapless.metrics import distributed, twins
 from gapless.metrics.batch import CPU, Batch, device_of, ready
 from gapless.metrics.declared import Holder
 from gapless.metrics.faults import Watched, check, check_if_strict, deliver_on_host, strict
@@ -166,9 +166,10 @@ class Core:
             with loss.reduce():
                 value = loss.compute()
 
-        It is one collective for each kind of reduction, in which every process must take part.
+        It is one collective for each kind of reduction, in which every process must take part. A process that
+        is alone has them already.
         """
-        return GlobalStates([self]).held()
+        return GlobalStates([self] if distributed.available() else []).held()
 
     def compute(self) -> Any:
         """The result over every batch since the last :meth:`empty`, on the device. The host does not wait."""
@@ -207,7 +208,7 @@ class Core:
 
     def move(self, device: torch.device | str) -> None:
         """Put the states on `device`. The way to the host waits."""
-        there = torch.device(device)
+        there = torch.empty(0, device=device).device  # with its number
         for part in self._parts:
             part.to(there)
         self.__dict__["_device"] = there

@@ -219,10 +219,8 @@ class Metric(Operators, Core, nn.Module):
             self._follow(args, self.device)
         with self.batch_only(graph=self.keeps_graph((*args, *kwargs.values()))):
             self.update(*args, **kwargs)
-            if self.dist_sync_on_step and self._distributed():
-                with self.sync_context():
-                    return self._squeezed_result()
-            return self._squeezed_result()
+            with self.sync_context(should_sync=self.dist_sync_on_step):
+                return self._squeezed_result()
 
     def _result(self) -> Any:
         """The result from the states as they are, by a subclass's own ``compute`` or by :meth:`value`."""
@@ -239,7 +237,7 @@ class Metric(Operators, Core, nn.Module):
         if self._is_synced:
             self.unsync()
         try:
-            self.empty()
+            super().empty()
         finally:
             for holder in self._holders():
                 declared.cleared(holder)
@@ -358,7 +356,7 @@ class Metric(Operators, Core, nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Metric:
         super()._apply(fn, recurse)
         there = fn(torch.empty(0, device=self.device)).device
-        self.move(there)
+        super().move(there)
         declared.moved_to(self, lambda value: moved(value, there))
         self.__dict__["_forward_cache"] = mapped(self._forward_cache, lambda value: value.to(there))
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification import labels, words
+from gapless.metrics.classification.counts import Classes, Sides
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
 from gapless.metrics.rows import Rows
@@ -17,64 +18,56 @@ from gapless.metrics.statistic import Slot
 from gapless.metrics.tasks import Task
 
 
-class Whole:
-    """Which samples are right in every place."""
+class Whole(NamedTuple):
+    """Which samples are right in every place: of classes, or of `number` labels."""
 
-    def __init__(
-        self, classes: int | None, sides: tuple[int, float, bool | None] | None, ignore_index: int | None
-    ) -> None:
-        self.classes = classes
-        self.sides = sides
-        self.ignore_index = ignore_index
+    of: Classes | Sides
+    number: int | None = None
+
+    @property
+    def config(self) -> tuple[Any, ...]:
+        """What tells it from others."""
+        of = self.of
+        kind = of.classes if isinstance(of, Classes) else (of.threshold, of.logits)
+        return self.number, kind, of.ignore_index
 
     def right(self, batch: Batch) -> Tensor:
         """``[N, ...]`` of bool: for classes whether all places agree, for labels whether all labels do."""
-        target = batch.args[1]
-        predicted = (
-            batch.derive(labels.top_class)
-            if self.sides is None
-            else batch.derive(labels.binary_labels, *self.sides[1:], self.ignore_index)
-        )
+        of, target = self.of, batch.args[1]
+        if isinstance(of, Classes):
+            predicted = batch.derive(labels.top_class)
+        else:
+            predicted = batch.derive(labels.binary_labels, of.threshold, of.logits, of.ignore_index)
         agree: Tensor = predicted == target
-        if self.ignore_index is not None:
-            ignored = target == self.ignore_index
-            agree = agree | ignored
-        shape = agree.shape[: 1 if self.sides is None else 2]
+        if of.ignore_index is not None:
+            agree = agree | (target == of.ignore_index)
+        shape = agree.shape[: 1 if self.number is None else 2]
         return agree.reshape(*shape, agree.shape[len(shape) :].numel()).all(1)
 
     def strange(self, batch: Batch) -> Tensor:
         """How many targets and labels are not what they may be."""
-        target, preds = batch.args[1], batch.args[0]
-        most = 1 if self.sides is not None else (self.classes or 0) - 1
+        preds, target = batch.args
+        most = self.of.classes - 1 if isinstance(self.of, Classes) else 1
         strange = (target < 0) | (target > most)
-        if self.ignore_index is not None:
-            strange = strange & (target != self.ignore_index)
+        if self.of.ignore_index is not None:
+            strange = strange & (target != self.of.ignore_index)
         found = strange.sum()
         return found if preds.is_floating_point() else found + ((preds < 0) | (preds > most)).sum()
 
     def check(self, batch: Batch, samplewise: bool) -> None:
-        if self.sides is None:
-            batch.derive(labels.check_multiclass, self.classes, samplewise)
+        """Raises RuntimeError or ValueError for shapes that do not fit."""
+        if isinstance(self.of, Classes):
+            batch.derive(labels.check_multiclass, self.of.classes, samplewise)
         else:
-            batch.derive(labels.check_multilabel, self.sides[0], samplewise)
-
-    def complaint(self, count: int) -> str:
-        most = 1 if self.sides is not None else (self.classes or 0) - 1
-        return f"Detected {words.some(count)} in `preds` or `target` outside 0 to {most}"
-
-    def found(self, batch: Batch) -> str | None:
-        if self.sides is None:
-            return words.more_than_classes(batch, self.classes or 0, self.ignore_index)
-        return words.neither_zero_nor_one(batch, self.ignore_index)
+            batch.derive(labels.check_multilabel, self.number, samplewise)
 
 
 class Matches(words.Labelled):
     """How many samples were right, and how many there were."""
 
     def __init__(self, whole: Whole, checked: bool) -> None:
-        self.whole = self.subject = whole
-        config = (whole.classes, whole.sides, whole.ignore_index)
-        super().__init__(config, {"right": Slot(), "seen": Slot(), "strange": Slot()}, checked)
+        self.whole, self.subject = whole, whole.of
+        super().__init__(whole.config, {"right": Slot(), "seen": Slot(), "strange": Slot()}, checked)
 
     def count(self, batch: Batch) -> None:
         if self.checked:
@@ -89,9 +82,8 @@ class SampleMatches(words.Labelled, Rows):
     """The share that is right, per sample."""
 
     def __init__(self, whole: Whole, checked: bool, capacity: int | None) -> None:
-        self.whole = self.subject = whole
-        config = (whole.classes, whole.sides, whole.ignore_index)
-        super().__init__(config, {"share": ((), torch.float32)}, capacity, checked)
+        self.whole, self.subject = whole, whole.of
+        super().__init__(whole.config, {"share": ((), torch.float32)}, capacity, checked)
 
     def count(self, batch: Batch) -> None:
         if self.checked:
@@ -147,7 +139,7 @@ class MulticlassExactMatch(ExactMatching):
         self._begin(ignore_index, validate_args, kwargs, num_classes)
         if validate_args:
             checks.integer_above("num_classes", num_classes, 1)
-        self._match(Whole(num_classes, None, ignore_index), multidim_average, validate_args, capacity)
+        self._match(Whole(Classes(num_classes, 1, ignore_index)), multidim_average, validate_args, capacity)
 
 
 class MultilabelExactMatch(ExactMatching):
@@ -175,7 +167,7 @@ class MultilabelExactMatch(ExactMatching):
             checks.integer_above("num_labels", num_labels, 1)
             checks.unit_float("threshold", threshold, range_told=False)
         self.threshold = threshold
-        whole = Whole(None, (num_labels, threshold, logits), ignore_index)
+        whole = Whole(Sides(threshold, ignore_index, logits), num_labels)
         self._match(whole, multidim_average, validate_args, capacity)
 
 

@@ -72,22 +72,6 @@ def _changing_shape() -> tuple[type, ...]:
     return tuple(getattr(regression, name) for name in names if hasattr(regression, name))
 
 
-def transport(group: Any, device: torch.device) -> torch.device:
-    """Where a buffer has to be for `group` to carry it: `device`, or the current GPU where the group has no
-    other.
-    """
-    try:
-        backends = str(dist.get_backend_config(group))
-    except (AttributeError, RuntimeError):
-        return device
-    kinds = [part.partition(":")[0] for part in backends.split(",") if ":" in part]
-    if not kinds or device.type in kinds:
-        return device
-    return (
-        torch.device(kinds[0], torch.cuda.current_device()) if kinds[0] == "cuda" else torch.device(kinds[0])
-    )
-
-
 def exchange(metrics: Sequence[Metric], group: Any = None) -> list[list[list[Tensor]]]:
     """The states of `metrics` from every rank of `group`: for each metric, for each state, one tensor per
     rank.
@@ -104,7 +88,7 @@ def exchange(metrics: Sequence[Metric], group: Any = None) -> list[list[list[Ten
         for kind in sorted({state.device.type for state in flat}):
             members = [i for i, state in enumerate(flat) if state.device.type == kind]
             sent = [flat[i] for i in members]
-            carrier = transport(group, sent[0].device)
+            carrier = distributed.carrier_device(group) or sent[0].device
             found = distributed.exchange(sent, [known[i] for i in members], carrier, group)
             for i, ranks in zip(members, found, strict=True):
                 results[i] = ranks
