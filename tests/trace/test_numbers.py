@@ -1,12 +1,13 @@
-"""`distinct` and `among` say what NumPy says."""
+"""`distinct`, `among` and `percentile` say what NumPy says."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.trace.timeline import among, distinct
+from gapless.trace.timeline import among, distinct, percentile
 
 numbers = st.lists(st.integers(-5, 5) | st.integers(-(2**62), 2**62)).map(
     lambda some: np.array(some, np.int64)
@@ -21,3 +22,8 @@ def test_distinct_numbers_are_the_unique_ones(some):
 @given(numbers, numbers)
 def test_among_is_membership(some, others):
     np.testing.assert_array_equal(among(some, others), np.isin(some, others))
+
+
+@given(numbers.filter(len), st.floats(0, 100))
+def test_a_percentile_is_numpys(some, percent):
+    assert percentile(some, percent) == pytest.approx(np.percentile(some, percent), rel=1e-12, abs=1e-9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Literal
 
 from gapless.commands._bar import bar
@@ -23,9 +22,9 @@ def read_profiles(
 
     Of a single file `one` is also given ``progress=``, to tell the bytes it has read.
     """
-    from gapless.commands._many import analyze_many
     from gapless.trace.sources import size
 
+    results: list[Profile | UnreadableInput]
     with bar("reading 1 trace" if len(paths) == 1 else f"reading {len(paths)} traces", quiet=quiet) as told:
 
         def tell(done: int, of: int) -> None:
@@ -36,8 +35,13 @@ def read_profiles(
 
         if len(paths) == 1:
             whole = size(paths[0])
-            results = analyze_many(paths, partial(one, progress=lambda done: tell(done, whole)))
+            try:
+                results = [one(paths[0], progress=lambda done: tell(done, whole))]
+            except UnreadableInput as error:
+                results = [error]
         else:
+            from gapless.commands._many import analyze_many  # which is about processes
+
             results = analyze_many(paths, one, jobs, where, tell)
     return (
         [result for result in results if isinstance(result, Profile)],

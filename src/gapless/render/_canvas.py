@@ -6,7 +6,6 @@ import io
 
 from rich.console import Console
 from rich.containers import Lines
-from rich.syntax import Syntax
 from rich.text import Text
 
 from gapless.render._style import Style
@@ -99,6 +98,8 @@ class Canvas:
         """`source`, a line of Python, in colours."""
         if self.style.color is None:
             return Text(source)
+        from rich.syntax import Syntax  # which knows some hundred languages, one by one
+
         code = Syntax("", "python", theme="ansi_dark", background_color="default").highlight(source)
         code.rstrip()
         return code

@@ -8,7 +8,7 @@ import numpy as np
 
 from gapless.replay.model import Model
 from gapless.replay.outcome import Outcome
-from gapless.trace.timeline import Bools, Ints
+from gapless.trace.timeline import Bools, Ints, percentile
 
 LEAST_WORK = 50
 """Device operations below which nothing is said."""
@@ -66,7 +66,7 @@ def fidelity(model: Model, outcome: Outcome | None = None) -> Fidelity:
     total = int(model.waits.blocked.sum())
     found = Fidelity(
         span_error=(outcome.span - model.recorded) / span,
-        drift=float(np.percentile(np.abs(outcome.work_start - work.start), 95)) / span,
+        drift=percentile(np.abs(outcome.work_start - work.start), 95) / span,
         explained=explained / blocked if blocked else 1.0,
         blocked=blocked,
         wait_error=_median((error / np.maximum(np.maximum(recorded, derived), 1))[counted]),

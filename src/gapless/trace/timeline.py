@@ -306,6 +306,15 @@ def distinct(numbers: NDArray[N]) -> NDArray[N]:
     return numbers[first]
 
 
+def percentile(numbers: NDArray[N], percent: float) -> float:
+    """Below it so many percent of `numbers` lie, as `numpy.percentile` says it, which loads `numpy.ma`."""
+    at = (len(numbers) - 1) * percent / 100
+    low = int(at)
+    high = min(low + 1, len(numbers) - 1)
+    part = np.partition(numbers, (low, high))
+    return float(part[low] + (at - low) * (part[high] - part[low]))
+
+
 def among(numbers: Ints, some: Ints) -> Bools:
     """Which of `numbers` are among `some`, as `numpy.isin` says it, which hashes too."""
     some = distinct(some)

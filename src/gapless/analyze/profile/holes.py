@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gapless.trace.timeline import Bools, Floats, HostKind, Ints, Timeline, distinct
+from gapless.trace.timeline import Bools, Floats, HostKind, Ints, Timeline, distinct, percentile
 
 _OFTEN = 0.5
 """An operator that launches in more than this part of its calls should have launched."""
@@ -215,7 +215,7 @@ class Launches:
         if not inner.any() or not (bounds > 0).all():
             return found
         steps = np.diff(numbers)
-        usual = _JUMP * np.percentile(steps, _USUAL)
+        usual = _JUMP * percentile(steps, _USUAL)
         launches = len(self.calls) / max(int(steps[steps <= usual].sum()), 1)
         far = np.append(0, np.cumsum(np.where(steps > usual, steps, 0)))
         ends = np.searchsorted(numbers, [bounds[before[inner] - 1], bounds[before[inner]]])
