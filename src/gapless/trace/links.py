@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -71,17 +72,19 @@ def _by_sequence(host: Host, names: Sequence[str]) -> Links:
     forward = np.flatnonzero(numbered & (host.forward_thread <= 0))
     if not len(backward) or not len(forward):
         return _none()
-    candidates: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
-    for row in forward[np.argsort(host.start[forward], kind="stable")].tolist():
-        candidates[int(host.sequence[row]), _stem(names[host.name[row]])].append(row)
+    stem = cache(_stem)  # there are fewer names than operators by far
+
+    def keyed(rows: Ints) -> Iterator[tuple[int, int, tuple[int, str]]]:
+        columns = (rows, host.start[rows], host.sequence[rows], host.name[rows])
+        for row, start, number, name in zip(*(column.tolist() for column in columns), strict=True):
+            yield row, start, (number, stem(names[name]))
+
+    candidates: defaultdict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+    for row, start, key in keyed(forward[np.argsort(host.start[forward], kind="stable")]):
+        candidates[key].append((row, start))
     matched: dict[int, list[int]] = {}
-    for row in backward.tolist():
-        stem = _stem(names[host.name[row]])
-        earlier = [
-            one
-            for one in candidates.get((int(host.sequence[row]), stem), ())
-            if host.start[one] < host.start[row]
-        ]
+    for row, start, key in keyed(backward):
+        earlier = [one for one, began in candidates.get(key, ()) if began < start]
         if earlier:
             matched[row] = earlier
     return _on_their_threads(host, matched)
