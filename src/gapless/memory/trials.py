@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -16,6 +13,9 @@ from gapless.memory.settings import Settings, parse
 from gapless.memory.simulate import Begin, simulate
 from gapless.model.memory import MemoryRun
 from gapless.model.memory_report import Outcome, Trial
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 Progress = Callable[[int, int], None]
 _ALONE = 400_000
@@ -112,6 +112,10 @@ def attempt_all(
 def _in_processes(
     run: MemoryRun, settings: Sequence[str], where: Where, jobs: int, progress: Progress | None
 ) -> list[Trial]:
+    import multiprocessing  # which is a tenth of what a small run takes, and most need none
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
     # Lines and frames stay here: a replay needs none of them.
     bare = msgspec.structs.replace(run, lines=(), places=(), notes=())
     context = multiprocessing.get_context("spawn")
