@@ -18,6 +18,7 @@ from rules.profiles import (
 )
 
 from gapless.model import Cost, Site, SourceLine
+from gapless.model.efficiency import Efficiency
 from gapless.model.profile import KernelTime, Launches
 from gapless.rules import rule
 
@@ -158,6 +159,20 @@ class TestUnderFilledKernels:
     )
     def test_what_must_not_be_told(self, busy: float, filled: float, kernels: tuple[KernelTime, ...]) -> None:
         assert not found("GAP502", profile(utilization=busy, sm_efficiency=filled, kernels=kernels))
+
+
+class TestGpuBelowItsClocks:
+    def test_what_goes_with_the_clock_takes_a_multiple(self) -> None:
+        hit = only("GAP506", profile(efficiency=Efficiency(card="NVIDIA L4", short=3.64, products=1.93)))
+        assert hit.evidence == (
+            "this NVIDIA L4 runs well below its clocks: its elementwise kernels of few elements take "
+            "3.64 times as long as on others, its matrix products 1.93 times",
+        )
+
+    @pytest.mark.parametrize(("short", "products"), [(1.2, 3.0), (4.0, 1.4), (4.0, -1.0), (-1.0, 2.5)])
+    def test_one_of_them_alone_says_nothing(self, short: float, products: float) -> None:
+        assert not found("GAP506", profile(efficiency=Efficiency(short=short, products=products)))
+        assert not found("GAP506", profile())
 
 
 class TestHostBusy:

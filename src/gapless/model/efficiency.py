@@ -55,7 +55,8 @@ class Efficiency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `card` is the GPU whose data sheet it is, "" where it is in no table; `estimated` says that it is one that
     can be emulated. `families` are those of all these
     operators, longest first; `operators` by name and shapes the slow ones, first what takes longest beyond
-    its roof.
+    its roof. `short` and `products` say how many times as long as estimated elementwise kernels of few
+    elements and matrix products take, in the median; -1 where there are too few to tell.
     """
 
     card: str = ""
@@ -64,3 +65,5 @@ class Efficiency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     covered: int = 0
     families: tuple[Rate, ...] = ()
     operators: tuple[Rate, ...] = ()
+    short: float = -1.0
+    products: float = -1.0

@@ -58,6 +58,28 @@ def test_rates_by_hand() -> None:
     assert found.families[1].estimated == mm.estimated > 0
 
 
+@pytest.mark.parametrize("times", [1, 4])
+def test_how_many_times_as_long_as_estimated(times: int) -> None:
+    made = Trace(gpu="NVIDIA A100-SXM4-40GB")
+    made.step(1, 0, 4000)
+    few = {"Input Dims": [[64, 4]], "Input type": ["float"]}
+    for at in range(0, 2400, 100):
+        made.operator("aten::relu", at, 40, **few)
+        made.launch("relu", at + 1, kernel=(at + 10, 2 * times))
+        made.operator("aten::mm", at + 41, 40, **MM)
+        made.launch("gemm", at + 42, kernel=(at + 50, 17 * times))
+    found = profile(made.timeline()).efficiency
+    assert found is not None
+    assert found.short == pytest.approx(times, rel=0.3)
+    assert found.products == pytest.approx(times, rel=0.3)
+
+
+def test_few_calls_do_not_tell_how_fast_a_gpu_is() -> None:
+    found = profile(trace().timeline()).efficiency
+    assert found is not None
+    assert (found.short, found.products) == (-1, -1)
+
+
 def test_a_gpu_of_another_vendor_has_a_roof_and_no_estimate() -> None:
     found = profile(trace("AMD Instinct MI300X").timeline()).efficiency
     assert found is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,6 +25,10 @@ _TF32 = re.compile(r"tf32|s1688|tensorop_s|s16816gemm_f32")
 """Kernels of products in fp32 that run on tensor cores."""
 _ALIKE = 0.06
 """How far the memory of two cards may differ that are one."""
+_SHORT = 5_000
+"""Estimated nanoseconds up to which an elementwise kernel is little more than its start."""
+_ENOUGH = 20
+"""Calls that tell how long such kernels, or products, take on this GPU."""
 
 
 def efficiency(timeline: Timeline, steps: StepSpans, device: int) -> Efficiency | None:
@@ -50,7 +55,19 @@ def efficiency(timeline: Timeline, steps: StepSpans, device: int) -> Efficiency 
         covered=sum(one.time for one in each),
         families=tuple(sorted(summed, key=lambda one: -one.time)),
         operators=tuple(sorted(each, key=lambda one: max(one.roof, 0) - one.time)[:MOST]),
+        short=_longer([one for one in families["pointwise"] if one.estimated < _SHORT * one.calls]),
+        products=_longer(families["matmul"]),
     )
+
+
+def _longer(rates: Sequence[Rate]) -> float:
+    """How many times as long as estimated these take, in the median of all calls; -1 where they are few."""
+    known = sorted((one.time / one.estimated, one.calls) for one in rates if one.estimated > 0)
+    calls = sum(count for _, count in known)
+    if calls < _ENOUGH:
+        return -1.0
+    passed = itertools.accumulate(count for _, count in known)
+    return next(times for (times, _), until in zip(known, passed, strict=True) if 2 * until >= calls)
 
 
 def card_of(facts: Facts, device: int) -> gpus.Card | None:
