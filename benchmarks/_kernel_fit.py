@@ -15,17 +15,18 @@ from gapless.analyze.estimate import kernels
 from gapless.analyze.estimate.cards import reach
 from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.products import BATCHED, SKINNY, SPLITS, TILES, Form
-from gapless.analyze.estimate.work import work
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Sized:
-    """Measured products of one GPU and source as columns: sizes, bytes moved, microseconds."""
+    """Measured products of one GPU and source as columns: sizes, bytes moved and those of them that are in no
+    cache, microseconds."""
 
     sizes: Array
     moved: Array
+    cold: Array
     us: Array
 
 
@@ -50,7 +51,9 @@ def sized(rows: Sequence[Row]) -> Sized:
     batch, m, n, k = sizes.T
     size = 4 if rows[0].dtype == "fp32" else 2
     bias = np.array([one.op == "linear" for one in rows]) * n
-    return Sized(sizes, (batch * (m * k + k * n + m * n) + bias) * size, np.array([one.us for one in rows]))
+    cold = np.array([one.work.cold for one in rows])
+    moved = (batch * (m * k + k * n + m * n) + bias) * size
+    return Sized(sizes, moved, cold, np.array([one.us for one in rows]))
 
 
 def product_times(rows: Sized, gpu: str, share: float, memory: float, c: Constants, half: bool) -> Array:
@@ -60,12 +63,13 @@ def product_times(rows: Sized, gpu: str, share: float, memory: float, c: Constan
     procs = card.multiprocessors
     rate = (card.fp16 if half else card.fp32) * 1e3 * share
     bandwidth = card.bandwidth * memory
+    edge = form.edge * (min(card.fp16 / procs / kernels.FAST, 1.0) if half else 1.0)
     best = np.full(len(m), np.inf)
     single = (batch > 1) & ("A100" in gpu) & (not half) & (m > SKINNY)
     for tall, wide in TILES:
         tiles = batch * np.ceil(m / tall) * np.ceil(n / wide)
         side = tall * wide / (tall + wide)
-        each = 2 * tall * wide * procs / (rate * side / (side + form.edge) * (64 + form.edge) / 64)
+        each = 2 * tall * wide * procs / (rate * side / (side + edge) * (64 + edge) / 64)
         for split in SPLITS:
             full = tiles * split / procs
             waves = form.whole * np.ceil(full) + (1 - form.whole) * np.maximum(full, 1)
@@ -76,7 +80,7 @@ def product_times(rows: Sized, gpu: str, share: float, memory: float, c: Constan
             if (tall, wide) not in BATCHED or split > 1:
                 time = np.where(single, np.inf, time)
             best = np.minimum(best, time)
-    warm = 1 / (1 + (rows.moved / card.l2_bytes) ** 2)
+    warm = (1 - rows.cold / rows.moved) / (1 + (rows.moved / card.l2_bytes) ** 2)
     moving = rows.moved / form.memory * ((1 - warm) / bandwidth + warm / max(c.cached * procs, bandwidth))
     alone = (m == 1) | (n == 1)
     joined = np.maximum(best, moving) + form.beside * np.minimum(best, moving)
@@ -160,7 +164,7 @@ def _share(
 
 def _long(rows: Sized) -> Sized:
     keep = rows.us > min(50, np.quantile(rows.us, 0.6))
-    return Sized(rows.sizes[keep], rows.moved[keep], rows.us[keep])
+    return Sized(*(column[keep] for column in (rows.sizes, rows.moved, rows.cold, rows.us)))
 
 
 def _balanced(rows: Sequence[Row], most: int, rng: np.random.Generator) -> list[Row]:
@@ -185,7 +189,7 @@ def by_source(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 def times(rows: Sequence[Row]) -> Array:
     """Microseconds that the model gives these rows."""
-    return np.array([device_time(work(one.entry), GPUS[one.gpu]) for one in rows]) / 1e3
+    return np.array([device_time(one.work, GPUS[one.gpu]) for one in rows]) / 1e3
 
 
 def log_errors(rows: Sequence[Row]) -> Array:

@@ -18,7 +18,6 @@ from scipy.stats import t
 
 from gapless.analyze.estimate.cards import reach
 from gapless.analyze.estimate.spread import MIDDLE, SHORT, kind_of
-from gapless.analyze.estimate.work import work
 
 LENGTHS = ("short", "middle", "long")
 FEWEST, ENOUGH = 15, 5
@@ -33,7 +32,7 @@ def spreads(kept: Sequence[Row]) -> list[list[object]]:
     for one, error in zip(kept, log_errors(kept), strict=True):
         time = one.us * 1e3 * np.exp(error)
         length = LENGTHS[0 if time < SHORT else 1 if time < MIDDLE else 2]
-        kind, _ = kind_of(work(one.entry), GPUS[one.gpu])
+        kind, _ = kind_of(one.work, GPUS[one.gpu])
         if not (kind.startswith("products") and reach(GPUS[one.gpu]).unsteady):  # those err on their own
             errors[kind, length][one.gpu, one.source].append(float(error))
     table: list[list[object]] = []

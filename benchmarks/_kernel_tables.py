@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gapless.analyze.estimate.work import Work, work
 from gapless.model.programme import Entry, Gpu, Shape
 
 HOST = 0.55
@@ -30,33 +31,40 @@ MIB = 1 << 20
 
 
 def _gpu(
-    name: str, bandwidth: float, fp32: float, half: float, l2: int, processors: int, tf32: float = 0
+    name: str,
+    bandwidth: float,
+    fp32: float,
+    half: float,
+    l2: int,
+    processors: int,
+    clock: int,
+    tf32: float = 0,
 ) -> Gpu:
     return Gpu(
         name=name, bandwidth=bandwidth, fp32=fp32, tf32=tf32, fp16=half, bf16=half if tf32 else 0.0,
-        l2_bytes=l2 * MIB, multiprocessors=processors, pcie=32,
+        l2_bytes=l2 * MIB, multiprocessors=processors, pcie=32, clock=clock,
     )  # fmt: skip
 
 
 GPUS = {
-    "P4": _gpu("Tesla P4", 192, 5.5, 0, 2, 20),
-    "P100-PCIE-16GB": _gpu("Tesla P100-PCIE-16GB", 732, 9.3, 0, 4, 56),
-    "V100-PCIE-32GB": _gpu("Tesla V100-PCIE-32GB", 900, 14.0, 112, 6, 80),
-    "T4": _gpu("Tesla T4", 320, 8.1, 65, 4, 40),
-    "A100-PCIE-40GB": _gpu("NVIDIA A100-PCIE-40GB", 1555, 19.5, 312, 40, 108, 156),
-    "A100-PCIE-80GB": _gpu("NVIDIA A100 80GB PCIe", 1935, 19.5, 312, 40, 108, 156),
-    "A100-SXM-80GB": _gpu("NVIDIA A100-SXM4-80GB", 2039, 19.5, 312, 40, 108, 156),
-    "A40": _gpu("NVIDIA A40", 696, 37.4, 149.7, 6, 84, 74.8),
-    "RTX-3090": _gpu("NVIDIA GeForce RTX 3090", 936, 35.6, 71.2, 6, 82, 35.6),
-    "RTX-4090": _gpu("NVIDIA GeForce RTX 4090", 1008, 82.6, 165.2, 72, 128, 82.6),
-    "RTX-A6000": _gpu("NVIDIA RTX A6000", 768, 38.7, 154.8, 6, 84, 77.4),
-    "L4": _gpu("NVIDIA L4", 300, 30.3, 121, 48, 58, 60),
-    "L40S": _gpu("NVIDIA L40S", 864, 91.6, 362, 96, 142, 183),
-    "H100-SXM-80GB": _gpu("NVIDIA H100 80GB HBM3", 3350, 67, 989.4, 50, 132, 494.7),
-    "H200-SXM-141GB": _gpu("NVIDIA H200", 4800, 67, 989.4, 60, 132, 494.7),
-    "B200-SXM-180GB": _gpu("NVIDIA B200", 8000, 75, 2250, 126, 148, 1100),
+    "P4": _gpu("Tesla P4", 192, 5.5, 0, 2, 20, 1063),
+    "P100-PCIE-16GB": _gpu("Tesla P100-PCIE-16GB", 732, 9.3, 0, 4, 56, 1303),
+    "V100-PCIE-32GB": _gpu("Tesla V100-PCIE-32GB", 900, 14.0, 112, 6, 80, 1380),
+    "T4": _gpu("Tesla T4", 320, 8.1, 65, 4, 40, 1590),
+    "A100-PCIE-40GB": _gpu("NVIDIA A100-PCIE-40GB", 1555, 19.5, 312, 40, 108, 1410, 156),
+    "A100-PCIE-80GB": _gpu("NVIDIA A100 80GB PCIe", 1935, 19.5, 312, 40, 108, 1410, 156),
+    "A100-SXM-80GB": _gpu("NVIDIA A100-SXM4-80GB", 2039, 19.5, 312, 40, 108, 1410, 156),
+    "A40": _gpu("NVIDIA A40", 696, 37.4, 149.7, 6, 84, 1740, 74.8),
+    "RTX-3090": _gpu("NVIDIA GeForce RTX 3090", 936, 35.6, 71.2, 6, 82, 1695, 35.6),
+    "RTX-4090": _gpu("NVIDIA GeForce RTX 4090", 1008, 82.6, 165.2, 72, 128, 2520, 82.6),
+    "RTX-A6000": _gpu("NVIDIA RTX A6000", 768, 38.7, 154.8, 6, 84, 1800, 77.4),
+    "L4": _gpu("NVIDIA L4", 300, 30.3, 121, 48, 58, 2040, 60),
+    "L40S": _gpu("NVIDIA L40S", 864, 91.6, 362, 96, 142, 2520, 183),
+    "H100-SXM-80GB": _gpu("NVIDIA H100 80GB HBM3", 3350, 67, 989.4, 50, 132, 1980, 494.7),
+    "H200-SXM-141GB": _gpu("NVIDIA H200", 4800, 67, 989.4, 60, 132, 1980, 494.7),
+    "B200-SXM-180GB": _gpu("NVIDIA B200", 8000, 75, 2250, 126, 148, 1965, 1100),
     "RTX-PRO-6000-SERVER": _gpu(
-        "NVIDIA RTX PRO 6000 Blackwell Server Edition", 1597, 120, 503.8, 128, 188, 251.9
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition", 1597, 120, 503.8, 128, 188, 2430, 251.9
     ),
 }
 """By the tables' names; NVIDIA's data sheets."""
@@ -80,6 +88,13 @@ class Row:
     def entry(self) -> Entry:
         """The operator of torch that was measured."""
         return entry(self.family, self.op, self.dtype, self.dims)
+
+    @property
+    def work(self) -> Work:
+        """What that asks for. Repeated calls on the same data find them in the cache, as far as they fit; the
+        layers of a model do not."""
+        asked = work(self.entry)
+        return asked if self.source == "llmservingsim" else asked._replace(cold=0.0)
 
     @property
     def told(self) -> bool:

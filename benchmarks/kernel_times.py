@@ -119,8 +119,8 @@ def _cells(chosen: Sequence[Row], card: Gpu) -> list[object]:
     real = np.array([one.us for one in chosen])
     entries = [one.entry for one in chosen]
     before = np.array([kernel_time_before(one, card) for one in entries]) / 1e3
-    now = np.array([device_time(work(one), card) for one in entries]) / 1e3
-    wide = np.array([1.2816 * spread(work(one), card) for one in entries])
+    now = np.array([device_time(one.work, card) for one in chosen]) / 1e3
+    wide = np.array([1.2816 * spread(one.work, card) for one in chosen])
     inside = (np.abs(np.log(real / now)) <= wide).mean()
     return [_off(before, real), _off(now, real), f"{np.median(now / real):.2f}", f"{inside:.0%}"]
 

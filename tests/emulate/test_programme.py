@@ -352,6 +352,41 @@ def test_libraries_are_set_up_at_their_first_call():
     assert {name: line.line - first for name, line in lines.items()} == {"cuBLAS": 5, "cuDNN": 7}
 
 
+@pytest.mark.parametrize(
+    ("made", "orders"),
+    [
+        (lambda x: x.clone(), ["kept"]),
+        (lambda x: x.permute(0, 2, 1, 3).contiguous(), ["strided"]),
+        (lambda x: x.transpose(2, 3).contiguous(), ["turned"]),
+        (lambda x: x.mT.half(), ["kept"]),
+        (lambda x: x[:, :, :1].expand(-1, -1, 4, -1).contiguous(), ["strided"]),
+        (lambda x: x + x, ["kept"]),
+        (lambda x: x + x.clone(memory_format=torch.channels_last), ["turned", "turned"]),
+        (lambda x: torch.add(x, 1), ["kept"]),
+        (lambda x: torch.empty_like(x).copy_(x), ["kept"]),
+        (lambda x: nn.functional.layer_norm(x, (5,)), ["kept"]),
+        (lambda x: nn.functional.layer_norm(x.transpose(1, 2), (5,)), ["strided"]),
+        (lambda x: nn.functional.layer_norm(x.permute(0, 2, 3, 1), (3,)), ["turned"]),
+    ],
+)
+def test_how_tensors_lie_to_each_other_is_told(made, orders):
+    _, found = recorded(lambda: made(torch.zeros(2, 3, 4, 5, device="cuda")))
+    assert [one.order for one in found.entries if one.order] == orders
+
+
+def test_batch_norms_tell_whether_channels_lie_last():
+    norm = nn.BatchNorm2d(4)
+
+    def run():
+        images = torch.zeros(2, 4, 6, 6, device="cuda")
+        for order in (torch.contiguous_format, torch.channels_last):
+            norm.cuda()(images.to(memory_format=order))
+
+    _, found = recorded(run)
+    told = [one.channels_last for one in found.entries if "batch_norm" in one.name]
+    assert told == [False, True]
+
+
 def test_convolutions_that_differ_in_layout_alone_are_two_entries():
     weight = torch.zeros(8, 4, 3, 3)
 

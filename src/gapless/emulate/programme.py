@@ -21,7 +21,7 @@ from gapless.emulate.local import local
 from gapless.emulate.memory import MULTIPLIES, MemoryRecorder, supported
 from gapless.emulate.places import HOST
 from gapless.model.gpus import Gpu
-from gapless.model.programme import Entry, Programme, Segment, Shape, sheet
+from gapless.model.programme import Entry, Order, Programme, Segment, Shape, sheet
 from gapless.model.source import SourceLine
 from gapless.torch_internals import VERSION, current_node
 
@@ -54,9 +54,21 @@ _ONE_WARP = one_warp(VERSION)
 _CUDNN = frozenset({"aten::convolution", "aten::cudnn_batch_norm", "aten::_cudnn_rnn"})
 
 
-_CONVOLUTIONS = {
-    id(one): one for one in (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
-}
+def _overloads(names: str) -> dict[int, Any]:
+    packets = [getattr(torch.ops.aten, name) for name in names.split()]
+    found = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    return {id(one): one for one in found}
+
+
+_IMAGES = _overloads(
+    "convolution convolution_backward native_batch_norm native_batch_norm_backward cudnn_batch_norm "
+    "cudnn_batch_norm_backward _native_batch_norm_legit"
+)
+"""Operators that have kernels of their own for images whose channels lie last."""
+_COPIES = _overloads("clone copy_ _to_copy add add_ sub sub_ mul mul_ div div_ where maximum minimum")
+"""Operators that go through several tensors element by element, in whatever order each of them lies."""
+_ROWS = _overloads("native_layer_norm native_group_norm")
+"""Operators that write a tensor in its own order first where it lies otherwise."""
 
 
 class ProgrammeRecorder:
@@ -115,8 +127,12 @@ class ProgrammeRecorder:
                 key.append(arg[0].dtype)
             elif arg is True:
                 key.append(True)
-        if id(func) in _CONVOLUTIONS:
+        if id(func) in _IMAGES:
             key.append(_channels_last(args))
+        elif id(func) in _COPIES:
+            key.append(_order(args, out))
+        elif id(func) in _ROWS:
+            key.append(_row_order(args[0]))
         if type(out) is Tensor:
             key.append(out.shape)
         line = stacks.users_line() if self.lines else None
@@ -365,12 +381,46 @@ def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: An
         regraded=local.backward != HOST and torch.is_grad_enabled(),
         compiled=is_compiled(),
         causal=_flag(func, args, kwargs, "is_causal"),
-        channels_last=id(func) in _CONVOLUTIONS and _channels_last(args),
+        channels_last=id(func) in _IMAGES and _channels_last(args),
+        order=_order(args, out) if id(func) in _COPIES else _row_order(args[0]) if id(func) in _ROWS else "",
     )
 
 
+def _order(args: tuple[Any, ...], out: Any) -> Order:
+    """How tensors of one shape lie to each other: `Entry.order`."""
+    made = out if isinstance(out, Tensor) else args[0]
+    worst: Order = "kept"
+    for one in args[:3]:
+        if isinstance(one, Tensor) and one is not made and one.shape == made.shape:
+            found = _lies(one, made)
+            if found == "turned":
+                return found
+            worst = found if found == "strided" else worst
+    return worst
+
+
+def _lies(one: Tensor, made: Tensor) -> Order:
+    """How `one` lies to `made`, which has its shape. Dimensions of one element lie anywhere."""
+    strides, others = one.stride(), made.stride()
+    if strides == others:
+        return "kept"
+    same, near = True, False
+    for size, stride, other in zip(made.shape, strides, others, strict=True):
+        if size > 1:
+            same = same and stride == other
+            near = near or (other == 1 and stride <= 1)
+    return "kept" if same else "strided" if near else "turned"
+
+
+def _row_order(given: Tensor) -> Order:
+    """The same of what has to lie in the order of its dimensions."""
+    if given.is_contiguous():
+        return "kept"
+    return "strided" if given.stride(-1) == 1 else "turned"
+
+
 def _channels_last(args: tuple[Any, ...]) -> bool:
-    """Whether a convolution runs with channels last: where what it is given or its weight has them so."""
+    """Whether it runs with channels last: where what it is given or its weight has them so."""
     return any(_has_channels_last(one) for one in args[:3] if isinstance(one, torch.Tensor))
 
 

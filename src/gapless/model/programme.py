@@ -31,11 +31,15 @@ Kind = Literal["operator", "wait", "copy", "stream", "record", "await", "collect
 
 Shape = tuple[int, ...]
 
+Order = Literal["", "kept", "strided", "turned"]
+"""How the tensors of an operator that goes through them element by element lie to each other: alike;
+otherwise, but neighbours in one are neighbours in the others; or not even that; "" where it is not known."""
+
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a GPU can do at most, by its data sheet: GB/s and dense TFLOP/s; 0 where it has no such path.
 
-    `link` joins the GPUs of a machine (NVLink, Infinity Fabric), one way.
+    `link` joins the GPUs of a machine (NVLink, Infinity Fabric), one way. `clock` is the boost clock in MHz.
     """
 
     name: str = ""
@@ -49,6 +53,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     link: float = 0.0
     l2_bytes: int = 0
     multiprocessors: int = 0
+    clock: int = 0
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -61,8 +66,9 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     of torch. `tf32` says that its fp32 matrix work may run as TF32. `backward` says that the autograd thread
     launches it, `optimizer` that an optimizer's step does, `regraded` that it ran in backward
     with gradients on: a forward pass that is computed again, or a backward pass that is differentiated.
-    `causal` says of attention that a query meets no later key, `channels_last` of a convolution that its
-    tensors are laid out so, `compiled` that it is part of what the script
+    `causal` says of attention that a query meets no later key, `channels_last` of a convolution or batch norm
+    that its tensors are laid out so, `order` of copies and the like how their tensors lie to each other, and
+    of norms how what they are given lies to what they want, `compiled` that it is part of what the script
     gave to `torch.compile`, or of the backward pass of that, `graph` that no call of its own launches it: it
     is in the captured graph that was launched last. A ``graph`` holds `tensors` of such.
 
@@ -92,6 +98,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     regraded: bool = False
     causal: bool = False
     channels_last: bool = False
+    order: Order = ""
     graph: bool = False
     compiled: bool = False
     site: int = -1
@@ -201,4 +208,5 @@ def sheet(card: Card) -> Gpu:
         link=card.link,
         l2_bytes=getattr(card, "l2_bytes", 0),
         multiprocessors=card.multi_processor_count,
+        clock=getattr(card, "clock", 0),
     )

@@ -8,9 +8,9 @@ from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import three_digits
 
 _SHORT, _PRODUCTS = 2.0, 1.7
-"""How many times as long as on other GPUs of the kind elementwise kernels of few elements and matrix products
-must take. Of public profiles of GPUs at their clocks none has more than 1.2 and 1.4, and three of one that ran
-at about a third of them have 3.6 and 1.9 (``benchmarks/sheets/estimate.md``)."""
+"""How many times as long as on other GPUs of the kind elementwise kernels of few elements and matrix
+products must take. Of public profiles of GPUs at their clocks none has more than 1.2 and 1.4, and three of
+one that ran at about a third of them have 3.6 and 1.9 (``benchmarks/sheets/estimate.md``)."""
 
 
 class GpuBelowItsClocks(ProfileRule):
@@ -47,10 +47,10 @@ class GpuBelowItsClocks(ProfileRule):
     code = "GAP506"
     name = "gpu-below-its-clocks"
     advice = (
-        "look with `nvidia-smi -q -d CLOCK,PERFORMANCE,POWER` while it trains: a power limit, heat, or locked "
-        "clocks (`nvidia-smi -rgc` gives them up); times of this profile hold for this GPU alone"
+        "look with `nvidia-smi -q -d CLOCK,PERFORMANCE,POWER` while it trains: a power limit, heat, or "
+        "locked clocks (`nvidia-smi -rgc` gives them up); times of this profile hold for this GPU alone"
     )
-    change = "find out what slows the GPU: `nvidia-smi -q -d CLOCK,PERFORMANCE`"
+    change = "find what slows the GPU: `nvidia-smi -q -d PERFORMANCE`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = profile.efficiency

@@ -15,6 +15,7 @@ from gapless.analyze.estimate import draws, machine, timing
 from gapless.analyze.estimate.communication import Moving
 from gapless.analyze.estimate.draws import COMMON, COUNT, FAMILY, HIGH, Doubt, interval, paces
 from gapless.analyze.estimate.machine import Timed, run
+from gapless.analyze.estimate.spread import UNPROVEN
 from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import Times
 from gapless.model.estimate import Range
@@ -169,7 +170,10 @@ def test_what_whole_models_have_proved():
 def test_why_an_interval_is_wider_is_told():
     def told(entry: Entry) -> bool:
         found = report(session(*8 * [[entry] * 40])).estimate
-        return any("100% of the GPU's time may be off by 40% together" in one for one in found.assumptions)
+        return any(
+            f"100% of the GPU's time may be off by {UNPROVEN:.0%} together" in one
+            for one in found.assumptions
+        )
 
     assert told(replace_(add(1.0), dtype="bfloat16"))
     assert not told(add(1.0))

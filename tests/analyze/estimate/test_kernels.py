@@ -13,7 +13,7 @@ from programmes import A100
 from gapless.analyze.estimate import cards
 from gapless.analyze.estimate.families import family_of
 from gapless.analyze.estimate.kernels import device_time, peak
-from gapless.analyze.estimate.spread import SPREADS, spread
+from gapless.analyze.estimate.spread import SPREADS, START, UNSEEN, spread
 from gapless.analyze.estimate.work import work
 from gapless.model.gpus import CARDS
 from gapless.model.programme import Entry, Gpu, sheet
@@ -133,6 +133,16 @@ def test_what_was_not_measured_is_less_sure() -> None:
     assert spread(forward, A100) < spread(backward, A100)
     short = work(moving("add", (64, 64)))
     assert spread(short, A100) > spread(work(moving("add", (8192, 8192))), A100)
+
+
+def test_short_kernels_are_less_certain_where_nobody_measured_how_long_they_take_to_start() -> None:
+    other = next(one for one in SHEETS if one.name == "NVIDIA L40S")
+    short, long = (
+        work(moving("native_layer_norm", (64, 64))),
+        work(moving("native_layer_norm", (65536, 4096))),
+    )
+    assert spread(short, other) == pytest.approx(math.hypot(spread(short, A100), START, UNSEEN["memory"]))
+    assert spread(long, other) == pytest.approx(math.hypot(spread(long, A100), UNSEEN["memory"]))
 
 
 def test_every_family_has_its_spread() -> None:

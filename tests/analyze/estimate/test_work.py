@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from programmes import A100
 
 from gapless.analyze.estimate.families import CONVOLUTION, MATMUL, UNKNOWN
-from gapless.analyze.estimate.kernels import device_time, peak
+from gapless.analyze.estimate.kernels import CLOCK, device_time, peak
 from gapless.analyze.estimate.throughput import throughput
 from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import Times
-from gapless.analyze.estimate.work import work
+from gapless.analyze.estimate.work import TURNED, work
 from gapless.model.gpus import find
 from gapless.model.programme import Entry, sheet
 
@@ -214,8 +214,58 @@ def test_elements_that_are_moved_one_by_one_take_longer(whole, apart):
     elements = 4096 * 4096
     assert work(apart).strided == elements
     assert device_time(work(apart), A100) > device_time(work(whole), A100)
-    assert device_time(work(apart), A100) > elements / (1.7 * A100.multiprocessors)
+    assert device_time(work(apart), A100) > elements / (1.4 * A100.multiprocessors * CLOCK / 1e3)
     assert work(entry("add", [(64, 64), ()], [(64, 64)])).strided == 0  # a number is no tensor
+
+
+def test_how_tensors_lie_tells_how_long_a_copy_takes():
+    plain = entry("clone", [(4096, 4096)], [(4096, 4096)], "bfloat16", 2)
+    kept, strided, turned = (
+        device_time(work(msgspec.structs.replace(plain, order=order)), A100)
+        for order in ("kept", "strided", "turned")
+    )
+    assert kept < strided == device_time(work(plain), A100)
+    assert turned == pytest.approx(TURNED * strided, rel=0.05)
+
+
+@pytest.mark.parametrize(("order", "kernels"), [("", 1), ("kept", 1), ("strided", 2), ("turned", 2)])
+def test_a_norm_copies_what_does_not_lie_in_rows(order, kernels):
+    shape = (4096, 4096)
+    plain = entry("native_layer_norm", [shape, shape[1:], shape[1:]], [shape])
+    asked = work(msgspec.structs.replace(plain, order=order))
+    assert asked.kernels == kernels
+    assert (asked.first > 0) is (kernels == 2)
+    copy = device_time(work(entry("clone", [shape], [shape])), A100)
+    longer = device_time(asked, A100) - device_time(work(plain), A100)
+    assert longer >= 0.8 * copy if kernels == 2 else longer == 0
+
+
+def test_a_layers_weight_is_in_no_cache():
+    """On a GPU whose cache would hold it, a batch of products as large is faster."""
+    ada = sheet(find("rtx4090"))
+    layer = work(entry("mm", [(64, 4096), (4096, 4096)], [(64, 4096)], "bfloat16", 2))
+    batch = work(entry("bmm", [(16, 64, 1024), (16, 1024, 1024)], [(16, 64, 1024)], "bfloat16", 2))
+    assert (layer.cold, batch.cold) == (2 * 4096 * 4096, 0)
+    assert device_time(layer, ada) > layer.cold / ada.bandwidth
+    assert device_time(layer, ada) > device_time(layer._replace(cold=0.0), ada)
+    assert device_time(layer, A100) == device_time(layer._replace(cold=0.0), A100)  # memory is as fast
+
+
+def test_gradients_of_depthwise_weights_take_longest_with_channels_first():
+    image, weight = (64, 96, 56, 56), (96, 1, 3, 3)
+    first = entry("convolution_backward", [image, image, weight], [image, weight], "float16", 2)
+    last = msgspec.structs.replace(first, channels_last=True)
+    assert device_time(work(first), A100) > 1.5 * device_time(work(last), A100)
+
+
+def test_batch_norms_in_16_bits_gain_less_with_channels_first():
+    shape = (64, 256, 56, 56)
+    wide, narrow = (
+        entry("native_batch_norm", [shape], [shape], dtype, size)
+        for dtype, size in (("float32", 4), ("float16", 2))
+    )
+    last = msgspec.structs.replace(narrow, channels_last=True)
+    assert device_time(work(last), A100) < device_time(work(narrow), A100) < device_time(work(wide), A100)
 
 
 SIDE = (4096, 4096)

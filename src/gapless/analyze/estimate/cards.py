@@ -40,7 +40,7 @@ _SERVER = Reach(0.85, 0.76, 0.7, 0.89)
 """Memory on the package, 250 W and more."""
 _BOARD = Reach(0.8, 0.78, 0.62, 0.84)
 """GDDR, 150 W and more."""
-_GEFORCE = Reach(0.8, 0.975, 0.62, 0.91)
+_GEFORCE = Reach(0.8, 1.06, 0.62, 0.91)
 """The same for players: they clock higher than their data sheet's boost, which is a typical one, and their
 memory corrects no errors. In fp32 none was measured."""
 _MODEST = Reach(0.46, 0.5, 0.4, 0.77, modest=True)
@@ -58,19 +58,19 @@ _MODEST_NAMES = re.compile(r"\b(?:P4|T4|L4|A2|T1000|T400)\b", re.IGNORECASE)
 # With `unsteady`, the standard deviation of what a card's products in fp32 take beyond what the formulas say.
 _MEASURED: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"\bP100", {"fp32": 0.82, "memory": 0.745, "norms": 0.76, "unsteady": 0.28}),
-    (r"\bV100", {"fp32": 0.93, "memory": 0.92}),
-    (r"\bA100", {"fp32": 0.91, "half": 0.765, "attention": 0.642, "memory": 0.87}),
-    (r"\bH100", {"fp32": 0.736, "half": 0.762, "attention": 0.816, "memory": 0.93}),
-    (r"\bH200", {"half": 0.798, "attention": 0.809}),
-    (r"\bB200", {"half": 0.728, "attention": 0.84}),
+    (r"\bV100", {"fp32": 0.93, "memory": 0.92, "start": _OLD_START}),
+    (r"\bA100", {"fp32": 0.91, "half": 0.765, "attention": 0.642, "memory": 0.87, "start": 1.0}),
+    (r"\bH100", {"fp32": 0.736, "half": 0.762, "attention": 0.816, "memory": 0.93, "start": 1.0}),
+    (r"\bH200", {"half": 0.798, "attention": 0.809, "start": 1.0}),
+    (r"\bB200", {"half": 0.728, "attention": 0.84, "start": 1.0}),
     (r"\bP4\b", {"fp32": 0.65, "memory": 0.75, "unsteady": 0.42}),
     (r"\bT4\b", {"fp32": 0.47, "memory": 0.742, "unsteady": 0.25}),
     (r"\bL4\b", {"fp32": 0.405, "memory": 0.79, "unsteady": 0.25}),
-    (r"\bA40\b", {"half": 0.766, "memory": 0.83, "norms": 1.37}),
-    (r"\bA6000\b", {"half": 0.712, "memory": 0.93}),
-    (r"RTX 3090(?! Ti)", {"half": 0.953, "memory": 0.9}),
-    (r"RTX 4090\b(?! D)", {"half": 0.997, "memory": 0.92}),
-    (r"RTX PRO 6000", {"half": 0.805, "attention": 0.62}),
+    (r"\bA40\b", {"half": 0.79, "memory": 0.83, "norms": 1.37, "start": 1.0}),
+    (r"\bA6000\b", {"half": 0.725, "memory": 0.93}),
+    (r"RTX 3090(?! Ti)", {"half": 1.07, "memory": 0.9}),
+    (r"RTX 4090\b(?! D)", {"half": 1.047, "memory": 0.92}),
+    (r"RTX PRO 6000", {"half": 0.805, "attention": 0.62, "start": 0.55}),
 )
 _PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), shares) for pattern, shares in _MEASURED)
 

@@ -29,10 +29,12 @@ from gapless.model.programme import Gpu
 
 
 class Traffic(NamedTuple):
-    """Nanoseconds of start-up, and the share of the sustained bandwidth that a family reaches."""
+    """Nanoseconds of start-up, the share of the sustained bandwidth that a family reaches where memory is
+    what it waits for, and the bytes that a multiprocessor moves in a cycle at most."""
 
     start: float
     share: float
+    each: float = math.inf
 
 
 TRAFFIC: dict[str, Traffic] = {
@@ -40,12 +42,12 @@ TRAFFIC: dict[str, Traffic] = {
     "layer norm": Traffic(4_000, 0.7),
     "softmax": Traffic(3_000, 0.75),
     # Below nothing open was found. By how they go about it: one pass at the speed of pointwise kernels, …
-    "copy": Traffic(1_800, 0.9),
-    "foreach": Traffic(3_000, 0.9),
-    "random": Traffic(2_500, 0.9),
+    "copy": Traffic(1_800, 1.0, 24.0),
+    "foreach": Traffic(3_000, 1.0, 24.0),
+    "random": Traffic(2_500, 1.0, 24.0),
     # … a tree of sums behind it, …
-    "reduction": Traffic(3_500, 0.8),
-    "batch norm": Traffic(4_000, 0.8),
+    "reduction": Traffic(3_500, 1.0, 16.0),
+    "batch norm": Traffic(4_000, 1.0, 16.0),
     # … single elements all over memory, …
     "gather": Traffic(3_000, 0.7),
     "scatter": Traffic(3_000, 0.4),
@@ -58,8 +60,12 @@ TRAFFIC: dict[str, Traffic] = {
     UNKNOWN: Traffic(3_000, 0.5),
 }
 
-NORM = (0.48, 0.65, 0.78, 0.67, 0.63, 0.66)
-"""Layer norm's share of the sustained bandwidth in fp32 at 2⁸, 2⁹, … 2¹³ columns."""
+NORM = (0.82, 0.82, 0.82, 0.67, 0.66, 0.66)
+"""Layer norm's share of the sustained bandwidth in fp32 at 2⁸, 2⁹, … 2¹³ columns: long rows are read again
+from memory."""
+ROWS = 4.0
+"""Rows of a layer norm that a multiprocessor has done in a thousand cycles at most, a block of threads for
+each."""
 SOFTMAX = (0.88, 0.86, 0.86, 0.75, 0.73, 0.60, 0.50)
 """The same of softmax, to 2¹⁴."""
 NARROW = 0.85
@@ -69,19 +75,28 @@ WIDE_BLOCKS = 4
 many fewer rows are on the way at once (ATen's ``layer_norm_kernel.cu``)."""
 LOOKUP = 0.9
 """Elements of looked-up rows that a multiprocessor writes in a nanosecond."""
-STRIDED = 1.7
-"""Elements that a multiprocessor moves in a nanosecond where they are broadcast, or laid out otherwise."""
+STRIDED = 1.4
+"""Elements that a multiprocessor moves in a cycle where they are broadcast, or laid out otherwise: integer
+arithmetic finds the place of each."""
+CLOCK = 1_400
+"""MHz of a GPU that does not tell."""
 ACCESS = 320.0
 """Nanoseconds of an access of memory that the next one waits for: losses over 128 and over 512 rows in
 profiles of an RTX 2080 Ti (``benchmarks/sheets/estimate.md``); what is in no cache takes longer."""
 CACHED = 32.0
 """Bytes that a multiprocessor reads from, and writes to, the L2 cache in a nanosecond."""
 
+FAST = 2.9
+"""TFLOP/s in 16 bits of a multiprocessor that multiplies faster than small tiles are read: an A100's. Those
+of an RTX 3090 have less than a third."""
 STARTS = {MATMUL: 3_800.0, CONVOLUTION: 5_000.0, ATTENTION: 6_000.0}
 PRODUCT_CACHED = 13.0
 """The same of products, which read some of theirs more than once."""
 DIRECT, WINOGRAD = 1.33, 1.52
 """Times of convolutions in parts of the products they are made of, directly and by Winograd's algorithm."""
+TENSOR = 1.0
+"""The same on tensor cores, forward; gradients, of long contractions that are split, take `DIRECT` there too.
+Fitted, as `TAPS` and `ROWS` are, to one half of the models in ``benchmarks/sheets/timm_models.md``."""
 SCORES, AHEAD = 6.2, 57.0
 """What a multiprocessor does at 1000 flops a nanosecond in the time that a softmax needs for a score, and in
 which attention begins and ends a block of queries: products of a head's size, and keys."""
@@ -99,11 +114,16 @@ CONVERTED, WRITTEN = 3.0, 3
 after, in kernels of their own."""
 DEPTHWISE = 0.2
 """What of the peak in fp32 convolutions of single channels reach (no open data)."""
+TAPS = 1.2
+"""Products that a multiprocessor adds up in a cycle for the gradients of their weights (ATen's
+``DepthwiseConv2d.cu``, with channels first)."""
 TRITON_SHARE = 0.5
 """The same of products in kernels of one's own (no open data)."""
 
 FURTHER = 0.7
 """Start-up of the second and later kernels of a call, in parts of the first's."""
+ODD = 2.0
+"""Elements that a multiprocessor moves in a cycle for such products."""
 RAGGED = 2.0
 """Products in 16 bits whose rows do not begin at multiples of 16 bytes take so many times as long: their
 elements come in parts, and the kernels that take such (``…_align1``) are those of the first tensor cores,
@@ -151,45 +171,61 @@ def roof(work: Work, nbytes: float, gpu: Gpu) -> float:
 # Memory -------------------------------------------------------------------------------------------
 
 
-def _moving(nbytes: float, gpu: Gpu, can: Reach, cached: float) -> float:
-    """Nanoseconds in which so many bytes are moved; what fits into the L2 cache comes from there."""
+def _moving(nbytes: float, gpu: Gpu, can: Reach, cached: float, cold: float = 0.0) -> float:
+    """Nanoseconds in which so many bytes are moved; what fits into the L2 cache comes from there, but for
+    those that are `cold`."""
     if not gpu.bandwidth:
         return 0.0
     slow = gpu.bandwidth * can.memory
     fast = max(cached * gpu.multiprocessors, slow)
     warm = 1 / (1 + (nbytes / gpu.l2_bytes) ** 2) if gpu.l2_bytes else 0.0
+    warm *= 1 - cold / nbytes if nbytes else 0.0
     return nbytes * ((1 - warm) / slow + warm / fast)
+
+
+def _passing(nbytes: float, of: Traffic, size: int, gpu: Gpu, can: Reach) -> float:
+    """Nanoseconds in which both memory and multiprocessors, whose arithmetic is the same for elements of
+    fewer bytes, have gone through so many."""
+    each = of.each * size / 4 * _cycles(gpu)
+    return math.hypot(_moving(nbytes, gpu, can, CACHED) / of.share, nbytes / each)
 
 
 def _first(work: Work, gpu: Gpu, can: Reach) -> float:
     """Nanoseconds of the kernel that goes before, without its start."""
-    moving = _moving(work.first, gpu, can, CACHED) / TRAFFIC["copy"].share
-    return max(moving, work.first_strided / STRIDED / max(gpu.multiprocessors, 1))
+    moving = _passing(work.first, TRAFFIC["copy"], 4, gpu, can)
+    return max(moving, work.first_strided / STRIDED / _cycles(gpu))
 
 
 def _traffic(work: Work, gpu: Gpu, can: Reach) -> float:
-    share = TRAFFIC[work.family].share
+    nbytes = work.moved - work.first
     if work.columns:
-        share = _by_columns(NORM if work.family == "layer norm" else SOFTMAX, work.columns)
-        if work.family == "layer norm" and work.columns < 256:
-            share *= max(work.columns, 16) / 256  # a row's threads have nothing to do
-        share *= NARROW if work.size == 2 else 1.0
-        if work.ragged:
-            share = _ragged(work, share)
-        share *= can.norms
-    time = _moving(work.moved - work.first, gpu, can, CACHED) / share
+        time = _rows(work, nbytes, gpu, can)
+    else:
+        time = _passing(nbytes, TRAFFIC[work.family], 4 if work.ready else min(work.size, 4), gpu, can)
     if work.family == TRITON:
         time = max(time, work.flops / (peak(gpu, work.unit) * 1e3 * TRITON_SHARE))
-    one_by_one = work.picked / LOOKUP + work.strided / STRIDED
-    return max(time, one_by_one / max(gpu.multiprocessors, 1), work.chained * ACCESS)
+    picked = work.picked / LOOKUP / max(gpu.multiprocessors, 1)
+    return max(time, picked + work.strided / STRIDED / _cycles(gpu), work.chained * ACCESS)
 
 
-def _ragged(work: Work, share: float) -> float:
-    """The share of the bandwidth that rows reach which are no whole vectors."""
-    if work.family == "softmax":
-        return share / RAGGED
-    # A pass for the moments, with a block of more threads for each row, and one that reads again.
-    return min(share * 2 / 3, NORM[0] * work.columns / 256 / WIDE_BLOCKS)
+def _rows(work: Work, nbytes: float, gpu: Gpu, can: Reach) -> float:
+    """Nanoseconds of a norm or a softmax over rows."""
+    norm = work.family == "layer norm"
+    share = _by_columns(NORM if norm else SOFTMAX, work.columns) * can.norms
+    share *= NARROW if work.size == 2 else 1.0
+    blocks = 1
+    if work.ragged and norm:
+        # A pass for the moments, with a block of more threads for each row, and one that reads again.
+        share, blocks = share * 2 / 3, WIDE_BLOCKS
+    elif work.ragged:
+        share /= RAGGED
+    rows = work.rows * blocks / (ROWS / 1e3 * _cycles(gpu)) if norm else 0.0
+    return max(_moving(nbytes, gpu, can, CACHED) / share, rows)
+
+
+def _cycles(gpu: Gpu) -> float:
+    """Cycles of all multiprocessors together in a nanosecond."""
+    return max(gpu.multiprocessors, 1) * (gpu.clock or CLOCK) / 1e3
 
 
 def _by_columns(shares: tuple[float, ...], columns: int) -> float:
@@ -205,15 +241,17 @@ def _by_columns(shares: tuple[float, ...], columns: int) -> float:
 def _rates(work: Work, gpu: Gpu, can: Reach) -> tuple[Form, Rates]:
     top = peak(gpu, work.unit)
     narrow = work.unit not in ("fp32", "fp64") and top > gpu.fp32
-    share = can.half if narrow else can.fp32
-    return HALF if narrow else FP32, Rates(
-        top * 1e3 * share, max(gpu.multiprocessors, 1), gpu.bandwidth * can.memory or math.inf, can.one_tile
-    )
+    share, processors = can.half if narrow else can.fp32, max(gpu.multiprocessors, 1)
+    # Small tiles are as good as large ones where multiplying takes longer than reading their factors.
+    form = HALF._replace(edge=HALF.edge * min(top / processors / FAST, 1.0)) if narrow else FP32
+    return form, Rates(top * 1e3 * share, processors, gpu.bandwidth * can.memory or math.inf, can.one_tile)
 
 
 def _product_memory(work: Work, nbytes: float, gpu: Gpu, can: Reach, form: Form) -> float:
-    time = _moving(nbytes, gpu, can, PRODUCT_CACHED) / form.memory
-    return time * RAGGED if work.ragged and not form.fp32 else time
+    time = _moving(nbytes, gpu, can, PRODUCT_CACHED, work.cold) / form.memory
+    if not work.ragged or form.fp32:
+        return time
+    return max(time, nbytes / work.size / (ODD * _cycles(gpu)))
 
 
 def _matmul(work: Work, gpu: Gpu, can: Reach) -> float:
@@ -230,11 +268,11 @@ def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:
     form = form._replace(split=CONVOLUTION_SPLIT)
     memory = _product_memory(work, work.moved, gpu, can, form)
     if work.depthwise:
-        return joined(work.flops / (gpu.fp32 * 1e3 * can.fp32 * DEPTHWISE), memory, form)
+        return joined(_depthwise(work, gpu, can), memory, form)
     found = work.products
     # What is added to each channel is added behind it, in a kernel of its own (ATen's `ConvShared.cpp`).
     after = max(
-        _moving(2 * work.size * work.strided, gpu, can, CACHED), work.strided / STRIDED / rates.processors
+        _moving(2 * work.size * work.strided, gpu, can, CACHED), work.strided / STRIDED / _cycles(gpu)
     )
     if not form.fp32:
         memory *= 1.0 if work.ready else CONVERTED
@@ -243,7 +281,8 @@ def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:
             for b, m, n, k in found
         )
         after += 0.0 if work.ready else FURTHER * STARTS[CONVOLUTION] * can.start * WRITTEN
-    time = after + joined(DIRECT * sum(arithmetic(one, form, rates) for one in found), memory, form)
+    direct = DIRECT if form.fp32 or work.backward else TENSOR
+    time = after + joined(direct * sum(arithmetic(one, form, rates) for one in found), memory, form)
     if not form.fp32 and 0 < work.channels < work.least:
         # So few are multiplied as fast by kernels that do without tensor cores and take them as they come.
         return min(time, _convolution(work._replace(unit="fp32", winograd=()), gpu, can))
@@ -253,6 +292,16 @@ def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:
     moving = _moving(transforms, gpu, can, 0.0)
     fast = WINOGRAD * sum(arithmetic(one, form, rates) for one in work.winograd)
     return min(time, after + fast + moving)
+
+
+def _depthwise(work: Work, gpu: Gpu, can: Reach) -> float:
+    """Nanoseconds of the arithmetic of convolutions of single channels."""
+    time = work.flops / (gpu.fp32 * 1e3 * can.fp32 * DEPTHWISE)
+    if work.backward < 2 or work.ready:
+        return time
+    # The gradient of each weight is a block's, which goes over all pixels and works out the place of each.
+    taps = work.flops / 2 / work.backward
+    return time / 2 + taps / (TAPS * _cycles(gpu))
 
 
 def _attention(work: Work, gpu: Gpu, can: Reach) -> float:

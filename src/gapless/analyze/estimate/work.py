@@ -39,13 +39,14 @@ class Work(NamedTuple):
     `products` are the matrix products that it is made of: how many, rows, columns, contraction; `winograd`
     what replaces them where Winograd's algorithm can. Of attention the heads, queries, keys and a head's
     size; `causal` that a query meets only the keys before it, `backward` how many times the forward pass it
-    does.
+    does, as of convolutions.
     `depthwise` convolutions are no products; others go over so many `channels`, of which tensor cores take
-    `least` at once; `ready` ones lie in memory as those want them. `columns` are normalized together;
-    `picked` elements are looked up, `strided` ones moved one by one; of `chained` accesses of memory each
-    waits for the one before. `ragged` says that rows do not begin at multiples of 16 bytes, which spoils wide
-    accesses. Of the bytes `first` are moved by a kernel of its own before, in `first_strided` elements one by
-    one. `steps` are those of a recurrent layer.
+    `least` at once; `ready` ones, and batch norms, lie in memory as those want them. `columns` are normalized
+    together, in so many `rows`; `picked` elements are looked up, `strided` ones moved one by one; of
+    `chained` accesses of memory each waits for the one before. `ragged` says that rows do not begin at
+    multiples of 16 bytes, which spoils wide accesses. Of the bytes `first` are moved by a kernel of its own
+    before, in `first_strided` elements one by one. `cold` bytes are in no cache. `steps` are those of a
+    recurrent layer.
     """
 
     family: str
@@ -60,6 +61,7 @@ class Work(NamedTuple):
     backward: float = 0.0
     depthwise: bool = False
     columns: int = 0
+    rows: float = 0.0
     picked: float = 0.0
     strided: float = 0.0
     chained: int = 0
@@ -69,6 +71,7 @@ class Work(NamedTuple):
     ragged: bool = False
     first: float = 0.0
     first_strided: float = 0.0
+    cold: float = 0.0
     steps: Chain | None = None
 
 
@@ -95,11 +98,17 @@ def work(entry: Entry) -> Work:
         columns = _columns(entry, stem)
         narrow = family == "softmax" and size == 2 and columns > 64 and columns * size % 16 > 0
         single = stem == "native_layer_norm" and columns % _VECTOR > 0
-        return plain._replace(columns=columns, ragged=narrow or single, kernels=plain.kernels + single)
+        plain = _laid_anew(entry, plain) if entry.order in _LAID else plain
+        rows = max(map(math.prod, entry.inputs), default=0) / columns
+        return plain._replace(
+            columns=columns, rows=rows, ragged=narrow or single, kernels=plain.kernels + single
+        )
     if family == INDEXING or stem == "index":
         found = indexed(entry, stem, size)
         if found is not None:
             return plain._replace(**found._asdict())
+    if family == "batch norm":
+        return plain._replace(ready=entry.channels_last or stem in _ONE_PASS)
     if _widened(entry, stem):
         elements = float(math.prod(entry.inputs[0]))
         each = _each(entry.dtype) + _each_made(entry)
@@ -109,15 +118,34 @@ def work(entry: Entry) -> Work:
     if family == "gather" and stem in _LOOKUPS and entry.outputs:
         return plain._replace(picked=float(math.prod(entry.outputs[0])))
     if entry.outputs and _strided(entry, stem, family):
-        return plain._replace(strided=float(math.prod(entry.outputs[0])))
+        turned = TURNED if entry.order == "turned" else 1.0
+        return plain._replace(strided=turned * math.prod(entry.outputs[0]))
     return plain
+
+
+TURNED = 2.3
+"""Elements that are neighbours in one tensor and none in the other take so many times as long as others that
+are moved one by one: each is a piece of memory of its own, however few bytes of it are wanted."""
+_LAID = ("strided", "turned")
+
+
+def _laid_anew(entry: Entry, plain: Work) -> Work:
+    """`plain` behind a copy of what it is given, which it wants in another order."""
+    elements = math.prod(entry.inputs[0])
+    moved = 2.0 * elements * plain.size
+    return plain._replace(
+        kernels=plain.kernels + 1,
+        moved=plain.moved + moved,
+        first=moved,
+        first_strided=elements * (TURNED if entry.order == "turned" else 1.0),
+    )
 
 
 def _strided(entry: Entry, stem: str, family: str) -> bool:
     """Whether elements are moved one by one and not in whole vectors: where one tensor is broadcast, or laid
     out otherwise (`contiguous` and `reshape` copy by `clone` what they cannot give as it is), where types
     are mixed, or where each pixel is made of its neighbours."""
-    if stem == "clone" or _cast(entry, stem, family):
+    if entry.order in _LAID or (stem == "clone" and not entry.order) or _cast(entry, stem, family):
         return True
     made = entry.outputs[0]
     if stem.startswith("upsample_"):
@@ -231,6 +259,8 @@ def _matmul(entry: Entry, stem: str, plain: Work) -> Work:
         flops=2.0 * batch * rows * columns * inner,
         products=((batch, rows, columns, inner),) if batch and rows and columns else (),
         ragged=ragged,
+        # A layer's weight was last used a step ago, and so was what its gradient is made of.
+        cold=float(inner * columns * plain.size) if batch == 1 else 0.0,
     )
 
 
@@ -301,6 +331,7 @@ def _convolution(entry: Entry, backward: bool, plain: Work) -> Work:
     bias = not backward and entry.inputs[2:3] == ((made[1],),)
     return plain._replace(
         channels=0 if backward else taken,
+        backward=float(times) if backward else 0.0,
         least=_IMAGES if round(source[2] / made[2]) == 2 else _SLICE // plain.size,
         ready=entry.channels_last or (window == 1 and not transposed and _whole_images(made, source, plain)),
         strided=float(math.prod(made)) if bias else 0.0,

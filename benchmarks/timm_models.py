@@ -1,0 +1,257 @@
+"""How far off a check without a GPU is of vision models in 16 bits, whose rates timm's author publishes.
+
+    pip install timm
+    git clone https://github.com/huggingface/pytorch-image-models
+    python benchmarks/timm_models.py pytorch-image-models            # print the sheet
+    python benchmarks/timm_models.py pytorch-image-models --write    # … and keep it in benchmarks/sheets
+
+``results/benchmark-*.csv`` there (Apache-2.0) hold milliseconds of a step of some 1,600 models under autocast
+to float16, forward or in training with SGD, as ``benchmark.py`` there measures them. Of each of its families
+of models a few are chosen by a hash of their names, built, run on the emulated device without values, and
+estimated as `gapless check --dry` does. Constants of `gapless.analyze.estimate` that no table of single
+kernels tells were fitted to the RTX 3090 and 4090 of one half of the models; the other half, and other GPUs,
+are told apart.
+"""
+
+from __future__ import annotations
+
+import csv
+import warnings
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import _sheet
+import msgspec
+import numpy as np
+import timm
+import torch
+from timm.models._registry import _model_to_module
+from timm.optim import create_optimizer_v2
+
+import gapless
+from gapless.analyze.estimate.estimate import estimate
+from gapless.analyze.steps import find_steps
+from gapless.emulate.emulator import Emulator
+from gapless.model import Session, gpus
+from gapless.model.estimate import Estimate
+from gapless.model.programme import Gpu, sheet
+
+PRO = Gpu(
+    name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", bandwidth=1792, fp32=110, tf32=219.5,
+    fp16=438.9, bf16=438.9, l2_bytes=128 << 20, multiprocessors=188, pcie=64, clock=2280,
+)  # fmt: skip
+
+
+RESULTS = "https://github.com/huggingface/pytorch-image-models/tree/main/results"
+
+
+class Setting(NamedTuple):
+    """One of timm's files: on which GPU, in which torch, with channels last or not, forward or training;
+    `fused` attention is one operator there, `fitted` says that one half of its models was fitted."""
+
+    file: str
+    gpu: Gpu
+    told: str
+    last: bool = False
+    trains: bool = False
+    fused: bool = True
+    fitted: bool = False
+
+
+def _settings() -> Iterator[Setting]:
+    old, new = sheet(gpus.find("rtx3090")), sheet(gpus.find("rtx4090"))
+    told = "training, NCHW, torch 1.12"
+    yield Setting("train-amp-nchw-pt112-cu113-rtx3090", old, told, False, True, False, fitted=True)
+    told = "training, NHWC, torch 1.12"
+    yield Setting("train-amp-nhwc-pt112-cu113-rtx3090", old, told, True, True, False)
+    yield Setting("infer-amp-nhwc-pt240-cu124-rtx3090", old, "forward, NHWC, torch 2.4", True, fitted=True)
+    yield Setting("infer-amp-nchw-pt240-cu124-rtx3090", old, "forward, NCHW, torch 2.4")
+    yield Setting("infer-amp-nchw-pt291-cu128-4090", new, "forward, NCHW, torch 2.9", fitted=True)
+    newest = sheet(gpus.find("rtx5090"))
+    yield Setting("infer-amp-nchw-pt291-cu130-5090", newest, "forward, NCHW, torch 2.9")
+    yield Setting("infer-amp-nchw-pt291-cu130-pro6000maxq", PRO, "forward, NCHW, torch 2.9")
+
+
+class Measured(NamedTuple):
+    """Milliseconds of a step at this batch."""
+
+    ms: float
+    batch: int
+
+
+Key = tuple[str, int]
+"""A model without its tag, and the side of an image."""
+
+
+def published(folder: Path, setting: Setting) -> dict[Key, Measured]:
+    """What a file holds."""
+    kind = "train" if setting.trains else "infer"
+    found = {}
+    with (folder / "results" / f"benchmark-{setting.file}.csv").open(newline="") as file:
+        for line in csv.DictReader(file):
+            name, side = line["model"].split(".")[0], int(line[f"{kind}_img_size"])
+            batch = int(float(line[f"{kind}_batch_size"]))
+            found[name, side] = Measured(float(line[f"{kind}_step_time"]), batch)
+    return found
+
+
+FOLDED = ("repvgg",)
+"""Models that timm folds into others before it times them forward, lately."""
+CHOSEN_BY = ("train-amp-nchw", "infer-amp-nchw-pt240-cu124-rtx3090", "infer-amp-nchw-pt291")
+
+
+def chosen(folder: Path) -> list[Key]:
+    """Every second of up to three models of a family that these files hold, by their names' hashes."""
+    tables = [published(folder, one) for one in _settings() if one.file.startswith(CHOSEN_BY)]
+    families: defaultdict[str, list[Key]] = defaultdict(list)
+    for key in sorted(set.intersection(*map(set, tables))):
+        if key[0] in _model_to_module:
+            families[_model_to_module[key[0]]].append(key)
+    found: list[Key] = []
+    for _, keys in sorted(families.items()):
+        keys.sort(key=lambda key: zlib.crc32(key[0].encode()))
+        found += keys[: 3 if len(keys) > 12 else 2 if len(keys) > 5 else 1]
+    return found[::2]
+
+
+def half(name: str) -> int:
+    """Which half of the models this is in: 0 was fitted, 1 was not."""
+    return zlib.crc32(f"x{name}".encode()) % 2
+
+
+@cache
+def recorded(name: str, side: int, batch: int, last: bool, trains: bool, fused: bool) -> Session:
+    """A few steps as timm's ``benchmark.py`` does them, on the emulated device without values."""
+    timm.layers.set_fused_attn(fused)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    order = torch.channels_last if last else torch.contiguous_format
+    with Emulator("b200", programme=True, dry=True) as emulator, torch.inference_mode(not trains):
+        model = _made(name, side).cuda().to(memory_format=order).train(trains)
+        images = torch.randn(batch, 3, side, side, device="cuda").to(memory_format=order)
+        optimizer = create_optimizer_v2(model, opt="sgd", lr=1e-4) if trains else None
+        for _ in range(3):
+            _step(model, images, optimizer)
+            gapless.step()
+    return emulator.session()
+
+
+def _made(name: str, side: int) -> torch.nn.Module:
+    try:
+        return timm.create_model(name, img_size=side)  # type: ignore[no-any-return]
+    except TypeError:  # takes images of any size
+        return timm.create_model(name)  # type: ignore[no-any-return]
+
+
+def _step(model: torch.nn.Module, images: torch.Tensor, optimizer: torch.optim.Optimizer | None) -> None:
+    if optimizer is not None:
+        optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        made = model(images)
+        if optimizer is not None:
+            made = made[0] if isinstance(made, tuple) else made
+            wanted = torch.empty(len(made), device="cuda", dtype=torch.long).random_(1000)
+            torch.nn.functional.cross_entropy(made, wanted).backward()
+    if optimizer is not None:
+        optimizer.step()
+
+
+def estimated(session: Session, gpu: Gpu) -> Estimate:
+    programme = session.programme
+    assert programme is not None
+    session = msgspec.structs.replace(session, programme=msgspec.structs.replace(programme, gpu=gpu))
+    found = estimate(session, find_steps(session.marks), {})
+    assert found is not None
+    return found
+
+
+class Compared(NamedTuple):
+    """One model in one setting: estimated over published, and whether the interval holds the latter."""
+
+    setting: Setting
+    key: Key
+    ratio: float
+    inside: bool
+
+    @property
+    def kept(self) -> bool:
+        """Whether nothing was fitted to it."""
+        return bool(half(self.key[0])) or not self.setting.fitted
+
+
+def compared(folder: Path) -> Iterator[Compared]:
+    tables = {one: published(folder, one) for one in _settings()}
+    for key in chosen(folder):
+        for setting, table in tables.items():
+            folded = key[0].startswith(FOLDED) and not setting.trains
+            if key not in table or folded:
+                continue
+            ms, batch = table[key]
+            session = recorded(*key, batch, setting.last, setting.trains, setting.fused)
+            found = estimated(session, setting.gpu)
+            if found.refused:
+                continue
+            step = found.step
+            yield Compared(setting, key, step.likely / ms / 1e6, step.least <= ms * 1e6 <= step.most)
+        recorded.cache_clear()
+
+
+def sheet_of(found: Sequence[Compared]) -> str:
+    text = _sheet.header(
+        "Vision models in 16 bits, against published rates",
+        "python benchmarks/timm_models.py FOLDER --write",
+        "milliseconds of a step under autocast to float16 as timm's author publishes them "
+        f"([pytorch-image-models, results]({RESULTS}), Apache-2.0) beside the estimate of `gapless check "
+        "--dry` for a CPU of usual speed, and its interval; the torch that is named above builds the models, "
+        "whatever was measured",
+    )
+    heads = ["GPU", "setting", "models", "off in the mean", "median", "10 % to 90 %", "within 0.8 to 1.25"]
+    heads.append("in the interval")
+    for told, kept in (("Nothing of these was fitted", True), ("The half that was fitted", False)):
+        rows = list(_rows([one for one in found if one.kept is kept]))
+        text += f"## {told}\n\n" + _sheet.table(heads, rows) + "\n"
+    text += "## Each model\n\n"
+    text += (
+        "Estimated / published; where the interval does not hold what is published, in *italics*.\n"
+        "Half 0 was fitted where a setting was.\n\n"
+    )
+    settings = list(dict.fromkeys(one.setting for one in found))
+    heads = ["model", "side", "half", *(f"{_short(one)}, {one.told}" for one in settings)]
+    cells: defaultdict[Key, dict[Setting, str]] = defaultdict(dict)
+    for one in found:
+        cells[one.key][one.setting] = f"{one.ratio:.2f}" if one.inside else f"*{one.ratio:.2f}*"
+    rows = [[*key, half(key[0]), *(told_.get(one, "–") for one in settings)] for key, told_ in cells.items()]
+    return text + _sheet.table(heads, rows)
+
+
+def _rows(found: Sequence[Compared]) -> Iterator[list[object]]:
+    for setting in dict.fromkeys(one.setting for one in found):
+        yield _row([_short(setting), setting.told], [one for one in found if one.setting == setting])
+    yield _row(["all", ""], found)
+
+
+def _row(told: list[object], found: Sequence[Compared]) -> list[object]:
+    ratio = np.array([one.ratio for one in found])
+    low, middle, high = np.quantile(ratio, [0.1, 0.5, 0.9])
+    near = ((ratio >= 0.8) & (ratio <= 1.25)).mean()
+    inside = np.mean([one.inside for one in found])
+    return [
+        *told, len(found), f"{np.abs(ratio - 1).mean():.0%}", f"{middle:.2f}", f"{low:.2f} to {high:.2f}",
+        f"{near:.0%}", f"{inside:.0%}",
+    ]  # fmt: skip
+
+
+def _short(setting: Setting) -> str:
+    return setting.gpu.name.removeprefix("NVIDIA ").removesuffix(" Workstation Edition")
+
+
+def main(asked: Any) -> str:
+    warnings.simplefilter("ignore")
+    return sheet_of(list(compared(asked.folder)))
+
+
+if __name__ == "__main__":
+    _sheet.main("timm_models", __doc__ or "", main, folder={"type": Path})
