@@ -15,7 +15,7 @@ from gapless.analyze.profile.profile import profile
 from gapless.model import Finding, Profile, Report, SourceLine, Verdict
 from gapless.model.finding import Frequency, Loss
 from gapless.model.profile import Steps
-from gapless.render import Style, formats, together
+from gapless.render import Style, formats, renderer, together
 
 MS = 1_000_000
 
@@ -77,6 +77,18 @@ def test_the_sums_are_those_of_the_runs():
     assert {one.code: one.idle for one in ranked} == idle
     assert {one.code: one.runs for one in ranked} == where
     assert len(summary(runs).tables[0].rows) == len(idle)
+
+
+def test_files_are_told_by_what_differs():
+    """The folders that all are in tell nothing; an end that is cut off tells two ranks apart no more."""
+    paths = [f"/runs/today/{'long_' * 20}{name}.json" for name in ("one", "two")]
+    made = summary([run(path, found("GAP120", 5 + at)) for at, path in enumerate(paths)])
+    assert [row.cells[0].file for row in made.tables[1].rows] == [path.rpartition("/")[2] for path in paths]
+    assert "ng_two.json" in renderer("text")(made, Style(width=80))
+    apart = summary([run(path, found("GAP120", 5)) for path in ("/runs/a/x.json", "/runs/b/x.json")])
+    assert [row.cells[0].file for row in apart.tables[1].rows] == ["a/x.json", "b/x.json"]
+    same = summary([run("/runs/x.json", found("GAP120", 5))] * 2)
+    assert [row.cells[0].file for row in same.tables[1].rows] == ["x.json", "x.json"]
 
 
 @pytest.mark.parametrize("level", ["fine", "unknown"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -120,6 +121,15 @@ def _verdict(ranked: Sequence[Shared], reports: Sequence[Report]) -> Verdict:
     return Verdict(sentence=f"{sentence}{untold}", level=level)
 
 
+def _names(reports: Sequence[Report]) -> list[str]:
+    """What tells the runs' files apart: their paths without the folders that all of them are in."""
+    parts = [re.split(r"[\\/]", one.file) for one in reports]
+    most = min(map(len, parts)) - 1
+    levels = zip(*parts, strict=False)
+    same = next((at for at, level in enumerate(levels) if at == most or len(set(level)) > 1), 0)
+    return ["/".join(one[same:]) for one in parts]
+
+
 def _findings(ranked: Sequence[Shared], reports: Sequence[Report]) -> Table:
     """Finding × runs × GPU time lost; a column only where a run has such a number."""
     total = _total(reports)
@@ -133,7 +143,8 @@ def _findings(ranked: Sequence[Shared], reports: Sequence[Report]) -> Table:
         columns["one saves per step, up to"] = lambda one: duration(one.saved) if one.saved else ""
     if any(one.syncs for one in ranked):
         columns["syncs per step, up to"] = lambda one: in_column(one.syncs) if one.syncs else ""
-    columns["<most in"] = lambda one: SourceLine(reports[one.most].file, 0)
+    names = _names(reports)
+    columns["<most in"] = lambda one: SourceLine(names[one.most], 0)
     rows = (row(f"{one.code} {one.name}", *(cell(one) for cell in columns.values())) for one in ranked)
     return table("Finding", " | ".join(columns), rows, shown=SHOWN, where="before")
 
@@ -153,5 +164,8 @@ def _runs(reports: Sequence[Report]) -> Table:
     if any(one.profile is None and one.steps.seen for one in reports):
         columns["syncs per step"] = lambda one: in_column(one.steps.waits_per_step) if one.steps.seen else ""
     columns["findings"] = lambda one: str(len(one.findings))
-    rows = (row(SourceLine(one.file, 0), *(cell(one) for cell in columns.values())) for one in reports)
+    rows = (
+        row(SourceLine(name, 0), *(cell(one) for cell in columns.values()))
+        for name, one in zip(_names(reports), reports, strict=True)
+    )
     return table("Run", " | ".join(columns), rows, shown=SHOWN, where="before")

@@ -142,10 +142,13 @@ def _cell(canvas: Canvas, column: Column, cell: Cell, width: int, style: str) ->
 
 
 def _line(canvas: Canvas, line: SourceLine, width: int) -> str:
-    """A line as far as there is room: first without its function, then without folders."""
+    """A line as far as there is room: first without its function, then without folders; a file's end."""
     text = _plain(canvas, line)
-    if len(text) <= width or not line.line:
+    if len(text) <= width:
         return text
+    if not line.line:  # files of one kind begin alike
+        cut = canvas.style.ascii("…")
+        return f"{cut}{text[len(text) - width + len(cut) :]}"
     return canvas.style.place(line.file, str(line.line), width)
 
 

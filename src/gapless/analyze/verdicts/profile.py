@@ -132,13 +132,15 @@ def _asked(prices: Prices, asked: Asked) -> str:
     parts = [f"without {' and '.join(asked.what)} ({count(asked.waits, 'sync')})"] if asked.what else []
     parts += [ASSUMED.get(what, f"with {what.removeprefix('half:')} twice as fast") for what in asked.assumed]
     told = ", ".join(parts)
-    left = duration(prices.span - asked.saved)
-    told = f"{told[:1].upper()}{told[1:]}, {duration(prices.span)} would be {left}"
-    told += (
-        f", {percent(abs(asked.saved) / prices.span)} {'less' if asked.saved >= 0 else 'more'}"
-        if prices.span
-        else ""
-    )
+    whole, left = duration(prices.span), duration(prices.span - asked.saved)
+    told = f"{told[:1].upper()}{told[1:]}, the {whole} recorded would "
+    if not asked.saved:
+        told += "take as long"
+    elif left == whole:
+        told += f"take {duration(abs(asked.saved))} {'less' if asked.saved > 0 else 'more'}"
+    else:
+        share = percent(abs(asked.saved) / prices.span)
+        told += f"take {left}, {share} {'less' if asked.saved > 0 else 'more'}"
     if asked.least < asked.saved:
         told += f" ({duration(asked.saved - asked.least)} of it only if the peers come earlier, too)"
     return f"At best: {told[:1].lower()}{told[1:]}" if prices.reasons else told
