@@ -12,8 +12,9 @@ fitted without it. Needs scipy, which Gapless does not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import _kernel_fit as fitting
 import _sheet
@@ -128,18 +129,35 @@ def _cells(chosen: Sequence[Row], card: Gpu) -> list[object]:
 # -- a GPU that was left out ---------------------------------------------------------------------------
 
 
+class Without(NamedTuple):
+    """What is known of a GPU's products where no row of it was looked at: constants that others give, and
+    the mean shares of its class's others of arithmetic and of bandwidth."""
+
+    constants: fitting.Constants
+    share: float
+    memory: float
+
+
+def without(found: Sequence[Row], half: bool, gpu: str) -> Without:
+    """For `gpu`; other forms of it are left out as well."""
+    model = gpu.split("-")[0]
+    used = [one for one in _select(found, "matmul", half) if one.gpu != "P4" and not one.kept]
+    used = [one for one in used if one.gpu != gpu and (model == "RTX" or not one.gpu.startswith(model))]
+    shares, memory = _shares(half)
+    constants, fitted = fitting.fit(
+        fitting.by_source(used), _begin(half), shares, memory, half, most=250, rounds=2
+    )
+    memory = {one: share for one, share in memory.items() if model == "RTX" or not one.startswith(model)}
+    return Without(constants, *_class(gpu, fitted, memory))
+
+
 def unseen_rows(found: Sequence[Row]) -> list[list[object]]:
     """For each GPU: products and others at constants fitted without it and its class's shares."""
     table: list[list[object]] = []
     for half in (False, True):
         chosen = _select(found, "matmul", half)
         for gpu in sorted({one.gpu for one in chosen} - {"P4"}):
-            used = [one for one in chosen if one.gpu != gpu and not one.kept and one.gpu != "P4"]
-            shares, memory = _shares(half)
-            constants, fitted = fitting.fit(
-                fitting.by_source(used), _begin(half), shares, memory, half, most=250, rounds=2
-            )
-            share, reached = _class(gpu, fitted, memory)
+            constants, share, reached = without(found, half, gpu)
             kept = fitting.sized(drawn([one for one in chosen if one.gpu == gpu and one.kept]))
             now = fitting.product_times(kept, gpu, share, reached, constants, half)
             width = "16 bits" if half else "fp32"
@@ -180,19 +198,23 @@ def _class(gpu: str, fitted: dict[str, float], memory: dict[str, float]) -> tupl
 # -- whole models --------------------------------------------------------------------------------------
 
 
-def model_rows(found: Sequence[ModelRun], estimate: Callable[[ModelRun, Gpu], float]) -> list[list[object]]:
+def model_rows(found: Sequence[ModelRun], rows: Sequence[Row]) -> list[list[object]]:
     table: list[list[object]] = []
+    others: dict[str, Without] = {}
     for one in sorted(found, key=lambda run: (run.gpu, run.trains, run.name)):
         card = GPUS[one.gpu]
+        if one.gpu not in others:
+            others[one.gpu] = without(rows, False, one.gpu)
         before = sum(times * kernel_time_before(entry, card) for entry, times in one.entries()) / 1e3
-        now = estimate(one, card)
-        other = estimate(one, of_its_class(card))
+        now = model_time(one, card)
+        other = model_time(one, of_its_class(card))
+        left_out = model_time_without(one, card, others[one.gpu])
         listed = sum(
             each.times * (each.forward_us + each.backward_us) for each in one.operators if each.forward
         )
         table.append(
             [one.gpu, one.name, f"{one.us / 1e3:.1f}", f"{before / one.us:.2f}", f"{now / one.us:.2f}",
-             f"{other / one.us:.2f}", f"{listed / one.us:.2f}"]
+             f"{other / one.us:.2f}", f"{left_out / one.us:.2f}", f"{listed / one.us:.2f}"]
         )  # fmt: skip
     return table
 
@@ -205,6 +227,13 @@ def of_its_class(card: Gpu) -> Gpu:
 def model_time(run: ModelRun, card: Gpu) -> float:
     """Microseconds of all operators of a run."""
     return sum(times * device_time(work(entry), card) for entry, times in run.entries()) / 1e3
+
+
+def model_time_without(run: ModelRun, card: Gpu, known: Without) -> float:
+    """The same, of a GPU of which nothing was measured."""
+    can = cards.reach(of_its_class(card))._replace(fp32=known.share, memory=known.memory)
+    with fitting.constants(reach=lambda _: can, FP32=known.constants.form):
+        return model_time(run, card)
 
 
 def summary(table: Sequence[Sequence[object]], column: int) -> str:
@@ -257,20 +286,21 @@ def sheet(folder: Path) -> str:
     text += "\n## GPUs that were left out\n\n"
     text += "Products fitted anew without any row of that GPU; at the mean shares of its class's others.\n\n"
     text += _sheet.table(["family", "GPU", "rows", "share", "now"], unseen_rows(found))
-    text += models(runs(folder))
+    text += models(runs(folder), found)
     return text
 
 
-def models(found: Sequence[ModelRun]) -> str:
+def models(found: Sequence[ModelRun], rows: Sequence[Row]) -> str:
     text = "\n## Whole models in fp32\n\n"
     text += (
-        "Estimated / measured; *class* with the shares of the GPU's class instead of its own. The last\n"
-        "column are the operators' own measured times, with what the host adds to each, over the run's: how\n"
-        "well the labels agree with each other.\n\n"
+        "Estimated / measured; *class* with the shares of the GPU's class instead of its own; *left out*\n"
+        "with products that were fitted anew without any row of that GPU, at the mean shares of its\n"
+        "class's others. The last column are the operators' own measured times, with what the host adds to\n"
+        "each, over the run's: how well the labels agree with each other.\n\n"
     )
     chosen = [one for one in found if one.gpu in GPUS]
-    table = model_rows(chosen, model_time)
-    heads = ["GPU", "run", "measured, ms", "before", "now", "class", "operators"]
+    table = model_rows(chosen, rows)
+    heads = ["GPU", "run", "measured, ms", "before", "now", "class", "left out", "operators"]
     text += _sheet.table(heads, table) + "\n"
     for told, gpus in GROUPS.items():
         mine = [row for row in table if row[0] in gpus]
@@ -279,7 +309,8 @@ def models(found: Sequence[ModelRun]) -> str:
             if of:
                 text += (
                     f"- {told}, {'training' if kind == 'train' else 'inference'} ({len(of)}): before "
-                    f"{summary(of, 3)}; now {summary(of, 4)}; class {summary(of, 5)}\n"
+                    f"{summary(of, 3)}; now {summary(of, 4)}; class {summary(of, 5)}; left out "
+                    f"{summary(of, 6)}\n"
                 )
     return text
 
