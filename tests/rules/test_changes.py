@@ -140,3 +140,18 @@ def test_a_finding_has_the_change_of_its_hit_its_site_or_its_rule() -> None:
     lbfgs = SourceLine("/site/torch/optim/lbfgs.py", 1, "LBFGS.step", "float(loss)", "torch")
     wait = site("optimizer.step(closure)", 7, "main", lbfgs)
     assert finding(match(wait), hit, often, sites=(wait,)).change == match(wait).change_at(wait)
+
+
+@pytest.mark.parametrize(
+    ("code", "change"),
+    [
+        ("if loss.isnan().any(): raise RuntimeError", "collect the check on the GPU, read it every N steps"),
+        ("if not torch.isfinite(loss):", "collect the check on the GPU, read it every N steps"),
+        ("assert (x >= 0).all()", "collect the check on the GPU, read it every N steps"),
+        ("if loss < best:", "choose on the GPU with `torch.where`"),
+        ("worst = max(worst, loss)", "choose on the GPU with `torch.where`"),
+    ],
+)
+def test_nothing_is_to_be_chosen_where_a_check_only_raises(code: str, change: str) -> None:
+    condition = site(code, call="Tensor.__bool__")
+    assert match(condition).change_at(condition) == change

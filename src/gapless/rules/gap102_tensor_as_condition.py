@@ -67,6 +67,11 @@ class TensorAsCondition(WaitRule):
             return self.advice
         return _compared(code) or _checked(code) or _branched(code) or self.advice
 
+    def known_change(self, site: Site) -> str:
+        code = own_code(site)
+        checks = code is not None and not _compared(code) and _checked(code)
+        return "collect the check on the GPU, read it every N steps" if checks else ""
+
 
 def _number(node: ast.expr) -> bool:
     """Whether `node` is a number written out, with a sign or without."""
