@@ -143,7 +143,7 @@ def test_no_steps():
     assert made.steps.seen == 0
     assert [one.frequency.when for one in made.findings] == ["no-steps"]
     assert made.sentence == "3 syncs in train.py, but no training step was seen"
-    assert made.verdict.level == "unknown"
+    assert (made.verdict.level, made.verdict.per) == ("unknown", "in all")
 
 
 def test_nothing_at_all():

@@ -402,6 +402,22 @@ def test_a_lasting_emulation_imports_no_compiler_and_changes_the_one_the_script_
     assert done.stdout.splitlines() == expected, done.stderr
 
 
+def test_the_compiler_takes_torch_tensor_of_a_default_type_on_the_device():
+    """It looks at the signatures of what it replaces when it is loaded, by then with ours in their place."""
+    code = """
+        import warnings
+        import torch
+        import gapless
+
+        warnings.simplefilter("ignore")
+        with gapless.emulate():
+            torch.set_default_tensor_type("torch.cuda.FloatTensor")
+            print(torch.compile(lambda x: x + 1)(torch.Tensor([1.0])))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.stdout == "tensor([2.], device='cuda:0')\n", done.stderr
+
+
 # -- what is kept of calls -----------------------------------------------------------------------------
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+from multiprocessing import reduction
+
 import numpy
 import pytest
 import torch
+from torch.multiprocessing import reductions
 
 from gapless.emulate.emulator import Emulator
 from gapless.model import gpus
@@ -250,3 +254,29 @@ def test_a_copy_carries_the_bytes_of_the_type_that_travels():
         device.to("cpu", torch.float16)
         found = [event.bytes for event in emulator.session().events]
     assert found == [200_000, 400_000]
+
+
+@pytest.mark.parametrize("made", [torch.Tensor, torch.nn.Parameter])
+def test_device_memory_is_opened_by_another_process(waits, made):
+    """As `torch.multiprocessing` hands a tensor on: nothing is copied, and both see what either writes."""
+    whole = torch.arange(6.0, device="cuda:1")
+    given = made(whole[1:4])
+    handed = []
+    assert waits(lambda: handed.append(reductions.reduce_tensor(given))) == 0
+    reductions.shared_cache.clear()  # what the other process does not have
+    rebuild, words = handed[0]
+    received = rebuild(*words)
+    assert type(received) is made
+    assert received.device == torch.device("cuda", 1)
+    assert received.requires_grad is given.requires_grad
+    with torch.no_grad():
+        received.add_(10)
+    assert whole.tolist() == [0, 11, 12, 13, 4, 5]
+
+
+def test_a_model_on_the_device_goes_to_other_processes_whole(waits):
+    model = torch.nn.Linear(2, 2).to("cuda:1")
+    packed = bytes(reduction.ForkingPickler.dumps(model))
+    again = pickle.loads(packed)
+    assert {one.device for one in again.parameters()} == {torch.device("cuda", 1)}
+    assert torch.equal(again.weight, model.weight)

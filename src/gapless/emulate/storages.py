@@ -15,6 +15,7 @@ from gapless.emulate.transfers import count_copy
 from gapless.torch_internals import DisableTorchFunction, FileWriter
 
 Storage: Any = torch.UntypedStorage
+_BETWEEN = b"\0"
 
 
 def install(core: Core, patches: Patches) -> None:
@@ -22,6 +23,7 @@ def install(core: Core, patches: Patches) -> None:
     _install_answers(core, patches)
     _install_moves(core, patches)
     _install_saving(core, patches)
+    _install_sharing(core, patches)
 
 
 def _install_answers(core: Core, patches: Patches) -> None:
@@ -142,3 +144,29 @@ def _install_saving(core: Core, patches: Patches) -> None:
 
     patches.set(Storage, "_write_file", written)
     patches.set(FileWriter, "write_record", recorded)
+
+
+def _install_sharing(core: Core, patches: Patches) -> None:
+    """Device memory that another process opens (CUDA's IPC) is shared as the host's is.
+
+    What names it is the file of the shared memory, and who manages that, in place of CUDA's handle.
+    """
+
+    def share(storage: Any) -> tuple[Any, ...]:
+        local.quiet += 1  # the device's memory stays where it is
+        try:
+            manager, name, size = storage._share_filename_cpu_()
+        finally:
+            local.quiet -= 1
+        storage._shared_incref()  # until the other process has opened it
+        handle = _BETWEEN.join((manager, name))
+        return core.placement.where.get(storage._cdata, HOST), handle, size, 0, b"", 0, b"", False
+
+    def opened(cls: Any, index: int, handle: bytes, size: int, *counters: object) -> Any:
+        out = Storage._new_shared_filename_cpu(*handle.split(_BETWEEN), size)
+        core.placement.put_storage(out, core.index_of(torch.device("cuda", index)))
+        return out._shared_decref()
+
+    patches.set(Storage, "_share_cuda_", share)
+    patches.set(Storage, "_new_shared_cuda", classmethod(opened))
+    patches.set(Storage, "_release_ipc_counter", classmethod(lambda cls, *counters, device=None: None))

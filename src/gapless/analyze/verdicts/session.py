@@ -107,6 +107,7 @@ def _nothing_to_tell(found: Report) -> Verdict | None:
             "end of an iteration that has no optimizer",
         ),
         do_first=_unpriced(found),
+        per=_per(found),
         not_seen=unseen,
     )
 

@@ -118,10 +118,11 @@ def install(runtime: Runtime, patches: Patches) -> None:
             on_device = False
         original(t)
 
-    def new(cls: type, *args: Any, device: Any = None) -> Any:
+    def new(*given: Any, **kwargs: Any) -> Any:  # torch.compile refuses one with a signature of its own
         """``torch.Tensor([1.0])`` is one of the default type, which is no matter of the default device."""
+        (cls, *args), device = given, kwargs.get("device")
         if cls is not torch.Tensor or not on_device or device is not None:
-            return TensorBase.__new__(cls, *args, **({} if device is None else {"device": device}))
+            return TensorBase.__new__(cls, *args, **{} if device is None else kwargs)
         kind = next(name for name, dtype in _DTYPES.items() if dtype is torch.get_default_dtype())
         return getattr(torch.cuda, kind)(*args)
 
