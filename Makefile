@@ -48,6 +48,7 @@ torchmetrics: $(VENV)/.test-ready
 	$(BIN)/python benchmarks/torchmetrics_suite.py $(SUITE) $(OPTIONS)
 
 format: $(VENV)/.test-ready
+	$(BIN)/python tools/metric_names.py
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

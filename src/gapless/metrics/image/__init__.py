@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gapless.metrics.rooms import metrics_of
 
-if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which line a new one needs
+if TYPE_CHECKING:  # the names for type checkers and editors; `make format` writes them
     from gapless.metrics.image.noise import PeakSignalNoiseRatio as PeakSignalNoiseRatio
     from gapless.metrics.image.similarity import (
         MultiScaleStructuralSimilarityIndexMeasure as MultiScaleStructuralSimilarityIndexMeasure,
