@@ -162,7 +162,9 @@ def _prose(docstring: str) -> str:
             lines.append("- " + line.strip())
         else:
             lines.append(line)
-    return "\n".join(lines).replace("::\n", ":\n")
+    text = "\n".join(lines).replace("::\n", ":\n")
+    # Sessions of the interpreter, which Markdown would take for quotations.
+    return re.sub(r"^>>> .*(?:\n.+)*", lambda session: _fenced(session[0], "pycon"), text, flags=re.MULTILINE)
 
 
 def _marks(text: str) -> str:

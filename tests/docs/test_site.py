@@ -61,6 +61,13 @@ def test_every_metric_operation_and_command_is_listed() -> None:
     assert all(f"\n| `-f {name}` | " in pages["reference/commands.md"] for name in formats())
 
 
+def test_sessions_are_shown_as_code() -> None:
+    text = "A mean.\n\n>>> mean = Mean()\n>>> mean(2.0)\n2.0\n\nArgs:\n    to: what"
+    shown = reference._prose(text)
+    assert "\n\n```pycon\n>>> mean = Mean()\n>>> mean(2.0)\n2.0\n```\n\n" in shown
+    assert shown.endswith("**Args**\n\n- to: what")
+
+
 def test_every_kind_of_document_is_told_of() -> None:
     from gapless.render._schema import KINDS
 
