@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import pkgutil
@@ -48,6 +47,8 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         if name.endswith(".py"):
             ctx.fail(f"{name} is not a command: gapless check {name}")
+        import difflib
+
         close = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
         ctx.fail(f"no command {name!r}" + (f" (did you mean {close[0]}?)" if close else ""))
 

@@ -7,7 +7,6 @@ started from there would begin by running the script again.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -47,6 +46,8 @@ def of_pairs(task: Task) -> tuple[Profile, ...]:
     if len(task.pairs) < 2:
         make(task)
     else:
+        import subprocess
+
         home = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
         subprocess.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -308,6 +307,8 @@ def _found(name: str, listed: Sequence[Card], cards: Sequence[Card]) -> Card:
     by_key = {_key(known): card for card in cards for known in (card.name, *card.aliases)}
     if wanted in by_key:
         return by_key[wanted]
+    import difflib
+
     close = difflib.get_close_matches(wanted, by_key, n=1)
     hint = f" Did you mean {by_key[close[0]].aliases[0]}?" if close else ""
     known_names = ", ".join(card.aliases[0] for card in listed)

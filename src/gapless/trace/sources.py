@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -170,6 +169,8 @@ class Source:
     def _unzipped(self) -> Iterator[bytes]:
         if not self._raw.seekable():
             raise UnreadableInput(f"{self._name} is a zip archive: unpack it first")
+        import zipfile  # and all that it stands on, for a rare kind of file
+
         try:
             archive = zipfile.ZipFile(self._raw)
             names = archive.namelist()
