@@ -160,24 +160,112 @@ FIVE: dict[str, Callable[[int], Calls]] = {
 }
 
 
+def masks_by_hand(name: str) -> Calls:
+    """`MeanIoU` per class and image, or `DiceScore` averaged over the classes of each; nothing is checked."""
+    sums = torch.zeros(2, 10 if name == "MeanIoU" else 1, dtype=torch.float64, device="cuda")
+    one = torch.ones((), dtype=torch.int64, device="cuda")
+
+    def update(preds: Tensor, target: Tensor) -> None:
+        pairs = (target * 10 + preds).flatten(1)
+        table = torch.zeros(len(pairs), 100, dtype=torch.int64, device="cuda")
+        table = table.scatter_add_(1, pairs, one.expand_as(pairs)).view(-1, 10, 10)
+        both, either = table.diagonal(0, 1, 2), table.sum(1) + table.sum(2)
+        iou = name == "MeanIoU"
+        scores = both / (either - both) if iou else (2 * both / either).nanmean(1, keepdim=True)
+        sums[0].add_(scores.nansum(0))
+        sums[1].add_((~scores.isnan()).sum(0))
+
+    return update, lambda: sums[0].sum() / sums[1].sum(), sums.zero_
+
+
+def jaccard_by_hand() -> Calls:
+    """From a confusion matrix; nothing is checked."""
+    table = torch.zeros(100, dtype=torch.int64, device="cuda")
+    one = torch.ones((), dtype=torch.int64, device="cuda")
+
+    def update(preds: Tensor, target: Tensor) -> None:
+        pairs = (target * 10 + preds.argmax(1)).flatten()
+        table.scatter_add_(0, pairs, one.expand_as(pairs))
+
+    def compute() -> Tensor:
+        matrix = table.view(10, 10)
+        both = matrix.diagonal()
+        return (both / (matrix.sum(0) + matrix.sum(1) - both)).nanmean()
+
+    return update, compute, table.zero_
+
+
+def area_by_hand() -> Calls:
+    """Of probabilities, no two of which are the same; nothing is checked."""
+    kept: list[tuple[Tensor, Tensor]] = []
+
+    def compute() -> Tensor:
+        preds, target = (torch.cat(one) for one in zip(*kept, strict=True))
+        ordered = target[preds.argsort(descending=True)]
+        tps = ordered.cumsum(0)
+        return (tps * (1 - ordered)).sum() / (tps[-1] * (len(tps) - tps[-1]))
+
+    return lambda preds, target: kept.append((preds, target)), compute, kept.clear
+
+
+def binned_by_hand() -> Calls:
+    """The same at 200 thresholds."""
+    edges = torch.linspace(0, 1, 200, device="cuda")
+    table = torch.zeros(2 * 201, dtype=torch.int64, device="cuda")
+    one = torch.ones((), dtype=torch.int64, device="cuda")
+
+    def update(preds: Tensor, target: Tensor) -> None:
+        at = torch.bucketize(preds, edges, right=True) * 2 + target
+        table.scatter_add_(0, at, one.expand_as(at))
+
+    def compute() -> Tensor:
+        above = table.view(201, 2).flip(0).cumsum(0)
+        rates = above / above[-1]
+        return torch.trapezoid(rates[:-1, 1], rates[:-1, 0])
+
+    return update, compute, table.zero_
+
+
 def row(name: str, make: Callable[[], Calls], batch: Callable[[], tuple[Tensor, ...]]) -> list[object]:
-    """The third update and what follows it, and the waits of that update."""
+    """The fourth update and what follows it, and the waits of that update and of what it comes to."""
     with gapless.emulate() as seen:
         update, compute, reset = make()
-        for _ in range(2):
+        for _ in range(3):
             update(*batch())
         given, before = batch(), seen.waits
         updates = counted(lambda: update(*given))
-        waits = seen.waits - before
-        return [name, updates, counted(compute), counted(reset), waits]
+        waits, before = seen.waits - before, seen.waits
+        computes = counted(compute)
+        return [name, updates, computes, counted(reset), waits, seen.waits - before]
 
 
-def alone(library: Any, name: str, *args: Any, **options: Any) -> Callable[[], Calls]:
+def alone(library: Any, name: str, *args: Any, changed: bool = False, **options: Any) -> Callable[[], Calls]:
     def make() -> Calls:
         metric = getattr(library, name)(*args, **options).to("cuda")
+        if changed:
+            unwait(metric)
         return metric.update, metric.compute, metric.reset
 
     return make
+
+
+def rows_of(
+    name: str, batch: Callable[[], tuple[Any, ...]], theirs: Any, *args: Any, ways: str = "", **options: Any
+) -> list[list[object]]:
+    """A metric here and in TorchMetrics, and in the `ways` named: fused, best options, after `unwait`."""
+    shown = "" if "thresholds" not in options else f"(thresholds={options['thresholds']})"
+    ours, metric = alone(native, name, *args, **options), f"`{name}{shown}`"
+    rows = [row(f"gapless, {metric}", ours, batch)]
+    if "fused" in ways and triton:
+        rows.append(row(f"gapless, {metric}, `fused()`", fused(ours), batch))
+    rows.append(row(f"TorchMetrics, {metric}", alone(theirs, name, *args, **options), batch))
+    if "best" in ways:
+        best = alone(theirs, name, *args, validate_args=False, **options)
+        rows.append(row(f"TorchMetrics, {metric}, best options", best, batch))
+    if "unwait" in ways:
+        after = alone(theirs, name, *args, changed=True, **options)
+        rows.append(row(f"TorchMetrics, {metric}, after `unwait`", after, batch))
+    return rows
 
 
 def image(pixels: int, scores: bool) -> Callable[[], tuple[Tensor, Tensor]]:
@@ -221,20 +309,45 @@ def boxes(images: int) -> Callable[[], tuple[Any, Any]]:
     return batch
 
 
+def segmentation_table(columns: list[str], pixels: int) -> str:
+    """Of masks; torcheval has no metric of them."""
+    rows: list[list[object]] = []
+    options = {"num_classes": 10, "input_format": "index"}
+    labels, scores = image(pixels, False), image(pixels, True)
+    for kind in ("MeanIoU", "DiceScore"):
+        rows += rows_of(kind, labels, torchmetrics.segmentation, ways="unwait", **options)
+        rows.append(row(f"written by hand, `{kind}`, unchecked", lambda k=kind: masks_by_hand(k), labels))
+    kind = "MulticlassJaccardIndex"
+    rows += rows_of(kind, scores, torchmetrics.classification, 10, ways="fused best unwait")
+    rows.append(row(f"written by hand, `{kind}`, unchecked", jaccard_by_hand, scores))
+    return f"\n## Segmentation, 10 classes, 4 × {pixels}²\n\n" + _sheet.table(columns, rows)
+
+
+def area_table(columns: list[str]) -> str:
+    rows: list[list[object]] = []
+    named = ((None, "BinaryAUROC", area_by_hand), (200, "BinaryBinnedAUROC", binned_by_hand))
+    for thresholds, name, by_hand_ in named:
+        options = {"thresholds": thresholds, "ways": "best unwait"}
+        rows += rows_of("BinaryAUROC", binary, torchmetrics.classification, **options)
+        if libraries.torcheval:
+            made = alone(libraries.torcheval, name, device=torch.device("cuda"))
+            rows.append(row(f"torcheval, `{name}`", made, binary))
+        shown = f"`BinaryAUROC(thresholds={thresholds})`"
+        rows.append(row(f"written by hand, {shown}, unchecked", by_hand_, binary))
+    return "\n## AUROC, 4096 scores\n\n" + _sheet.table(columns, rows)
+
+
 def detection_tables(columns: list[str]) -> str:
     """Of segments and boxes; TorchMetrics has the latter where torchvision and pycocotools are installed."""
     text = "\n## Panoptic quality, 2 × 64², 10 categories, 64 segments\n\n"
-    options = {"things": set(range(8)), "stuffs": {8, 9}}
-    both = {"gapless": native, "TorchMetrics": torchmetrics.detection}
-    rows = [
-        row(f"{name}, `{kind}`", alone(library, kind, **options), segments)
-        for name, library in both.items()
-        for kind in ("PanopticQuality", "ModifiedPanopticQuality")
-    ]
+    rows: list[list[object]] = []
+    for kind in ("PanopticQuality", "ModifiedPanopticQuality"):
+        options = {"things": set(range(8)), "stuffs": {8, 9}}
+        rows += rows_of(kind, segments, torchmetrics.detection, ways="unwait", **options)
     text += _sheet.table(columns, rows)
     text += "\n## Detected boxes, 100 in each image, 80 classes\n\n"
     rows = []
-    for name, library in both.items():
+    for name, library in {"gapless": native, "TorchMetrics": torchmetrics.detection}.items():
         for images in (4, 16):
             if hasattr(library, "MeanAveragePrecision"):
                 make = alone(library, "MeanAveragePrecision")
@@ -245,12 +358,14 @@ def detection_tables(columns: list[str]) -> str:
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    columns = ["", "update", "compute", "reset", "waits per update"]
+    columns = ["", "update", "compute", "reset", "waits per update", "waits per compute"]
+    others = ["torchmetrics", *(["torcheval"] if libraries.torcheval else [])]
     text = _sheet.header(
         "Kernels that metrics launch",
         "python benchmarks/metric_launches.py",
-        "operators that run on the emulated device, views left out, in the third update and in "
-        f"what follows; torchmetrics {metadata.version('torchmetrics')}; some are several kernels on a GPU; "
+        "operators that run on the emulated device, views left out, in the fourth update and in "
+        f"what follows; {' and '.join(f'{one} {metadata.version(one)}' for one in others)}; some are several "
+        "kernels on a GPU; where scores are kept, two more each time that storage doubles; "
         f"`fused()`: Triton's kernels (Triton {triton.__version__ if triton else 'is not installed'}), whose "
         "times on a GPU have not been measured yet",
     )
@@ -259,30 +374,9 @@ def main() -> None:
         text += f"\n## A mean loss and four macro averages, {classes} classes, batches of 128\n\n"
         rows = [row(name, lambda make=make, c=classes: make(c), data) for name, make in FIVE.items()]
         text += _sheet.table(columns, rows)
-    both = {"gapless": native, "TorchMetrics": torchmetrics.classification}
-    masks = {"gapless": native, "TorchMetrics": torchmetrics.segmentation}
     for pixels in (256, 1024):
-        text += f"\n## Segmentation, 10 classes, 4 × {pixels}²\n\n"
-        rows = []
-        for name in both:
-            options = {"num_classes": 10, "input_format": "index"}
-            for kind in ("MeanIoU", "DiceScore"):
-                rows.append(
-                    row(f"{name}, `{kind}`", alone(masks[name], kind, **options), image(pixels, False))
-                )
-            jaccard = alone(both[name], "MulticlassJaccardIndex", 10)
-            title = f"{name}, `MulticlassJaccardIndex` of scores"
-            rows.append(row(title, jaccard, image(pixels, True)))
-            if triton and name == "gapless":
-                rows.append(row(f"{title}, `fused()`", fused(jaccard), image(pixels, True)))
-        text += _sheet.table(columns, rows)
-    text += "\n## AUROC, 4096 scores\n\n"
-    rows = []
-    for name, library in both.items():
-        for thresholds in (None, 200):
-            make = alone(library, "BinaryAUROC", thresholds=thresholds)
-            rows.append(row(f"{name}, `BinaryAUROC(thresholds={thresholds})`", make, binary))
-    text += _sheet.table(columns, rows) + detection_tables(columns)
+        text += segmentation_table(columns, pixels)
+    text += area_table(columns) + detection_tables(columns)
     print(_sheet.write("metric_launches", text).read_text())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
 import warnings
 from functools import partial
 from typing import Any
@@ -352,10 +353,12 @@ def main():
             read.check()
         except RuntimeError:
             pass
+        area = metrics.BinaryAUROC().to("cuda")
+        area.update(torch.rand(3, device="cuda"), target)
         theirs = torchmetrics.MeanMetric().to("cuda")
         unwait(theirs, checks="later")
         theirs.update(torch.full((2,), float("nan"), device="cuda"))
-        return kept, read
+        return kept, read, area
 
 alive = main()
 """
@@ -365,10 +368,53 @@ def test_at_the_end_of_the_process_the_rest_is_told(write, python):
     write("script.py", SCRIPT)
     done = python("script.py")
     assert done.returncode == 0, done.stderr
-    told = sorted(line.partition(": Detected 1 value in ")[0] for line in done.stderr.splitlines())
+    told = sorted(re.split(r": Detected \d values? in ", line)[0] for line in done.stderr.splitlines())
     assert told == [
         "gapless.metrics.torchmetrics: MeanMetric: 2 values were `nan`",
+        "gapless.metrics: BinaryAUROC",
         "gapless.metrics: MulticlassAccuracy",
         "gapless.metrics: MulticlassRecall",
         "gapless.metrics: multiclass_f1_score",
     ]
+
+
+PROCESSES = """
+import multiprocessing, sys
+import torch, gapless
+import gapless.metrics as metrics
+
+alive = []
+
+def update(name):
+    with gapless.emulate():
+        metric = getattr(metrics, name)(3).to("cuda")
+        metric.update(torch.eye(3, device="cuda"), torch.arange(3, device="cuda") * 2)
+        alive.append(metric)
+
+if __name__ == "__main__":
+    update("MulticlassRecall")
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=update, args=("MulticlassAccuracy",))
+    process.start()
+    process.join()
+    print("joined", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", ["fork", "forkserver", "spawn"])
+def test_processes_of_multiprocessing_tell_what_is_theirs(write, plain_python, way):
+    write("script.py", PROCESSES)
+    done = plain_python("script.py", way)
+    assert done.returncode == 0, done.stderr
+    told = [line.partition(": Detected")[0] for line in done.stderr.splitlines()]
+    assert told == ["gapless.metrics: MulticlassAccuracy", "joined", "gapless.metrics: MulticlassRecall"]
+
+
+def test_what_cannot_be_read_at_the_end_keeps_nothing_else_from_being_told(monkeypatch, capsys):
+    with gapless.emulate():
+        broken, other = metrics.MulticlassAccuracy(3).to("cuda"), metrics.MulticlassRecall(3).to("cuda")
+        for metric in (broken, other):
+            metric.update(*wrong())
+        monkeypatch.setattr(broken.counted, "fault_pieces", lambda: torch.zeros(2) @ torch.zeros(3))
+        reading.tell_the_rest()
+        broken.counted.silent = True
+    assert capsys.readouterr().err.startswith("gapless.metrics: MulticlassRecall: Detected 1 value")

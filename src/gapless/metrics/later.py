@@ -51,22 +51,21 @@ class CheckedLater(Rows):
         self.noted = True
         return [state[name][begin:end] for name in columns]
 
-    @property
-    def unsettled(self) -> bool:
-        state = self.state
-        return isinstance(state, RowState) and state.examined < state.length
+    def watched(self) -> list[Tensor]:
+        column = self.state.get(self.examined_by)
+        return super().watched() + ([] if column is None else [column])
 
     def settle_rows(self) -> None:
         """Examine the rows that nobody has examined yet."""
-        if not self.unsettled:
-            return
         state = self._rows()
+        if state.examined == state.length:
+            return
         if self.checked and state.ends:
             bad = self.strange_rows(state)
             width = bad[0].numel()
             bad = bad.flatten().cumsum(0)
             ends = torch.tensor(state.ends, device="cpu").sub_(state.examined).mul_(width).sub_(1)
-            before = bad[moved(ends, self.device)].add_(state["strange"])
+            before = bad[moved(ends, bad.device)].add_(state["strange"])
             state["clean"].add_((before == 0).sum())
             state["strange"].add_(bad[-1])
         self._settled()

@@ -8,6 +8,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize, register_after_fork
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from gapless.metrics.faults import Complaint, Watched, complaint_of, deliver
 from gapless.metrics.global_states import GlobalStates
-from gapless.metrics.statistic import GONE, LIVE
+from gapless.metrics.statistic import GONE, LIVE, Statistic
 from gapless.transfer import Reading
 
 
@@ -110,7 +112,7 @@ class Watch:
                 ref() is one and version == one._version
                 for (ref, version), one in zip(self._sent, held, strict=True)
             )
-            and not any(part.replayed or part.unsettled for part, _ in owed)
+            and not any(part.replayed for part, _ in owed)
         )
 
     def __reduce__(self) -> Any:
@@ -118,7 +120,7 @@ class Watch:
 
 
 def _watched_tensors(owed: Sequence[Watched]) -> list[Tensor]:
-    return [part.state[name] for part, _ in owed for name in part.slots]
+    return [held for part, _ in owed for held in part.watched()]
 
 
 def may_look() -> bool:
@@ -153,19 +155,41 @@ def look_for_gone(errors: bool = False) -> None:
     deliver([one for reading in arrived for one in reading.complaints()], errors)
 
 
+INHERITED: weakref.WeakKeyDictionary[Statistic, list[int]] = weakref.WeakKeyDictionary()
+"""Statistics that were there when this process was forked, and how often each tensor had been written to."""
+
+
+def _writes(part: Statistic) -> list[int]:
+    return [held._version for held in part.watched()]
+
+
 @atexit.register
 def tell_the_rest() -> None:
     """When the process ends: what nobody was told of. **This waits** for the device."""
     left = [part for part in (*LIVE, *GONE) if part.may_be_owed()]
-    found = []
-    with suppress(RuntimeError):  # of a device that is no more: then nothing can be said
-        readings = [reading for _, reading in PENDING]
-        readings += [CheckedReading(None, [(part, part.names)]) for part in left]
-        found = [one for reading in readings for one in reading.complaints() if one is not None]
+    left = [part for part in left if part not in INHERITED or INHERITED[part] != _writes(part)]
+    found: list[str] = []
+    for one in (*(reading for _, reading in PENDING), *left):
+        with suppress(RuntimeError):  # of a device that is no more: then nothing can be said of this one
+            reading = CheckedReading(None, [(one, one.names)]) if isinstance(one, Statistic) else one
+            found += [said.message for said in reading.complaints() if said is not None]
     PENDING.clear()
     GONE.clear()
-    for message in dict.fromkeys(one.message for one in found):
+    for message in sorted(set(found)):
         sys.stderr.write(f"gapless.metrics: {message}\n")
+
+
+def _in_process_of_multiprocessing(tell: Callable[[], None]) -> None:
+    """Such a process ends without what `atexit` knows; what its parent's metrics met, the parent tells."""
+    PENDING.clear()
+    GONE.clear()
+    INHERITED.update((part, _writes(part)) for part in LIVE if part.may_be_owed())
+    Finalize(None, tell, exitpriority=0)
+
+
+register_after_fork(tell_the_rest, _in_process_of_multiprocessing)
+if parent_process() is not None:
+    _in_process_of_multiprocessing(tell_the_rest)
 
 
 class Every:

@@ -160,10 +160,9 @@ class Statistic:
         """What of `state` bad values are told by."""
         return {name: state[name] for name in self.slots}
 
-    @property
-    def unsettled(self) -> bool:
-        """Whether there is data in which nobody has looked for bad values yet."""
-        return False
+    def watched(self) -> list[Tensor]:
+        """Tensors that are written to where bad values are met."""
+        return [self.state[name] for name in self.slots]
 
     def full(self) -> str:
         """What to add to a complaint where something else may have been left out."""
