@@ -168,8 +168,9 @@ def tell_the_rest() -> None:
     """When the process ends: what nobody was told of. **This waits** for the device."""
     left = [part for part in (*LIVE, *GONE) if part.may_be_owed()]
     left = [part for part in left if part not in INHERITED or INHERITED[part] != _writes(part)]
+    several: list[CheckedReading | Statistic] = [*(reading for _, reading in PENDING), *left]
     found: list[str] = []
-    for one in (*(reading for _, reading in PENDING), *left):
+    for one in several:
         with suppress(RuntimeError):  # of a device that is no more: then nothing can be said of this one
             reading = CheckedReading(None, [(one, one.names)]) if isinstance(one, Statistic) else one
             found += [said.message for said in reading.complaints() if said is not None]
