@@ -337,6 +337,22 @@ def test_steps_by_the_optimizers_marks():
     assert found.time[0] == 0
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": True},
+        None,
+    ],
+)
+def test_expandable_segments_are_told_by_the_text_the_value_or_the_history(told):
+    trace = [entry("segment_map", BASE, 20 * MIB), entry("alloc", BASE, 12 * MIB)]
+    final = segment(block(12 * MIB, "active_allocated"), block(8 * MIB), is_expandable=True)
+    found = run([final], trace, **({} if told is None else {"allocator_settings": told}))
+    assert found.settings == "expandable_segments:True"
+    assert Simulation(found).go().outcome().maps == found.recorded.maps == 1
+
+
 def test_settings_are_those_of_the_run():
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
     assert run([], [entry("segment_free")], allocator_settings=conf).settings == "max_split_size_mb:64"

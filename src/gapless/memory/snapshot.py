@@ -154,14 +154,25 @@ def _settings(value: dict[str, Any]) -> tuple[tuple[str, Settings], list[str]]:
     """The settings of the recorded run, and what is to be said of them."""
     told = value.get("allocator_settings")
     if not isinstance(told, dict):
-        return ("", Settings()), ["the snapshot does not tell its settings: torch's defaults are assumed"]
+        text = _EXPANDABLE if _mapped(value) else ""
+        seen = f" but for {text}, which the history shows" if text else ""
+        note = f"the snapshot does not tell its settings: torch's defaults are assumed{seen}"
+        return (text, parse(text)), [note]
     text = told.get("PYTORCH_CUDA_ALLOC_CONF") or told.get("PYTORCH_ALLOC_CONF") or ""
     if not isinstance(text, str):
         return ("", Settings()), ["its settings are no text: torch's defaults are assumed"]
+    if told.get("expandable_segments") is True and "expandable_segments" not in text:
+        text = f"{text},{_EXPANDABLE}".lstrip(",")  # a build's own default
     try:
         return (text, parse(text)), []
     except InvalidSettings as error:
         return ("", Settings()), [f"its settings {text!r} cannot be read ({error}): defaults are assumed"]
+
+
+def _mapped(value: dict[str, Any]) -> bool:
+    """Whether all segments that the history asks the driver for are expandable."""
+    actions = {entry["action"] for trace in value["device_traces"] for entry in trace}
+    return "segment_map" in actions and "segment_alloc" not in actions
 
 
 def _is_mark(mark: Any, device: int) -> bool:
@@ -175,6 +186,7 @@ def _is_mark(mark: Any, device: int) -> bool:
 
 # What a snapshot must be made of ------------------------------------------------------------------
 
+_EXPANDABLE = "expandable_segments:True"
 _MOST = {"address": 1 << 64, "addr": 1 << 64, "stream": 1 << 64, "device": 1 << 10}
 """Bounds of numbers; of sizes and the rest `_LARGEST`."""
 _LARGEST = 1 << 60
