@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import re
 from pathlib import Path
 
 import msgspec
@@ -17,6 +19,7 @@ import gapless
 from gapless.analyze import report
 from gapless.analyze.profile.profile import profile
 from gapless.commands.show import reports
+from gapless.errors import UnreadableInput
 from gapless.model import Report, Session, SourceLine, memory
 from gapless.model import loading as saved_loading
 from gapless.model import profile as saved_profile
@@ -126,3 +129,13 @@ def test_memory_and_loaders(tmp_path):
 def test_there_is_no_report_of_anything_else():
     with pytest.raises(TypeError, match="no report of a int"):
         report(3)
+
+
+def test_what_another_command_reports_is_said_to_be_its(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"traceEvents": []}')
+    snapshot = tmp_path / "snapshot.pickle"
+    snapshot.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
+    for path, command in ((trace, "trace"), (snapshot, "memory")):
+        with pytest.raises(UnreadableInput, match=f"gapless {command} {re.escape(str(path))}"):
+            reports(str(path))

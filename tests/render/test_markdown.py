@@ -14,6 +14,7 @@ from markdown_it.token import Token
 from render.reports import HOSTILE, hostile, names, of_profile
 
 from gapless.model import RankSummary, Report, Verdict
+from gapless.model.verdict import Change
 from gapless.render import Style, renderer
 from gapless.render.markdown import code, text
 
@@ -109,3 +110,13 @@ def test_a_profile_with_ranks():
 def test_ascii_and_nothing():
     assert renderer("markdown")(example(), Style(unicode=False)).isascii()
     assert renderer("markdown")(Report(verdict=Verdict(sentence="No waits")), Style()) == "### No waits.\n"
+
+
+def test_a_change_says_what_is_known_of_it():
+    todo = (
+        Change(what="launch less", before=8e6, after=2e6),
+        Change(what="look again", place="aten::mm"),
+        Change(what="rest"),
+    )
+    told = renderer("markdown")(Report(verdict=Verdict(sentence="x", do_first=todo)), STYLE)
+    assert "1. launch less · **8 → 2 ms**\n2. look again · `aten::mm`\n3. rest\n" in told

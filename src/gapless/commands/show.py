@@ -7,6 +7,7 @@ import msgspec
 
 from gapless.analyze import report
 from gapless.commands import _output
+from gapless.commands._memory_input import is_snapshot
 from gapless.commands._saved import kind_of, nearby
 from gapless.errors import UnreadableInput
 from gapless.model import Report
@@ -55,6 +56,8 @@ def reports(saved: str, drawn: bool = False) -> list[Report]:
         return [report(load_diagnosis(saved))]
     if kind == "trace":
         raise UnreadableInput(f"{saved} is a profile of PyTorch's own: gapless trace {saved}")
+    if not kind and is_snapshot(saved):
+        raise UnreadableInput(f"{saved} is a snapshot of PyTorch's memory: gapless memory {saved}")
     from gapless.model.session import load
 
     return [msgspec.structs.replace(report(load(saved), drawn=drawn), path=saved)]

@@ -83,7 +83,7 @@ def understood(thing: Any, make: Make | None = None, *, anew: bool = False) -> F
     if not isinstance(thing, DataLoader | IterableDataset) and _indexed(thing):
         return _of_items(thing)
     if not hasattr(thing, "__iter__") or isinstance(thing, str | bytes):
-        raise UsageError(f"a {type(thing).__name__} yields no batches: a DataLoader or a dataset is needed")
+        raise UsageError(f"{type(thing).__name__} yields no batches: a DataLoader or a dataset is needed")
     if not forked.available():
         return _unlooked(thing)
     feed = Feed(thing, None, make=make, anew=anew)

@@ -131,10 +131,11 @@ def _first(report: Report, style: Style) -> list[str]:
     one = report.verdict
     told = [f"{text(one.confidence)}\n"] if one.confidence else []
     told += [f"{text(reason)}.\n" for reason in one.reasons]
-    rows = [
-        f"{number}. {text(each.what)} · {code(brief.changed(each, style))} · **{text(brief.effect(each))}**\n"
-        for number, each in enumerate(one.do_first, 1)
-    ]
+    rows = []
+    for number, each in enumerate(one.do_first, 1):
+        brought = text(brief.effect(each))
+        parts = text(each.what), code(brief.changed(each, style)), f"**{brought}**" if brought else ""
+        rows.append(f"{number}. {' · '.join(filter(None, parts))}\n")
     return [*told, "".join(rows)] if rows else told
 
 
