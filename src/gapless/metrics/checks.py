@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-LIBRARIES = ("gapless.", "torch.", "contextlib")
+LIBRARIES = ("gapless.", "torch.", "torchmetrics.", "contextlib")
 AVERAGES = ("micro", "macro", "weighted", "none", None)
 
 

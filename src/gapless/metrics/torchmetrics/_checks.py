@@ -6,7 +6,6 @@ import atexit
 import re
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,6 +15,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gapless.metrics import faults
+from gapless.metrics.faults import Complaint
 from gapless.transfer import Reading
 
 Delivery = Literal["compute", "later", "off"]
@@ -217,12 +218,9 @@ def poll(metric: Any) -> None:
 
 def tell(found: list[tuple[Any, Check, int]], warn_only: bool = False) -> None:
     """Warn of, or raise, what failed: first the warnings, then all errors in one."""
-    errors = []
-    for metric, check, n in found:
-        text = f"{type(metric).__name__}: {check.told(n)}"
-        if check.error and not warn_only:
-            errors.append(text)
-        else:
-            warnings.warn(text, UserWarning, stacklevel=4)
-    if errors:
-        raise RuntimeError("; ".join(errors) + " (in updates since the last report)")
+    since = "(in updates since the last report)"
+    complaints = [
+        Complaint(f"{type(metric).__name__}: {check.told(n)} {since}", check.error)
+        for metric, check, n in found
+    ]
+    faults.deliver(complaints, errors=not warn_only)
