@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gapless.metrics.rooms import metrics_of
 
-if TYPE_CHECKING:  # the names for type checkers and editors; `make format` writes them
-    from gapless.metrics.wrappers.bootstrap import BootStrapper as BootStrapper
-    from gapless.metrics.wrappers.multioutput import MultioutputWrapper as MultioutputWrapper
-    from gapless.metrics.wrappers.multitask import MultitaskWrapper as MultitaskWrapper
-    from gapless.metrics.wrappers.running import Running as Running
-    from gapless.metrics.wrappers.running import RunningMean as RunningMean
-    from gapless.metrics.wrappers.running import RunningSum as RunningSum
-    from gapless.metrics.wrappers.tracker import MetricTracker as MetricTracker
-    from gapless.metrics.wrappers.transformations import BinaryTargetTransformer as BinaryTargetTransformer
-    from gapless.metrics.wrappers.transformations import LambdaInputTransformer as LambdaInputTransformer
-    from gapless.metrics.wrappers.transformations import MetricInputTransformer as MetricInputTransformer
-    from gapless.metrics.wrappers.transparent import ClasswiseWrapper as ClasswiseWrapper
-    from gapless.metrics.wrappers.transparent import MinMaxMetric as MinMaxMetric
-else:
-    globals().update(metrics_of("wrappers"))
-    __all__ = list(metrics_of("wrappers"))
+globals().update(metrics_of("wrappers"))
+__all__ = list(metrics_of("wrappers"))
