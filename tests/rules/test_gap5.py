@@ -106,7 +106,8 @@ class TestLaunchBound:
         assert "fused=True)` updates" in optimizer.remedy
 
     def test_launches_without_an_operator_are_of_compiled_or_custom_kernels(self) -> None:
-        bare = [cost("launch", 30, site("cuLaunchKernel"), place=f"triton_poi_{n}", steps=6) for n in "ab"]
+        names = ("cuLaunchKernel", "hipExtModuleLaunchKernel")
+        bare = [cost("launch", 30, site(n), place=f"triton_poi_{n}", steps=6) for n in names]
         hit = only("GAP501", profile(*bare))
         assert "most of it at kernels launched outside operators" in said(hit)
         assert "compiled code launches here" in hit.remedy
@@ -200,6 +201,7 @@ class TestHostBusy:
             (site("", 9, call="gc.collect"), "gc.freeze()"),
             (site("MmBackward0"), "CPU tensors"),
             (site("Torch-Compiled Region: 0/0"), "TORCH_LOGS=graph_breaks"),
+            (site("", 9, library("torch/_inductor/output_code.py", "__call__")), "compiled code launches"),
             (site(""), "is not in this profile"),
             (site("", 9, library("torch/_dynamo/convert_frame.py", "_compile")), "TORCH_LOGS=recompiles"),
         ],

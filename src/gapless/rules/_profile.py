@@ -28,11 +28,21 @@ COMPILE_ONCE = (
     "stop recompiling: `torch._dynamo.mark_dynamic`",
 )
 """Remedy and change, as all that follow."""
+ONE_LAUNCH = (
+    'compiled code launches here: `torch.compile(model, mode="reduce-overhead")` makes one launch of all its '
+    "kernels, where shapes stay the same",
+    '`torch.compile(mode="reduce-overhead")`',
+)
+_COMPILED = re.compile(
+    r"torchinductor|_inductor/output_code.py: |CompiledFunction|CompiledFxGraph|Torch-Compiled|^triton_",
+    re.MULTILINE,
+)
+"""Parts of names of what `torch.compile` has made, and of what calls it."""
 NO_EMPTY_CACHE = (
     "leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself",
     "take `torch.cuda.empty_cache()` out of the loop",
 )
-_LAUNCH = re.compile(r"(?:cu|cuda|hip)(?:Module|Ext)?Launch\w*Kernel")
+_LAUNCH = re.compile(r"(?:cu|cuda|hip)(?:Ext)?(?:Module)?Launch\w*Kernel")
 _WITHOUT = "kernels launched outside operators (Triton, custom)"
 _LARGE_SEGMENT = 20 << 20
 """The segment that the caching allocator takes for requests of 1 to 10 MiB."""
@@ -217,6 +227,12 @@ def called(profile: Profile, spot: Spot) -> str:
 def mostly_in(spot: Spot, name: re.Pattern[str]) -> bool:
     """Whether most of it is at operators or regions whose name begins or ends so."""
     return 2 * sum(cost.idle for cost in spot.costs if name.search(cost.site.operator)) > spot.idle
+
+
+def compiled(spot: Spot) -> bool:
+    """Whether most of it is in what `torch.compile` has made."""
+    found = (cost.idle for cost in spot.costs if _COMPILED.search(Spot(None, (cost,)).words))
+    return 2 * sum(found) > spot.idle
 
 
 def unseen(spot: Spot) -> bool:

@@ -20,10 +20,6 @@ _FOREACH = {
     "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
 }  # fmt: skip
 """Those of `torch.optim` that take `foreach`."""
-_COMPILED = re.compile(
-    r"torchinductor|CompiledFunction|CompiledFxGraph|Torch-Compiled|^triton_", re.MULTILINE
-)
-"""Parts of names of what `torch.compile` has made."""
 _FEW = 10
 """Fewer launches than this in a trace say nothing of how it goes on."""
 
@@ -161,11 +157,4 @@ def _remedy(spot: Spot, kind: str | None) -> tuple[str, ...]:
             "compile the update: `step = torch.compile(optimizer.step)`",
             "leave the optimizer's `foreach` at its default",
         )
-    compiled = sum(cost.idle for cost in spot.costs if _COMPILED.search(Spot(None, (cost,)).words))
-    if 2 * compiled > spot.idle:
-        return (
-            'compiled code launches here: `torch.compile(model, mode="reduce-overhead")` makes one launch of '
-            "all its kernels, where shapes stay the same",
-            '`torch.compile(mode="reduce-overhead")`',
-        )
-    return ()
+    return told.ONE_LAUNCH if told.compiled(spot) else ()

@@ -107,7 +107,7 @@ def _gathered(profile: Profile, spots: list[Spot]) -> Iterator[tuple[Spot, tuple
     of_all: dict[tuple[str, ...], list[Spot]] = {}
     for spot in spots:
         remedy = _remedy(profile, spot)
-        if remedy in (_SLOW_LAUNCHES, _FIRST_TIME):
+        if remedy in (_SLOW_LAUNCHES, _FIRST_TIME, told.ONE_LAUNCH):
             of_all.setdefault(remedy, []).append(spot)
         else:
             yield spot, remedy
@@ -153,6 +153,8 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
             "launches. Fewer, larger regions cost less (`TORCH_LOGS=graph_breaks` says where they end)",
             "compile fewer, larger regions: `TORCH_LOGS=graph_breaks`",
         )
+    if told.compiled(spot):
+        return told.ONE_LAUNCH
     if told.mostly_in(spot, _OPERATOR):
         if 2 * sum(cost.launching for cost in spot.costs) > spot.idle:
             return _SLOW_LAUNCHES if told.recurs(profile, spot) else _FIRST_TIME

@@ -25,6 +25,8 @@ _STANDARD = re.compile(r"(?:^|/)lib(?:64)?/python\d[.\d]*/")
 _CHECKOUT = re.compile(
     r"(?:^|/)(torch)/(?:nn|optim|utils|autograd|cuda|distributed|profiler|_dynamo|_inductor)/"
 )
+_GENERATED = re.compile(r"torchinductor_|(?:^|/)[a-z0-9]{2}/c[a-z2-7]{50,52}\.py$")
+"""What `torch.compile` writes, also where the profiler has cut the path."""
 _NODE = re.compile(r"^autograd::engine::evaluate_function: (\S+)")
 _OPERATOR = re.compile(r"(?!autograd::engine::)(?:\w+::|\w+Backward\d*$)")
 """Operators proper: not the engine that calls them, and no annotation."""
@@ -56,6 +58,8 @@ _LIBRARY_ONLY = 12
 def library(file: str) -> str:
     """The package `file` belongs to, "python" for the standard library, "" for the user's own."""
     path = file.replace("\\", "/")
+    if _GENERATED.search(path):
+        return "torch"
     for pattern in (_INSTALLED, _CHECKOUT):
         found = pattern.search(path)
         if found:
