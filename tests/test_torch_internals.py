@@ -139,7 +139,7 @@ def test_a_name_that_should_be_there_and_is_not_is_an_error_in_one_line(monkeypa
     with pytest.raises(UsageError) as caught:
         getattr(torch_internals, "gone")  # noqa: B009 - as the rooms read it
     assert str(caught.value) == (
-        "torch 2.12.9 has no torch._C._gone, which Gapless needs: it is tried with torch 2.4 to 2.15"
+        "torch 2.12.9 has no torch._C._gone, which Gapless needs: it is tested with torch 2.4 to 2.15"
     )
 
 
@@ -161,16 +161,14 @@ def test_an_old_torch_is_refused_before_the_script_runs(plain_python, write) -> 
     )
     seen = plain_python("-c", code)
     assert (seen.returncode, seen.stdout) == (2, "")
-    assert seen.stderr == (
-        "gapless: torch 2.3.1+cu121 is older than Gapless can work with: it needs torch 2.4 or newer\n"
-    )
+    assert seen.stderr == ("gapless: torch 2.3.1+cu121 is too old: Gapless needs torch 2.4 or newer\n")
 
 
 def test_a_newer_torch_is_said_to_be_untried(monkeypatch) -> None:
     assert VERSION > NEWEST or not torch_internals.untried()
     monkeypatch.setattr(torch_internals, "VERSION", (NEWEST[0], NEWEST[1] + 1))
     monkeypatch.setattr(torch, "__version__", "2.16.0")
-    said = "torch 2.16.0 is newer than the versions Gapless is tried with (2.4 to 2.15)"
+    said = "torch 2.16.0 is newer than the versions Gapless is tested with (2.4 to 2.15)"
     assert torch_internals.untried() == said
     with gapless.emulate() as seen:
         torch.ones(2, device="cuda").sum().item()

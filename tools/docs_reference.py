@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 GROUPS = {
-    "GAP1": "The host waits",
+    "GAP1": "The CPU waits for the GPU",
     "GAP2": "Metrics and collectives",
     "GAP3": "Input",
     "GAP4": "Memory",

@@ -78,7 +78,7 @@ NAMES: dict[str, Name] = {
     "library_fallback": Name(
         "torch.library.Library.fallback",
         since=(2, 5),
-        without='torch.autocast("cpu") casts what is on the GPU as well',
+        without='torch.autocast("cpu") also casts tensors on the GPU',
     ),
     "lift_only_cpu_tensors": Name("torch._C._set_only_lift_cpu_tensors"),
     # -- tensors and storages
@@ -110,7 +110,7 @@ NAMES: dict[str, Name] = {
     "override_stale_stream": Name(
         "torch._C._override_stale_capture_stream",
         since=(2, 13),
-        without="a backward pass that reaches behind a CUDA graph's capture is refused in CUDA's words",
+        without="a backward pass that reaches back before a CUDA graph's capture fails with CUDA's error",
     ),
     "below_autograd": Name("torch._C._AutoDispatchBelowAutograd"),
     "run_backward": Name("torch.autograd.graph._engine_run_backward", late=True),
@@ -154,7 +154,7 @@ NAMES: dict[str, Name] = {
     "supports_compile_pass": Name(
         "torch._dynamo.convert_frame.CatchErrorsWrapper",
         since=(2, 13),
-        without="graph breaks and recompilations of compiled code are not told",
+        without="graph breaks and recompilations of compiled code are not reported",
     ),
     "compile_kernel": Name("torch.cuda._compile_kernel", since=(2, 8)),
     "current_stream_in_c": Name("torch._C._dynamo.utils.get_current_stream", since=(2, 15)),
@@ -173,7 +173,7 @@ NAMES: dict[str, Name] = {
     "PythonCallbackWork": Name(
         f"{_C10D}.PythonCallbackWork",
         since=(2, 10),
-        without="a barrier with async_op=True is counted where it begins, not where it is waited for",
+        without="a barrier with async_op=True is counted where it starts, not where it is waited for",
         built_with=_DISTRIBUTED,
     ),
     "ProcessGroup": Name(f"{_C10D}.ProcessGroup", built_with=_DISTRIBUTED),
@@ -206,8 +206,7 @@ VERSION = _version()
 
 if VERSION < OLDEST:
     raise UsageError(
-        f"torch {torch.__version__} is older than Gapless can work with: "
-        f"it needs torch {OLDEST[0]}.{OLDEST[1]} or newer"
+        f"torch {torch.__version__} is too old: Gapless needs torch {OLDEST[0]}.{OLDEST[1]} or newer"
     )
 
 
@@ -220,8 +219,8 @@ def __getattr__(name: str) -> Any:
     except AttributeError:
         if known.since <= VERSION <= known.until and _built_with(known.built_with):
             raise UsageError(
-                f"torch {torch.__version__} has no {known.path}, which Gapless needs: "
-                f"it is tried with torch {_tried()}"
+                f"torch {torch.__version__} has no {known.path}, which Gapless needs: it is tested with "
+                f"torch {_tried()}"
             ) from None
         value = None
     if not known.late:
@@ -252,7 +251,7 @@ def untried() -> str:
     """That this torch is newer than those Gapless is tried with, for a report; "" where it is not."""
     if VERSION <= NEWEST:
         return ""
-    return f"torch {torch.__version__} is newer than the versions Gapless is tried with ({_tried()})"
+    return f"torch {torch.__version__} is newer than the versions Gapless is tested with ({_tried()})"
 
 
 def _found(path: str) -> Any:

@@ -95,7 +95,7 @@ def test_files_are_told_by_what_differs():
 def test_nothing_found_is_said(level):
     runs = [Report(verdict=Verdict(sentence="x", level=level), script=(name,)) for name in ("a", "b")]
     made = summary(runs)
-    assert made.sentence == "2 checked scripts: nothing to fix was found in any of them"
+    assert made.sentence == "2 checked scripts: found nothing to fix in any of them"
     assert made.verdict.level == level
     assert [one.title for one in made.tables] == ["Run"]
 

@@ -163,7 +163,7 @@ class TestSpread:
         made = compared(
             change(slow(), steps=steps([100] * 9 + [900])), change(slow(), steps=steps([100] * 10))
         )
-        assert "a few long steps weigh on the means: the median step takes as long as before" in made.notes
+        assert "a few long steps dominate the means: the median step takes as long as before" in made.notes
 
 
 class TestNotes:
@@ -171,8 +171,11 @@ class TestNotes:
         ("after", "note"),
         [
             ({"gpu": "Tesla T4"}, "before ran on NVIDIA A100-SXM4-80GB, after on Tesla T4"),
-            ({"gpu": "", "vendor": "amd"}, "different makers"),
-            ({"recording": Recording()}, "only before was recorded with stacks, which slows the host there"),
+            ({"gpu": "", "vendor": "amd"}, "different vendors"),
+            (
+                {"recording": Recording()},
+                "only before was recorded with stacks, which slows the CPU down there",
+            ),
             (
                 {"recording": Recording(stacks="frames", with_memory=True)},
                 "allocations were recorded after only",
@@ -184,7 +187,7 @@ class TestNotes:
             ({"recording": Recording(stacks="frames", truncated=True)}, "the trace of after is cut off"),
             ({"steps": steps([52, 52])}, "before has 6 steps, after has 2"),
             ({"steps": steps([52] * 30)}, "before has 6 steps, after has 30"),
-            ({"steps": steps([52] * 6, "Optimizer.step#SGD.step")}, "before counts steps by ProfilerStep"),
+            ({"steps": steps([52] * 6, "Optimizer.step#SGD.step")}, "before marks steps with ProfilerStep"),
             ({"notes": ("3 events were cut off",)}, "after: 3 events were cut off"),
         ],
     )
@@ -245,7 +248,7 @@ class TestRanks:
         assert (side.profile.rank, side.files, side.findings) == (1, 2, SLOW_FINDINGS)
         assert seen == [[1, 0]]
         made = compare_profiles(side, Subject("fast.json", fast()))
-        assert "before: rank 1, the slowest of 2 traces, stands for them" in made.notes
+        assert "before: rank 1, the slowest of 2 traces, represents them" in made.notes
         assert (made.before.name, made.before.rank, made.before.files) == ("runs", 1, 2)
 
 
@@ -555,7 +558,7 @@ class TestSessions:
     def test_without_steps_the_runs_are_compared(self):
         made = compare_reports(("a", self.run(1)), ("b", self.run(3, 0)))
         assert (made.per, made.length.before) == ("run", 76)
-        assert "after took no training step: the waits of the whole runs are compared" in made.notes
+        assert "after took no training step: the syncs of the whole runs are compared" in made.notes
 
     def test_what_is_hard_to_compare_is_said(self):
         other = self.run(1, script=("eval.py",), environment=Environment(device="Tesla T4", torch="2.4"))

@@ -177,8 +177,8 @@ def test_the_profile_of_both(tmp_path):
     path, said = notes(light, heavy)
     assert path == light
     assert said == [
-        "Times are of steps recorded without Python stacks, lines of others recorded with them (which took 3 "
-        "times as long); all of the operators were found in both"
+        "Times come from steps recorded without Python stacks, lines from steps recorded with them (which "
+        "took 3 times as long); all of the operators were found in both"
     ]
     found = of_passes(light, heavy, priced=True)
     assert found.recording.stacks == "frames"
@@ -193,17 +193,17 @@ def test_work_that_differs_is_reported_with_its_stacks_alone(tmp_path):
     path, said = notes(light, heavy)
     assert ENOUGH > 0
     assert path == heavy
-    assert said[0].startswith("The steps with Python stacks did other work than those without")
+    assert said[0].startswith("The steps with Python stacks did different work from those without")
     assert "times as long" in said[0]
 
 
 def test_one_file_alone(tmp_path):
     light = written(tmp_path, "times", recorded([STEP] * 2))
     heavy = written(tmp_path, "stacks", recorded([STEP] * 2, frames=True))
-    assert notes(light, "")[1] == ["Lines are not known: no steps were recorded with Python stacks"]
+    assert notes(light, "")[1] == ["Lines are unknown: no steps were recorded with Python stacks"]
     assert notes("", heavy) == (
         heavy,
-        ["All times are longer than without the profiler: only steps with Python stacks were recorded"],
+        ["All times include profiler overhead: only steps with Python stacks were recorded"],
     )
 
 

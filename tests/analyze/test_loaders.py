@@ -96,7 +96,7 @@ class TestRun:
         # What is pinned stays so, though nothing was measured of it.
         assert one.remedy == (
             "`DataLoader(..., num_workers=3, persistent_workers=True, pin_memory=True)`: a step then takes "
-            "40 ms in place of 100 ms"
+            "40 ms instead of 100 ms"
         )
 
     def test_the_price_is_the_whole_wait_over_what_the_estimate_allows(self):
@@ -124,9 +124,9 @@ class TestRun:
 
     def test_where_no_setting_is_enough(self):
         assert only(use(left=(20, 20, 20))).remedy.endswith(
-            "a step then takes 60 ms in place of 100 ms; for the rest, make a batch itself cheaper"
+            "a step then takes 60 ms instead of 100 ms; for the rest, make batches cheaper"
         )
-        nothing = "no setting keeps up on this machine: make a batch itself cheaper"
+        nothing = "no setting keeps up on this machine: make batches cheaper"
         assert only(use(left=(59, 59, 59))).remedy == nothing
         own = msgspec.structs.replace(diagnosis(), setting=Setting(workers=3, prefetch=2))
         assert only(use(setting=own.setting, diagnosis=own)).remedy == nothing
@@ -142,8 +142,8 @@ class TestRun:
         one = only(msgspec.structs.replace(seen, setting=Setting(workers=2)))
         assert (one.code, one.line) == ("GAP303", MADE)
         assert one.evidence == (
-            "12 passes were begun for 12 batches of 100; each starts 2 workers",
-            "until the first batch of a pass it takes 45 ms, as seen in this run",
+            "12 passes were started for 12 batches of 100; each starts 2 workers",
+            "the first batch of a pass takes 45 ms, as observed in this run",
         )
         assert one.price is not None
         assert (one.price.last, one.price.of) == (45 * MS, 85 * MS)
@@ -205,27 +205,27 @@ class TestProfile:
             "a batch takes 60 ms to make, 25 ms CPU time and 35 ms waiting; 62 % of it at "
             "`image = Image.open(path)` (data.py:33)",
             "predicted for this profile's step of 40 ms without its input: 60 ms of waiting with "
-            "num_workers=0, measured on a machine of 8 cores",
+            "num_workers=0, measured on a machine with 8 cores",
         )
         assert first.remedy == (
-            "`DataLoader(..., num_workers=3, persistent_workers=True, pin_memory=True)`: a step is then "
-            "predicted to take 40 ms, here it takes 100 ms"
+            "`DataLoader(..., num_workers=3, persistent_workers=True, pin_memory=True)`: predicted step 40 "
+            "ms instead of 100 ms"
         )
         assert second.remedy == "as before"
         assert found.notes == ()
 
     def test_where_no_setting_is_enough(self):
         more = joined(self.report(60, "GAP301"), diagnosis(then=20)).findings[0].remedy
-        assert more.endswith("here it takes 100 ms; for the rest, make a batch itself cheaper")
+        assert more.endswith("instead of 100 ms; for the rest, make batches cheaper")
         none = joined(self.report(60, "GAP301"), diagnosis(then=58)).findings[0].remedy
-        assert none == "no setting keeps up where it was measured: make a batch itself cheaper"
+        assert none == "no setting keeps up on the machine where it was measured: make batches cheaper"
 
     @pytest.mark.parametrize(
         ("loading", "now", "starved", "said"),
         [
-            (60, 20, True, "waits 20 ms for its batch, in this profile 60 ms: was it the same loader"),
+            (60, 20, True, "waits 20 ms for its batch, but in this profile 60 ms: was it the same loader"),
             (60, 35, True, ""),
-            (1, 60, False, "would wait 60 ms for its batch, and in this profile it does not"),
+            (1, 60, False, "would wait 60 ms for its batch, but in this profile it does not"),
             (1, 1, False, ""),
         ],
     )

@@ -101,7 +101,7 @@ class TestRuns:
         found = group(profiles)
         assert found.runs == (tuple(profiles),)
         assert found.notes == (
-            "host_4000.json and 3 other files are taken for ranks of one run, by their collectives",
+            "host_4000.json and 3 other files are treated as ranks of one run, based on their collectives",
         )
 
     def test_processes_without_ranks_or_collectives_are_not(self) -> None:
@@ -112,7 +112,7 @@ class TestRuns:
         profiles = [Profile(path=f"/runs/rank{n}.json", origin=EPOCH, span=MS) for n in range(3)]
         found = group(profiles)
         assert found.runs == (tuple(profiles),)
-        assert found.notes[0].endswith("by their names and times")
+        assert found.notes[0].endswith("based on their names and times")
         days_later = change(profiles[2], origin=EPOCH + 10**14)
         assert runs([*profiles[:2], days_later]) == [profiles[:2], [days_later]]
         elsewhere = change(profiles[2], path="/other/rank2.json")
@@ -378,7 +378,7 @@ class TestRemarks:
 
     def test_missing_ranks(self) -> None:
         (note,) = remarks(simulated(world=16))
-        assert note == "4 of the run's 16 ranks are here: the ranks that are not may be slower"
+        assert note == "only 4 of the run's 16 ranks are here: a missing rank may be slower"
 
     def test_ranks_without_collectives_and_those_that_match_nobody(self) -> None:
         profiles = simulated(ranks=7)
@@ -386,8 +386,8 @@ class TestRemarks:
             profiles[at] = change(profiles[at], collectives=())
         profiles[6] = change(simulated(ranks=7, seed=5)[6])
         found = remarks(profiles)
-        assert found[0] == "ranks 2-4 recorded no collective that tells when a rank arrives"
-        assert found[1].startswith("rank 6 recorded collectives that match those of no other rank")
+        assert found[0] == "ranks 2-4 recorded no collective that shows when a rank arrives"
+        assert found[1].startswith("rank 6 recorded only collectives that match no other rank's")
         assert [row.late for row in summaries(profiles)].count(-1.0) == 4
 
 

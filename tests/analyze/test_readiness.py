@@ -57,8 +57,8 @@ def test_all_of_a_step(tmp_path: Path) -> None:
     assert 0 < whole.saved.least <= whole.saved.likely <= whole.saved.most < ready.step.most
     assert whole.saved == ready.whole
     assert found.verdict.sentence.startswith(
-        f"A CUDA graph could hold 100 % of a step as it stands ({ready.launches} of {ready.launches} "
-        "launches, train.py:7–12): a replay saves "
+        f"A CUDA graph could hold 100 % of a step as it is ({ready.launches} of {ready.launches} launches, "
+        "train.py:7–12): a replay saves "
     )
     for name in ("text", "markdown", "html"):
         assert "Could be captured" in renderer(name)(found, Style())
@@ -73,9 +73,9 @@ def test_all_of_a_step(tmp_path: Path) -> None:
             {"capturable": False},
             12,
             "Adam.step() without capturable=True",
-            "make Adam with `capturable=True`",
+            "create Adam with `capturable=True`",
         ),
-        ({"lower": 1}, 12, "the learning rate of Adam changes", "make Adam with `lr=torch.tensor("),
+        ({"lower": 1}, 12, "the learning rate of Adam changes", "create Adam with `lr=torch.tensor("),
         ({"read": "torch.cuda.manual_seed(1)"}, 8, "torch.cuda.manual_seed", "set, save and restore random"),
         ({"shape": "[: 4 + step % 3]"}, 9, "operators or shapes change from step to step", "give the graph"),
     ],
@@ -96,7 +96,7 @@ def test_what_stops_it(
     if "Adam" in reason:  # no part of its step is capturable, and all else is one stretch
         assert len(ready.stretches) == 1
     assert any(one.what == stop.change for one in found.verdict.do_first)
-    assert found.verdict.why[0] == f"What stops it: {stop.reason} at train.py:{line}"
+    assert found.verdict.why[0] == f"Main obstacle: {stop.reason} at train.py:{line}"
 
 
 def test_a_step_that_is_a_graph_already(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ for step in range(12):
     found = report(emulator.session(("train.py",)))
     assert found.readiness is not None
     assert found.readiness.eager == 0
-    assert found.verdict.sentence.startswith("CUDA graphs launch all of a step already")
+    assert found.verdict.sentence.startswith("CUDA graphs already launch the whole step")
     assert found.estimate is not None
     assert not found.estimate.refused
 
@@ -148,8 +148,8 @@ for step in range(8):
     ready = found.readiness
     assert ready is not None
     assert (ready.eager, ready.held > 0, ready.obstacles) == (1, True, ())  # eager warm-up is none
-    assert found.verdict.sentence.startswith("CUDA graphs launch ")
-    assert "of a step already; another one could hold " in found.verdict.sentence
+    assert found.verdict.sentence.startswith("CUDA graphs already launch ")
+    assert "of a step; another one could hold " in found.verdict.sentence
 
 
 def test_nothing_is_told_that_was_not_asked(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_short_batch_now_and_then_does_not_cut(tmp_path: Path) -> None:
     assert short.line is not None
     assert (short.line.line, short.steps) == (9, 3)
     assert "drop_last=True" in short.change
-    assert not any(one.startswith("What stops it") for one in found.verdict.why)
+    assert not any(one.startswith("Main obstacle") for one in found.verdict.why)
 
 
 @pytest.mark.parametrize(("options", "told"), [(('mode="reduce-overhead"',), True), ((), False)])
@@ -183,4 +183,4 @@ def test_what_the_compiler_captures_already_is_told(
         exec(compile(code, str(tmp_path / "train.py"), "exec"), {"__name__": "__main__"})
     session = emulator.session(("train.py",))
     found = report(msgspec.structs.replace(session, compiled=(Compiled(name="Net", options=options),)))
-    assert any("makes CUDA graphs of Net already" in one for one in found.verdict.why) is told
+    assert any("already turns Net into CUDA graphs" in one for one in found.verdict.why) is told

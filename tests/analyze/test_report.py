@@ -243,7 +243,7 @@ def test_an_uneven_run_states_the_spread():
 
 def test_too_few_steps_are_said_to_be_too_few():
     assert report(train(4).session(), read).notes == (
-        "4 steps are too few to tell waits of every step from those of the first ones",
+        "4 steps are too few to separate syncs in every step from those in the first steps",
     )
     assert report(train(12).session(), read).notes == ()
 
@@ -279,8 +279,8 @@ def test_a_script_that_put_nothing_on_the_gpu_is_not_praised():
     unused = Environment(device="NVIDIA A100", emulated=True, unused=True)
     made = report(run.session(environment=unused), read)
     assert (
-        made.sentence
-        == "train.py put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
+        made.sentence == "train.py put nothing on the GPU: it ran on the CPU, so there was nothing "
+        "to wait for"
     )
     assert _gate.exceeded(made, 0, ())
     assert not _gate.exceeded(made, None, ())

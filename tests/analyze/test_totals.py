@@ -99,7 +99,7 @@ def test_the_table_tells_of_all_that_is_in_no_step(steps):
         if one.frequency.when in ("every-step", "some-steps", "no-steps") and not one.frequency.rare
     )
     for table in made.tables:
-        for row in table.rows if table.title == "Other than in each step" else ():
+        for row in table.rows if table.title == "Not in every step" else ():
             name, syncs, _ = row.cells
             times = re.search(r", (\d+) seen", str(name))
             whole = re.search(r"every \d+ steps \((\d+) in all\): fine", str(name))

@@ -226,7 +226,7 @@ def test_annotated_functions_compile_whole():
     [
         (len, "defines no Python functions"),
         (torch.nn.ReLU(), "defines no Python functions"),
-        (lambda x: x, "nothing of .* can be labelled: .*was made"),
+        (lambda x: x, "nothing in .* can be labelled: .*was generated"),
         (eval("type('Made', (), {'f': eval('lambda self: 1')})"), "can be labelled"),
     ],
     ids=["built-in", "torch", "lambda", "made"],
@@ -241,7 +241,7 @@ def test_nothing_and_decorators_are_told_the_way():
         gapless.annotate()
     annotation = gapless.annotate(masked)
     try:
-        with pytest.raises(UsageError, match="no decorator"):
+        with pytest.raises(UsageError, match="not a decorator"):
             annotation(1)
     finally:
         annotation.undo()

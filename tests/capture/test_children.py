@@ -152,8 +152,8 @@ def test_processes_that_are_spawned_and_their_workers(python: Python, write: Wri
     tolist = SPAWNING.splitlines().index("            loss.tolist()") + 1
     called, elsewhere = session.notes[-2:]
     assert called == "2 processes were recorded; this is rank 0"
-    assert elsewhere.startswith(f"rank 1 waits elsewhere, too: {script.name}:{tolist} (")
-    assert "," not in elsewhere.removeprefix("rank 1 waits elsewhere, too")
+    assert elsewhere.startswith(f"rank 1 syncs elsewhere too: {script.name}:{tolist} (")
+    assert "," not in elsewhere.removeprefix("rank 1 syncs elsewhere too")
 
 
 SPAWNING = """\
@@ -306,7 +306,7 @@ def test_one_child_is_reported_as_if_it_were_alone() -> None:
 def test_where_another_rank_waits_is_noted() -> None:
     merged = merge(LAUNCHER, [seen(0, waits=(10,)), seen(1, waits=(10, 11, 12, 13, 14, 15))])
     place = line(11).where
-    note = f"rank 1 waits elsewhere, too: {place} (aten::_local_scalar_dense), "
+    note = f"rank 1 syncs elsewhere too: {place} (aten::_local_scalar_dense), "
     assert merged.notes[1].startswith(note)
     assert merged.notes[1].endswith(" and 2 other places")
 

@@ -261,7 +261,7 @@ def test_a_stand_in_is_no_break() -> None:
     watch = Watch()
     module = "gapless.emulate.standins.packages.flash_attn.interface"
     watch._broken(RuntimeError(), said.format("flash_attn_func", module, "flash_attn_func"))
-    assert "stand-in of flash_attn_func" in watch.heard.unable
+    assert "stand-in for flash_attn_func" in watch.heard.unable
     watch.refused(RuntimeError())
     assert not watch.heard.breaks
     other = Watch()

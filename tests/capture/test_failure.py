@@ -63,8 +63,8 @@ def test_a_mistake_of_gapless_itself_is_owned_up_to(code):
     error = raised_in_gapless(code)
     assert faults.place(error) == "gapless/emulate/made_up.py:3"
     said = str(faults.defect(error, "aten::add.Tensor"))
-    assert said.startswith(f"Gapless failed in its emulation of aten::add.Tensor: {type(error).__name__}: ")
-    assert "not the script's; please report it" in said
+    assert said.startswith(f"Gapless failed while emulating aten::add.Tensor: {type(error).__name__}: ")
+    assert "not in the script; please report it" in said
     assert said.count("\n") == 0
 
 
@@ -173,7 +173,7 @@ def test_what_only_torchscript_has_is_named(capsys: pytest.CaptureFixture[str]) 
         asked, other = caught(lambda: traced.graph), caught(lambda: traced.elsewhere)
     show(asked)
     assert (
-        "TorchScript runs as the Python it was made from here, which has no `graph`"
+        "TorchScript runs here as the Python code it was made from, which has no `graph`"
         in capsys.readouterr().err
     )
     show(other)

@@ -362,7 +362,7 @@ def test_the_scripts_profiler_stands_still(capture, tmp_path):
         own.export_chrome_trace(str(tmp_path / name))
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
     assert b"traceEvents" in gzip.decompress((tmp_path / "trace.json.gz").read_bytes())
-    assert "can be only one" in made.session().notes[-1]
+    assert "only one profiler can run" in made.session().notes[-1]
 
 
 def test_the_older_profiler_stands_still(capture):
@@ -379,7 +379,7 @@ def test_a_script_without_a_profiler_hears_nothing_of_it(capture):
 
 def test_a_profiler_that_runs_already(tmp_path):
     machine = Machine("CPU", CPU)
-    with torch.profiler.profile(activities=CPU), pytest.raises(UsageError, match="running already"):
+    with torch.profiler.profile(activities=CPU), pytest.raises(UsageError, match="already running"):
         Profiling(Recipe(tmp_path), machine, StepEnds()).start()
 
 
@@ -418,7 +418,7 @@ def test_why_there_is_nothing(capture):
     assert "gapless.step()" in made.why_nothing()
     one.step()
     assert made.why_nothing() == (
-        "nothing was recorded: the script ended after 1 step, and recording begins after 7 (wait and warmup)"
+        "nothing was recorded: the script ended after 1 step, but recording starts after 7 (wait and warmup)"
     )
 
 

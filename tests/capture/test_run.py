@@ -255,7 +255,7 @@ def test_threads_that_wait_for_a_stopped_script(write, fake_gapless):
     )
     seen = fake_gapless("check", "-q", "--steps", "1", "train.py")
     assert seen.returncode == 0
-    assert "leaving without 1 of the script's threads" in seen.stderr
+    assert "exiting although 1 of the script's threads did not end" in seen.stderr
     assert seen.stdout.endswith("at exit\n")
 
 

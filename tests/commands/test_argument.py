@@ -25,14 +25,14 @@ def test_what_is_written_is_read(name: str, least: int, more: int, by: int) -> N
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("batch_size", "is no argument with its values: write --find batch_size:8..256"),
-        ("batch_size:8", "is no argument with its values"),
-        ("batch_size:8-256", "is no argument with its values"),
-        (":8..256", "is no argument with its values"),
-        ("batch_size:-8..256", "is no argument with its values"),
-        ("batch size:8..256", "'batch size' is no name of an argument"),
-        ("batch_size:256..8", "256..8 holds no value: the smaller one comes first"),
-        ("batch_size:8..256:0", "every 0 is no step"),
+        ("batch_size", "expected an argument and its range: write --find batch_size:8..256"),
+        ("batch_size:8", "expected an argument and its range"),
+        ("batch_size:8-256", "expected an argument and its range"),
+        (":8..256", "expected an argument and its range"),
+        ("batch_size:-8..256", "expected an argument and its range"),
+        ("batch size:8..256", "'batch size' is not the name of an argument"),
+        ("batch_size:256..8", "256..8 is empty: put the smaller value first"),
+        ("batch_size:8..256:0", "the step 0 must be at least 1"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, told: str) -> None:

@@ -67,8 +67,8 @@ def test_json_is_the_last_line(train, fake_gapless):
 GATES = [
     ((), 0, ""),
     (("--max-waits", "3"), 0, ""),
-    (("--max-waits", "2"), 1, "2.3 syncs per training step, over the bound of 2 (--max-waits)"),
-    (("--max-waits", "0"), 1, "over the bound of 0 (--max-waits)"),
+    (("--max-waits", "2"), 1, "2.3 syncs per training step, over the limit of 2 (--max-waits)"),
+    (("--max-waits", "0"), 1, "over the limit of 0 (--max-waits)"),
     (("--fail-on", "GAP101"), 1, "GAP101 at 2 lines (--fail-on)"),
     (("--fail-on", "gap1"), 1, "GAP101 at 2 lines (--fail-on)"),
     (("--fail-on", "GAP11,GAP12"), 0, ""),
@@ -103,7 +103,7 @@ def test_a_failing_script_keeps_its_status(write, fake_gapless):
     write("train.py", TRAIN + "raise SystemExit(9)\n")
     seen = fake_gapless("check", "-q", "--steps", "all", "--max-waits", "0", "train.py")
     assert seen.returncode == 9
-    assert "over the bound" in seen.stderr
+    assert "over the limit" in seen.stderr
 
 
 def test_saved_and_shown_again(train, fake_gapless, python, tmp_path):

@@ -79,7 +79,7 @@ def waits_for(fetch: dict) -> str:
 def test_a_late_loader_is_found_priced_saved_and_shown_again(train, python):
     seen = python(*CHECK, "-f", "json", "-o", "run.json", "train.py", "0.005", "map", "0")
     assert seen.returncode == 0, seen.stderr
-    assert "measuring the loader of train.py:19 (about 1 s; --no-loader leaves it out)" in seen.stderr
+    assert "measuring the loader at train.py:19 (about 1 s; --no-loader skips this)" in seen.stderr
     document = json.loads(seen.stdout.splitlines()[-1])
     one = found(document, "GAP301")
     assert document["findings"][0] == one  # what costs most comes first
@@ -113,7 +113,7 @@ def test_what_it_yields_wrongly_fails_the_gate(train, python):
     seen = python(*CHECK, *words)
     document = json.loads(seen.stdout.splitlines()[-1])
     one = found(document, "GAP311")
-    assert one["evidence"] == ["each of 2 workers yields all 60 items, so that an epoch has 120"]
+    assert one["evidence"] == ["each of 2 workers yields all 60 items, so an epoch has 120"]
     assert one["line"]["line"] == line_of("for index in range(60)") - 1
     assert seen.returncode == 1
     assert "GAP311 at 1 line (--fail-on)" in seen.stderr
@@ -126,7 +126,7 @@ def test_no_look_at_loaders(train, python):
     assert not [code for code in codes if code.startswith("GAP3")]
     refused = python("-m", "gapless", "loader", "run.json")
     assert refused.returncode == 3
-    assert refused.stderr.startswith("gapless: run.json holds no measurement of a loader: ")
+    assert refused.stderr.startswith("gapless: run.json holds no loader measurement: ")
 
 
 def test_the_loader_of_a_process_that_the_script_starts(train, python):
@@ -147,5 +147,5 @@ def test_who_will_not_wait_gets_the_report_without(train, tmp_path, number, stat
     seen = finish(process)
     assert seen.returncode == status
     assert "GAP120 pageable-copy" in seen.stdout
-    assert "the measurement of the loaders was interrupted" in " ".join(seen.stdout.split())
+    assert "measuring the loaders was interrupted" in " ".join(seen.stdout.split())
     assert "Traceback" not in seen.stderr

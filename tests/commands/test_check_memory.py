@@ -55,7 +55,7 @@ def test_the_check_tells_of_the_leak(saved) -> None:
     assert "kept.append(model(batch))" in out
     assert re.search(r"reserved \S+ 24 MiB allocated \S+ 18\.1 MiB", out)
     assert "At the peak, in step 12 of 12: 18.1 MiB allocated" in out
-    assert "memory that kernels take for themselves" in out
+    assert "memory that kernels allocate themselves" in out
 
 
 def test_memory_reads_the_session(saved, capsys) -> None:
@@ -113,4 +113,4 @@ def test_what_compiled_code_needs_is_at_most_what_its_lines_need(compiled: bool,
             optimizer.zero_grad()
     told = report(emulator.session()).verdict
     assert told.sentence.startswith(begin)
-    assert ("this is the most that it can need" in told.why[0]) == compiled
+    assert ("this is an upper limit" in told.why[0]) == compiled

@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--rank", "1", "train.py"), "--rank R is for --world-size N: of how many ranks?"),
-        (("--world-size", "4", "--rank", "4", "train.py"), "rank 4 is none of 4 ranks: they are 0 to 3"),
+        (("--rank", "1", "train.py"), "--rank R needs --world-size N"),
+        (("--world-size", "4", "--rank", "4", "train.py"), "rank 4 is not one of 4 ranks, which are 0 to 3"),
         (
             ("--world-size", "4", "-m", "torch.distributed.run", "train.py"),
             "torch.distributed.run starts ranks",

@@ -132,7 +132,7 @@ def test_the_slowest_rank_stands_for_a_folder(tmp_path, capsys):
     status, out, _ = run(capsys, tmp_path / "old", new)
     assert status == 0
     assert out.startswith("The step takes 600 µs instead of 1,000")
-    assert "note: before: rank 1, the slowest of 2 traces, stands for them" in " ".join(out.split())
+    assert "note: before: rank 1, the slowest of 2 traces, represents them" in " ".join(out.split())
     pattern = str(tmp_path / "old" / "rank*.json")
     assert run(capsys, pattern, new)[1].splitlines()[0] == out.splitlines()[0]
 
@@ -143,7 +143,7 @@ def test_a_rank_that_cannot_be_read_is_left_out_and_said(tmp_path, capsys):
     (tmp_path / "rank1.json").write_text('{"traceEvents": []}')
     status, out, _ = run(capsys, tmp_path / "rank*.json", tmp_path / "rank0.json")
     assert status == 0
-    assert "note: before: a trace is left out: " in " ".join(out.split())
+    assert "note: before: a trace was skipped: " in " ".join(out.split())
     assert "the slowest of 2 traces" in " ".join(out.split())
 
 
@@ -160,7 +160,7 @@ def test_different_kinds_are_told_apart(order, tmp_path, capsys):
     both = [session(tmp_path / "a.json", 1), loop(tmp_path / "b.json", 100)][::order]
     status, out, err = run(capsys, *both)
     assert (status, out) == (2, "")
-    assert f"{tmp_path / 'a.json'} is a session and {tmp_path / 'b.json'} is not: compare takes two" in err
+    assert f"{tmp_path / 'a.json'} is a session but {tmp_path / 'b.json'} is not: compare takes two" in err
 
 
 def test_what_gapless_wrote_but_cannot_compare(tmp_path, capsys):
@@ -200,7 +200,7 @@ class TestTheGate:
         fast, slow = loop(tmp_path / "a.json", 100), loop(tmp_path / "b.json", 500)
         seen = run(capsys, "--fail-on-regression", bound, fast, slow)
         assert seen[0] == status
-        assert ("67 % more time than before, over the bound of" in seen[2]) == bool(status)
+        assert ("67 % more time than before, over the limit of" in seen[2]) == bool(status)
         assert run(capsys, "--fail-on-regression", bound, slow, fast)[0] == 0
 
     def test_waits(self, tmp_path, capsys):
@@ -209,7 +209,7 @@ class TestTheGate:
         assert run(capsys, "--fail-on-regression", 40, some, more)[0] == 0
         status, _, err = run(capsys, "--fail-on-regression", 1000, none, some)
         assert status == 1
-        assert "more syncs than before, over the bound" in err
+        assert "more syncs than before, over the limit" in err
 
     def test_within_the_spread_is_no_regression(self):
         change = msgspec.structs.replace
@@ -219,7 +219,7 @@ class TestTheGate:
         steady = change(slow(), steps=steps([108] * 6))
         made = compare_profiles(Subject("a", change(slow(), steps=steps([100] * 6))), Subject("b", steady))
         assert regression(made, 5) == [
-            "8.0 % more time than before, over the bound of 5.0 % (--fail-on-regression)"
+            "8.0 % more time than before, over the limit of 5.0 % (--fail-on-regression)"
         ]
 
     def test_nothing_to_divide_by(self):
@@ -454,8 +454,8 @@ class TestCallables:
         ("words", "status", "told"),
         [
             (["losses.py:original", "losses.py:fixed"], 2, "inputs are needed: --inputs losses.py:batches"),
-            (["losses.py:original", "losses.py"], 2, "losses.py is no callable: write losses.py:function"),
-            (["losses.py:original", "a.json"], 2, "a.json is no callable"),
+            (["losses.py:original", "losses.py"], 2, "losses.py is not a callable: write losses.py:function"),
+            (["losses.py:original", "a.json"], 2, "a.json is not a callable"),
             (
                 ["losses.py:original", "losses.py:fixe", "--inputs", "losses.py:inputs"],
                 2,
@@ -481,7 +481,7 @@ class TestCallables:
             (
                 ["losses.py:original", "losses.py:fixed", "--inputs", "losses.py:inputs", "--grad", "mask"],
                 2,
-                "no floating tensor 'mask' to take the gradient of (there are: x)",
+                "there is no floating-point tensor 'mask' to take the gradient of (available: x)",
             ),
             (
                 ["losses.py:original", "losses.py:fixed", "--inputs", "losses.py:inputs", "--sweep", "x"],
@@ -496,10 +496,10 @@ class TestCallables:
             (
                 ["losses.py:original", "losses.py:fixed", "--fail-on-regression", "5"],
                 2,
-                "callables take --fail-if-slower",
+                "for callables use --fail-if-slower",
             ),
             (["a.json", "b.json", "--inputs", "losses.py:inputs"], 2, "--inputs is for callables"),
-            (["a.py", "b.json"], 2, "a.py is a script and b.json is not"),
+            (["a.py", "b.json"], 2, "a.py is a script but b.json is not"),
         ],
     )
     def test_what_is_wrong_is_told_in_a_line(self, words, status, told, losses, capsys):

@@ -62,9 +62,9 @@ def leaves(*_: Any) -> NoReturn:
     ("end", "said"),
     [
         (fails, "the compiler failed: a graph of no kind"),
-        (dies, "the compiler failed: a crash in native code, or no memory left"),
-        (leaves, "the compiler failed: a crash in native code, or no memory left"),
-        (hangs, "compiling took longer than 0 s (--no-compile-pass leaves it out)"),
+        (dies, "the compiler failed: a crash in native code, or out of memory"),
+        (leaves, "the compiler failed: a crash in native code, or out of memory"),
+        (hangs, "compiling took longer than 0 s (--no-compile-pass skips this)"),
     ],
 )
 def test_a_compiler_that_fails_costs_a_note(
@@ -78,7 +78,7 @@ def test_a_compiler_that_fails_costs_a_note(
         torch.compile(lambda x: x + 1)(torch.zeros(2, device="cuda"))
         found = _compiled.with_compiled(seen, emulator, lambda text: None)
     assert found.compiled == ()
-    assert found.notes == ("before", f"graph breaks and recompilations are not known: {said}")
+    assert found.notes == ("before", f"graph breaks and recompilations were not checked: {said}")
 
 
 def test_what_a_child_process_compiles_is_compiled_again(

@@ -73,7 +73,7 @@ def test_the_whole_run(train, python):
 def test_no_such_gpu(train, python):
     seen = python("-m", "gapless", "check", "--gpu", "voodoo2", "train.py")
     assert (seen.returncode, seen.stdout) == (2, "")
-    assert seen.stderr.startswith("gapless: no GPU 'voodoo2' is known")
+    assert seen.stderr.startswith("gapless: unknown GPU 'voodoo2'")
 
 
 def test_two_ranks_under_torchrun(write, python, tmp_path):

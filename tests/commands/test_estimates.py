@@ -59,8 +59,8 @@ def test_no_prices(train, python):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--calibrate", "train.py"], "is no profile to calibrate with"),
-        (["--calibrate", "train.py", "--no-prices"], "--no-prices turns off"),
+        (["--calibrate", "train.py"], "is not a profile to calibrate with"),
+        (["--calibrate", "train.py", "--no-prices"], "remove --no-prices"),
         (["--calibrate", "missing.json"], "cannot read missing.json"),
     ],
     ids=["no profile", "no prices", "missing"],

@@ -66,7 +66,7 @@ def test_the_largest_that_fits_is_found_and_said() -> None:
     verdict = report(session).verdict
     assert verdict.sentence == "batch_size=56 is the largest that fits the Tesla T4, of 8 to 256"
     assert verdict.why[:3] == (
-        "14 of 14 GiB are reserved at most",
+        "14 of 14 GiB reserved at most",
         "batch_size=57 needs 14.2 of 14 GiB: 256 MiB short",
         "6 runs of the script: batch_size 8, 16, 55, 56, 57, 58",
     )
@@ -93,7 +93,7 @@ def test_all_that_was_asked_about_fits() -> None:
     session, _ = find(Script, "batch_size:8..32:8")
     assert session.search is not None
     assert session.search.found == 32
-    assert "the largest asked about" in report(session).verdict.sentence
+    assert "the end of your range" in report(session).verdict.sentence
 
 
 def test_not_even_the_smallest_fits() -> None:
@@ -114,7 +114,7 @@ def test_values_that_do_not_fit_below_one_that_does_are_told() -> None:
     assert session.search is not None
     assert session.search.found == 58
     assert session.search.holes == (57,)
-    assert "smaller is not always enough: 57 does not fit" in report(session).verdict.why
+    assert "a smaller value is not always enough: 57 does not fit" in report(session).verdict.why
 
 
 def test_what_fails_for_another_reason_bounds_the_search_and_is_told() -> None:

@@ -39,16 +39,16 @@ def test_one_gpu_is_no_table_and_one_with_a_price_is() -> None:
 @pytest.mark.parametrize(
     ("gpus", "price", "told"),
     [
-        ("a100,b100", "", "no GPU 'b100' is known. Did you mean"),
+        ("a100,b100", "", "unknown GPU 'b100'. Did you mean"),
         ("a100,", "", "--gpu 'a100,' has an empty name"),
-        ("mi300x", "", "is no CUDA device and cannot be emulated. Name one first"),
-        (None, "a100=1.8", "--price is what an hour of a GPU of --gpu costs"),
-        ("a100,l4", "h100=1.8", "h100 is not among --gpu a100,l4"),
-        ("a100,l4", "a100", "'a100' is no price of a GPU's hour"),
-        ("a100,l4", "a100=cheap", "'a100=cheap' is no price"),
-        ("a100,l4", "a100=-1", "'a100=-1' is no price"),
-        ("a100,l4", "a100=nan", "'a100=nan' is no price"),
-        ("a100,l4", "=1", "'=1' is no price"),
+        ("mi300x", "", "is not a CUDA device and cannot be emulated. Name a CUDA device first"),
+        (None, "a100=1.8", "--price is the price per hour of a GPU named by --gpu"),
+        ("a100,l4", "h100=1.8", "h100 is not in --gpu a100,l4"),
+        ("a100,l4", "a100", "'a100' is not a price per hour"),
+        ("a100,l4", "a100=cheap", "'a100=cheap' is not a price"),
+        ("a100,l4", "a100=-1", "'a100=-1' is not a price"),
+        ("a100,l4", "a100=nan", "'a100=nan' is not a price"),
+        ("a100,l4", "=1", "'=1' is not a price"),
         ("a100,l4", "a100=1,A100=2", "--price names A100 twice"),
         ("a100,l4", "a100=1,,l4=2", "--price 'a100=1,,l4=2' has an empty name"),
     ],
@@ -200,11 +200,11 @@ def test_the_text_names_who_asks_for_the_gpu_and_where_figures_are_from(asked) -
     checked, _, text = asked
     assert [one["line"] for one in checked["asked"]] == [7]
     told = " ".join(text.split())
-    assert "the script asks which GPU it has (train.py:7), and may do something else on another one" in told
+    assert "the script asks which GPU it has (train.py:7) and may behave differently on another one" in told
     assert "NVIDIA, H100 data sheet" in told
     assert "Memory: peak" in told
     assert "on the Tesla T4: fits; weights" in told
-    assert "price of an hour: Tesla T4 0.5, H100 80GB HBM3 3" in told
+    assert "price per hour: Tesla T4 0.5, H100 80GB HBM3 3" in told
 
 
 def test_a_gpu_that_is_too_small_is_told_from_one_that_is_not(python, write) -> None:

@@ -71,7 +71,7 @@ def test_results_come_in_the_order_of_the_files_from_other_processes(
     found = analyze_many(paths, reading.read, jobs=2, progress=lambda done, of: told.append((done, of)))
     assert spans(found)[::2] == [1, 2, 3]
     assert str(found[1]) == f"{paths[1]} is no trace"
-    assert str(found[3]).startswith(f"{paths[3]} does not fit into memory")
+    assert str(found[3]).startswith(f"{paths[3]} does not fit in this machine's memory")
     assert [one.path for one in found if isinstance(one, Profile)] == paths[::2]
     assert os.getpid() not in {one.rank for one in found if isinstance(one, Profile)}
     assert told == [(number, 5) for number in range(1, 6)]
@@ -197,7 +197,7 @@ class TestRay:
             1,
             f"{paths[1]} is no trace",
             2,
-            f"Ray could not have {paths[3]} read: ZeroDivisionError: a defect",
+            f"Ray could not read {paths[3]}: ZeroDivisionError: a defect",
         ]
         assert [one.path for one in found if isinstance(one, Profile)] == [paths[0], paths[2]]
         assert told == [1, 2, 3, 4]
@@ -230,6 +230,6 @@ class TestRay:
         self, files: Callable[..., list[str]], ray: FakeRay
     ) -> None:
         ray.broken = "no node\nat 10.0.0.1"
-        with pytest.raises(UsageError, match=r"^Ray does not start: at 10\.0\.0\.1$"):
+        with pytest.raises(UsageError, match=r"^Ray failed to start: at 10\.0\.0\.1$"):
             analyze_many(files("1"), reading.read, on="ray")
         assert ray.calls == ["init"]

@@ -46,11 +46,13 @@ def snapshot(tmp_path) -> Path:
 def test_a_report(capsys, snapshot):
     status, out, err = run(capsys, snapshot)
     assert (status, err) == (0, "")
-    assert out.startswith("At most 810 MiB reserved, 88 MiB allocated: 89 % of it never used at once.")
+    assert " ".join(out.split()).startswith(
+        "At most 810 MiB reserved, 88 MiB allocated: 89 % of the reserved memory was never in use at once."
+    )
     assert "me/model.py:10 forward" in out
     assert "21 cudaMalloc" in out
     text = " ".join(out.split())
-    assert "exact: calls and reserved memory are as recorded, 21 of 21 addresses too" in text
+    assert "exact: calls and reserved memory match the recording, and so do 21 of 21 addresses" in text
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True 810 → 100 MiB" in text
     assert "Other settings of the allocator were not tried (`--search`)" in text
     assert not any(line.endswith(" ") for line in out.splitlines())
@@ -103,13 +105,13 @@ def test_it_does_not_fit(capsys, snapshot):
 def test_a_gpu_that_is_unknown(capsys, snapshot):
     status, out, err = run(capsys, "--gpu", "z80", snapshot)
     assert (status, out) == (2, "")
-    assert "no GPU 'z80' is known" in err
+    assert "unknown GPU 'z80'" in err
 
 
 def test_settings_that_torch_refuses(capsys, snapshot):
     status, out, err = run(capsys, "--try", "expandable_segments:true", snapshot)
     assert (status, out) == (2, "")
-    assert err == "gapless: expandable_segments is True or False, written so, and not 'true'\n"
+    assert err == "gapless: expandable_segments must be written True or False, not 'true'\n"
 
 
 def test_saved_and_read_again(capsys, snapshot, tmp_path):
@@ -127,7 +129,7 @@ def test_an_export_is_replayed(capsys, snapshot, tmp_path):
     status, out, _ = run(capsys, after)
     assert status == 0
     assert "expandable_segments:True" in out
-    assert "exact: calls and reserved memory are as recorded" in out
+    assert "exact: calls and reserved memory match the recording" in out
 
 
 def test_several_devices(capsys, tmp_path):
@@ -141,7 +143,7 @@ def test_several_devices(capsys, tmp_path):
     assert " · GPU 0 · " in run(capsys, "--device", 0, path)[1]
     status, _, err = run(capsys, "--device", 5, path)
     assert status == 2
-    assert err == "gapless: nothing was recorded of device 5: there is 0, 1\n"
+    assert err == "gapless: nothing was recorded for device 5: there is 0, 1\n"
 
 
 def test_what_is_no_snapshot(capsys, tmp_path):
@@ -149,7 +151,7 @@ def test_what_is_no_snapshot(capsys, tmp_path):
     path.write_bytes(b"nothing")
     status, out, err = run(capsys, path)
     assert (status, out) == (3, "")
-    assert err.startswith(f"gapless: {path} is no pickle, or a damaged one")
+    assert err.startswith(f"gapless: {path} is not a pickle, or is damaged")
     assert err.count("\n") == 1
     status, _, err = run(capsys, tmp_path / "none")
     assert status == 3
@@ -178,7 +180,7 @@ def test_sizes(text, size):
 
 @pytest.mark.parametrize("text", ["", "much", "-1GiB", "1 2", "1XB"])
 def test_what_is_no_size(text):
-    with pytest.raises(UsageError, match="is no size"):
+    with pytest.raises(UsageError, match="is not a size"):
         parse_size(text)
 
 
@@ -217,7 +219,7 @@ def test_a_profile(capsys, tmp_path):
     assert "Other settings of the allocator were not tried (`--search`)" in " ".join(out.split())
     _, out, _ = run(capsys, "--try", "expandable_segments:True", path)
     assert "expandable_segments:True 40 MiB" in " ".join(out.split())
-    assert "these numbers are those of a replay of what the profile shows" in " ".join(out.split())
+    assert "these numbers come from a replay of what the profile shows" in " ".join(out.split())
 
 
 def test_a_profile_that_tells_too_little_for_a_replay(capsys, tmp_path):
@@ -231,7 +233,7 @@ def test_a_profile_that_tells_too_little_for_a_replay(capsys, tmp_path):
     assert run(capsys, "--limit", "500MB", path)[0] == 0
     status, _, err = run(capsys, "--export", tmp_path / "x.pickle", path)
     assert status == 2
-    assert err == f"gapless: --export writes a replay, and {path} does not tell enough for one\n"
+    assert err == f"gapless: --export writes a replay, but {path} does not contain enough for one\n"
     saved = tmp_path / "run.json"
     _, first, _ = run(capsys, "-o", saved, path)
     assert run(capsys, saved)[1].splitlines()[3:] == first.splitlines()[3:]
@@ -273,7 +275,7 @@ def test_two_recordings_are_compared(tmp_path, capsys):
 def test_a_gate_on_memory(tmp_path, capsys, bound, status):
     before, after = recording(tmp_path, "a.json", 40), recording(tmp_path, "b.json", 60)
     assert main(["compare", "--fail-on-regression", bound, before, after]) == status
-    assert ("memory reserved at the peak, over the bound" in capsys.readouterr().err) is bool(status)
+    assert ("memory reserved at the peak, over the limit" in capsys.readouterr().err) is bool(status)
     assert main(["compare", "--fail-on-regression", "0", after, before]) == 0
 
 
@@ -281,9 +283,9 @@ def test_memory_is_compared_with_memory_alone(tmp_path, capsys):
     before = recording(tmp_path, "a.json", 40)
     (tmp_path / "trace.json").write_text('{"traceEvents": []}')
     assert main(["compare", before, str(tmp_path / "trace.json")]) == 2
-    assert "is no recording of memory" in capsys.readouterr().err
+    assert "is not a memory recording" in capsys.readouterr().err
     assert main(["compare", "-f", "html", before, before]) == 0
-    assert "As much is allocated at the peak as before: 40 MiB" in capsys.readouterr().out
+    assert "Same peak as before: 40 MiB allocated" in capsys.readouterr().out
 
 
 def test_snapshots_are_recordings_of_memory(tmp_path, capsys, monkeypatch):

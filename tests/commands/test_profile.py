@@ -69,7 +69,7 @@ def test_recorded_stopped_and_explained(profile, python, tmp_path):
     assert "(NVIDIA Paper Tiger, 3 steps)" in text
     assert " gapless-profile/times/rank0.pt.trace.json.gz " in text
     assert "train.py:10 in read │ total += loss.item()" in text
-    assert "Times are of steps recorded without Python stacks" in text
+    assert "Times come from steps recorded without Python stacks" in text
     assert "all of the operators were found in both" in text
     kept = sorted(str(path.relative_to(tmp_path / FOLDER)) for path in (tmp_path / FOLDER).rglob("*.*"))
     assert kept == [
@@ -113,7 +113,7 @@ def test_a_script_that_fails_keeps_its_status_and_what_was_recorded(profile):
     text = words(seen.stdout)
     assert "2 steps" in text or "3 steps" in text
     assert "The script ended after 2 recorded steps of 3" in text
-    assert "Lines are not known: no steps were recorded with Python stacks" in text
+    assert "Lines are unknown: no steps were recorded with Python stacks" in text
 
 
 @pytest.mark.parametrize(("status", "told"), [("0", 3), ("7", 7)])
@@ -151,7 +151,11 @@ def test_without_a_gpu(write, python):
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [(["train.py"], "no such file: train.py"), ([], "which script?"), (["--active", "0", "x.py"], "active")],
+    [
+        (["train.py"], "no such file: train.py"),
+        ([], "no script given"),
+        (["--active", "0", "x.py"], "active"),
+    ],
 )
 def test_usage(python, options, told):
     seen = python(str(HERE / "profiled_gpu.py"), "profile", *options)
@@ -180,7 +184,7 @@ def test_ranks_that_never_come_are_named(monkeypatch, tmp_path):
     for rank in (0, 2):
         (tmp_path / f".rank{rank}.ended").touch()
     clock = Clock()
-    assert one._wait_for_others(clock.sleep, clock) == ["of 2 ranks nothing was heard: 1, 3"]
+    assert one._wait_for_others(clock.sleep, clock) == ["no word from 2 ranks: 1, 3"]
     assert said == [2]
     assert clock.now > 59
     assert not list(tmp_path.iterdir())

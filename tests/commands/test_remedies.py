@@ -89,7 +89,7 @@ def test_states_are_reckoned_by_their_bytes() -> None:
     assert eight.allocated == (16 + 64 + 1) * MIB + 2 * (per_state + 4 * per_state // 256)
     assert sharded.allocated == (16 + 64 + 1) * MIB + 2 * 2 * MIB
     assert not eight.tried
-    assert "reckoned" in eight.note
+    assert "calculated" in eight.note
     assert "8 GPUs" in sharded.what
 
 
@@ -182,4 +182,4 @@ def test_a_change_that_is_none_is_refused_before_the_script_runs(python, write) 
     write("train.py", "print('ran')")
     seen = python("-m", "gapless", "check", "--with", "smaller", "train.py")
     assert (seen.returncode, seen.stdout) == (2, "")
-    assert "--with 'smaller' is no change: checkpoint=CLASS or set_to_none" in seen.stderr
+    assert "--with 'smaller' is not a known change: use checkpoint=CLASS or set_to_none" in seen.stderr

@@ -56,7 +56,10 @@ def test_options_mean_the_same_everywhere(name):
     for short, long in expected.items():
         if short in options:
             assert options[short] is options[long]
-    for option, said in (("-q", "No progress on standard error."), ("--no-color", "Plain text; so does")):
+    for option, said in (
+        ("-q", "No progress on standard error."),
+        ("--no-color", "Plain text; the NO_COLOR"),
+    ):
         if option in options:
             assert options[option].help.startswith(said)
 

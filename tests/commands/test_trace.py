@@ -216,7 +216,7 @@ def test_a_gate_gives_no_verdict_on_what_was_not_recorded(capsys, trace, tmp_pat
 def test_no_trace_named(capsys):
     status, _, err = run(capsys)
     assert status == 2
-    assert "which trace" in err
+    assert "no trace given" in err
 
 
 def test_help_teaches(capsys):

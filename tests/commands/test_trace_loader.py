@@ -49,8 +49,8 @@ def test_a_real_profile_and_a_measurement_like_it(capsys, starved, tmp_path):
     cost, predicted = one["evidence"][len(plain["evidence"]) :]
     assert cost == "a batch takes 69 ms to make, 58 ms CPU time and 11 ms waiting"
     assert predicted.startswith("predicted for this profile's step of 108 ms without its input: 69 ms")
-    assert one["remedy"].startswith("`DataLoader(..., num_workers=1)`: a step is then predicted to take 1")
-    assert one["remedy"].endswith("here it takes 178 ms")
+    assert one["remedy"].startswith("`DataLoader(..., num_workers=1)`: predicted step 1")
+    assert one["remedy"].endswith("instead of 178 ms")
     assert (one["price"], one["loss"]) == (plain["price"], plain["loss"])
     assert not [note for note in json.loads(out)["notes"] if "measurement" in note]
 
@@ -73,9 +73,9 @@ def test_a_measurement_in_a_session(capsys, starved, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{}", "is no saved measurement of a loader: gapless loader -o loader.json train.py:make_loader"),
-        ("", "is no saved measurement of a loader"),
-        ('{"format": "gapless-session", "version": 1, "session": {}}', "holds no measurement of a loader"),
+        ("{}", "is not a saved loader measurement: gapless loader -o loader.json train.py:make_loader"),
+        ("", "is not a saved loader measurement"),
+        ('{"format": "gapless-session", "version": 1, "session": {}}', "holds no loader measurement"),
         ('{"format": "gapless-loader", "version": 99}', "is a diagnosis of version 99"),
     ],
 )

@@ -247,8 +247,8 @@ def test_scripted_code_is_the_python_it_was_made_from(notes: list[str]) -> None:
     assert torch.jit.freeze(net) is net
     assert torch.equal(double(x), x * 2)
     assert sorted(set(notes)) == [
-        f"torch.jit.{name} ran eagerly: the Python it was given runs in place of TorchScript, and what "
-        "TorchScript would fuse is counted apart"
+        f"torch.jit.{name} ran eagerly: the original Python code runs instead of TorchScript, and operators "
+        "that TorchScript would fuse are counted separately"
         for name in ("script", "trace")
     ]
 
@@ -321,7 +321,7 @@ def test_a_fake_tensor_on_cuda_does_not_end_the_process(python) -> None:
     done = python("-c", textwrap.dedent(script))
     assert done.returncode == 0, done.stderr[-2000:]
     assert "torch.Size([2, 2])" in done.stdout
-    assert "made on the CPU" in done.stdout
+    assert "created on the CPU" in done.stdout
 
 
 # -- foreign code --------------------------------------------------------------------------------------

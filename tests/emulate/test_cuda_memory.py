@@ -72,7 +72,7 @@ def test_peaks_are_reset(device: FakeDevice) -> None:
 def test_history_is_accepted_with_a_remark(device: FakeDevice, tmp_path: Any) -> None:
     torch.cuda.memory._record_memory_history(max_entries=10)
     assert device.notes == [
-        "torch.cuda.memory._record_memory_history keeps no history of allocations on the emulated device"
+        "torch.cuda.memory._record_memory_history records no allocation history on the emulated device"
     ]
     torch.cuda.memory._dump_snapshot(str(tmp_path / "snapshot.pickle"))
     assert pickle.loads((tmp_path / "snapshot.pickle").read_bytes())["segments"] == []

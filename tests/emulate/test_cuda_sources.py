@@ -56,7 +56,7 @@ def test_what_it_only_assigns_to_is_zeros_and_the_rest_stays(emulator: Emulator)
     launches = [one for one in programme.entries if one.name == "cuda::scale"]
     assert [(one.reads, one.writes) for one in launches] == [(5 * 32, 3 * 32)]
     assert not waits
-    assert any("the CUDA kernel scale was launched and not run" in note for note in emulator.session().notes)
+    assert any("the CUDA kernel scale was launched but not run" in note for note in emulator.session().notes)
 
 
 def test_without_values_what_it_writes_is_not_known() -> None:
@@ -78,7 +78,7 @@ def test_a_stand_in_computes_it(emulator: Emulator, monkeypatch: pytest.MonkeyPa
     args = arguments()
     scale()(args=args)
     assert args[2].tolist() == [2.0] * 8
-    assert not any("was launched and not run" in note for note in emulator.session().notes)
+    assert not any("was launched but not run" in note for note in emulator.session().notes)
 
 
 def test_it_refuses_what_torch_refuses(emulator: Emulator) -> None:

@@ -17,9 +17,11 @@ def test_an_internal_error_names_the_operator_and_is_in_the_report() -> None:
         x = torch.ones(3, device="cuda", requires_grad=True)
         loss = (x * 2).sum()
         emulator.core.placement.memory = object()  # type: ignore[assignment]
-        with pytest.raises(EmulationDefect, match=r"emulation of aten::\S+: .*gapless/emulate/\w+\.py:\d+"):
+        with pytest.raises(
+            EmulationDefect, match=r"while emulating aten::\S+: .*gapless/emulate/\w+\.py:\d+"
+        ):
             x + 1
-        with pytest.raises(EmulationDefect, match="emulation of aten::ones_like"):
+        with pytest.raises(EmulationDefect, match="while emulating aten::ones_like"):
             loss.backward()
         emulator.core.placement.memory = None
         notes = [one for one in emulator.session().notes if "please report it" in one]

@@ -234,7 +234,7 @@ def test_what_is_only_known_by_its_shape_is_said_once(emulator) -> None:
 
 
 def test_what_nothing_is_known_of_is_refused_by_name(emulator) -> None:
-    with pytest.raises(NotEmulated, match="_sparse_semi_structured_tile cannot be had"):
+    with pytest.raises(NotEmulated, match="_sparse_semi_structured_tile needs"):
         torch._sparse_semi_structured_tile(torch.ones(32, 32, device="cuda", dtype=torch.half))
 
 

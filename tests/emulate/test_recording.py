@@ -255,4 +255,4 @@ def test_that_races_are_not_looked_for_is_said_where_there_are_streams(tells, st
             with torch.cuda.stream(torch.cuda.Stream()):
                 x + 1
         notes = emulator.session().notes
-    assert any("races were not looked for" in one for one in notes) == (streams and not tells)
+    assert any("races were not checked" in one for one in notes) == (streams and not tells)

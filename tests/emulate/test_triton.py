@@ -153,7 +153,7 @@ def test_a_triton_without_what_is_needed_is_refused(
         importlib.import_module("triton.runtime.autotuner")
         kernel = importlib.import_module("triton.runtime.jit").JITFunction()
         with pytest.raises(
-            NotEmulated, match=r"the Triton kernel `add_kernel`.*asked for at.*pip install triton"
+            NotEmulated, match=r"the Triton kernel `add_kernel`.*requested at.*pip install triton"
         ):
             kernel[(1,)](1)
         patches.undo()

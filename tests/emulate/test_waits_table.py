@@ -437,7 +437,7 @@ def test_nodes_of_the_table_are_what_autograd_makes() -> None:
         (f"{HEADER}\n{GOOD.replace('a reason', ' a reason')}", "waits.tsv:2: reason is empty or has spaces"),
         (
             f"{HEADER}\n{GOOD.replace('op', 'operator', 1)}",
-            "waits.tsv:2: scope 'operator' is none of op, call",
+            "waits.tsv:2: scope 'operator' must be one of op, call",
         ),
         (f"{HEADER}\n{GOOD.replace('aten::', '')}", "waits.tsv:2: an operator's name starts with aten::"),
         (
@@ -447,7 +447,7 @@ def test_nodes_of_the_table_are_what_autograd_makes() -> None:
         (f"{HEADER}\n{GOOD.replace('1', '-1')}", "waits.tsv:2: waits must be a whole number, not '-1'"),
         (
             f"{HEADER}\n{GOOD.replace('size', 'speed')}",
-            "waits.tsv:2: mechanism 'speed' is none of read, size",
+            "waits.tsv:2: mechanism 'speed' must be one of read, size",
         ),
     ],
 )

@@ -76,10 +76,10 @@ def test_a_window_is_profiled_and_explained(capsys):
 @pytest.mark.usefixtures("no_gpu")
 def test_without_a_gpu_it_says_so_once():
     callback = GaplessCallback()
-    with pytest.warns(UserWarning, match="nothing is profiled: a profile needs"):
+    with pytest.warns(UserWarning, match="profiling is off: a profile needs"):
         train(callback, steps=2)
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="nothing is profiled")
+        warnings.filterwarnings("error", message="profiling is off")
         train(GaplessCallback(), steps=2)
     assert callback.report is None
 

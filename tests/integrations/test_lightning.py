@@ -118,7 +118,7 @@ def test_training_that_fails_reports_what_was_recorded():
 @pytest.mark.usefixtures("no_gpu")
 def test_without_a_gpu_it_says_so_once():
     callback = GaplessCallback()
-    with pytest.warns(UserWarning, match="nothing is profiled: a profile needs"):
+    with pytest.warns(UserWarning, match="profiling is off: a profile needs"):
         fit(callback, batches=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)

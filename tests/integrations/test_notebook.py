@@ -75,7 +75,7 @@ def test_lines_of_other_cells_are_named_as_a_reader_does(shell):
 
 def test_what_cannot_be_run_is_said(shell, capsys):
     assert shell.run_cell("%%gapless --gpu NOPE\n1").result is None
-    assert "no GPU 'NOPE' is known" in capsys.readouterr().err
+    assert "unknown GPU 'NOPE'" in capsys.readouterr().err
     for line in ("--foo", "--into 7x", "--devices 0", "'"):
         assert shell.run_cell(f"%%gapless {line}\n1").result is None
         assert "%%gapless [--gpu NAME]" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def test_a_block_is_recorded_and_explained(gpu, step, capsys):
     assert report.profile.steps.count == 3
     lines = {str(one.line and one.line.function) for one in report.findings}
     assert "step" in lines
-    assert "Times are of steps recorded without Python stacks" in " ".join(report.notes)
+    assert "Times come from steps recorded without Python stacks" in " ".join(report.notes)
     assert str(profiled) == capsys.readouterr().out
     assert load(gpu / "here" / "rank0.gapless.json")[0].steps.count == 3
 

@@ -155,7 +155,7 @@ def test_loop():
         (6, 1, "True", ""),
         (6, 0, "number < 1", ""),  # the first steps warm up
         (6, 0, "True", "1 sync per training step, 0 allowed"),
-        (1, 0, "True", "1 training step only"),
+        (1, 0, "True", "only 1 training step"),
         (0, 0, "True", "no training step was seen"),
     ],
 )
@@ -185,7 +185,7 @@ def test_without_a_block(no_waits):
 """
     )
     result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines(["the host waits for the device at *py:19: x.sum().item()*"])
+    result.stdout.fnmatch_lines(["the CPU waits for the GPU at *py:19: x.sum().item()*"])
 
 
 def test_the_fixture_waits_counts(suite):
@@ -260,12 +260,12 @@ def test_after_all_of_them():
 @pytest.mark.parametrize(
     ("mark", "said"),
     [
-        ("", "takes a number of waits"),
+        ("", "takes a number of syncs"),
         ("-1", "max_waits is -1"),
         ("'a'", "max_waits is 'a'"),
         ("True", "max_waits is True"),
-        ("per_steps=1", "takes a number of waits"),
-        ("1, 2", "takes a number of waits"),
+        ("per_steps=1", "takes a number of syncs"),
+        ("1, 2", "takes a number of syncs"),
     ],
 )
 def test_a_wrong_mark_is_told(suite, mark, said):
@@ -279,8 +279,8 @@ def test_a_wrong_mark_is_told(suite, mark, said):
     [
         (["--gapless-gpu", "nothing"], "", "nothing"),
         ([], "gapless_gpu = nothing", "nothing"),
-        ([], "gapless_device = moon", "it can be auto, emulated or real"),
-        (["--gapless-device", "real"], "", "no GPU that torch could use"),
+        ([], "gapless_device = moon", "but must be auto, emulated or real"),
+        (["--gapless-device", "real"], "", "no GPU that PyTorch can use"),
     ],
 )
 def test_a_device_that_cannot_be_had(suite, options, ini, said):
@@ -363,7 +363,7 @@ def test_one():
 """
     )
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E*UsageError: an emulated device is on already*"])
+    result.stdout.fnmatch_lines(["E*UsageError: an emulated device is already active*"])
 
 
 def test_a_suite_without_marks_loads_nothing(pytester):

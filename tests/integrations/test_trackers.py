@@ -110,9 +110,11 @@ def test_tensorboard_by_name(monkeypatch):
 
 
 def test_what_is_none(monkeypatch):
-    with pytest.raises(UsageError, match="dict is no tracker"):
+    with pytest.raises(UsageError, match="dict is not a supported tracker"):
         log(example(), {}, 1)
-    with pytest.raises(UsageError, match="no tracker 'neptune': there are tensorboard, wandb, mlflow"):
+    with pytest.raises(
+        UsageError, match="unknown tracker 'neptune': choose one of tensorboard, wandb, mlflow"
+    ):
         log(example(), "neptune", 1)
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(UsageError, match="mlflow is not installed: pip install mlflow"):
@@ -120,5 +122,5 @@ def test_what_is_none(monkeypatch):
     module = ModuleType("wandb")
     module.run = None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", module)
-    with pytest.raises(UsageError, match=r"no run of wandb is on: call wandb\.init\(\) first"):
+    with pytest.raises(UsageError, match=r"no wandb run is active: call wandb\.init\(\) first"):
         log(example(), "wandb", 1)

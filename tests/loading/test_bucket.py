@@ -134,15 +134,15 @@ def test_the_last_batch_can_be_dropped() -> None:
 def test_wrong_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="needs batch_size=, max_tokens= or both"):
         BucketBatchSampler([1])
-    with pytest.raises(UsageError, match=r"item 1 takes 56 tokens with its padding, and max_tokens=50"):
+    with pytest.raises(UsageError, match=r"item 1 takes 56 tokens with padding, but max_tokens=50"):
         BucketBatchSampler([3, 51, 9], max_tokens=50, pad_to=8)
     with pytest.raises(UsageError, match="pool=0 is not positive"):
         BucketBatchSampler([1], 2, pool=0)
-    with pytest.raises(UsageError, match="none of 'split'"):
+    with pytest.raises(UsageError, match="must be 'split'"):
         BucketBatchSampler([1], 2, even="always")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="drop_last=True needs batches of one size"):
+    with pytest.raises(UsageError, match="drop_last=True needs batches of equal size"):
         BucketBatchSampler([1], max_tokens=9, drop_last=True)
-    with pytest.raises(UsageError, match="the state is of seed=1, and here seed=0"):
+    with pytest.raises(UsageError, match="the state was saved with seed=1, but here seed=0"):
         BucketBatchSampler([1], 2).load_state_dict(BucketBatchSampler([1], 2, seed=1).state_dict())
 
 
@@ -190,7 +190,7 @@ def test_padding_has_a_limit_and_keeps_further_dimensions() -> None:
     found = pad_to_multiple([torch.ones(5, 3), torch.ones(2, 3)], 8, most=6)
     assert found.values.shape == (2, 6, 3)
     assert found.values.sum() == 21
-    with pytest.raises(UsageError, match="sequence 1 has 7 values, and at most 6 fit"):
+    with pytest.raises(UsageError, match="sequence 1 has 7 values, but the limit is 6"):
         pad_to_multiple([[1], [1] * 7], 8, most=6)
     with pytest.raises(UsageError, match="no sequence"):
         pad_to_multiple([])
@@ -218,5 +218,5 @@ def test_collating_pads_what_has_a_length() -> None:
     power = pad_collate("power-of-two")([torch.ones(3), torch.ones(5)])
     assert power.values.shape == (2, 8)
     assert dataclasses.is_dataclass(power) is False
-    with pytest.raises(UsageError, match="to=0 is neither"):
+    with pytest.raises(UsageError, match="to=0 must be"):
         pad_collate(0)

@@ -150,7 +150,7 @@ def test_a_loader_is_measured(capfd, script, tmp_path):
     status = main(["loader", *words, "-o", str(kept)])
     out, _ = capfd.readouterr()
     assert status == 0
-    assert "Photos · map-style · 100 batches an epoch · 4 items a batch" in out
+    assert "Photos · map-style · 100 batches per epoch · 4 items per batch" in out
     assert "a photo is read" not in out
     assert "Run for real" in out or "was not run" in out  # by how busy this machine is
     assert max(map(len, out.splitlines())) <= 80
@@ -168,13 +168,13 @@ def test_mistakes_are_told_and_can_fail_it(capfd, script, tmp_path):
     rows = [row.strip() for row in out.splitlines()]
     # Wrong results come before everything that is said of times, or of why nothing is.
     assert " ".join(out.split()).startswith(
-        "The loader yields something else than it seems to: items-repeated-by-workers (GAP311), "
+        "The loader does not yield what it should: items-repeated-by-workers (GAP311), "
         "items-repeated-by-ranks (GAP312). "
     )
     assert "GAP311 items-repeated-by-workers" in rows
     assert "photos_script.py:16 in Lines.__iter__" in rows
     assert "│ def __iter__(self):" in rows
-    assert "seen    each of 2 workers yields all 40 items, so that an epoch has 80" in rows
+    assert "seen    each of 2 workers yields all 40 items, so an epoch has 80" in rows
     assert "GAP312 items-repeated-by-ranks" in rows
     kept = load("kept.json").correctness
     assert kept is not None
@@ -206,7 +206,7 @@ def test_ctrl_c_before_anything_was_found_is_said(capfd, monkeypatch, script):
 
     monkeypatch.setattr(measure, "diagnose", diagnose)
     assert main(["loader", "photos_script.py:make_loader"]) == 130
-    assert capfd.readouterr().err == "gapless: interrupted before an item was made: nothing is known\n"
+    assert capfd.readouterr().err == "gapless: interrupted before the first item was made: nothing measured\n"
 
 
 @pytest.mark.parametrize(
@@ -247,12 +247,12 @@ def test_a_busy_machine_is_the_first_line_and_fails_no_gate(capsys, tmp_path):
 
 def test_reasons_stand_below_the_first_line(capsys, tmp_path):
     path = tmp_path / "refuted.json"
-    doubt = Doubt(kind="refuted", reasons=("the processor slowed down for heat 3 times",))
-    save(Diagnosis(sentence="no step time can be told", doubt=doubt), path)
+    doubt = Doubt(kind="refuted", reasons=("the processor throttled 3 times because of heat",))
+    save(Diagnosis(sentence="no step time can be given", doubt=doubt), path)
     _, out, _ = run(capsys, path)
     assert out.splitlines()[:2] == [
-        "No step time can be told.",
-        "Why: the processor slowed down for heat 3 times.",
+        "No step time can be given.",
+        "Why: the processor throttled 3 times because of heat.",
     ]
 
 
@@ -272,8 +272,8 @@ def test_a_step_that_waits_can_fail_it(capsys, tmp_path, step, status):
 @pytest.mark.parametrize(
     ("target", "note"),
     [
-        ("photos_script.py:photos", "a dataset is given (Photos): it is looked at in batches of 32"),
-        ("photos_script:make_both", "gives 2 things: this is number 1"),
+        ("photos_script.py:photos", "this is a dataset (Photos): it is measured in batches of 32"),
+        ("photos_script:make_both", "returns 2 objects: this is number 1"),
     ],
 )
 def test_what_else_can_be_named(capsys, script, target, note):
@@ -285,12 +285,12 @@ def test_what_else_can_be_named(capsys, script, target, note):
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["photos_script.py"], 2, "name the function that makes the loader: train.py:make_loader"),
+        (["photos_script.py"], 2, "name the function that creates the loader: train.py:make_loader"),
         (["nowhere.py:make"], 2, "no such file: nowhere.py"),
         (["nowhere.there:make"], 2, "no module named nowhere"),
         (["photos_script.py:make_loaders"], 2, "has no make_loaders (did you mean make_loader?)"),
-        (["photos_script.py:make_of"], 2, "needs arguments (root): name a function that needs none"),
-        (["photos_script.py:__name__"], 2, "is a str, neither a loader nor a function that makes one"),
+        (["photos_script.py:make_of"], 2, "needs arguments (root): name a function without arguments"),
+        (["photos_script.py:__name__"], 2, "is a str, neither a loader nor a function that returns one"),
         (["photos_script.py:Photos.__len__"], 2, "needs arguments (self)"),
         (
             ["photos_script.py:fails"],
@@ -301,13 +301,13 @@ def test_what_else_can_be_named(capsys, script, target, note):
         (
             ["photos_script.py:make_loader", "--budget", "soon"],
             2,
-            "'soon' is no time: write 20s, 500ms or 2m",
+            "'soon' is not a time: write 20s, 500ms or 2m",
         ),
-        (["x.json", "--step-ms", "3", "--session", "y"], 2, "give one of them"),
+        (["x.json", "--step-ms", "3", "--session", "y"], 2, "give only one of them"),
         (["x.json"], 3, "cannot read x.json"),
-        (["photos_script.py:make_loader", "--fail-on", "GAP9"], 2, "no rule's code begins with 'GAP9'"),
+        (["photos_script.py:make_loader", "--fail-on", "GAP9"], 2, "no rule code starts with 'GAP9'"),
         (["photos_script.py:make_loader", "--profile", "x.json"], 3, "cannot read x.json"),
-        (["photos_script.py:make_loader", "--session", "photos_script.py"], 3, "is no saved session"),
+        (["photos_script.py:make_loader", "--session", "photos_script.py"], 3, "is not a saved session"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(capsys, script, words, status, said):
@@ -330,7 +330,7 @@ def test_a_script_that_fails_when_it_is_imported(capsys, script, tmp_path):
 def test_a_saved_measurement_cannot_be_run_again(capsys, tmp_path, words):
     path = saved(tmp_path / "loader.json")
     status, _, err = run(capsys, path, "--step-ms", 3, *words)
-    assert (status, "a saved diagnosis holds none" in err) == (2, True)
+    assert (status, "a saved diagnosis does not contain one" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -342,5 +342,5 @@ def test_times(text, value):
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "3 hours", "s"])
 def test_what_is_no_time(text):
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         seconds(text)

@@ -52,11 +52,11 @@ def distributed() -> DataLoader:
 MISTAKES = {
     "every worker yields everything": (
         lambda: stream(d.Numbers()), {}, "GAP311",
-        "each of 2 workers yields all 40 items, so that an epoch has 80",
+        "each of 2 workers yields all 40 items, so an epoch has 80",
     ),
     "every worker yields as many": (
         lambda: stream(d.NoiseForAll()), {}, "GAP311",
-        "each of 2 workers yields all 40 items, so that an epoch has 80",
+        "each of 2 workers yields all 40 items, so an epoch has 80",
     ),
     "endless": (
         lambda: stream(d.Endless()), {"items": 60}, "GAP311", "all 2 workers yield the same first 32 items",
@@ -67,56 +67,56 @@ MISTAKES = {
     ),
     "by worker and not by rank": (
         lambda: stream(d.ByWorker(32)), {"ranks": 2}, "GAP312",
-        "an epoch of 2 ranks has 64 items, and there are 32; "
-        "the 2 workers of a rank divide them, the ranks do not",
+        "an epoch of 2 ranks has 64 items, but the data has only 32; the 2 workers of a rank split them, "
+        "but the ranks do not",
     ),
     "no distributed sampler": (
         lambda: table(d.Table(), shuffle=True), {"ranks": 3}, "GAP312",
-        "an epoch of 3 ranks has 120 items, and there are 40",
+        "an epoch of 3 ranks has 120 items, but the data has only 40",
     ),
     "blocks of workers": (
         lambda: stream(d.Blocks(41), workers=2), {}, "GAP313",
         "1 of 41 items never come from 2 workers",
     ),
     "used up": (lambda: stream(d.UsedUp(), workers=0), {}, "GAP313", "the second epoch yields nothing"),
-    "a generator of its own": (
+    "its own generator": (
         lambda: table(d.OwnGenerator(), num_workers=2), {}, "GAP314",
-        "`self.rng` draws the same random numbers in 2 of 2 workers and in 2 epochs: "
-        "the generator is made once, and every worker gets a copy of it",
+        "`self.rng` draws the same random numbers in 2 of 2 workers and in 2 epochs: the generator is "
+        "created once, and every worker gets a copy of it",
     ),
     "a generator of its own, kept": (
         lambda: table(d.OwnGenerator(), num_workers=2, persistent_workers=True), {}, "GAP314",
-        "`self.rng` draws the same random numbers in 2 of 2 workers: "
-        "the generator is made once, and every worker gets a copy of it",
+        "`self.rng` draws the same random numbers in 2 of 2 workers: the generator is created once, and "
+        "every worker gets a copy of it",
     ),
     "a generator of its own, one worker": (
         lambda: table(d.OwnGenerator(), num_workers=1), {}, "GAP314",
-        "`self.rng` draws the same random numbers in 2 epochs: "
-        "the generator is made once, and every worker gets a copy of it",
+        "`self.rng` draws the same random numbers in 2 epochs: the generator is created once, and every "
+        "worker gets a copy of it",
     ),
     "inside of a subset": (
         lambda: table(Subset(d.OwnGenerator(), range(32)), num_workers=2), {}, "GAP314",
-        "`self.dataset.rng` draws the same random numbers in 2 of 2 workers and in 2 epochs: "
-        "the generator is made once, and every worker gets a copy of it",
+        "`self.dataset.rng` draws the same random numbers in 2 of 2 workers and in 2 epochs: the generator "
+        "is created once, and every worker gets a copy of it",
     ),
     "seeded alike": (
         lambda: table(d.GlobalNumbers(), num_workers=2, worker_init_fn=d.seed_alike), {}, "GAP314",
-        "`numpy.random` draws the same random numbers in 2 of 2 workers and in 2 epochs: "
-        "`worker_init_fn` seeds it alike",
+        "`numpy.random` draws the same random numbers in 2 of 2 workers and in 2 epochs: `worker_init_fn` "
+        "gives every worker the same seed",
     ),
     "one order": (
         lambda: stream(d.OneOrder()), {}, "GAP315",
-        "the first two epochs yield the same 40 items in the same order, "
-        "though random numbers are drawn from `rng`",
+        "the first two epochs yield the same 40 items in the same order, although random numbers are drawn "
+        "from `rng`",
     ),
     "an epoch that kept workers do not see": (
         lambda: stream(d.NewOrder(), persistent_workers=True), {}, "GAP315",
-        "the first two epochs yield the same 40 items in the same order, though random numbers are drawn "
-        "from `rng` (workers are kept, and do not see what the loop sets in the dataset)",
+        "the first two epochs yield the same 40 items in the same order, although random numbers are drawn "
+        "from `rng` (workers are kept and do not see what the loop changes in the dataset)",
     ),
     "a sampler without epochs": (
         lambda: table(d.Table(), sampler=d.OneShuffle(40)), {}, "GAP315",
-        "OneShuffle shuffles all epochs alike (40 positions), and the sampler has no `set_epoch`",
+        "OneShuffle shuffles every epoch the same way (40 positions), and the sampler has no `set_epoch`",
     ),
     "one item is left": (
         lambda: table(d.Table(41)), {}, "GAP317", "the last of 6 batches has 1 item",
@@ -125,23 +125,27 @@ MISTAKES = {
         lambda: stream(d.ByWorker(33)), {}, "GAP317", "the last batch of 1 of 2 workers has 1 item",
     ),
     "nothing is left": (
-        lambda: table(d.Table(7), drop_last=True), {}, "GAP317", "`drop_last=True` leaves nothing of 7 items",
+        lambda: table(d.Table(7), drop_last=True), {}, "GAP317", "`drop_last=True` drops all of 7 items",
     ),
     "each worker drops": (
         lambda: stream(d.ByWorker(30), drop_last=True), {}, "GAP317",
-        "`drop_last=True` leaves out 14 of 30 items of 2 workers",
+        "`drop_last=True` drops 14 of 30 items of 2 workers",
     ),
     "ranks by stride": (
         lambda: (lambda: table(d.Table(33), sampler=d.Strides(33), batch_size=4)), {"ranks": 2}, "GAP318",
-        "rank 1 gets 4 batches and rank 0 5: at the end the others wait for a rank that has left the loop",
+
+            "rank 1 gets 4 batches and rank 0 5: at the end the other ranks wait for a rank that has "
+            "already left the loop",
     ),
     "streams by stride": (
         lambda: stream(d.ByBoth(33), workers=0), {"ranks": 2}, "GAP318",
-        "rank 1 gets 2 batches and rank 0 3: at the end the others wait for a rank that has left the loop",
+
+            "rank 1 gets 2 batches and rank 0 3: at the end the other ranks wait for a rank that has "
+            "already left the loop",
     ),
     "blocks of ranks": (
         lambda: (lambda: table(d.Table(47), sampler=d.EqualBlocks(47))), {"ranks": 3}, "GAP313",
-        "2 positions of 47 come from any of 3 ranks in none of 4 epochs",
+        "2 positions of 47 never come from any of 3 ranks in any of 4 epochs",
     ),
 }  # fmt: skip
 
@@ -238,7 +242,7 @@ def test_what_cannot_be_asked_for() -> None:
     with pytest.raises(UsageError, match="not positive"):
         loading.verify(table(d.Table()), ranks=-1)
     sampler: DistributedSampler = DistributedSampler(d.Table(), num_replicas=2, rank=0)
-    with pytest.raises(UsageError, match="DistributedSampler divides among 2 rank"):
+    with pytest.raises(UsageError, match="DistributedSampler splits among 2 rank"):
         loading.verify(table(d.Table(), sampler=sampler), ranks=3)
 
 

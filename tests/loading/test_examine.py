@@ -193,12 +193,10 @@ def test_a_prediction_in_doubt(monkeypatch, kind):
     monkeypatch.setattr(room, "diagnose", lambda *words, **named: made)
     (seen,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.002, 0.003))
     if kind == "busy":
-        assert seen.notes == (
-            "other programs used 1.8 of 2 cores: what is predicted was not checked by a run",
-        )
+        assert seen.notes == ("other programs used 1.8 of 2 cores: the prediction was not checked by a run",)
         assert seen.late.least > 0
     else:
-        assert seen.notes == ("no wait is told: no (two runs of it took 4 ms and 9 ms per step)",)
+        assert seen.notes == ("no waiting time is reported: no (two runs of it took 4 ms and 9 ms per step)",)
         assert seen.late == Range()
 
 
@@ -222,7 +220,7 @@ def test_a_wait_that_was_run_is_told_whatever_the_setting_to_take_did(monkeypatc
     )
     monkeypatch.setattr(room, "diagnose", lambda *words, **named: made)
     (seen,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.002, 0.003))
-    assert seen.notes == ("the setting to take was run and took another time than predicted (why)",)
+    assert seen.notes == ("the recommended setting was run, and its time differed from the prediction (why)",)
     assert seen.late.likely == 25 * MS
     assert seen.left.likely == (6 * MS if faster else 25 * MS)
 

@@ -167,7 +167,7 @@ def test_a_generator_that_makes_its_own_loader_is_made_anew_for_each_look():
     assert feed.around is not None
     assert feed.around.anew
     assert torch.equal(torch.get_rng_state(), before)
-    assert "anew" in feed.remarks[0]
+    assert "creates a new DataLoader" in feed.remarks[0]
 
 
 def test_a_generator_that_cannot_be_made_anew_is_measured_as_it_is():
@@ -272,7 +272,7 @@ def test_a_diagnosis_of_a_pipeline_and_of_a_foreign_iterator():
     assert made.advised is None
     other = again(msgspec.structs.replace(made, doubt=None), Demand(step=5 * MS))
     assert other.seen is None
-    assert "where batches are made ahead" in other.sentence
+    assert "if batches are prefetched" in other.sentence
 
 
 def test_what_yields_nothing_says_so():

@@ -211,10 +211,13 @@ def cuda(index):
     ("dataset", "said"),
     [
         (Items(8, failing), r"making a batch fails at .*test_measure.py:\d+: ValueError: item 5 is broken$"),
-        (Items(8, ragged), r"differ in shape \(\[2\] and \[3\]\).*give the loader a collate_fn that pads"),
+        (
+            Items(8, ragged),
+            r"have different shapes \(\[2\] and \[3\]\).*give the loader a collate_fn that pads",
+        ),
         (
             Nothing(8),
-            r"1 of 4 items of a batch are None, made by Nothing.__getitem__ \(.*\.py:\d+\)",
+            r"1 of 4 items in a batch are None, made by Nothing.__getitem__ \(.*\.py:\d+\)",
         ),
         (Items(8, cuda), r"it uses CUDA, which no forked worker can"),
         (Items(0), r"the loader yields no batch"),
@@ -230,7 +233,7 @@ def test_what_fails_is_said_in_a_sentence(dataset, said):
 
 def test_a_crash_is_said_in_a_sentence():
     loader = DataLoader(Items(8, lambda index: os.kill(os.getpid(), signal.SIGKILL)), batch_size=4)
-    with pytest.raises(LoaderError, match="ends the process"):
+    with pytest.raises(LoaderError, match="kills the process"):
         measured(lambda tell: measure_items(loader, 5, tell), Fetch, 5, nothing)
 
 
@@ -338,8 +341,8 @@ def test_an_item_slower_than_the_budget_has_an_answer(monkeypatch):
     assert (found.transfer.assumed, found.seen, found.seen_advised) == (True, None, None)
     assert found.recommended["num_workers"] == 32
     assert found.sentence.endswith("(predicted, not run)")
-    assert found.notes[0] == "no worker was tried: a batch takes 48 s, and --budget is 2 s"
-    assert found.notes[1].startswith("num_workers=0 was not run: some steps of it take 432 s")
+    assert found.notes[0] == "no worker was tried: a batch takes 48 s, but --budget is 2 s"
+    assert found.notes[1].startswith("num_workers=0 was not run: a few of its steps take 432 s")
 
 
 CTRL_C = KeyboardInterrupt()
@@ -349,10 +352,10 @@ CTRL_C = KeyboardInterrupt()
     ("parts", "at", "begins"),
     [
         ({"items": Stopped(CTRL_C, FETCH)}, "items", "interrupted while making batches: a batch takes"),
-        ({"lines": Stopped(CTRL_C)}, "lines", "interrupted while looking where the time goes: a batch"),
+        ({"lines": Stopped(CTRL_C)}, "lines", "interrupted while finding where the time goes: a batch"),
         ({"workers": Stopped(CTRL_C)}, "workers", "interrupted while trying a worker: a batch takes"),
         ({"loop": CTRL_C}, "loop", "interrupted while running the loader as it is: a batch takes"),
-        ({"advice": Stopped(CTRL_C)}, "advice", "interrupted while running the setting advised: a batch"),
+        ({"advice": Stopped(CTRL_C)}, "advice", "interrupted while running the recommended setting: a batch"),
     ],
     ids=["items", "lines", "workers", "loop", "advice"],
 )
@@ -536,7 +539,7 @@ def test_a_stream_without_end_is_measured():
     found = diagnose(DataLoader(Stream(None), batch_size=4), 0.5)
     assert (found.length, found.iterable) == (-1, True)
     assert found.demand.step == 0
-    assert "batches a second" in found.sentence
+    assert "batches per second" in found.sentence
 
 
 def test_what_cannot_be_pickled_is_said_where_it_matters():

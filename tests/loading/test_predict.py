@@ -236,7 +236,7 @@ def test_memory_that_is_copied_is_copied_once():
 
 
 @pytest.mark.parametrize(
-    ("copied", "why"), [(900_000.0, "lists of Python objects"), (0.0, "what the dataset keeps")]
+    ("copied", "why"), [(900_000.0, "lists of Python objects"), (0.0, "what the dataset caches")]
 )
 def test_memory_that_grows_is_told_with_its_reason(copied, why):
     of = measured(1, 0, 10)

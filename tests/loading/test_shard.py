@@ -171,25 +171,25 @@ def test_ranks_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("RANK", "2")
     assert list(made) == [2, 5]
     monkeypatch.delenv("RANK")
-    with pytest.raises(UsageError, match="nothing says which one this is"):
+    with pytest.raises(UsageError, match="this one's number is unknown"):
         list(made)
 
 
 def test_what_cannot_be_divided_is_refused() -> None:
-    with pytest.raises(UsageError, match="only once: give the function"):
+    with pytest.raises(UsageError, match="only once: pass the function"):
         shard(iter([1]))
     with pytest.raises(UsageError, match="not a int"):
         shard(3)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="rank 2 is none of 2"):
+    with pytest.raises(UsageError, match="rank 2 is not one of 2"):
         shard([1], rank=2, ranks=2)
-    with pytest.raises(UsageError, match="none of 'repeat'"):
+    with pytest.raises(UsageError, match="must be 'repeat'"):
         shard([1], even="always")  # type: ignore[arg-type]
 
 
 def test_a_state_of_others_is_refused() -> None:
     made = shard(range(9), rank=0, ranks=3)
-    with pytest.raises(UsageError, match="the state is of rank 0 of 3, and this is 1 of 3"):
+    with pytest.raises(UsageError, match="the state is of rank 0 of 3, but this is rank 1 of 3"):
         shard(range(9), rank=1, ranks=3).load_state_dict(made.state_dict())
     made.load_state_dict(made.state_after(2, batch_size=1, num_workers=2))
-    with pytest.raises(UsageError, match="of 2 workers, and now there are 1"):
+    with pytest.raises(UsageError, match="of 2 workers, but there are now 1"):
         list(made)

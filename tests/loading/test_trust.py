@@ -66,12 +66,12 @@ def said(of: Diagnosis) -> str:
 
 def test_what_came_true_is_told_as_it_was_run():
     told = said(made())
-    assert told.endswith("take num_workers=2, a step then takes 21 ms in place of 61 ms")
+    assert told.endswith("take num_workers=2, a step then takes 21 ms instead of 61 ms")
     assert settled(made()).recommended["num_workers"] == 2
 
 
 def test_what_was_not_run_is_told_as_that():
-    assert said(made(seen_advised=None, seen=None)).endswith("20.5 ms in place of 60 ms (predicted, not run)")
+    assert said(made(seen_advised=None, seen=None)).endswith("20.5 ms instead of 60 ms (predicted, not run)")
 
 
 @given(factor=st.floats(0.2, 5), own=st.booleans())
@@ -142,7 +142,7 @@ def test_others_on_cores_that_nobody_needs_do_not_count():
 def test_who_gets_no_core_cannot_measure_whoever_has_it():
     found = doubt(made(fetch=fetch(delay=30, others=0.0)))
     assert found.kind == "busy"
-    assert found.reasons == ("it had a core 57 % of the time in which it could compute",)
+    assert found.reasons == ("it had a core for only 57 % of the time in which it could compute",)
     limited = Machine(allowed=2, quota=0.6)  # a control group's limit is no other program
     assert doubt(made(machine=limited, fetch=fetch(delay=30, others=0.0))) is None
 
@@ -160,31 +160,33 @@ def test_what_was_interrupted_is_told_until_there():
 @pytest.mark.parametrize(
     ("run_as", "why"),
     [
-        ({"others": 0.6}, "other programs used 0.6 of 2 cores in it, and 0 when this was predicted"),
-        ({"stolen": 0.4}, "the hypervisor kept 0.4 of 2 cores for others"),
-        ({"throttled": 3}, "the processor slowed down for heat 3 times"),
-        ({"made": 9, "made_cpu": 60.0 * MS}, "a batch took 60 ms of CPU time in it and 40 ms alone"),
+        ({"others": 0.6}, "other programs used 0.6 of 2 cores during the run, and 0 during the prediction"),
+        ({"stolen": 0.4}, "the hypervisor took 0.4 of 2 cores for other machines"),
+        ({"throttled": 3}, "the processor throttled 3 times because of heat"),
+        ({"made": 9, "made_cpu": 60.0 * MS}, "a batch took 60 ms of CPU time in the run and 40 ms alone"),
         (
             {"made": 9, "made_cpu": 60.0 * MS, "faults": 4000.0},
-            "a batch took 60 ms of CPU time in it and 40 ms alone, touching 4,000 pages for the first time "
-            "and 10 alone",
+            "a batch took 60 ms of CPU time in the run and 40 ms alone, touching 4,000 new memory pages, "
+            "10 alone",
         ),
         (
             {"made": 9, "made_cpu": 40.0 * MS, "made_wait": 50.0 * MS},
-            "a batch waited 50 ms in it and 0 µs alone: 2 workers wait for the same thing, or for each other",
+            "a batch waited 50 ms in the run and 0 µs alone: 2 workers wait for the same resource, or "
+            "for each other",
         ),
         (
             {"made": 9, "made_cpu": 40.0 * MS, "read": 3e6},
-            "storage delivered 3 MB for a batch in it and 0 B when it was made alone: the rest was in the "
+            "storage delivered 3 MB per batch in the run and 0 B when measured alone: the rest was in the "
             "page cache",
         ),
         (
             {"made": 9, "made_cpu": 41.0 * MS},
-            "no reason was found: the batches took what they took alone, and the cores were there",
+            "no reason was found: the batches took the same time as when measured alone, and the cores "
+            "were available",
         ),
         (
             {},
-            "no reason was found: what its batches took is not known, and the cores were there",
+            "no reason was found: the time for its batches is not known, and the cores were available",
         ),
         ({"again": 20.0 * MS}, "two runs of it took 40 ms and 20 ms per step"),
     ],
@@ -197,7 +199,7 @@ def test_only_reasons_that_were_measured(run_as, why):
 def test_the_share_of_a_core_is_told_where_a_core_for_each_was_there():
     of = made(machine=Machine(allowed=8))
     assert list(reasons(of, run(2, 40, 20, had=0.5))) == [
-        "its processes had a core 50 % of the time in which they could compute"
+        "its processes had a core for only 50 % of the time in which they could compute"
     ]
 
 
@@ -234,7 +236,7 @@ def test_others_are_those_of_the_time_in_which_items_were_made(seen, calibrates)
         ),
         (
             Machine(allowed=2, together=0.6),
-            "the cores are halves of one: together they do the work of 1.2 of 2 cores",
+            "the cores are hyperthreads: together they do the work of 1.2 of 2 cores",
         ),
         (Machine(allowed=2, quota=0.5), "the control group allows 0.5 of 2 cores"),
     ],

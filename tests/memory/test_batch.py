@@ -64,7 +64,7 @@ def test_more_steps_in_one_of_them_do_not_matter() -> None:
     [
         ([training(2), training(2)], "all runs have batches of 2"),
         ([training(2), training(4, layers=6)], "the same things"),
-        ([training(2, curve=99999), training(4, curve=99999), training(9, curve=99999)], "do not follow"),
+        ([training(2, curve=99999), training(4, curve=99999), training(9, curve=99999)], "do not scale"),
     ],
     ids=["equal", "other", "curve"],
 )
@@ -74,5 +74,5 @@ def test_refused(runs: list[MemoryRun], why: str) -> None:
 
 
 def test_a_run_without_batches_is_refused() -> None:
-    with pytest.raises(UsageError, match="does not tell the size"):
+    with pytest.raises(UsageError, match="does not record its batch size"):
         batch_size(MemoryRun())

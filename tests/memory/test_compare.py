@@ -45,7 +45,7 @@ def test_the_same_is_said_to_be_the_same():
     one = run((1, "f", 40))
     made = compare_runs(("a", one), ("b", one))
     assert made.owners == ()
-    assert made.sentence == "As much is allocated at the peak as before: 40 MiB"
+    assert made.sentence == "Same peak as before: 40 MiB allocated"
 
 
 def test_code_that_moved_is_the_same_code():

@@ -73,7 +73,7 @@ def test_every_protocol_is_read(protocol):
 def test_cut_off_anywhere(protocol):
     data = PICKLES[protocol]
     for length in range(0, len(data) - 1, 37):
-        assert "is no pickle, or a damaged one" in refusal(data[:length])
+        assert "is not a pickle, or is damaged" in refusal(data[:length])
 
 
 @settings(max_examples=150, deadline=None)
@@ -161,7 +161,7 @@ def test_values_that_are_others(number, at, how, odd):
     ],
 )
 def test_a_few_bytes_that_ask_for_much(data, capfd):
-    assert "is no pickle, or a damaged one" in refusal(data)
+    assert "is not a pickle, or is damaged" in refusal(data)
     assert capfd.readouterr() == ("", "")
 
 
@@ -183,10 +183,10 @@ def test_a_value_that_repeats_itself():
     one = EXAMPLES[0]["segments"][0] | {"blocks": blocks}
     data = pickle.dumps({"segments": [dict(one) for _ in range(1500)], "device_traces": []})
     assert len(data) < 1 << 20
-    assert "it repeats itself without end" in refusal(data)
+    assert "it contains itself" in refusal(data)
     trace = [{"action": "snapshot", "size": 0, "stream": 0}]
     data = pickle.dumps({"segments": [], "device_traces": [trace * 1000] * 1000})
-    assert "it repeats itself without end" in refusal(data)
+    assert "it contains itself" in refusal(data)
 
 
 def test_a_packed_bomb():
@@ -272,14 +272,14 @@ def number(value: int) -> bytes:
 )
 def test_many_keys_that_are_no_text_are_refused(written):
     said = refusal(b"\x80\4" + written([number(one) for one in COLLIDING]) + STOP)
-    assert "a large dictionary with keys that are no text (int)" in said
+    assert "a large dictionary with keys that are not text (int)" in said
     pairs = [number(one) + number(one) + b"\x86" for one in range(3000)]
-    assert "keys that are no text (tuple)" in refusal(b"\x80\4" + written(pairs) + STOP)
+    assert "keys that are not text (tuple)" in refusal(b"\x80\4" + written(pairs) + STOP)
 
 
 def test_sets_are_refused():
     for value in (set(COLLIDING), frozenset(COLLIDING[:2])):
-        assert "it has sets" in refusal(pickle.dumps({"segments": value}, 4))
+        assert "it contains sets" in refusal(pickle.dumps({"segments": value}, 4))
 
 
 def test_a_large_dictionary_of_text_is_read():

@@ -96,11 +96,11 @@ def test_steps_that_do_more_are_taken_to_be_like_the_others():
     ("run", "why"),
     [
         (training(drawn(5)), "5 steps are too few"),
-        (training([64] * 12), "all batches are of one length"),
+        (training([64] * 12), "all batches have the same length"),
         (training([64, 128] * 6), "batches of 2 lengths are too few"),
-        (training(drawn(), odd=range(2, 20, 2)), "of 18 steady steps ask for the same things"),
+        (training(drawn(), odd=range(2, 20, 2)), "of 18 steady steps request the same things"),
         (training(drawn(), noise=lambda step: 64 + 300 * (step % 2)), "do not follow"),
-        (msgspec.structs.replace(training(drawn()), batches=()), "is not known"),
+        (msgspec.structs.replace(training(drawn()), batches=()), "are not known"),
     ],
     ids=["short", "equal", "two", "unlike", "lawless", "unknown"],
 )
@@ -112,14 +112,14 @@ def test_refused(run, why):
 def test_two_sizes_that_vary_are_refused():
     run = training(drawn())
     both = tuple((row, (at % 3, length)) for at, (row, (_, length)) in enumerate(run.batches))
-    with pytest.raises(Refused, match="more than one size"):
+    with pytest.raises(Refused, match="more than one dimension"):
         law(msgspec.structs.replace(run, batches=both))
 
 
 def test_what_is_tried():
     lengths = [100, 33, 300, 70]
     tried = {name: change(lengths) for name, change in changes(lengths).items()}
-    assert tried["the longest batch first"] == [300, 33, 100, 70]
+    assert tried["longest batch first"] == [300, 33, 100, 70]
     assert tried["pad to multiples of 64"] == [128, 64, 320, 128]
     assert tried["pad to powers of two"] == [128, 64, 512, 128]
     assert tried["pad to the longest"] == [300] * 4
@@ -163,7 +163,7 @@ def test_a_report_ranks_them_beside_settings():
 def test_without_a_law_the_report_says_why():
     made = report(training([64] * 12), Wishes(search=True))
     assert made.remedies == ()
-    assert "padding and order of batches were not tried: all batches are of one length" in made.notes
+    assert "padding and order of batches were not tried: all batches have the same length" in made.notes
 
 
 def outcome(peak: int, retries: int = 0) -> Outcome:

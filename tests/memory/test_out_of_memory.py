@@ -222,7 +222,7 @@ def test_the_first_lines(capsys, tmp_path):
         "Out of memory on GPU 1: asked for 139 MiB at train.py:12 with 44 MiB free; 96 MiB short "
         "(needs at least 1.09 GiB, has 1 GiB). "
     )
-    assert "No allocator setting helps (31 tried). What would: 96 MiB less" in lines
+    assert "No allocator setting helps (31 tried). What would help: 96 MiB less" in lines
     assert "GPU 0: at most 3.91 GiB reserved, no request failed (--device 0)" in lines
     assert "out of memory, 1 request failed" in lines
     assert "PYTORCH_CUDA_ALLOC_CONF" not in lines
@@ -252,7 +252,7 @@ def test_what_a_truncated_run_needs(capsys, tmp_path, asked, status):
         assert found["lack"]["needs"] - found["lack"]["has"] == 20 * MIB
         assert out.startswith("Does not fit: needs at least 1.09 GiB, there are 1.07 GiB: 20 MiB short.")
     else:
-        assert "the recorded run ended out of memory, and what comes after that is not known" in out
+        assert "the recorded run ended out of memory, and what it needs after that is not known" in out
 
 
 def test_a_recording_that_begins_late_is_a_lower_bound(capsys, tmp_path):
@@ -261,7 +261,7 @@ def test_a_recording_that_begins_late_is_a_lower_bound(capsys, tmp_path):
     path = saved(tmp_path, device, last=4)
     assert main(["memory", "--gpu", "a10", path]) == 0
     assert capsys.readouterr().out.startswith(
-        "Needs at least 1,000 MiB of 21.5 GiB on the NVIDIA A10: recording "
+        "Needs at least 1,000 MiB of 21.5 GiB on the NVIDIA A10: memory was in "
     )
 
 
@@ -275,7 +275,7 @@ def test_a_setting_that_helps():
     made = report(of_value(snapshot([device]), "s.pickle")[0])
     assert made.lack is not None
     assert made.advised == made.trials[made.best].settings == "expandable_segments:True"
-    assert made.advice.startswith("expandable_segments:True would have let it run: ")
+    assert made.advice.startswith("with expandable_segments:True it would have run: at most ")
     advised = {finding.code: finding.remedy for finding in findings(made)}
     assert "GAP408" in advised
     assert all("expandable_segments:True" in remedy for remedy in advised.values())
@@ -289,8 +289,8 @@ def test_pieces_from_before_the_recording_leave_it_open():
     made = report(of_value(snapshot([device], 100), "s.pickle")[0])
     assert made.lack.afresh == "expandable_segments:True"
     assert made.advised == ""
-    assert "cannot be told" in made.advice
-    assert all("cannot be told" in finding.remedy for finding in findings(made))
+    assert "it is unknown" in made.advice
+    assert all("cannot show whether a setting helps" in finding.remedy for finding in findings(made))
 
 
 def test_a_process_that_was_limited_to_a_part():
@@ -311,8 +311,10 @@ def test_a_driver_that_does_not_tell_what_was_left():
     assert made.sentence.startswith(
         "Out of memory on GPU 0: asked for 139 MiB at train.py:12; up to 140 MiB short"
     )
-    assert any("is known to 140 MiB" in note for note in made.notes)
-    assert not any("is known to" in note for note in report(of_value(snapshot([full()]), "s")[0]).notes)
+    assert any("is known to within 140 MiB" in note for note in made.notes)
+    assert not any(
+        "is known to within" in note for note in report(of_value(snapshot([full()]), "s")[0]).notes
+    )
 
 
 # Prices -------------------------------------------------------------------------------------------

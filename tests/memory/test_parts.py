@@ -119,7 +119,8 @@ def test_nothing_is_said_to_fit_where_nothing_says_into_what(limit: int) -> None
         (77.6, "fits, with 1.1 GiB left for NCCL, which takes 1–1.5 GiB for 1 process group"),
         (
             78.6,
-            "fits by itself, but the 102 MiB left are too little for NCCL (1–1.5 GiB for 1 process group)",
+            "fits by itself, but the remaining 102 MiB are too little for NCCL (1–1.5 GiB for 1 "
+            "process group)",
         ),
     ],
 )

@@ -167,7 +167,7 @@ def test_a_start_that_is_too_large_for_the_limit_is_laid_out_anew():
     made = report(MemoryRun(start=held), Wishes(capacity=50 * MIB))
     assert made.baseline.shortage is None
     assert made.baseline.peak_reserved == 12 * MIB
-    assert "laid out anew" in made.notes[0]
+    assert "laid out again" in made.notes[0]
     short = report(MemoryRun(start=held), Wishes(capacity=10 * MIB)).baseline.shortage
     assert short is not None
     assert short.event == -1
@@ -193,7 +193,7 @@ def test_it_is_said_when_nothing_helps():
     assert made.advice.startswith("None of ")
     short = report(recorder.run(), Wishes(search=True, capacity=30 * MIB))
     assert short.best == -1
-    assert short.advice == "No allocator setting helps (31 tried). What would: 10 MiB less at the peak"
+    assert short.advice == "No allocator setting helps (31 tried). What would help: 10 MiB less at the peak"
 
 
 def test_all_candidates_are_settings_that_torch_takes():
@@ -216,8 +216,8 @@ def test_invalid_settings_are_refused_before_anything_is_tried():
 
 def test_what_has_no_effect_is_said():
     run, where = growing(), Where()
-    assert "does nothing" in attempt(run, "garbage_collection_threshold:0.5", where).note
-    assert "without effect" in attempt(run, "pinned_use_background_threads:True", where).note
+    assert "has no effect" in attempt(run, "garbage_collection_threshold:0.5", where).note
+    assert "no effect" in attempt(run, "pinned_use_background_threads:True", where).note
     other = attempt(run, "backend:cudaMallocAsync", where)
     assert other.outcome is None
     assert "not simulated" in other.note
@@ -346,7 +346,7 @@ def test_saved_and_read_again(tmp_path):
     [
         (b"{", "is not a saved memory run"),
         (b"{}", 'is JSON but not a saved memory run (no "format": "gapless-memory")'),
-        (b'{"format":"gapless-memory","version":99}', "of version 99; this Gapless reads up to 1"),
+        (b'{"format":"gapless-memory","version":99}', "of version 99, but this Gapless reads only up to 1"),
         (
             b'{"format":"gapless-memory","version":1,"runs":[{"action":[0]}]}',
             "0 entries in ident for 1 events",
@@ -362,12 +362,12 @@ def test_what_is_no_saved_run_is_refused(data, said):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([(9, 0, 1)], "an action that is none"),
+        ([(9, 0, 1)], "an unknown action"),
         ([(model.ALLOC, 0, 0)], "allocation 0 of 0 bytes"),
         ([(model.ALLOC, 0, 5), (model.ALLOC, 0, 5)], "allocation 0 of 5 bytes"),
-        ([(model.FREE, 0, 0)], "0 is freed and is not allocated"),
-        ([(model.DONE, 3, 0)], "3 is done and was never allocated"),
-        ([(model.ALLOC, 0, 5), (model.FREE, 0, 0), (model.FREE, 0, 0)], "0 is freed and is not allocated"),
+        ([(model.FREE, 0, 0)], "0 is freed but is not allocated"),
+        ([(model.DONE, 3, 0)], "3 is finished but was never allocated"),
+        ([(model.ALLOC, 0, 5), (model.FREE, 0, 0), (model.FREE, 0, 0)], "0 is freed but is not allocated"),
     ],
 )
 def test_a_run_that_cannot_be_is_found_out(rows, said):

@@ -358,12 +358,12 @@ def test_settings_are_those_of_the_run():
     assert run([], [entry("segment_free")], allocator_settings=conf).settings == "max_split_size_mb:64"
     broken = run([], [entry("segment_free")], allocator_settings={"PYTORCH_CUDA_ALLOC_CONF": "x:1"})
     assert "cannot be read" in broken.notes[0]
-    assert "does not tell its settings" in run([], [entry("segment_free")]).notes[0]
+    assert "does not contain its settings" in run([], [entry("segment_free")]).notes[0]
 
 
 def test_unknown_entries_are_counted_and_left_out():
     found = run([], [entry("segment_free"), {"action": "moved_to_moon"}, {"action": "moved_to_moon"}])
-    assert "2 entries of the kind 'moved_to_moon' are unknown and left out" in found.notes
+    assert "2 entries of the unknown kind 'moved_to_moon' were skipped" in found.notes
 
 
 def test_every_device_has_its_own_run():
@@ -440,23 +440,23 @@ def test_nothing_is_imported_by_an_extension_either():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "is no pickle, or a damaged one"),
-        (b"hello", "is no pickle, or a damaged one"),
+        (b"", "is not a pickle, or is damaged"),
+        (b"hello", "is not a pickle, or is damaged"),
         (b"\x1f\x8bhello", "is compressed and damaged"),
-        (b"\x80\x04\x95", "is no pickle, or a damaged one"),
+        (b"\x80\x04\x95", "is not a pickle, or is damaged"),
         (b"{", "is damaged JSON"),
-        (pickle.dumps(3), "is no memory snapshot: it has no segments and device_traces"),
-        (pickle.dumps({"segments": []}), "is no memory snapshot"),
+        (pickle.dumps(3), "is not a memory snapshot: it has no segments and device_traces"),
+        (pickle.dumps({"segments": []}), "is not a memory snapshot"),
         (pickle.dumps([]), "call torch.cuda.memory._record_memory_history() at the start"),
         (pickle.dumps({"segments": [], "device_traces": []}), "is empty"),
-        (pickle.dumps({"segments": {}, "device_traces": []}), "its segments are no list"),
-        (pickle.dumps({"segments": [], "device_traces": 3}), "its device_traces are no lists"),
+        (pickle.dumps({"segments": {}, "device_traces": []}), "its segments are not a list"),
+        (pickle.dumps({"segments": [], "device_traces": 3}), "its device_traces are not lists"),
         (pickle.dumps({"segments": [3], "device_traces": []}), "a segment is incomplete"),
         (pickle.dumps({"segments": [], "device_traces": [[{}]]}), "an entry of the trace has no action"),
         (pickle.dumps(snapshot([], [{"action": "alloc"}])), "an entry (alloc) is incomplete"),
-        (pickle.dumps(snapshot([], [entry("alloc")])), "is not where it should be (entry 0 of 1)"),
-        (pickle.dumps(snapshot([segment(block(9), address=0) | {"total_size": 5}], [])), "not as large"),
-        (b"<html>MemoryViz</html>", "is no pickle"),
+        (pickle.dumps(snapshot([], [entry("alloc")])), "is at the wrong place (entry 0 of 1)"),
+        (pickle.dumps(snapshot([segment(block(9), address=0) | {"total_size": 5}], [])), "size differs from"),
+        (b"<html>MemoryViz</html>", "is not a pickle"),
     ],
 )
 def test_what_is_no_snapshot_is_refused_in_one_line(data, said):

@@ -74,7 +74,7 @@ def test_a_snapshot_without_history_tells_how_memory_lies():
     assert (made.baseline.peak_reserved, made.baseline.peak_allocated) == (20 * MIB, 8 * MIB)
     assert [(one.line.line, one.bytes) for one in made.peak.owners] == [(12, 8 * MIB - 100)]
     assert (made.trials, made.advice, made.replayed, made.fidelity) == ((), "", False, None)
-    assert made.notes[-1].startswith("nothing was recorded of what was asked for")
+    assert made.notes[-1].startswith("the history of requests was not recorded")
 
 
 @pytest.mark.parametrize("context", ["all", "alloc"])
@@ -108,21 +108,21 @@ GOOD = MemoryRun(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"places": (Place(lines=(3,)),)}, "a place with a line that is not there"),
+        ({"places": (Place(lines=(3,)),)}, "a place whose line does not exist"),
         (
             {"action": (ALLOC,), "ident": (5,), "size": (9,), "stream": (0,), "place": (0,), "pool": (2,)},
             "a pool",
         ),
-        ({"start": GOOD.start * 2}, "an allocation that lies in two places"),
-        ({"start": (StartSegment(address=0, size=9),)}, "not as large as its blocks"),
+        ({"start": GOOD.start * 2}, "an allocation in two places at once"),
+        ({"start": (StartSegment(address=0, size=9),)}, "size differs from its blocks' total"),
         (
             {"start": (StartSegment(address=0, size=-9, blocks=(StartBlock(-9),)),)},
-            "not as large as its blocks",
+            "size differs from its blocks' total",
         ),
-        ({"start": (StartSegment(address=-1, size=9, blocks=(StartBlock(9),)),)}, "lies where it cannot"),
+        ({"start": (StartSegment(address=-1, size=9, blocks=(StartBlock(9),)),)}, "at an impossible address"),
         (
             {"start": (StartSegment(address=0, size=9, pool=4, blocks=(StartBlock(9),)),)},
-            "lies where it cannot",
+            "at an impossible address",
         ),
         ({"reserved": (1,)}, "1 entries in reserved for 0 events"),
     ],

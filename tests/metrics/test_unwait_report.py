@@ -39,7 +39,7 @@ def test_the_report_counts_what_was_counted() -> None:
     assert change.waits is not None
     assert (change.waits.update, change.waits.update_unwaited, change.waits.checks) == (2, 0, 1)
     lines = str(change).splitlines()
-    assert lines[0].split() == ["waits", "per", "update", "compute"]
+    assert lines[0].split() == ["syncs", "per", "update", "compute"]
     assert lines[1].split() == ["MeanMetric", "2", "→", "0", "0", "→", "0"]
     assert "  sync: one collective" in lines
 
@@ -91,5 +91,5 @@ def test_a_text_that_is_another_is_named_where_it_is_met(monkeypatch: pytest.Mon
     monkeypatch.setattr(_relink, "table", lambda: strange)
     monkeypatch.setattr(_classes, "RELINKER", _relink.Relinker())
     accuracy, mean = unwait(tc.MulticlassAccuracy(3)), unwait(MeanMetric())
-    assert f"has another text for it: {name}" in " ".join(str(accuracy).split())
+    assert f"has different code for it: {name}" in " ".join(str(accuracy).split())
     assert name not in str(mean)

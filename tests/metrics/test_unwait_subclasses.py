@@ -34,7 +34,7 @@ def test_an_aggregator_of_unknown_kind_keeps_its_check() -> None:
     report = unwait(metric)
     metric.update(torch.tensor([2.0, NAN, 3.0]))
     assert metric.compute() == 6.0
-    assert "what would stand for one is not known of this class" in " ".join(str(report).split())
+    assert "its replacement value is not known for this class" in " ".join(str(report).split())
 
 
 def test_an_unknown_metric_is_left_alone_and_said() -> None:

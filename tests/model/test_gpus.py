@@ -36,7 +36,7 @@ def test_every_gpu_is_found_by_each_of_its_names() -> None:
 
 
 def test_unknown_gpu_names_what_is_known() -> None:
-    with pytest.raises(UsageError, match=r"no GPU 'a1000' is known.* Known are: t4, v100, .*b200, .*rtx5090"):
+    with pytest.raises(UsageError, match=r"unknown GPU 'a1000'.* Known GPUs: t4, v100, .*b200, .*rtx5090"):
         gpus.find("a1000")
     with pytest.raises(UsageError, match="Did you mean rtx4090"):
         gpus.find("RTX 4091")
@@ -130,5 +130,7 @@ def test_workspaces_of_cublas() -> None:
 
 
 def test_a_card_that_cannot_be_emulated() -> None:
-    with pytest.raises(UsageError, match="the AMD Instinct MI300X is no CUDA device and cannot be emulated"):
+    with pytest.raises(
+        UsageError, match="the AMD Instinct MI300X is not a CUDA device and cannot be emulated"
+    ):
         gpus.find("mi300x")

@@ -65,7 +65,7 @@ def test_a_loaders_report_in_json_is_read_as_what_was_saved_is(tmp_path, capsys)
     assert said[0] == said[1]
     written.write_text('{"format": "gapless-report", "version": 2}')
     assert main(["loader", str(written)]) == 3
-    assert "is a report, and of no loader" in capsys.readouterr().err
+    assert "is a report, but not of a loader" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -81,7 +81,7 @@ def test_fields_of_later_versions_are_passed_over(name):
 @pytest.mark.parametrize("version", [0, 2, -1])
 def test_other_versions_are_refused_in_one_line(name, version):
     document = {**json.loads(data(name)), "version": version}
-    with pytest.raises(UnreadableInput, match=r"version -?\d.*upgrade it") as raised:
+    with pytest.raises(UnreadableInput, match=r"version -?\d.*upgrade Gapless") as raised:
         READERS[name](json.dumps(document).encode())
     assert "\n" not in str(raised.value)
 

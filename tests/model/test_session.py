@@ -103,12 +103,13 @@ def test_what_is_no_text_is_spelled_out():
         (b'{"traceEvents": []}', "run.json is JSON but not a saved session"),
         (
             b'{"format": "gapless-session", "version": %d}' % (VERSION + 1),
-            f"run.json is a session of version {VERSION + 1}; this Gapless reads up to {VERSION}: upgrade it",
+            f"run.json is a session of version {VERSION + 1}, but this Gapless reads only up to "
+            f"{VERSION}: upgrade Gapless",
         ),
         (b'{"format": "gapless-session", "version": 1}', "run.json is a damaged session"),
         (encode(SMALL).replace(b"[[0,1,2]", b"[[0,1,9]"), "run.json is a damaged session"),
-        (encode(SMALL).replace(b"[[0,1,2]", b"[[0,1,-1]"), "a stack names a line that is not there"),
-        (encode(SMALL).replace(b'"site":1', b'"site":7'), "an event names a site that is not there"),
+        (encode(SMALL).replace(b"[[0,1,2]", b"[[0,1,-1]"), "a stack refers to a line that does not exist"),
+        (encode(SMALL).replace(b'"site":1', b'"site":7'), "an event refers to a site that does not exist"),
         (encode(SMALL).replace(b'"stack":0', b'"stack":"x"'), "run.json is a damaged session"),
         (
             encode(SMALL).replace(b'"mechanism":"read"', b'"mechanism":"magic"'),

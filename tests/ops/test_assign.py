@@ -101,7 +101,7 @@ def test_mistakes_are_told() -> None:
     x = torch.zeros(3, 2)
     rows = torch.tensor([True, False, True])
     with pytest.raises(
-        ValueError, match=r"value of shape \(2, 2\) is neither one element of shape \(2,\) nor all"
+        ValueError, match=r"value of shape \(2, 2\) is neither one element of shape \(2,\) nor the full"
     ):
         ops.assign(x, rows, torch.ones(2, 2))
     with pytest.raises(IndexError, match=r"shape \(2,\) does not match the leading dimensions of \(3, 2\)"):

@@ -124,5 +124,5 @@ def test_one_hot_of_labels_to_ignore() -> None:
     assert ops.one_hot(torch.tensor([200], dtype=torch.uint8), 300).argmax() == 200
     with pytest.raises(ValueError, match="expected integers"):
         ops.one_hot(x.float(), 2)
-    with pytest.raises(ValueError, match="one class at least, but got 0"):
+    with pytest.raises(ValueError, match="at least one class, but got 0"):
         ops.one_hot(x, 0)

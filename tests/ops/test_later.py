@@ -90,5 +90,5 @@ def test_nothing_of_the_graph_is_kept() -> None:
 def test_mistakes_are_told() -> None:
     with pytest.raises(ValueError, match=r"one element for 'loss', but got shape \(2,\)"):
         ops.LogBuffer().add(step=1, loss=torch.ones(2))
-    with pytest.raises(ValueError, match="room for one step at least, but got 0"):
+    with pytest.raises(ValueError, match="room for at least one step, but got 0"):
         ops.LogBuffer(0)

@@ -216,14 +216,14 @@ def test_half_precision_does_not_overflow_on_the_way_to_a_mean() -> None:
 
 def test_mistakes_are_told() -> None:
     x = torch.zeros(4, 3)
-    with pytest.raises(ValueError, match=r"one shape, but got \(4, 3\) and \(4, 1\)"):
+    with pytest.raises(ValueError, match=r"the same shape, but got \(4, 3\) and \(4, 1\)"):
         ops.mse_loss(x, x[:, :1])
     with pytest.raises(ValueError, match="median is not a valid value for reduction"):
         ops.l1_loss(x, x, reduction="median")
     with pytest.raises(ValueError, match="average is not a valid value for reduction"):
         ops.cross_entropy(x, torch.zeros(4).long(), reduction="average")
     with pytest.raises(
-        RuntimeError, match="ignore_index must be negative where the target holds probabilities"
+        RuntimeError, match="ignore_index must be negative if the target contains probabilities"
     ):
         ops.cross_entropy(x, x, ignore_index=[0])
     with pytest.raises(IndexError, match="out of bounds"):

@@ -38,9 +38,9 @@ def test_choose_between_forms() -> None:
     assert found["a"].tolist() == [2, 2]
     assert (found["b"][0].tolist(), found["b"][1][0].item()) == ([3, 3], 4)
     assert ops.choose(YES, Pair(x, 1), Pair(x, 2)).second == 1
-    with pytest.raises(ValueError, match="one form, but got tuple of 1 and tuple of 2"):
+    with pytest.raises(ValueError, match="the same form, but got tuple of 1 and tuple of 2"):
         ops.choose(YES, (x,), (x, x))
-    with pytest.raises(ValueError, match="one form, but got dict of 1 and Tensor"):
+    with pytest.raises(ValueError, match="the same form, but got dict of 1 and Tensor"):
         ops.choose(YES, {"a": x}, x)
     with pytest.raises(ValueError, match=r"dtype torch\.bool, but got torch\.float32"):
         ops.choose(x.sum(), x, x)

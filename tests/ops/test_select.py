@@ -129,7 +129,7 @@ def test_mistakes_are_told() -> None:
         ops.compact(x, torch.ones(2, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"dtype torch\.bool, but got torch\.int64"):
         ops.compact(x, torch.ones(3).long())
-    with pytest.raises(ValueError, match="a size that is not negative, but got -1"):
+    with pytest.raises(ValueError, match="a non-negative size, but got -1"):
         ops.nonzero(x, size=-1)
-    with pytest.raises(ValueError, match=r"repeats of shape \(2,\) fit no dimension of length 3"):
+    with pytest.raises(ValueError, match=r"repeats of shape \(2,\) do not fit a dimension of length 3"):
         ops.repeat_interleave(x, torch.tensor([1, 2]), 0, output_size=9)

@@ -142,11 +142,11 @@ def test_what_cannot_be_taken_back_is_refused(seen: Any) -> None:
     net = model()
     backward(net, 0)
     decaying = torch.optim.Adagrad(net.parameters(), 0.1, lr_decay=0.5)
-    with pytest.raises(UsageError, match=r"Adagrad keeps 'step' on the host, .*: use lr_decay=0$"):
+    with pytest.raises(UsageError, match=r"Adagrad keeps 'step' on the CPU, .*: use lr_decay=0$"):
         ops.step_if_finite(decaying)
     counting = Counting(net.parameters(), lr=0.1, momentum=0.5)
     counting.step()
-    with pytest.raises(UsageError, match=r"Counting keeps 'count' on the host, .*`, which waits$"):
+    with pytest.raises(UsageError, match=r"Counting keeps 'count' on the CPU, .*`, which syncs$"):
         ops.step_if_finite(counting)
 
 
@@ -216,5 +216,5 @@ def test_clipping(seen: Any, bad: bool) -> None:
         assert_same(mine.grad, torch.zeros_like(mine) if bad else other.grad)
     kept = ops.clip_grad_norm_(theirs.parameters(), 0.25)
     assert isinstance(kept, Tensor)
-    with pytest.raises(ValueError, match='nonfinite is "keep" or "zero", but got \'raise\''):
+    with pytest.raises(ValueError, match='nonfinite must be "keep" or "zero", but got \'raise\''):
         ops.clip_grad_norm_([], 1.0, nonfinite="raise")

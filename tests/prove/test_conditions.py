@@ -52,7 +52,7 @@ def test_what_was_always_the_same_is_told() -> None:
         f"untested: `x > LIMIT` (test_conditions.py:{line + 1}) was true in every case",
         f"untested: `y > 10` (test_conditions.py:{line + 3}) was false in every case",
         f"untested: `x == 7` (test_conditions.py:{line + 5}) was false in every case",
-        "untested: 2 more conditions were the same in every case",
+        "untested: 2 more conditions had the same value in every case",
     ]
 
 

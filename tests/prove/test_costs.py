@@ -137,7 +137,7 @@ def test_what_cannot_be_emulated_is_told_and_the_rest_is_done():
     assert made.same
     assert made.costs == ()
     assert made.waits is None
-    assert any("waits were not counted: on the emulated" in note for note in made.notes)
+    assert any("syncs were not counted: on the emulated" in note for note in made.notes)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which such code would use")
@@ -154,7 +154,7 @@ def test_code_that_asks_for_a_gpu_gets_one():
     assert made.device == "an emulated NVIDIA A100-SXM4-80GB"
     assert made.same, made
     assert made.time is None
-    assert "no time was measured: the code asks for a GPU, and there is none here" in made.notes
+    assert "time was not measured: the code needs a GPU, and there is none here" in made.notes
     made = compare(
         lambda x: x.sum(), lambda x: x.sum(), lambda: torch.ones(3, device="cuda"), seconds=0, gpu="T4"
     )
@@ -186,7 +186,7 @@ def test_a_profiler_that_runs_is_told():
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         made = compare(f, f, lambda: torch.ones(4), seconds=0.01, edge_cases=False)
-    assert "a profiler runs, which is in the times: measure without it" in made.notes
+    assert "a profiler is running and affects the times: measure without it" in made.notes
 
 
 def test_which_operators_work():

@@ -95,14 +95,16 @@ class TestForms:
     def test_added_cases_have_names(self):
         (made,) = added_from({"all zero": (X, Y)}, loss, 0)
         assert (made.name, made.made, len(made.args)) == ("all zero", "added", 2)
-        with pytest.raises(UsageError, match="give a dict of names and inputs"):
+        with pytest.raises(UsageError, match="give a dict from names to inputs"):
             added_from([X], loss, 0)
 
     def test_gradients_of(self):
         (made,) = inputs_from({"logits": X, "labels": Y}, loss, 0, ("logits",))
         assert made.kwargs["logits"].requires_grad
         assert not X.requires_grad
-        with pytest.raises(UsageError, match=r"no floating tensor 'labels' to take .* \(there are: logits\)"):
+        with pytest.raises(
+            UsageError, match=r"there is no floating-point tensor 'labels' to take .* \(available: logits\)"
+        ):
             inputs_from({"logits": X, "labels": Y}, loss, 0, ("labels",))
 
     def test_copies_share_what_the_inputs_share(self):

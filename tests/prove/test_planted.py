@@ -258,7 +258,7 @@ class TestGradients:
         made = proof(lambda x: x.sum(), lambda x: x.sum(), lambda: torch.randn(4, 3))
         assert not made.gradients
         assert made.notes == (
-            "no gradients were compared, as no input requires them: --grad x has it require them",
+            "gradients were not compared, because no input requires them: --grad x has it require them",
         )
         made = proof(
             lambda x: x.sum(), lambda x: x.detach().sum(), lambda: torch.randn(4, 3), gradients_of="x"

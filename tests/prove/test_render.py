@@ -129,7 +129,7 @@ def shown(made: Proof, style: Style) -> str:
     ("time", "words"),
     [
         (timing(3.1), "The same, and 3.1× (2.9–3.3) faster; no sync per call instead of 2"),
-        (timing(1.01), "The same, and no difference in time can be told (0.96–1.06); no sync"),
+        (timing(1.01), "The same, with no measurable difference in time (0.96–1.06); no sync"),
         (timing(0.7), "The same, but slower here: 0.70× (0.66–0.73); no sync per call instead of 2"),
         (timing(3.1, "CPU"), "The same, and 3.1× (2.9–3.3) faster in CPU time; no sync"),
         (timing(0.7, "CPU"), "The same, but slower here: 0.70× (0.66–0.73, CPU time); no sync"),
@@ -172,7 +172,7 @@ SWEEP = swept(
             proof(
                 DIFFERENT,
                 again="gapless compare losses.py:original losses.py:fixed --case 'empty mask'",
-                notes=("only the first changes its input labels in place",),
+                notes=("only the first modifies its input labels in place",),
             ),
             Style(folder="/work", unicode=False),
         ),
@@ -196,7 +196,10 @@ def test_text(name, made, style):
 
 
 def test_a_sweep_in_which_nobody_overtakes():
-    for ratios, words in (((2.0, 3.0), "after is faster wherever"), ((1.0, 1.0), "At no value")):
+    for ratios, words in (
+        ((2.0, 3.0), "after is faster at every value"),
+        ((1.0, 1.0), "No measurable difference at any value"),
+    ):
         made = swept("n", [SweepRow(value=n, same=True, time=timing(one)) for n, one in enumerate(ratios)])
         assert words in " ".join(shown(proof(sweep=made), Style()).split())
 

@@ -153,5 +153,6 @@ def test_no_gradient_instead_of_one_of_zeros_is_told() -> None:
                    edge_cases=False)  # fmt: skip
     assert made.same
     assert any(
-        "only the second gives other.weight a gradient: one of zeros is a step" in one for one in made.notes
+        "only the second gives other.weight a gradient: a zero gradient still takes a step" in one
+        for one in made.notes
     )

@@ -31,7 +31,7 @@ class TestState:
 
         made = proof(original, lambda x, labels: x.sum() * labels.clamp(min=0).sum(), labelled)
         assert made.same, failures(made)
-        assert "only the first changes its input labels in place" in made.notes
+        assert "only the first modifies its input labels in place" in made.notes
 
     def test_a_change_that_is_the_result(self):
         def original(x):

@@ -72,7 +72,7 @@ def test_words():
 
 @pytest.mark.parametrize("text", ["density", "density=", "density=1", "=1,2", "two words=1,2"])
 def test_words_that_are_none(text):
-    with pytest.raises(UsageError, match="give a keyword of the inputs and two values or more"):
+    with pytest.raises(UsageError, match="give a keyword of the inputs and at least two values"):
         parse(text)
 
 
@@ -118,9 +118,9 @@ def test_inputs_that_cannot_be_swept():
     def f(x):
         return x
 
-    with pytest.raises(UsageError, match="a sweep needs inputs that are a function"):
+    with pytest.raises(UsageError, match="a sweep needs inputs from a function"):
         compare(f, f, torch.ones(2), sweep={"n": [1, 2]})
-    with pytest.raises(UsageError, match=r"take no keyword 'n' to sweep \(their parameters: size\)"):
+    with pytest.raises(UsageError, match=r"have no keyword 'n' to sweep \(their parameters: size\)"):
         compare(f, f, lambda size=1: torch.ones(size), sweep={"n": [1, 2]})
-    with pytest.raises(UsageError, match="one keyword and two values or more"):
+    with pytest.raises(UsageError, match="one keyword and at least two values"):
         compare(f, f, lambda n=1: torch.ones(n), sweep={"n": [1]})

@@ -126,7 +126,7 @@ def test_both_sides_begin_with_the_same_parameters(losses):
         ("one/losses.py:number", "is of type int and cannot be called"),
         ("one/losses.py:Loss", "is a class: give its arguments, 'one/losses.py:Loss(…)'"),
         ("one/losses.py:Los(3)", "name 'Los' is not defined (did you mean Loss?)"),
-        ("one/losses.py:Loss(", "Loss( is no expression"),
+        ("one/losses.py:Loss(", "Loss( is not an expression"),
         ("three/losses.py:loss", "there is no file three/losses.py"),
         ("no.such.module:loss", "there is no module no.such.module"),
     ],

@@ -41,7 +41,7 @@ def test_assumptions_are_told_when_all_is():
 
 def test_what_limits_a_step_is_told_and_whose_speed_is_assumed():
     text = shown(told(*[add()] * 50, read(), *[add()] * 50))
-    assert "Almost certainly limited by the CPU, which launches the work (its speed is assumed: " in text
+    assert ("Almost certainly limited by the CPU, which launches the kernels (its speed is assumed: ") in text
     assert "--calibrate" in text
     assert "at best" not in text
     deep = shown(told(*[add(5.0)] * 20, read(), *[add()] * 60))

@@ -52,7 +52,7 @@ def test_each_line_of_a_finding_that_one_change_mends_is_annotated():
     found = [read(line) for line in text.splitlines()][1:4]
     assert [properties["line"] for _, properties, _ in found] == ["50", "53", "61"]
     assert {properties["title"] for _, properties, _ in found} == {"GAP141 torchmetrics-nan-check"}
-    assert found[2][2].startswith("The change at train.py:50 mends this line, too. Instead: ")
+    assert found[2][2].startswith("The change at train.py:50 also fixes this line. Instead: ")
 
 
 def test_what_has_no_place_in_the_repository_names_it_in_words():

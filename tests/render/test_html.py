@@ -193,7 +193,7 @@ def test_without_a_timeline_it_says_so(made):
     page = shown(bare)
     assert_sound(page)
     assert page.data is None
-    assert "There is no timeline here" in page.text
+    assert "No timeline: it is drawn" in page.text
 
 
 def with_text(made: Report, text: str) -> Report:

@@ -59,7 +59,7 @@ def test_what_is_saved_is_small_unless_a_page_was_asked_for(capsys, trace, tmp_p
     assert run(capsys, "trace", "-f", "html", "-o", drawn, trace)[0] == 0
     assert load(small)[0].lanes is None
     assert load(drawn)[0].lanes is not None
-    assert "There is no timeline here" in run(capsys, "show", "-f", "html", small)[1]
+    assert "No timeline: it is drawn" in run(capsys, "show", "-f", "html", small)[1]
     assert Page(run(capsys, "show", "-f", "html", drawn)[1]).data is not None
 
 
@@ -173,7 +173,7 @@ def test_no_page_on_a_terminal(monkeypatch):
     page, text = (_output.Shown(form, False, False, False) for form in ("html", "text"))
     monkeypatch.setattr("sys.stdout", Terminal())
     with pytest.raises(
-        UsageError, match=r"a page is not for a terminal: gapless show -f html x > report\.html"
+        UsageError, match=r"an HTML page is not for a terminal: gapless show -f html x > report\.html"
     ):
         page.refuse_terminal("gapless show -f html x")
     assert text.refuse_terminal("") is None

@@ -169,4 +169,4 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert any(one.get("pid") == PROCESS for one in document(Path("seen.json.gz"))["traceEvents"])
     Path("other.json.gz").write_bytes(gzip.compress(trace("new").text()))
     assert main(["trace", "--perfetto", "seen2.json", "trace.json.gz", "other.json.gz"]) == 2
-    assert "--perfetto writes one trace again, and these are 2" in capsys.readouterr().err
+    assert "--perfetto writes one trace; 2 were given" in capsys.readouterr().err

@@ -97,4 +97,4 @@ def test_no_steps_and_no_time():
         costs=(),
         idle=0,
     )
-    assert "no time in it" in text(report([bare]))
+    assert "The trace covers no time" in text(report([bare]))

@@ -82,7 +82,7 @@ ENDINGS = [
     (Ending(), ""),
     (Ending(how="enough-steps"), "Only 12 training steps ran"),
     (Ending(how="exit"), ""),
-    (Ending(how="exit", status=3), "The script left with status 3:"),
+    (Ending(how="exit", status=3), "The script exited with status 3:"),
     (Ending(how="interrupted", status=130), "The script was interrupted"),
     (Ending(how="error", status=1, message="ValueError: x"), "The script failed (ValueError: x)"),
     (
@@ -107,8 +107,8 @@ def test_an_empty_report():
 
 
 def test_hints_close_the_report():
-    text = shown(example(), hints=("-o FILE saves it",))
-    assert " ".join(text.split()).endswith(" · --all shows the rest · -o FILE saves it")
+    text = shown(example(), hints=("save it with -o FILE",))
+    assert " ".join(text.split()).endswith(" · --all shows the rest · save it with -o FILE")
 
 
 def test_the_same_remedy_is_told_once():
@@ -123,7 +123,7 @@ def test_the_same_remedy_is_told_once():
         made, findings=(first, msgspec.structs.replace(second, remedy=first.remedy))
     )
     text = shown(same)
-    assert f"instead as for {first.code} at train.py:50 above" in text
+    assert f"instead see {first.code} at train.py:50 above" in text
     assert text.count("instead") == 2
 
 

@@ -24,7 +24,7 @@ def micro(nanoseconds: int) -> float:
 def test_refusals_say_why() -> None:
     trace = Trace()
     trace.operator("aten::mm", 0, 100)
-    assert build(trace.timeline()) == Refusal("the profile shows no work on a device")
+    assert build(trace.timeline()) == Refusal("the profile shows no work on a GPU")
     trace.kernel("gemm", 10, 20)
     assert isinstance(build(trace.timeline()), Refusal)
 
@@ -205,7 +205,7 @@ def test_short_profiles_are_not_trusted() -> None:
     trace.wait(10, 101, stream=False)
     seen = fidelity(model(trace))
     assert not seen.trusted
-    assert seen.reason == "the profile holds only 1 device operations"
+    assert seen.reason == "the profile contains only 1 device operations"
 
 
 def test_a_wait_that_its_work_does_not_explain_makes_prices_bounds() -> None:

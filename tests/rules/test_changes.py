@@ -128,7 +128,7 @@ def test_an_option_of_the_library_is_named_where_it_is_known() -> None:
     pinned = site(
         "x = torch.randn(4).to(device)", operator="aten::_to_copy", mechanism="h2d", detail="pageable"
     )
-    assert match(pinned).change_at(pinned) == "make the tensor on the GPU"
+    assert match(pinned).change_at(pinned) == "create the tensor on the GPU"
 
 
 def test_a_finding_has_the_change_of_its_hit_its_site_or_its_rule() -> None:

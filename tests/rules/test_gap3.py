@@ -30,8 +30,8 @@ class TestStarvedInput:
         starved = cost("input", 240, site(SINGLE, 7), calls=6, blocked=240 * MS, steps=6, start=5, end=9)
         hit = only("GAP301", profile(starved, phases=(PhaseTime(name="loading", host=252 * MS),)))
         assert hit.evidence == (
-            "the GPU idles 40 ms of each 100 ms step, 40 %, until the next batch is there",
-            "`num_workers=0`: every batch is made by the training process itself",
+            "the GPU idles 40 ms of each 100 ms step, 40 %, until the next batch arrives",
+            "`num_workers=0`: the training process makes every batch itself",
             "the CPU spends 42 ms of each 100 ms step, 42 %, in the loader",
         )
         assert "a batch takes 42 ms and the rest of a step 58 ms, so 1 worker can keep up" in hit.remedy
@@ -52,7 +52,7 @@ class TestStarvedInput:
 
     def test_no_number_of_workers_is_named_where_there_is_no_other_work(self) -> None:
         hit = only("GAP301", profile(cost("input", 599, site(SINGLE, 7), steps=6)))
-        assert "nearly all of a step is spent on it" in hit.remedy
+        assert "because they take nearly the whole step" in hit.remedy
         assert "keep up" not in hit.remedy
 
     def test_workers_that_are_too_slow(self) -> None:

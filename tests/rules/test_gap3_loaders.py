@@ -43,8 +43,8 @@ class TestPadding:
     def test_share_what_helps_and_how_much(self):
         (hit,) = hits("GAP304", fed(padding=PADDED))
         assert hit.evidence[0] == (
-            "90 % of `ids` is padding: items are 51 long in the mean (half are at most 50), and batches 512; "
-            "items come padded"
+            "90 % of `ids` is padding: items are 51 long on average (half are at most 50), and batches "
+            "512; items arrive padded"
         )
         # 10 % of the places are values; of the places that remain 95 % are.
         assert "so 9.5 times fewer values" in hit.evidence[1]
@@ -77,9 +77,9 @@ class TestPadding:
 class TestBytes:
     def test_before_and_after(self):
         (hit,) = hits("GAP306", fed(columns=(LABELS, IMAGES)))
-        assert hit.evidence[0] == "a batch takes 8 MB, and its values 2 MB: 75 % less"
+        assert hit.evidence[0] == "a batch takes 8 MB, but its values need only 2 MB: 75 % less"
         assert hit.evidence[1].startswith("`image`: float32, 8 MB → uint8, 2 MB")
-        assert "240 µs at least" in hit.evidence[2]
+        assert "at least 240 µs" in hit.evidence[2]
         assert "`image` as `uint8`" in hit.remedy
         assert hit.bytes == 8_000_512
 
@@ -115,12 +115,12 @@ class TestEpochs:
         (hit,) = hits("GAP305", begun(begin))
         # 4 x 10 ms to start four, 1.5 s until the first batch, 0.3 s of which is opening files.
         assert hit.evidence[0] == (
-            "each epoch begins with 1.8 s of waiting besides its first batch: 1.24 s starting 4 workers "
-            "(forkserver), 300 ms opening what the dataset reads from, 260 ms drawing the order"
+            "each epoch begins with 1.8 s of waiting in addition to its first batch: 1.24 s starting 4 "
+            "workers (forkserver), 300 ms opening the dataset's files, 260 ms shuffling"
         )
-        assert hit.evidence[1].endswith("takes 1 s without it: 64 % is its beginning")
+        assert hit.evidence[1].endswith("takes 1 s without it: 64 % is spent starting")
         assert "`persistent_workers=True` saves 1.54 s of it" in hit.remedy
-        assert "starts a worker in 40 ms in place of 1.51 s" in hit.remedy
+        assert "starts a worker in 40 ms instead of 1.51 s" in hit.remedy
         assert hit.idle == 18 * MS  # per step
 
     def test_the_beginning_is_shared_among_steps_of_several_batches(self):
@@ -132,14 +132,16 @@ class TestEpochs:
     def test_kept_workers_leave_what_a_stream_does_anew(self):
         kept = Setting(workers=4, prefetch=2, persistent=True)
         (hit,) = hits("GAP305", begun(Begin(again=200 * MS, opened=90 * MS), setting=kept))
-        assert hit.evidence[0].startswith("each epoch begins with 200 ms of waiting besides its first batch")
+        assert hit.evidence[0].startswith(
+            "each epoch begins with 200 ms of waiting in addition to its first batch"
+        )
         assert "starting" not in hit.evidence[0]
         assert "persistent_workers" not in hit.remedy
-        assert "let one pass go through several epochs" in hit.remedy
+        assert "let one pass span several epochs" in hit.remedy
 
     def test_workers_of_a_loader_that_each_pass_makes_cannot_be_kept_as_it_is(self):
         (hit,) = hits("GAP305", begun(around=Around(name="gen", batches=2.0, anew=True)))
-        assert "make the DataLoader once" in hit.remedy
+        assert "create the DataLoader once" in hit.remedy
         assert "an epoch of 50 steps" in hit.evidence[1]
 
     @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ class TestEpochs:
             fetch=Fetch(),
         )
         (hit,) = hits("GAP305", seen)
-        assert "90 ms until 2 workers have started, as seen in this run" in hit.evidence[0]
+        assert "90 ms until 2 workers have started, as observed in this run" in hit.evidence[0]
         assert not hits("GAP305", msgspec.structs.replace(seen, ended=0))
         assert not hits("GAP305", msgspec.structs.replace(seen, passes=50, batches=50, ended=0))
 

@@ -29,8 +29,8 @@ class TestReservedMemorySaws:
         ]
         hit = only("GAP401", profile(*calls, memory=memory(6, 60, 58), gpu_memory=80 * GB))
         assert hit.evidence == (
-            "reserved memory falls 6 times in 6 steps: 60 GB are given back to the driver "
-            "and 58 GB taken again",
+            "reserved memory falls 6 times in 6 steps: 60 GB are returned to the driver and 58 GB "
+            "requested again",
             "the GPU idles 5 ms of each 100 ms step, 5.0 %, at 2 places",
             "5 calls per step (cudaFree, cudaMalloc), 6 ms on the CPU",
             "at most 40 GB are reserved, 50 % of the GPU's memory",
@@ -42,7 +42,7 @@ class TestReservedMemorySaws:
 
     def test_with_memory_alone(self) -> None:
         hit = only("GAP401", profile(memory=memory(3, 9, 8)))
-        assert "falls 3 times in 6 steps: 9 GB are given back" in said(hit)
+        assert "falls 3 times in 6 steps: 9 GB are returned" in said(hit)
         assert (hit.idle, hit.site) == (0, None)
 
     def test_at_the_limit_the_sizes_are_to_blame(self) -> None:
@@ -54,7 +54,7 @@ class TestReservedMemorySaws:
         below = library("torch/cuda/memory.py", "empty_cache")
         emptied = cost("allocator", 18, site("cudaFree", 20, below), calls=6, steps=6)
         hit = only("GAP401", profile(emptied, memory=memory(6, 60, 58)))
-        assert hit.remedy.startswith("leave `torch.cuda.empty_cache()` out of the loop: cached")
+        assert hit.remedy.startswith("remove `torch.cuda.empty_cache()` from the loop: cached")
 
     def test_no_setting_is_advised_that_amd_does_not_have(self) -> None:
         hit = only("GAP401", profile(memory=memory(6, 60, 58), vendor="amd"))
@@ -104,7 +104,7 @@ class TestAllocatorChurn:
         ]
         hit = only("GAP402", profile(*calls))
         assert hit.idle == 42 * MS
-        assert hit.remedy.startswith("memory is given back and taken again")
+        assert hit.remedy.startswith("memory is returned and requested again")
 
     def test_pinned_memory_has_a_remedy_of_its_own(self) -> None:
         hit = only("GAP402", profile(cost("allocator", 30, site("cudaHostAlloc", 21), calls=6, steps=6)))
@@ -137,8 +137,8 @@ class TestMemoryNearTheLimit:
     def test_reserved_far_above_allocated(self) -> None:
         apart = profile(memory=memory(0, 0, 0, peak=76, allocated=50), gpu_memory=80 * GB)
         assert only("GAP403", apart).evidence == (
-            "76 GB are reserved at most, 95 % of the GPU's memory",
-            "tensors fill 50 GB at most: 26 GB less",
+            "at most 76 GB are reserved, 95 % of the GPU's memory",
+            "tensors use at most 50 GB: 26 GB less",
         )
         assert not found("GAP404", apart)
 
@@ -148,12 +148,12 @@ class TestMemoryNearTheLimit:
 
     def test_tensors_fill_the_device(self) -> None:
         full = profile(memory=memory(0, 0, 0, peak=78, allocated=76), gpu_memory=80 * GB)
-        assert only("GAP404", full).evidence == ("tensors fill 76 GB of 80 GB at most, 95 %",)
+        assert only("GAP404", full).evidence == ("tensors use at most 76 GB of 80 GB, 95 %",)
         assert not found("GAP403", full)
 
     def test_a_little_less_than_all(self) -> None:
         full = profile(memory=memory(0, 0, 0, peak=22, allocated=21.7), gpu_memory=24 * GB)
-        assert "21.7 GB of 24 GB at most, 90 %" in said(only("GAP404", full))
+        assert "at most 21.7 GB of 24 GB, 90 %" in said(only("GAP404", full))
 
     @pytest.mark.parametrize(
         ("used", "device"),

@@ -77,7 +77,7 @@ def test_saw() -> None:
     assert (
         found[code]
         .evidence[0]
-        .startswith("memory is given back to the driver and taken again in 10 of 10 steady steps: ")
+        .startswith("memory is returned to the driver and requested again in 10 of 10 steady steps: ")
     )
     assert "empty_cache" in found[code].remedy
     assert found[code].frequency.waits == 0
@@ -124,7 +124,7 @@ def test_out_of_memory_in_fragments() -> None:
 
     found = told(fragments, limit=280 * MIB)
     assert found["GAP403"].line == LINE
-    assert "though 120 MiB are cached: in pieces of 5 MiB at most" in found["GAP403"].evidence[0]
+    assert "although 120 MiB are cached, in pieces of at most 5 MiB" in found["GAP403"].evidence[0]
     assert "GAP404" not in found
 
 
@@ -155,7 +155,7 @@ def test_a_leak() -> None:
     finding = found["GAP405"]
     assert finding.line == LINE
     assert finding.evidence[0].startswith(
-        "25 MiB in 1 tensor stay from each of 9 steps; the GPU is full after "
+        "25 MiB in 1 tensor remain from each of 9 steps; the GPU is full after "
     )
     assert "detach" in finding.remedy
 
@@ -228,7 +228,7 @@ class TestGrowthInAProfile:
     def test_even_growth(self) -> None:
         (said,) = self.of([100, 300, 310, 320, 331, 340, 350])
         assert said == (
-            "in each of 4 steps the least that is allocated is 10.5 MB more than in the step before"
+            "in each of 4 steps the minimum of allocated memory is 10.5 MB higher than in the step before"
         )
 
     @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_line_is_one_finding_with_each_reason_and_one_remedy(session: Session)
     assert "ends a graph of scaled" in one.evidence[0]
     assert sum(text.startswith("the compiler says") for text in one.evidence) == 2  # the read, and the print
     assert "keep the value a tensor" in one.remedy
-    assert "read and print it behind" in one.remedy
+    assert "read and print it after" in one.remedy
 
 
 def test_every_format_shows_compiled_code(session: Session) -> None:
@@ -113,7 +113,7 @@ def test_compiled_again_once_is_how_a_size_is_learnt() -> None:
         ("self.param_groups[0]['lr'] == 0.1", "was no longer 0.1", "lr=torch.tensor"),
         ("___stack0 == 4.2", "a value that is read on the CPU", "return the tensor"),
         ("len(G['history']) == 6", "the length of `history` had changed", "keep the length of `history`"),
-        ("GLOBAL_STATE changed: grad_mode", "gradients were switched", "compile the two uses apart"),
+        ("GLOBAL_STATE changed: grad_mode", "gradients were switched", "compile the two uses separately"),
     ],
 )
 def test_guards_are_said_in_words_and_have_a_remedy(guard: str, said: str, remedy: str) -> None:
@@ -147,7 +147,7 @@ def test_no_path_of_this_machine_is_told(session: Session) -> None:
 def test_what_became_no_graph_is_said() -> None:
     """As a module of torch's own class does, after ``module.compile()``."""
     notes = report(Session(compiled=(Compiled(name="Linear", calls=3, compiled=3),)), priced=False).notes
-    assert "Linear became no graph: the compiler passes it over, and it runs eagerly" in notes
+    assert "Linear produced no graph: the compiler skips it, and it runs eagerly" in notes
     made = Compiled(name="Linear", calls=3, compiled=3, graphs=1)
     assert not any("no graph" in one for one in report(Session(compiled=(made,)), priced=False).notes)
 

@@ -117,7 +117,7 @@ def test_what_is_refused_comes_first_with_what_to_write(tmp_path: Path) -> None:
     assert finding.line is not None
     assert (finding.code, finding.line.line) == ("GAP520", 7)
     assert finding.remedy.startswith("GAP102: ")
-    assert found.verdict.sentence == "CUDA refuses the capture of a graph (example.py:7)"
+    assert found.verdict.sentence == "CUDA refuses to capture a graph (example.py:7)"
     assert found.verdict.level == "failed"
     for name in ("text", "markdown", "html", "json", "sarif", "csv", "junit"):
         assert "GAP520" in renderer(name)(found, Style())
@@ -148,7 +148,7 @@ for step in range(6):
     faults = ran(code.replace("(step + 10)", "step"), tmp_path)
     assert sorted((one.kind, one.what) for one in faults) == [
         ("frozen", "Net.scale"),
-        ("frozen", "a tensor in the CPU's memory"),
+        ("frozen", "a tensor in CPU memory"),
         ("frozen", "random"),
         ("frozen", "step"),
         ("not-replayed", "net.calls"),

@@ -94,7 +94,7 @@ class TestExposedCommunication:
             (in_each_step("all_to_all", [20]), "TrainPipelineSparseDist"),
             (in_each_step("broadcast", [20]), "broadcast_buffers=False"),
             (in_each_step("send_recv", [20]), "micro-batches"),
-            (in_each_step("barrier", [20]), "leave the barrier out"),
+            (in_each_step("barrier", [20]), "remove the barrier"),
             (in_each_step("collective", [20]), "overlap collectives with computation"),
         ],
         ids=lambda value: value.name if isinstance(value, Collectives) else "",
@@ -116,18 +116,18 @@ class TestExposedCommunication:
         series = in_each_step("all_reduce", [20], [1000])
         series = change(series, length=(2 * MS, *series.length[1:]))
         hit = self.one(communicating(17, series))
-        assert hit.evidence[2].startswith("15 ms of these 17 ms are more than the same collectives take")
-        assert "find the rank that comes late" in hit.remedy
+        assert hit.evidence[2].startswith(
+            "15 ms of these 17 ms exceed the fastest run of the same collectives"
+        )
+        assert "first find the late rank" in hit.remedy
 
     def test_one_collective_of_a_size_says_nothing_about_waiting(self) -> None:
         sizes = in_each_step("all_reduce", [2, 20, 5], [10, 1000, 77], count=2)
         hit = self.one(
             profile(cost("communication", 54, site("x")), marked=steps(100, 100), collectives=(sizes,))
         )
-        assert "come late" not in hit.remedy
-        assert hit.evidence[2].startswith(
-            "seen from one rank, waiting for one that comes late looks the same"
-        )
+        assert "arrive late" not in hit.remedy
+        assert hit.evidence[2].startswith("on a single rank, waiting for a late rank looks the same")
 
     def test_beside_other_ranks_waiting_is_told_from_transfer(self) -> None:
         sizes = in_each_step("all_reduce", [2, 20, 5], [10, 1000, 77], count=2)
@@ -136,9 +136,9 @@ class TestExposedCommunication:
         )
         ranks = side_by_side(simulated(slow={2: lambda step, number: 3 * MS}, noise=0))
         beside = rule("GAP601").beside(hit, ranks)
-        assert not any("all profiles together tell" in one for one in beside.evidence)
+        assert not any("only the profiles of all ranks together can tell" in one for one in beside.evidence)
         assert (
-            "a rank waits 8.55 ms per step for the last one, and transfers for 3.8 ms" in beside.evidence[-1]
+            "a rank waits 8.55 ms per step for the last rank and transfers for 3.8 ms" in beside.evidence[-1]
         )
 
     def test_without_costs_the_split_tells(self) -> None:
@@ -158,9 +158,9 @@ class TestStragglerRank:
         assert hit.rank == 2
         # Five steps of 56 ms; of twenty collectives the first does not count.
         assert hit.evidence[:2] == (
-            "rank 2 comes last: its 3 peers wait 11.4 ms of each 56 ms step for it, 20 %",
-            "it is the slowest in 5 of 5 steps, and the last to come for 100 % of the time that ranks wait "
-            "in 19 collectives",
+            "rank 2 arrives last: its 3 peers wait 11.4 ms of each 56 ms step for it, 20 %",
+            "it is the slowest in 5 of 5 steps, and the last to arrive for 100 % of the time that ranks "
+            "wait in 19 collectives",
         )
         assert hit.idle == 57 * MS
         assert hit.steps == 5
@@ -173,7 +173,8 @@ class TestStragglerRank:
         (hit,) = across(simulated(8, slow=slow, noise=0))
         # In turn; the first collective, for which rank 2 is late, does not count.
         assert hit.evidence[0] == (
-            "ranks 5 and 2 come last: 53 % and 47 % of the time that ranks wait in 19 collectives is for them"
+            "ranks 5 and 2 arrive last: 53 % and 47 % of the time that ranks wait in 19 collectives is "
+            "spent on them"
         )
         assert "compare what ranks 5 and 2 do with the others" in hit.remedy
 
@@ -236,7 +237,7 @@ class TestStragglerRank:
         others = (cost("host", 5, site("", 42)), cost("input", 20, site("next", 7)))
         _, hit = self.slow(costs=(others, mine))
         assert hit.evidence[2:] == (
-            "rank 1: idle 11 ms longer in each step at train.py:42, while the CPU does something else",
+            "rank 1: idle 11 ms longer in each step at train.py:42, while the CPU does other work",
         )
         assert hit.site is not None
         assert hit.site.line == SourceLine("train.py", 42, "train")
@@ -250,7 +251,7 @@ class TestStragglerRank:
             for some in (((3, 100), (4, 50)), ((3, 40), (4, 50)))
         )
         _, hit = self.slow(lines=(others, mine))
-        assert hit.evidence[2] == "rank 1: 12 ms more work for the GPU in each step from train.py:3"
+        assert hit.evidence[2] == "rank 1: 12 ms more GPU work in each step from train.py:3"
 
     def test_a_slower_gpu(self) -> None:
         def kernels(factor: float) -> tuple[KernelTime, ...]:
@@ -258,7 +259,7 @@ class TestStragglerRank:
 
         _, hit = self.slow(kernels=(kernels(1.0), kernels(1.15)))
         assert hit.evidence[2] == (
-            "rank 1: the same kernels, as many of them, take 15 % longer: a slower GPU or larger inputs"
+            "rank 1: the same number of the same kernels takes 15 % longer: a slower GPU or larger inputs"
         )
 
     def test_some_slower_kernels_are_no_slower_gpu(self) -> None:
@@ -280,13 +281,13 @@ class TestStragglerRank:
 
     def test_nothing_explains_it(self) -> None:
         _, hit = self.slow(notes=((), ()))
-        assert hit.evidence[2] == "nothing that was recorded tells what it does longer than its peers"
+        assert hit.evidence[2] == "the recording does not show what takes it longer than its peers"
         assert "with_stack=True" in hit.remedy
 
     def test_waiting_for_others_is_no_reason(self) -> None:
         mine = (cost("communication", 90, site("c10d::allreduce_")),)
         _, hit = self.slow(costs=((), mine))
-        assert "nothing that was recorded" in hit.evidence[2]
+        assert "the recording does not show" in hit.evidence[2]
 
 
 class TestManySmallCollectives:
@@ -314,7 +315,7 @@ class TestManySmallCollectives:
         (hit,) = found("GAP603", profile(collectives=(series,)))
         assert hit.evidence[:2] == (
             "40 all_reduce per step of at most 49 elements, 400 µs of kernels",
-            "2 larger ones beside them",
+            "2 larger ones in addition",
         )
 
     def test_gathers(self) -> None:

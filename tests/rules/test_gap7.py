@@ -48,7 +48,7 @@ class TestRecordingSlowsTheHost:
         hit = only("GAP702", profile(*slow, recording=STACKS))
         assert hit.evidence == (
             "recorded with `with_stack=True`, 21,000 events per step",
-            "the GPU waits for the CPU for 30 ms of each 100 ms step, 30 %, and for less without this",
+            "the GPU waits for the CPU for 30 ms of each 100 ms step, 30 %, and would wait less without this",
         )
         assert hit.idle == 0  # it says nothing new of where the time went
 
@@ -80,7 +80,7 @@ class TestWarmUpInTheTrace:
         hit = only("GAP703", profile(marked=steps(812, 190, 188, 192)))
         assert hit.evidence == (
             "the first step takes 812 ms, the others 190 ms (median)",
-            "its surplus is 45 % of all 4 steps",
+            "the excess is 45 % of all 4 steps",
         )
         assert (hit.idle, hit.steps) == (0, 1)
 
@@ -89,8 +89,8 @@ class TestWarmUpInTheTrace:
         allocates = cost("allocator", 60, site("cudaMalloc"), steps=1, start=20)
         hit = only("GAP703", profile(loads, allocates, marked=steps(600, source="span")))
         assert hit.evidence == (
-            "the GPU idles 180 ms of the 600 ms trace, 30 %, at 2 places, "
-            "in calls that a program makes when it begins",
+            "the GPU idles 180 ms of the 600 ms trace, 30 %, at 2 places, in calls that a program makes at "
+            "startup",
             "most of it at cudaLaunchKernel, cudaMalloc",
         )
         assert (hit.idle, hit.site) == (180 * MS, None)
@@ -136,7 +136,7 @@ class TestNoStepsMarked:
     def test_idle_and_unmarked(self) -> None:
         idle = cost("host", 200, site("", 3))
         hit = only("GAP704", profile(idle, marked=steps(1000, source="span")))
-        assert hit.evidence == ("all numbers are of the whole 1 s, set-up included",)
+        assert hit.evidence == ("all numbers cover the whole 1 s, including set-up",)
         assert "prof.step()" in hit.remedy
         assert hit.idle == 0
 
@@ -191,7 +191,7 @@ class TestTraceCutOff:
     )
     def test_what_it_holds(self, marked: Steps, held: str) -> None:
         hit = only("GAP706", profile(marked=marked, recording=Recording(truncated=True)))
-        assert hit.evidence == (f"the file ends in the middle: it holds {held}",)
+        assert hit.evidence == (f"the file is truncated: it contains {held}",)
 
     def test_a_whole_file(self) -> None:
         assert not found("GAP706", profile(recording=Recording()))

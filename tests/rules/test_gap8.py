@@ -109,11 +109,11 @@ def test_a_race_stands_before_what_costs_time_and_fails_a_gate() -> None:
 def test_numbers_that_differ_are_not_called_wrong() -> None:
     drawn = Race(kind="generator", earlier=Access(stack=line(20)), later=Access(stack=line(30)))
     found = report(Session(races=(drawn,)))
-    assert found.sentence == "Other random numbers in each run, in spite of the seed (train.py:30)"
+    assert found.sentence == "Random numbers differ in each run despite the seed (train.py:30)"
     both = report(Session(races=(READ, drawn)))
-    assert both.sentence.startswith("Wrong numbers possible on a GPU: 1 race (train.py:12); Other random")
+    assert both.sentence.startswith("Wrong numbers possible on a GPU: 1 race (train.py:12); Random numbers")
     text = renderer("text")(both, Style(width=100)).lower()
-    assert "other numbers in each run" in text
+    assert "different numbers in each run" in text
     assert "wrong numbers possible" in text
 
 

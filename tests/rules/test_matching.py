@@ -291,7 +291,7 @@ def test_a_library_that_copies_as_it_is_told_is_told() -> None:
     batch = lib("torch_geometric/data/data.py", "Data.to", "x.to(device, non_blocking=non_blocking)")
     assert advice('b = b.to("cuda")', batch, **H2D).startswith('`b.to("cuda", non_blocking=True)` with `b`')
     told = advice("trainer.run(loader)", batch, **H2D)
-    assert "torch_geometric copies with its own parameter `non_blocking`, at torch_geometric/data/" in told
+    assert "torch_geometric copies with its own `non_blocking` parameter, at torch_geometric/data/" in told
     assert "`DataLoader(..., pin_memory=True)`" in told
     assert "look for an option" in advice(
         "b = b.to(d, non_blocking=True)", lib("a/b.py", "f", "x.to(d)"), **H2D
@@ -328,7 +328,7 @@ def test_batches_that_accelerate_copies_get_its_own_option() -> None:
 def test_wrappers_of_module_to_are_the_users_own_doing() -> None:
     wrapper = lib("transformers/modeling_utils.py", "PreTrainedModel.to")
     text = advice("net.to(device)", lib("torch/nn/modules/module.py", "Module._apply"), wrapper, **H2D)
-    assert text == "make and move `net` once, before the loop"
+    assert text == "create and move `net` once, before the loop"
 
 
 def test_loading_a_state_is_a_checkpoint() -> None:
@@ -380,7 +380,7 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     ("worst = max(losses)", BOOL, "`torch.stack(losses).max()`"),
     ("y = a if flag else b", BOOL, "`torch.where(flag, a, b)`"),
     ("assert (x > 0).all()", BOOL, "assert what the CPU knows"),
-    ('print(f"loss {loss}")', {**ITEM, "call": "Tensor.__format__"}, "to show `loss` reads a GPU tensor"),
+    ('print(f"loss {loss}")', {**ITEM, "call": "Tensor.__format__"}, "showing `loss` reads a GPU tensor"),
     ("same = torch.equal(a, b)", {**ITEM, "call": "torch.equal"}, "`(a == b).all()`"),
     (
         "assert a.allclose(b, atol=1e-3)",
@@ -389,7 +389,7 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     ),
     ("y = x[:n]", {**ITEM, "call": "Tensor.__getitem__"}, "`torch.arange(x.shape[0], device=x.device) < n`"),
     ("row = table[best]", {**ITEM, "call": "Tensor.__getitem__"}, "`table.index_select(0, best.reshape(1))"),
-    ("for i in range(n):", {**ITEM, "call": "Tensor.__index__"}, "mask what lies beyond `n`"),
+    ("for i in range(n):", {**ITEM, "call": "Tensor.__index__"}, "mask everything beyond `n`"),
     ("if 3 in y:", {**ITEM, "call": "Tensor.__contains__"}, "`(y == 3).any()`"),
     ("if k not in y:", {**ITEM, "call": "Tensor.__contains__"}, "`(y != k).all()`"),
     ("z = torch.add(x, y, alpha=rate)", {**ITEM, "call": ""}, "`a + rate * b`"),
@@ -453,8 +453,12 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     ),
     ("x = x.to(d, non_blocking=True)", H2D, "`x` must be in pinned memory"),
     ("x = x.to(device)", {**H2D, "batch": True}, "`DataLoader(..., pin_memory=True)` does that for batches"),
-    ("x = x.to(device)", {**H2D, "batch": False}, "`gapless.ops.to_device` pins what no DataLoader hands"),
-    ("x = x.to(d, non_blocking=True)", {**H2D, "batch": False}, "or make it on the GPU"),
+    (
+        "x = x.to(device)",
+        {**H2D, "batch": False},
+        "`gapless.ops.to_device` pins what does not come from a DataLoader",
+    ),
+    ("x = x.to(d, non_blocking=True)", {**H2D, "batch": False}, "or create it on the GPU"),
     ("loss = F.cross_entropy(out[m], y[m])", INDEX, "`F.cross_entropy(out, torch.where(m, y, -100))`"),
     ("loss = F.mse_loss(a.b[m], y[m])", INDEX, "`gapless.ops.mse_loss(a.b, y, m)` is the same loss"),
     (
@@ -506,7 +510,7 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     (
         "psnr = x / torch.log(torch.Tensor([10.]))",
         {**H2D, "detail": "list", "call": "torch.cuda.FloatTensor"},
-        "make `torch.Tensor([10.])` once",
+        "create `torch.Tensor([10.])` once",
     ),
     (
         "y = torch.cuda.LongTensor(rows)",
@@ -600,19 +604,22 @@ def test_a_mask_that_a_library_fills_is_not_told_of_alpha():
 )
 def test_tensors_in_a_list_are_stacked(code: str, stacked: str) -> None:
     told = advice(code, **{**ITEM, "call": "torch.tensor"})
-    assert (f"`{stacked}` makes the tensor on the GPU" in told) == bool(stacked)
+    assert (f"`{stacked}` builds the tensor on the GPU" in told) == bool(stacked)
     assert stacked or "torch.stack" not in told
 
 
 @pytest.mark.parametrize(
     ("code", "made"),
     [
-        ("x = torch.ones(4).long().to(dev)", "`torch.ones(4, device=dev).long()` is made on the GPU"),
+        ("x = torch.ones(4).long().to(dev)", "`torch.ones(4, device=dev).long()` is created on the GPU"),
         (
             "m = torch.randint(9, (4,)).float().half().cuda()",
             '`torch.randint(9, (4,), device="cuda").float().half()`',
         ),
-        ("torch.arange(n * m).view(-1, 1).to(dev),", "`torch.arange(n * m, device=dev).view(-1, 1)` is made"),
+        (
+            "torch.arange(n * m).view(-1, 1).to(dev),",
+            "`torch.arange(n * m, device=dev).view(-1, 1)` is created",
+        ),
         ("x = torch.ones(4).sum().to(dev)", ""),
     ],
 )
@@ -624,7 +631,7 @@ def test_a_factory_takes_the_device_before_it_is_converted(code: str, made: str)
 
 def test_a_batch_of_a_class_of_ones_own_is_pinned_by_its_own_method() -> None:
     held = Site(stack=(user("self.mask.to(device)", "NestedTensor.to"),), **H2D)  # type: ignore[arg-type]
-    assert match(held).remedy(held).endswith("a class of your own has a method `pin_memory` that it can call")
+    assert match(held).remedy(held).endswith("your own class has a `pin_memory` method that it can call")
     assert "pin_memory`" not in advice("x = x.to(device)", **H2D)
 
 
@@ -632,7 +639,7 @@ def test_items_of_a_dataset_stay_on_the_host() -> None:
     fetch = lib("torch/utils/data/_utils/fetch.py", "_MapDatasetFetcher.fetch", "data = self.dataset[i]")
     item = user("return self.rows[i].cuda()", "Rows.__getitem__")
     found = Site(stack=(item, fetch, user("for x in loader:")), **H2D)
-    assert "copies it as a whole" in match(found).remedy(found)
+    assert "copies the whole batch" in match(found).remedy(found)
     assert match(found).known_change(found) == "copy batches to the GPU, not items"
     moved = site("x = rows[i].cuda()", **H2D)
     assert "as a whole" not in match(moved).remedy(moved)

@@ -104,8 +104,8 @@ def test_what_is_quoted_keeps_its_meaning(line: str, wait: dict[str, str], wante
 NOT_SAID = [
     ("x = torch.randn(4).to(f)", H2D, "device=f"),
     ("x = torch.zeros(3).to(other.weight)", H2D, "device=other"),
-    ("x = torch.randn(4, generator=g).to(device)", H2D, "is made on the GPU"),
-    ("x = torch.empty(4, pin_memory=True).to(device)", H2D, "is made on the GPU"),
+    ("x = torch.randn(4, generator=g).to(device)", H2D, "is created on the GPU"),
+    ("x = torch.empty(4, pin_memory=True).to(device)", H2D, "is created on the GPU"),
     ("x = x.cuda(0, True)", PINNED, "True, non_blocking"),
     ("x = x.to(device, torch.float16, True)", PINNED, "True, non_blocking"),
     ("x = x.to(device, **options)", PINNED, "options, non_blocking"),

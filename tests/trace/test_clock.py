@@ -80,7 +80,7 @@ def test_rows_at_time_zero_are_left_out() -> None:
     timeline = trace.timeline()
     assert len(timeline.host) == 1
     assert len(timeline.work) == 0
-    assert timeline.notes == ("2 events without a credible time were left out",)
+    assert timeline.notes == ("2 events with impossible times were skipped",)
 
 
 def test_a_profile_may_begin_at_zero() -> None:
@@ -97,7 +97,7 @@ def test_spans_longer_than_any_profile_are_left_out() -> None:
     trace.operator("never ended", 1, 8e15)
     timeline = trace.timeline()
     assert len(timeline.host) == 1
-    assert timeline.notes == ("1 event without a credible time was left out",)
+    assert timeline.notes == ("1 event with impossible times was skipped",)
 
 
 @pytest.mark.parametrize("dur", [-1, -0.5])
@@ -105,7 +105,7 @@ def test_negative_lengths(dur: float) -> None:
     trace = Trace()
     trace.operator("aten::mm", 0, 5)
     trace.operator("bad", 1, dur)
-    assert trace.timeline().notes == ("1 event without a duration was left out",)
+    assert trace.timeline().notes == ("1 event without a duration was skipped",)
 
 
 def test_missing_times() -> None:
@@ -114,6 +114,6 @@ def test_missing_times() -> None:
     trace.raw(ph="X", cat="cpu_op", name="a", pid=1, tid=1, dur=5)
     trace.raw(ph="X", cat="cpu_op", name="a", pid=1, tid=1, ts=trace.time(1))
     assert trace.timeline().notes == (
-        "1 event without a duration was left out",
-        "1 event without a time was left out",
+        "1 event without a duration was skipped",
+        "1 event without a time was skipped",
     )

@@ -138,7 +138,7 @@ def test_processes_are_told_apart() -> None:
     trace.events += other.events
     timeline = trace.timeline()
     assert [thread.pid for thread in timeline.threads] == ["4000", "5000"]
-    assert timeline.notes == ("The file holds 2 processes; they were read as one",)
+    assert timeline.notes == ("The file contains 2 processes; they were read as one",)
 
 
 def test_one_row_for_everything() -> None:

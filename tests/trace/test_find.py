@@ -69,11 +69,11 @@ def test_a_name_with_brackets_is_a_name(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("none.json", "none.json cannot be read: there is no such file or folder"),
+        ("none.json", "cannot read none.json: there is no such file or folder"),
         ("none*.json", "no file matches none*.json"),
-        ("empty", "empty is a folder without traces: it holds no *.json or *.json.gz"),
-        ("others", "others is a folder without traces: it holds only a.json, which is no trace"),
-        ("many", "many is a folder without traces: it holds 2 JSON files, none of them a trace"),
+        ("empty", "empty is a folder without traces: it contains no *.json or *.json.gz"),
+        ("others", "others is a folder without traces: it contains only a.json, which is not a trace"),
+        ("many", "many is a folder without traces: it contains 2 JSON files, none of which is a trace"),
     ],
 )
 def test_nothing_found(folder: Path, given: str, said: str) -> None:

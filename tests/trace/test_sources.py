@@ -62,7 +62,7 @@ def test_what_follows_gzip(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(DATA) + b"garbage")
     timeline = read(path)
-    assert timeline.notes == ("What follows the compressed data is not gzip and was left out",)
+    assert timeline.notes == ("The data after the compressed part is not gzip and was skipped",)
     assert len(timeline.host) == len(read_bytes(DATA).host)
 
 
@@ -83,7 +83,7 @@ def test_a_cut_gzip_yields_what_it_holds(tmp_path: Path) -> None:
         timeline = read(path)
         counts.append(len(timeline.host))
         assert timeline.facts.truncated
-        assert timeline.notes[0] == "The compressed file is cut off: what came later is missing"
+        assert timeline.notes[0] == "The compressed file is truncated: the rest is missing"
     assert counts == sorted(counts)
     assert counts[0] > 300
     assert counts[-1] == 3000
@@ -97,7 +97,7 @@ def test_a_damaged_gzip_yields_what_comes_before(tmp_path: Path) -> None:
     path.write_bytes(packed)
     timeline = read(path)
     assert 500 < len(timeline.host) < 3000
-    assert timeline.notes[0] == "The compressed file is damaged: what came after the damage is missing"
+    assert timeline.notes[0] == "The compressed file is damaged: everything after the damage is missing"
 
 
 def test_a_wrong_checksum_costs_nothing(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_remote_files() -> None:
 
 def test_remote_files_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    assert refusal("s3://bucket/a.json") == "is remote: reading it needs fsspec (pip install fsspec)"
+    assert refusal("s3://bucket/a.json") == "is remote: to read it, install fsspec (pip install fsspec)"
 
 
 def test_a_zip_with_one_trace(tmp_path: Path) -> None:
@@ -182,23 +182,23 @@ def saved_by_torch() -> bytes:
         (b" \n\0\0", "is empty"),
         (gzip.compress(b"", mtime=0), "is empty"),
         (gzip.compress(b"", mtime=0)[:10], "is empty"),
-        (b"hello, world", "is not JSON: it begins with 'hello, world'"),
-        (b"<html>\n<body>", "is not JSON: it begins with '<html>'"),
-        (bytes(range(128, 256)) * 4, "is a binary file, not JSON: it begins with 80 81 82"),
-        (pickle.dumps({"segments": []}), "is a Python pickle, such as a snapshot of memory, and no trace"),
-        (b"SQLite format 3\0" + bytes(100), "is a database, such as Nsight Systems exports"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1a\nsize 9\n", "is a pointer of Git LFS"),
-        (saved_by_torch(), "was written by torch.save: it holds tensors, not a trace"),
+        (b"hello, world", "is not JSON: it starts with 'hello, world'"),
+        (b"<html>\n<body>", "is not JSON: it starts with '<html>'"),
+        (bytes(range(128, 256)) * 4, "is a binary file, not JSON: it starts with 80 81 82"),
+        (pickle.dumps({"segments": []}), "is a Python pickle (such as a memory snapshot), not a trace"),
+        (b"SQLite format 3\0" + bytes(100), "is a database (such as Nsight Systems exports)"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1a\nsize 9\n", "is a Git LFS pointer"),
+        (saved_by_torch(), "was written by torch.save: it contains tensors, not a trace"),
         (b"{}", 'it is an empty JSON object, but no "traceEvents"'),
         (b'{"a": 1, "b": 2}', "it is JSON with 'a', 'b', but no \"traceEvents\""),
         (b"[1, 2, 3]", "it is a JSON list, but not of events"),
         (b"[]", "it is a JSON list, but not of events"),
-        (b'{"a": 1, "b', "is cut off before its first event"),
+        (b'{"a": 1, "b', "ends before its first event"),
         (b'{"a": x}', 'has no "traceEvents", and is broken JSON'),
         (b'{"traceEvents": []}', "is a trace without events: nothing was recorded"),
         (b'{"traceEvents": 5}', 'no "traceEvents"'),
         (b'{"format": "gapless-session", "version": 1}', "is a Gapless session, not a trace: gapless show"),
-        (b'{"a":' * 200_000, "nested without end"),
+        (b'{"a":' * 200_000, "endlessly nested JSON"),
     ],
 )
 def test_refusals(tmp_path: Path, data: bytes, said: str) -> None:

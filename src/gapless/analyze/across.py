@@ -104,10 +104,10 @@ def _verdict(ranked: Sequence[Shared], reports: Sequence[Report]) -> Verdict:
     worst: tuple[Level, ...] = ("failed", "act", "fine")
     level: Level = next((one for one in worst if one in levels), "unknown")
     missing = sum(one.profile is not None and not one.profile.coverage.complete for one in reports)
-    untold = f"; {count(missing, 'profile')} cannot be told: records are missing" if missing else ""
+    untold = f"; {count(missing, 'profile')} cannot be judged: records are missing" if missing else ""
     if not ranked or ranked[0].of_the_profile:
         where = "the others" if missing else "any of them"
-        return Verdict(sentence=f"{told}: nothing to fix was found in {where}{untold}", level=level)
+        return Verdict(sentence=f"{told}: found nothing to fix in {where}{untold}", level=level)
     first = ranked[0]
     where = f"in {len(first.runs)} of {len(reports)}"
     if total and first.idle:

@@ -32,7 +32,7 @@ def _failed(session: Session) -> str:
     """Why it tells nothing of memory; "" where it does."""
     ending = session.ending
     if ending.how not in _ENDED_WELL or ending.status:
-        return ending.message or f"it left with status {ending.status}"
+        return ending.message or f"it exited with status {ending.status}"
     if not session.memory:
         return "it put nothing on the GPU"
     return "" if find_steps(session.marks).seen else "it took no training step"

@@ -28,7 +28,7 @@ def notes(compiled: Sequence[Compiled]) -> Iterator[str]:
         if one.failed:
             yield f"{one.name}{where} could not be compiled after the run: {one.failed}"
         if one.compiled and not (one.graphs or one.breaks or one.failed):
-            yield f"{one.name}{where} became no graph: the compiler passes it over, and it runs eagerly"
+            yield f"{one.name}{where} produced no graph: the compiler skips it, and it runs eagerly"
         if one.scalars:
             values = count(one.scalars, "value")
-            yield f"{one.name}{where}: {values} read inside of a graph: a sync that compiled code keeps"
+            yield f"{one.name}{where}: {values} read inside a graph: compiled code syncs there too"

@@ -112,7 +112,7 @@ class Enough:
         """Take note of how far the loops are at the mark that was just seen."""
         seen = [self.look(loop) for loop in self._loops]
         around = self._went_around(seen, count)
-        self._count_turns(count, seen[0])
+        self._count_turns(count, seen[0] if seen else None)
         for one in self._watched:
             names = seen[one.of.level]
             if names is None:

@@ -62,4 +62,4 @@ def known_from(sites: Sequence[Site]) -> tuple[str, ...]:
     file = first.split(":")[0].split(",")[0].rsplit("/", 1)[-1]
     more = f" and {count(len(others), 'more place')}" if others else ""
     some = "" if all(site.basis for site in sites) else "some of it "
-    return (f"{some}from {whose} source ({file}{more}), not seen on a GPU",)
+    return (f"{some}from {whose} source ({file}{more}), not observed on a GPU",)

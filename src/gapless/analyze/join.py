@@ -249,16 +249,16 @@ def of_passes(
 
 
 _ALONE = {
-    True: "Lines are not known: no steps were recorded with Python stacks",
-    False: "All times are longer than without the profiler: only steps with Python stacks were recorded",
+    True: "Lines are unknown: no steps were recorded with Python stacks",
+    False: "All times include profiler overhead: only steps with Python stacks were recorded",
 }
 _JOINED = (
-    "Times are of steps recorded without Python stacks, lines of others recorded with them{longer}; "
+    "Times come from steps recorded without Python stacks, lines from steps recorded with them{longer}; "
     "{coverage} of the operators were found in both"
 )
 _UNLIKE = (
-    "The steps with Python stacks did other work than those without, so that times could not be taken from "
-    "those: this is the profile with stacks alone{longer}"
+    "The steps with Python stacks did different work from those without, so their times could not be used: "
+    "this profile is based on the steps with stacks alone{longer}"
 )
 
 

@@ -184,8 +184,8 @@ def _explained(one: Finding, profile: Profile, made: Diagnosis) -> Finding:
     cost = told.cost(made) + (f"; {where}" if where else "")
     predicted = (
         f"predicted for this profile's step of {duration(made.demand.step)} without its input: "
-        f"{duration(made.now.wait)} of waiting with {told.setting(made.setting)}, measured on a machine of "
-        f"{told.machine(made)}"
+        f"{duration(made.now.wait)} of waiting with {told.setting(made.setting)}, measured on a machine "
+        f"with {told.machine(made)}"
     )
     remedy, change = _advice(profile, made)
     return msgspec.structs.replace(
@@ -199,10 +199,10 @@ def _advice(profile: Profile, made: Diagnosis) -> tuple[str, str]:
     assert made.advised is not None
     now, advised = made.now, made.advised
     if told.same(made.setting, made) or advised.step > (1 - told.MATTERS) * now.step:
-        return f"no setting keeps up where it was measured: {told.CHEAPER}", told.CHEAPER
+        return f"no setting keeps up on the machine where it was measured: {told.CHEAPER}", told.CHEAPER
     gain = (
-        f"`DataLoader(..., {told.arguments(made)})`: a step is then predicted to take "
-        f"{duration(advised.step)}, here it takes {duration(profile.steps.mean)}"
+        f"`DataLoader(..., {told.arguments(made)})`: predicted step {duration(advised.step)} instead of "
+        f"{duration(profile.steps.mean)}"
     )
     if advised.wait > 2 * told.MATTERS * advised.step:
         gain += f"; for the rest, {told.CHEAPER}"
@@ -217,11 +217,11 @@ def _differences(profile: Profile, made: Diagnosis, starved: bool) -> Iterator[s
         return
     if not starved and predicted > told.MATTERS * step:
         yield (
-            f"by the measurement of the loader a step would wait {duration(predicted)} for its batch, and in "
-            "this profile it does not"
+            f"according to the loader measurement a step would wait {duration(predicted)} for its batch, "
+            "but in this profile it does not"
         )
     elif max(seen, predicted) > _FAR * min(seen, predicted):
         yield (
-            f"by the measurement of the loader a step waits {duration(predicted)} for its batch, in this "
-            f"profile {duration(seen)}: was it the same loader, on the same machine?"
+            f"according to the loader measurement a step waits {duration(predicted)} for its batch, but in "
+            f"this profile {duration(seen)}: was it the same loader, on the same machine?"
         )

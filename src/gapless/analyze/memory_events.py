@@ -43,13 +43,13 @@ def memory_runs(timeline: Timeline) -> tuple[MemoryRun, ...]:
     memory = timeline.memory
     if not len(memory):
         raise UnreadableInput(
-            f"{name} is a profile without [memory] events: record it with profile_memory=True, or a snapshot "
-            "with torch.cuda.memory._record_memory_history()"
+            f"{name} is a profile without [memory] events: record it with profile_memory=True, or take a "
+            "snapshot with torch.cuda.memory._record_memory_history()"
         )
     foreign = (memory.device_type != _CPU) & (memory.device >= 0)
     if not foreign.any():
         if (memory.address < 0).any():
-            raise UnreadableInput(f"{name} has [memory] events of the CPU only, and they have no addresses")
+            raise UnreadableInput(f"{name} has [memory] events of the CPU only, and these have no addresses")
         return (_of_cpu(timeline),)
     _complete(memory, foreign, name)
     devices = distinct(memory.device[foreign]).tolist()
@@ -64,8 +64,8 @@ def _complete(memory: Memory, rows: Bools, name: str) -> None:
     rises = np.concatenate(([0], np.cumsum(memory.bytes[rows])))
     least = int(rises.max() - rises.min())
     raise UnreadableInput(
-        f"{name} has [memory] events without addresses and totals, as torch before 1.12 wrote them: they "
-        f"tell that at least {size(least)} were allocated at once, and no more"
+        f"{name} has [memory] events without addresses and totals, as written by torch before 1.12: they "
+        f"only show that at least {size(least)} were allocated at once"
     )
 
 
@@ -91,8 +91,8 @@ def _of_gpu(timeline: Timeline, device: int, alone: bool) -> MemoryRun:
         times=_call_times(calls),
         calls=calls,
         notes=(
-            "a profile tells blocks with their rounding (up to 1 MiB more than was asked for), and nothing "
-            "of record_stream, of private pools or of the settings: torch's defaults are assumed",
+            "a profile records blocks including rounding (up to 1 MiB more than requested) and nothing "
+            "about record_stream, private pools or settings: PyTorch's defaults are assumed",
             *timeline.notes,
         ),
     )
@@ -108,8 +108,8 @@ def _of_cpu(timeline: Timeline) -> MemoryRun:
         path=timeline.facts.path,
         start=columns.start(),
         notes=(
-            "a profile of the CPU: its tensors are replayed as if a GPU held them; casts of autocast and "
-            "workspaces are the CPU's (gapless check --memory takes CUDA's)",
+            "a CPU profile: its tensors are replayed as if they were on a GPU; autocast casts and "
+            "workspaces are the CPU's (gapless check --memory uses CUDA's)",
             *timeline.notes,
         ),
     )

@@ -177,7 +177,9 @@ def _told(capture: list[_File]) -> list[str]:
         else "their collectives"
     )
     names = sorted(PurePath(one.profile.path).name for one in capture)
-    return [f"{names[0]} and {count(len(names) - 1, 'other file')} are taken for ranks of one run, by {by}"]
+    return [
+        f"{names[0]} and {count(len(names) - 1, 'other file')} are treated as ranks of one run, based on {by}"
+    ]
 
 
 def _again(captures: list[list[_File]]) -> list[str]:
@@ -191,7 +193,7 @@ def _again(captures: list[list[_File]]) -> list[str]:
     often = {times for times in found.values() if times > 1}
     if not often:
         return []
-    return [f"the same ranks were recorded up to {max(often)} times: each time is told by itself"]
+    return [f"the same ranks were recorded up to {max(often)} times: each recording is reported separately"]
 
 
 def summaries(profiles: Sequence[Profile]) -> tuple[RankSummary, ...]:
@@ -236,13 +238,13 @@ def remarks(profiles: Sequence[Profile]) -> tuple[str, ...]:
     notes = []
     if world > len(profiles):
         notes.append(
-            f"{len(profiles)} of the run's {world} ranks are here: the ranks that are not may be slower"
+            f"only {len(profiles)} of the run's {world} ranks are here: a missing rank may be slower"
         )
     for positions, why in (
-        (found.silent, "recorded no collective that tells when a rank arrives"),
+        (found.silent, "recorded no collective that shows when a rank arrives"),
         (
             found.alone,
-            "recorded collectives that match those of no other rank, so when they arrive is unknown",
+            "recorded only collectives that match no other rank's, so its arrival times are unknown",
         ),
     ):
         if positions:

@@ -20,13 +20,16 @@ from gapless.rules import match
 
 MOST = 8
 """Stretches that are told of."""
-_INPUT = "copy it into a tensor that stays: `static.copy_(batch, non_blocking=True)` before the replay"
+_INPUT = (
+    "copy it into a tensor that keeps its address: `static.copy_(batch, non_blocking=True)` before the replay"
+)
 _SOMETIMES = (
-    "run these steps without the graph, or capture one for them; `drop_last=True` where a batch is short"
+    "run these steps without the graph, or capture a separate graph for them; use `drop_last=True` if "
+    "a batch is short"
 )
 _CHANGING = (
-    "give the graph fixed shapes and the same operators in each step: pad, drop the last batch, or "
-    "capture one graph for each shape"
+    "give the graph fixed shapes and the same operators in each step: pad, drop the last batch, or capture "
+    "one graph per shape"
 )
 
 
@@ -39,7 +42,7 @@ def readiness(session: Session, steps: Steps) -> Readiness | None:
         return Readiness(refused="the run took no training step")
     whole = [] if programme.truncated else recorded(programme, steps)
     if not whole:
-        return Readiness(refused="no steady step was recorded whole")
+        return Readiness(refused="no complete steady step was recorded")
     times = times_of(programme)
     usual = _usual(whole)
     step = min(reversed(usual), key=lambda one: sum(map(_cuts, one)))
@@ -141,7 +144,7 @@ def _differing(step: Step, whole: Sequence[Step], usual: int) -> Iterator[Obstac
     few = len(whole) - usual
     yield Obstacle(
         line=step[at].line,
-        reason="operators or shapes change from step to step" if not few else "other operators or shapes",
+        reason="operators or shapes change from step to step" if not few else "different operators or shapes",
         change=_SOMETIMES if few else _CHANGING,
         steps=few or len(whole),
     )
@@ -194,7 +197,7 @@ def _obstacle(session: Session, entry: Entry) -> Obstacle:
     arrives = site.mechanism == "h2d"
     return Obstacle(
         line=site.line or entry.line,
-        reason=f"{what} copies from the CPU, which waits" if arrives else f"the CPU waits: {what}",
+        reason=f"{what} copies from the CPU, which syncs" if arrives else f"the CPU waits: {what}",
         change=f"{rule.change_at(site)}; {_INPUT}" if arrives else rule.change_at(site),
         code=rule.code,
         input=arrives,

@@ -98,17 +98,17 @@ def reckoned(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Attem
     eight = {row: _in_eight_bits(run.size[row]) for row in states}
     yield _replayed(
         _with_sizes(run, eight),
-        "optimizer states of 8 bits",
-        "reckoned: the recorded requests with the states' sizes in bitsandbytes' format; its own kernels' "
-        "memory and time are not known",
+        "8-bit optimizer states",
+        "calculated: the recorded requests with state sizes as in bitsandbytes; the memory and time of its "
+        "own kernels are not known",
     )
     if session.environment.world_size == 1:
         shards = {row: max(-(-run.size[row] // _RANKS), 1) for row in states}
         yield _replayed(
             _with_sizes(run, shards),
             f"optimizer states sharded over {_RANKS} GPUs",
-            f"reckoned: the recorded requests with an {_RANKS}th of the states (ZeRO 1), which needs "
-            f"{_RANKS} GPUs and a gather of the weights in each step; buffers for it are not counted",
+            f"calculated: the recorded requests with 1/{_RANKS} of the states (ZeRO 1), which needs "
+            f"{_RANKS} GPUs and gathers the weights in each step; buffers for that are not counted",
         )
 
 

@@ -156,9 +156,7 @@ def _found(group: Group, session: Session, steps: Steps, read: ReadSource) -> Fi
     evidence = known_from([session.sites[number] for number in group.by_site])
     hit = Hit(evidence=evidence, remedy=group.remedy, bytes=group.bytes)
     if happens_once(group, session, steps, read):
-        hit = msgspec.structs.replace(
-            hit, remedy=FINE, change=f"{NOTHING}: it is outside of the training loop"
-        )
+        hit = msgspec.structs.replace(hit, remedy=FINE, change=f"{NOTHING}: it is outside the training loop")
     found = finding(
         group.rule,
         hit,
@@ -173,13 +171,16 @@ def _found(group: Group, session: Session, steps: Steps, read: ReadSource) -> Fi
 
 def _remarks(steps: Steps, cut: float) -> tuple[str, ...]:
     if cut:
-        return (f"the script was stopped {cut:.0f} s in, amid what follows the last step: it has more syncs",)
+        return (
+            f"the script was stopped after {cut:.0f} s, in the middle of the code that follows the last "
+            "step: that code has more syncs",
+        )
     if steps.marks and steps.marks[0].kind == "gradients":
         return (
-            "no optimizer was made, so each backward pass counts as a step: call `gapless.step()` at the end "
-            "of an iteration if that is wrong",
+            "no optimizer was created, so each backward pass counts as a step: if that is wrong, call "
+            "`gapless.step()` at the end of an iteration",
         )
     if steps.seen and len(steps.steady) < 3:
         few = "1 step is" if steps.seen == 1 else f"{steps.seen} steps are"
-        return (f"{few} too few to tell waits of every step from those of the first ones",)
+        return (f"{few} too few to separate syncs in every step from those in the first steps",)
     return ()

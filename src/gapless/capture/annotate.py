@@ -92,16 +92,14 @@ class Annotation:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise UsageError(
-            "gapless.annotate is no decorator: it changes the function in place; "
-            "call gapless.annotate(function) after its definition"
+            "gapless.annotate is not a decorator: it changes the function in place; call "
+            "gapless.annotate(function) after the definition"
         )
 
     def _add(self, target: Any) -> None:
         found = list(dict.fromkeys(_functions(target)))
         if not found:
-            raise UsageError(
-                f"annotate: {_described(target)} defines no Python functions that could be labelled"
-            )
+            raise UsageError(f"annotate: {_described(target)} defines no Python functions to label")
         reasons = []
         for function in found:
             if function in _labelled:
@@ -118,7 +116,7 @@ class Annotation:
             self._before.append((function, code))
         if reasons and len(reasons) == len(found):
             raise UsageError(
-                f"annotate: nothing of {_described(target)} can be labelled: {'; '.join(reasons)}"
+                f"annotate: nothing in {_described(target)} can be labelled: {'; '.join(reasons)}"
             )
 
 
@@ -206,7 +204,7 @@ def _with_labels(function: types.FunctionType) -> types.CodeType:
     source = _source(function)
     definition = _definition(source.tree, code)
     if definition is None:
-        raise _NoSource("its source does not hold it: it was made, or the file has changed since")
+        raise _NoSource("its source is not in the file: it was generated, or the file has changed since")
     labelled = _Labels(source, function.__qualname__.replace(".<locals>", "")).function(definition)
     return _compiled(labelled, function, source)
 
@@ -355,7 +353,7 @@ def _compiled(node: Any, function: types.FunctionType, source: _Source) -> types
             raise _NoSource(error.msg) from None
     found = _find(compiled, code.co_name)
     if found is None or found.co_freevars != code.co_freevars:
-        raise _NoSource("its source does not fit it: it was changed after it was made")
+        raise _NoSource("its source does not match: it was changed after it was created")
     kept: dict[str, Any] = {"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}
     return found.replace(co_firstlineno=code.co_firstlineno, **kept)
 

@@ -202,7 +202,7 @@ def _differences(speaker: Session, others: Sequence[Session]) -> Iterator[str]:
         if new:
             named = ", ".join(f"{_short(where)} ({operator})" for where, operator in new[:_FEW])
             more = f" and {count(len(new) - _FEW, 'other place')}" if len(new) > _FEW else ""
-            yield f"rank {other.environment.rank} waits elsewhere, too: {named}{more}"
+            yield f"rank {other.environment.rank} syncs elsewhere too: {named}{more}"
 
 
 def _short(where: str) -> str:

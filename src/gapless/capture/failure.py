@@ -15,15 +15,15 @@ _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:\w+\.)*\w+: ")
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 NO_TRITON = (
-    "the script's kernels need Triton, which is not installed here: pip install triton (for Linux; "
-    "a GPU is not needed, kernels are evaluated on the CPU)"
+    "the script's kernels need Triton, which is not installed here: pip install triton (Linux only; no GPU "
+    "is needed, because kernels are evaluated on the CPU)"
 )
 
 _NO_SUCH_DEVICE = "CUDA error: invalid device ordinal"
 SEVERAL = "so many GPUs as `gapless check --devices N` says are emulated, one where it says nothing"
 NO_TORCHSCRIPT = (
-    "TorchScript runs as the Python it was made from here, which has no `{}`: leave that out of what is "
-    "checked (`torch.jit.save` works)"
+    "TorchScript runs here as the Python code it was made from, which has no `{}`: remove that call from "
+    "what you check (`torch.jit.save` works)"
 )
 
 

@@ -47,7 +47,7 @@ class no_waits(ContextDecorator):  # noqa: N801 - used like a function
             self._leave.append(_on_real())
         else:
             raise UsageError(
-                "no_waits() needs a device: there is no GPU here; wrap it in `with gapless.emulate():`"
+                "no_waits() needs a device, but there is no GPU here: wrap it in `with gapless.emulate():`"
             )
         return self
 
@@ -89,7 +89,7 @@ def _on_emulated(emulator: Emulator) -> Any:
 
 def _of_race(race: Race) -> str:
     first, second = (
-        f"{side.line.where}: {side.line.code}" if side.line is not None else "a line that is not known"
+        f"{side.line.where}: {side.line.code}" if side.line is not None else "an unknown line"
         for side in (race.earlier, race.later)
     )
     return (
@@ -124,7 +124,7 @@ def _on_real() -> Any:
 
 def _words(place: str, what: str) -> str:
     where = f" at {place}" if place else ""
-    return f"the host waits for the device{where} ({what}), inside no_waits()"
+    return f"the CPU waits for the GPU{where} ({what}) inside no_waits()"
 
 
 def _line_of(trace: TracebackType | None) -> str:

@@ -68,7 +68,8 @@ class memory_snapshot:  # noqa: N801 - used like a function
         """Begin to record."""
         if not torch.cuda.is_available():
             raise UsageError(
-                "a snapshot needs a GPU, and here is none: gapless check --memory SCRIPT records one without"
+                "a snapshot needs a GPU, and there is none here: gapless check --memory SCRIPT records "
+                "one without a GPU"
             )
         torch_internals.record_memory_history("all", **self._options)
         self._on = True

@@ -44,7 +44,7 @@ class Schedule:
     def __post_init__(self) -> None:
         for name, least in (("wait", 0), ("warmup", 1), ("active", 1), ("repeat", 1)):
             if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}: it must be {least} at least")
+                raise UsageError(f"{name} is {getattr(self, name)}, but must be at least {least}")
 
     def steps(self, passes: int = len(PASSES)) -> int:
         """How many steps all of it takes."""
@@ -69,15 +69,15 @@ def machine(instead: str = "gapless check SCRIPT") -> Machine:
     """
     if not torch.cuda.is_available():
         raise UsageError(
-            "a profile needs an NVIDIA or AMD GPU and a build of PyTorch for it, and here is none;\n"
-            f"without one, {instead} finds the lines that wait and estimates what they cost"
+            "a profile needs an NVIDIA or AMD GPU and a matching build of PyTorch, and this machine has "
+            f"none;\nwithout a GPU, {instead} finds the lines that sync and estimates what they cost"
         )
     device = torch.profiler.ProfilerActivity.CUDA
     supported = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]  # torch's own
     if device not in supported:
         raise UsageError(
-            "this build of PyTorch cannot record what the GPU does: it lacks CUPTI (or roctracer);\n"
-            f"install one of PyTorch's own builds, or run {instead}"
+            "this build of PyTorch cannot record GPU activity: it lacks CUPTI (or roctracer);\ninstall one "
+            f"of PyTorch's official builds, or run {instead}"
         )
     return Machine(torch.cuda.get_device_name(), (torch.profiler.ProfilerActivity.CPU, device))
 
@@ -171,7 +171,7 @@ class Profiling:
             UsageError: a profiler is running already.
         """
         if profiler_enabled():
-            raise UsageError("a profiler is running already, and there can be only one: end it first")
+            raise UsageError("a profiler is already running, and only one can run at a time: end it first")
         self._pid = os.getpid()
         for which in PASSES:
             for path in (self.recipe.folder / which).glob(f"{self.recipe.name}.*"):
@@ -202,8 +202,8 @@ class Profiling:
         self._keep = whole > 0
         if self._keep and phase.which == "times":
             self.notes.append(
-                f"the script ended after {count(whole, 'recorded step')} of {active}; the last one holds "
-                "what followed"
+                f"the script ended after {count(whole, 'recorded step')} of {active}; the last one "
+                "includes everything after it"
             )
         self._end()
 
@@ -219,7 +219,7 @@ class Profiling:
         )
         notes = list(self.notes)
         if self._others.met:
-            notes.append("the script's own profiler recorded nothing: there can be only one")
+            notes.append("the script's own profiler recorded nothing: only one profiler can run at a time")
         return Session(script=script, environment=environment, ending=ending or Ending(), notes=tuple(notes))
 
     def why_nothing(self) -> str:
@@ -228,13 +228,13 @@ class Profiling:
             return self._unwritten
         if not self.steps:
             return (
-                "nothing was recorded: no step was seen. Where no optimizer steps, call gapless.step() at "
-                "the end of each step"
+                "nothing was recorded: no step was seen. If no optimizer steps, call gapless.step() at the "
+                "end of each step"
             )
         first = self.recipe.first + self.recipe.schedule.wait + self.recipe.schedule.warmup
         return (
-            f"nothing was recorded: the script ended after {count(self.steps, 'step')}, and recording begins "
-            f"after {first} (wait and warmup)"
+            f"nothing was recorded: the script ended after {count(self.steps, 'step')}, but recording "
+            f"starts after {first} (wait and warmup)"
         )
 
     # Steps ----------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ class Profiling:
         history.stop(save=not history.out_of_memory)
         if history.saved:
             shown = os.path.relpath(self.recipe.snapshot)
-            self.notes.append(f"who holds the GPU's memory: gapless memory {shlex.quote(shown)}")
+            self.notes.append(f"to see what holds the GPU's memory: gapless memory {shlex.quote(shown)}")
 
     def _save(self, which: Pass, window: int, profiler: Any) -> None:
         """Write a pass to its file, whole or not at all; the script does not fail for a full disk."""

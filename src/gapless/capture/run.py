@@ -115,8 +115,8 @@ class _Runner:
         stopper, notes = self.stopper, session.notes
         if stopper.ignored:
             notes += (
-                "the script catches every exception (a bare `except:`?) and could not be stopped: "
-                "it ran on, and all its steps are counted",
+                "the script catches every exception (a bare `except:`?) and could not be stopped: it ran "
+                "on, and all its steps are counted",
             )
         session = msgspec.structs.replace(
             session, notes=notes, phases=stopper.watcher.phases(), cut=stopper.cut
@@ -182,7 +182,7 @@ class _Runner:
         if comes_from_stopping(error):
             return Ending(how="enough-steps", message=failure.message(error))
         if faults.place(error):
-            defect = faults.defect(error, faults.operator(error) or "what this line asks for")
+            defect = faults.defect(error, faults.operator(error) or "what this line requests")
             defect.__cause__ = error
             return self._not_emulated(defect.with_traceback(error.__traceback__))
         failure.show(error, self.own_frames)

@@ -59,7 +59,7 @@ class Target:
         if os.path.isdir(self.name):
             if os.path.isfile(os.path.join(self.name, "__main__.py")):
                 return
-            raise UsageError(f"{self.name} is a folder without a __main__.py: name the script to run")
+            raise UsageError(f"{self.name} is a folder without a __main__.py: name a script in it")
         raise UsageError(f"no such file: {self.name}{_advice(self.name, self.arguments)}")
 
     def passed_on(self, options: Collection[str]) -> list[str]:
@@ -84,7 +84,7 @@ def _advice(name: str, arguments: tuple[str, ...]) -> str:
     if re.fullmatch(r"python[\d.]*(\.exe)?", os.path.basename(name)):
         return f" (without it: {shlex.join(('gapless', 'check', *arguments))})"
     if name in _LAUNCHERS:
-        return f" (it starts Gapless, not the other way round: {_launched(name, arguments)})"
+        return f" (it starts Gapless, not the other way around: {_launched(name, arguments)})"
     folder, file = os.path.split(name)
     try:
         names = [entry for entry in os.listdir(folder or ".") if entry.endswith(".py")]
@@ -94,7 +94,7 @@ def _advice(name: str, arguments: tuple[str, ...]) -> str:
     if close:
         return f" (did you mean {os.path.join(folder, close[0])}.py?)"
     if os.path.isfile(f"{name.replace('.', os.sep)}.py"):
-        return f" (a module is run with -m {name})"
+        return f" (run a module with -m {name})"
     return ""
 
 

@@ -60,16 +60,16 @@ def cli() -> None:
 
     \b
     On any machine, with a GPU or without one:
-      gapless check train.py --epochs 1     run it unmodified, report each wait
+      gapless check train.py --epochs 1     run it unmodified, report each sync
       gapless check -o run.gapless.json train.py
-      gapless show run.gapless.json --all   the same run again, unfolded
-      gapless trace trace.json.gz           explain a profile, or those of ranks
+      gapless show run.gapless.json --all   the same report again, in full
+      gapless trace trace.json.gz           explain a profile, or one per rank
       gapless compare before.json after.json
       gapless compare losses.py:old losses.py:new --inputs losses.py:batches
-      gapless memory snapshot.pickle        replay the allocator, try its settings
-      gapless profile train.py              on a GPU: record, then explain
-      gapless loader train.py:make_loader   why batches are late, what to set
-      gapless rule GAP112                   what it means, what to write instead
+      gapless memory snapshot.pickle        replay the allocator, try settings
+      gapless profile train.py              on a GPU: record a profile, explain it
+      gapless loader train.py:make_loader   why batches are late, and what to set
+      gapless rule GAP112                   what a finding means, what to write
     """
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gapless.errors import UsageError
 
-_FORM = "write --find batch_size:8..256, or batch_size:8..256:8 for every eighth"
+_FORM = "write --find batch_size:8..256, or batch_size:8..256:8 for multiples of eight"
 _ASKED = re.compile(r"(?P<name>.*\S):(?P<least>\d+)\.\.(?P<most>\d+)(?::(?P<by>\d+))?\s*")
 _OPTION = re.compile(r"""["'](--?[A-Za-z][\w.-]*)["']""")
 _HYDRA = re.compile(r"@hydra\.main\b")
@@ -37,15 +37,15 @@ def parse(text: str) -> Asked:
     """
     found = _ASKED.fullmatch(text)
     if found is None:
-        raise UsageError(f"--find {text!r} is no argument with its values: {_FORM}")
+        raise UsageError(f"--find {text!r}: expected an argument and its range: {_FORM}")
     name, least, most = found["name"].strip(), int(found["least"]), int(found["most"])
     by = int(found["by"]) if found["by"] else 1
     if any(one.isspace() for one in name):
-        raise UsageError(f"--find {text!r}: {name!r} is no name of an argument: {_FORM}")
+        raise UsageError(f"--find {text!r}: {name!r} is not the name of an argument: {_FORM}")
     if not least <= most <= _MOST:
-        raise UsageError(f"--find {text!r}: {least}..{most} holds no value: the smaller one comes first")
+        raise UsageError(f"--find {text!r}: {least}..{most} is empty: put the smaller value first")
     if by < 1:
-        raise UsageError(f"--find {text!r}: every {by} is no step")
+        raise UsageError(f"--find {text!r}: the step {by} must be at least 1")
     return Asked(name, least, most, by)
 
 

@@ -129,7 +129,7 @@ class Conclusion:
         self.status = 0
         self._again = again
         self._stream = _output.own_copy(sys.stdout)
-        hints = () if wishes.output else ("-o FILE saves it",)
+        hints = () if wishes.output else ("save it with -o FILE",)
         self._style = wishes.shown.style(self._stream, hints=hints)
         self._calibration = os.path.abspath(wishes.calibrate) if wishes.calibrate else ""
         self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, _ranks.rank()))

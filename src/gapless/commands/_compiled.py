@@ -18,7 +18,7 @@ BUDGET = 60.0
 """Seconds of the CPU's time for all that a script compiles."""
 PATIENCE = 180.0
 """Seconds after which it is left alone, on a busy machine."""
-_SWITCH = "--no-compile-pass leaves it out"
+_SWITCH = "--no-compile-pass skips this"
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,14 +27,14 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--compile-pass/--no-compile-pass",
         "compiled",
         default=True,
-        help="Compile what the script compiles once it has run, to tell graph breaks and recompilations; on "
+        help="After the run, compile what the script compiles, to find graph breaks and recompilations; on "
         "by default.",
     )
     what_if = click.option(
         "--what-if",
         type=click.Choice(["compile"]),
         multiple=True,
-        help="Estimate as well what a step would be if its forward and backward pass were compiled.",
+        help="Also estimate the step with its forward and backward pass compiled.",
     )
     return what_if(passed(command))
 
@@ -51,10 +51,10 @@ def with_compiled(session: Session, emulator: Emulator, tell: Callable[[str], ob
     if not supports_compile_pass:
         return _noted(session, off("supports_compile_pass"))
     if not available():
-        return _noted(session, "compiled code was not compiled: this system cannot copy a process")
+        return _noted(session, "compiled code was not analyzed: this system cannot fork a process")
     if calls.failed:
-        return _noted(session, f"calls of compiled code could not be kept: {calls.failed}")
-    tell(f"compiling what the script compiles ({_SWITCH})")
+        return _noted(session, f"calls of compiled code could not be saved: {calls.failed}")
+    tell(f"compiling the script's compiled functions ({_SWITCH})")
     try:
         return _compiled(session, emulator)
     except TooSlow:
@@ -63,7 +63,7 @@ def with_compiled(session: Session, emulator: Emulator, tell: Callable[[str], ob
         why = f"the compiler failed: {str(error).rpartition(': ')[2]}"
     except Exception as error:  # what was seen in the run is not to be lost for it
         why = f"the compiler failed: {type(error).__name__}: {error}".split("\n")[0]
-    return _noted(session, f"graph breaks and recompilations are not known: {why}")
+    return _noted(session, f"graph breaks and recompilations were not checked: {why}")
 
 
 def _compiled(session: Session, emulator: Emulator) -> Session:
@@ -90,7 +90,7 @@ def _compiled(session: Session, emulator: Emulator) -> Session:
     session = msgspec.structs.replace(session, compiled=found.compiled)
     if found.cut:
         calls = f"{found.cut} of {len(emulator.compiled.kept)} calls"
-        return _noted(session, f"{calls} were not compiled again: {BUDGET:.0f} s were over")
+        return _noted(session, f"{calls} were not compiled again: the limit of {BUDGET:.0f} s was reached")
     return session
 
 

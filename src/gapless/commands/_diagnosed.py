@@ -28,7 +28,7 @@ def diagnosis(path: str) -> Diagnosis:
     if kind == "report":
         return _of_report(path)
     raise UnreadableInput(
-        f"{path} is no saved measurement of a loader: gapless loader -o loader.json train.py:make_loader"
+        f"{path} is not a saved loader measurement: gapless loader -o loader.json train.py:make_loader"
     )
 
 
@@ -44,7 +44,7 @@ def _of_report(path: str) -> Diagnosis:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableInput(f"{path} is a damaged report: {error}") from None
     if made is None:
-        raise UnreadableInput(f"{path} is a report, and of no loader: gapless loader -f json writes one")
+        raise UnreadableInput(f"{path} is a report, but not of a loader: gapless loader -f json writes one")
     return made
 
 
@@ -54,7 +54,7 @@ def _of_session(path: str) -> Diagnosis:
     uses = [one for one in load_session(path).loaders if one.diagnosis is not None]
     if not uses:
         raise UnreadableInput(
-            f"{path} holds no measurement of a loader: gapless check measures those that do not keep up; "
+            f"{path} holds no loader measurement: gapless check measures only loaders that do not keep up; "
             "gapless loader -o loader.json train.py:make_loader measures any"
         )
     longest = max(uses, key=lambda one: one.late.likely)
@@ -62,7 +62,7 @@ def _of_session(path: str) -> Diagnosis:
     made = msgspec.structs.replace(longest.diagnosis, line=longest.line)
     if len(uses) == 1 or longest.line is None:
         return made
-    which = f"of {len(uses)} loaders that were measured this is the one of line {longest.line.line}"
+    which = f"{len(uses)} loaders were measured; this is the one created at line {longest.line.line}"
     return msgspec.structs.replace(made, notes=(which, *made.notes))
 
 

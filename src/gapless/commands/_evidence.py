@@ -21,7 +21,7 @@ def as_evidence(traces: Sequence[str], shapes: bool, output: str | None) -> int:
     from gapless.trace.read import read
 
     if "-" in traces:
-        raise UsageError("--evidence reads a profile twice: give its file, not standard input")
+        raise UsageError("--evidence reads a profile twice: pass a file, not standard input")
     parts, status = [], EXIT_OK
     for path in find(traces, []):
         try:

@@ -27,8 +27,10 @@ def searched(text: str, again: Again, progress: Progress) -> Session | None:
     """
     asked = parse(text)
     if _ranks.several():
-        raise UsageError("--find runs the script again and again, and not under a launcher: --world-size N")
-    progress.tried(f"looking for the largest {asked.name} of {asked.least} to {asked.most} that fits")
+        raise UsageError(
+            "--find runs the script several times, so it cannot run under a launcher: use --world-size N"
+        )
+    progress.tried(f"looking for the largest {asked.name} from {asked.least} to {asked.most} that fits")
     try:
         with terminable():  # a run that is under way ends with the command
             return Finder(asked, again, progress)()
@@ -101,7 +103,7 @@ class Finder:
         if made.failed and value == asked.least:
             raise UsageError(
                 f"the script does not run with {self._as_given(value)}: {made.failed}. Does it take this "
-                "argument? Name it as it does: --find=--batch-size:8..256"
+                "argument? Write the name as the script expects it: --find=--batch-size:8..256"
             )
         if made.fits:  # smaller ones are not needed any more
             self._sessions = {at: kept for at, kept in self._sessions.items() if at >= value}

@@ -41,49 +41,50 @@ _OPTIONS = (
         default="measure",
         envvar="GAPLESS_HOST",
         show_default=True,
-        help="How fast the CPU beside the GPU is: as this machine's, which is measured once, in half a "
-        "second; fast, usual or slow; or 0.8 for 0.8 times the usual time for an operator.",
+        help="Speed of the CPU next to the GPU: measure (as fast as this machine, measured once in half a "
+        "second), fast, usual, slow, or a factor such as 0.8 for 0.8 times the usual time per "
+        "operator.",
     ),
     click.option(
         "--price",
         metavar="NAME=P,...",
         default="",
-        help="What an hour of each GPU costs; the table then has what a million tokens or samples cost.",
+        help="Price per hour of each GPU; the table then shows the price per million tokens or samples.",
     ),
     click.option(
         "--link",
         metavar="GB/S",
         type=click.FloatRange(0, min_open=True),
-        help="What joins the GPUs of a machine, one way, in place of the data sheet's NVLink or PCIe.",
+        help="Bandwidth between the GPUs of a machine, one way, instead of the data sheet's NVLink or PCIe.",
     ),
     click.option(
         "--network",
         metavar="GB/S",
         type=click.FloatRange(0, min_open=True),
-        help="What each GPU has of the network between machines, one way; 50 (400 Gbit/s) by default.",
+        help="Network bandwidth between machines per GPU, one way; default 50 (400 Gbit/s).",
     ),
     click.option(
         "--find",
         metavar="ARG:A..B",
         default="",
-        help="The largest value of SCRIPT's argument ARG, from A to B, that fits the GPU: "
-        "batch_size:8..256 (with :8 behind it every eighth). SCRIPT runs once for each value tried.",
+        help="Find the largest value of SCRIPT's argument ARG, from A to B, that fits the GPU: "
+        "batch_size:8..256 (add :8 to try multiples of eight only). SCRIPT runs once for each value "
+        "tried.",
     ),
     click.option(
         "--tries/--no-tries",
         default=True,
-        help="With --memory, where SCRIPT does not fit, run it again with changes that may help; on by "
-        "default.",
+        help="With --memory: if SCRIPT does not fit, run it again with changes that may help; on by default.",
     ),
     click.option(
         "--with",
         "changes",
         metavar="CHANGE",
         multiple=True,
-        help="Run SCRIPT as if it were changed: checkpoint=CLASS (the forward pass of these modules is "
-        "computed again in backward), set_to_none (zero_grad does that). Can be repeated.",
+        help="Run SCRIPT as if it were changed: checkpoint=CLASS (recompute the forward pass of these "
+        "modules in backward), set_to_none (zero_grad sets gradients to None). Can be repeated.",
     ),
-    click.option("--silent", is_flag=True, hidden=True, help="Save the session, and say nothing of it."),
+    click.option("--silent", is_flag=True, hidden=True, help="Save the session without a message."),
 )
 
 

@@ -19,7 +19,7 @@ def parse_codes(text: str) -> tuple[str, ...]:
     codes = tuple(part.strip().upper() for part in text.split(",") if part.strip())
     for code in codes:
         if not any(rule.code.startswith(code) for rule in all_rules()):
-            raise UsageError(f"no rule's code begins with {code!r}: `gapless rule` lists them all")
+            raise UsageError(f"no rule code starts with {code!r}: `gapless rule` lists all codes")
     return codes
 
 
@@ -36,14 +36,14 @@ def exceeded(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) 
     set-up and evaluation may.
     """
     if report.environment.unused and (max_waits is not None or fail_on):
-        return ["the script put nothing on the GPU, so that there is nothing to bound"]
+        return ["the script put nothing on the GPU, so there is nothing to check against a limit"]
     found = []
     if max_waits is not None:
         if not report.steps.seen:
-            found.append("no training step was seen, so that --max-waits has nothing to bound")
+            found.append("no training step was seen, so --max-waits cannot be checked")
         elif report.steps.waits_per_step > max_waits:
             syncs = rate(report.steps.waits_per_step, "sync", step="training step")
-            found.append(f"{syncs}, over the bound of {number(max_waits)} (--max-waits)")
+            found.append(f"{syncs}, over the limit of {number(max_waits)} (--max-waits)")
     codes: dict[str, int] = {}
     for finding in report.findings:
         if finding.code.startswith(fail_on or ("?",)) and finding.frequency.in_steps:

@@ -32,7 +32,9 @@ def chosen(gpus: str | None, price: str) -> tuple[str | None, Wanted | None]:
     if len(names) < 2 and not prices:
         return emulated, None
     if not names:
-        raise UsageError("--price is what an hour of a GPU of --gpu costs: --gpu a100,h100 --price a100=1.80")
+        raise UsageError(
+            "--price is the price per hour of a GPU named by --gpu: --gpu a100,h100 --price a100=1.80"
+        )
     _priced(prices, names, cards)
     return emulated, Wanted(gpus=tuple(names), prices=prices)
 
@@ -40,7 +42,7 @@ def chosen(gpus: str | None, price: str) -> tuple[str | None, Wanted | None]:
 def _priced(prices: dict[str, float], names: list[str], cards: list[Card]) -> None:
     for name in prices:
         if find_card(name) not in cards:
-            raise UsageError(f"--price {name}=…: {name} is not among --gpu {','.join(names)}")
+            raise UsageError(f"--price {name}=…: {name} is not in --gpu {','.join(names)}")
 
 
 def _prices(text: str) -> dict[str, float]:
@@ -53,7 +55,7 @@ def _prices(text: str) -> dict[str, float]:
         except ValueError:
             price = math.nan
         if not (name and equals and 0 <= price < math.inf):
-            raise UsageError(f"{part!r} is no price of a GPU's hour: write --price a100=1.80,h100=2.99")
+            raise UsageError(f"{part!r} is not a price per hour: write --price a100=1.80,h100=2.99")
         if name.lower() in found:
             raise UsageError(f"--price names {name} twice")
         found[name.lower()] = price
@@ -63,5 +65,5 @@ def _prices(text: str) -> dict[str, float]:
 def _parts(text: str, option: str) -> list[str]:
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        raise UsageError(f"{option} {text!r} has an empty name between its commas")
+        raise UsageError(f"{option} {text!r} has an empty name between two commas")
     return parts

@@ -23,7 +23,7 @@ def known(text: str) -> HostSpeed | None:
     except ValueError:
         factor = 0.0
     if not 0.01 <= factor <= 100:
-        raise UsageError(f"--host {text}: it is measure, fast, usual, slow, or a number such as 0.8")
+        raise UsageError(f"--host {text}: must be measure, fast, usual, slow, or a number such as 0.8")
     return HostSpeed(factor=factor)
 
 

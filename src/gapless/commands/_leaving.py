@@ -19,6 +19,6 @@ def leave_behind(progress: Progress, ending: Ending, status: int) -> None:
         return
     left = abandon(PATIENCE)
     if left:
-        progress.problem(f"leaving without {left} of the script's threads, which did not end")
+        progress.problem(f"exiting although {left} of the script's threads did not end")
         atexit._run_exitfuncs()
         os._exit(status)

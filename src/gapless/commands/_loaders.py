@@ -18,7 +18,7 @@ from gapless.model.loader_use import LoaderUse
 BUDGET = 6.0
 """Seconds for all loaders of a script."""
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
-_CUT = "the measurement of the loaders was interrupted"
+_CUT = "measuring the loaders was interrupted"
 _ENDED_WELL = ("enough-steps", "finished", "exit")
 
 

@@ -79,7 +79,7 @@ def _answer(one: One, path: str) -> Answer:
     except UnreadableInput as error:
         return str(error) or f"cannot read {path}", b""
     except MemoryError:
-        return f"{path} does not fit into memory here: try fewer at once (--jobs)", b""
+        return f"{path} does not fit in this machine's memory: read fewer at once (--jobs)", b""
     # Names of files may hold bytes that are no text, which the encoding refuses: the other side knows it.
     return "", msgspec.msgpack.encode(msgspec.structs.replace(profile, path=""))
 
@@ -113,7 +113,7 @@ def _in_processes(paths: Sequence[str], one: One, workers: int, tally: _Tally) -
     return [found[at] for at in range(len(paths))]
 
 
-_DIED = "the process that read {} was killed, as it is when memory runs out: try on a machine with more of it"
+_DIED = "the process that read {} was killed, probably because memory ran out: try a machine with more memory"
 
 
 def _pool(
@@ -186,7 +186,7 @@ def _on_ray(paths: Sequence[str], one: One, tally: _Tally) -> list[Result]:
         try:
             ray.init(log_to_driver=False, logging_level="error")
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UsageError(f"Ray does not start: {_last_line(error)}") from None
+            raise UsageError(f"Ray failed to start: {_last_line(error)}") from None
     try:
         return _tasks(ray, paths, one, tally)
     finally:
@@ -205,7 +205,7 @@ def _tasks(ray: Any, paths: Sequence[str], one: One, tally: _Tally) -> list[Resu
                 try:
                     result = _result(ray.get(reference), paths[at])
                 except ray.exceptions.RayError as error:
-                    result = UnreadableInput(f"Ray could not have {paths[at]} read: {_last_line(error)}")
+                    result = UnreadableInput(f"Ray could not read {paths[at]}: {_last_line(error)}")
                 found[at] = tally.told(result)
     except BaseException:
         for reference in waiting:

@@ -47,8 +47,8 @@ def regression(made: Comparison, bound: float) -> str:
     """Why it is a regression over `bound` percent: requests fail now, or more is reserved; "": it is none."""
     memory, peak = made.memory, made.length
     if memory is not None and memory.after.failures > memory.before.failures:
-        return "requests for memory fail that did not before"
+        return "memory requests fail that did not fail before"
     if peak.change <= 0 or (peak.percent is not None and peak.percent <= bound):
         return ""
     share = f"{percent(peak.change / peak.before)} more" if peak.before else "more"
-    return f"{share} memory reserved at the peak, over the bound of {bound:g} %"
+    return f"{share} memory reserved at the peak, over the limit of {bound:g} %"

@@ -40,7 +40,7 @@ def read(path: str) -> tuple[MemoryRun, ...]:
     if kind == "session":
         return _of_session(path)
     if kind and kind != "trace":
-        raise UnreadableInput(f"{path} is a saved {kind}, and holds no requests for memory")
+        raise UnreadableInput(f"{path} is a saved {kind} and contains no memory requests")
     head, packed = _beginning(path)
     if _is_profile(head):
         return _of_profile(path)
@@ -98,11 +98,11 @@ def _of_session(path: str) -> tuple[MemoryRun, ...]:
         why = (
             "nothing was put on the device" if session.environment.unused else "it was saved without --memory"
         )
-        raise UnreadableInput(f"{path} holds no requests for memory: {why}")
+        raise UnreadableInput(f"{path} contains no memory requests: {why}")
     for run in session.memory:
         problem = check(run)
         if problem:
-            raise UnreadableInput(f"{path} is a damaged session: {problem} in what it says of memory")
+            raise UnreadableInput(f"{path} is a damaged session: {problem} in its memory record")
     return tuple(msgspec.structs.replace(run, path=path) for run in session.memory)
 
 
@@ -113,7 +113,7 @@ def choose(runs: tuple[MemoryRun, ...], device: int | None, where: Where) -> Mem
         UsageError: nothing was recorded of `device`.
     """
     if not runs:
-        raise UnreadableInput("the file holds no run: save it again")
+        raise UnreadableInput("the file contains no run: save it again")
     if device is None:
         from gapless.memory.devices import first
 
@@ -122,7 +122,7 @@ def choose(runs: tuple[MemoryRun, ...], device: int | None, where: Where) -> Mem
         if run.device == device:
             return run
     known = ", ".join(str(run.device) for run in runs)
-    raise UsageError(f"nothing was recorded of device {device}: there is {known}")
+    raise UsageError(f"nothing was recorded for device {device}: there is {known}")
 
 
 def room(gpu: str | None, limit: str | None) -> tuple[str, int, int]:
@@ -147,7 +147,7 @@ def parse_size(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{text!r} is no size: write 24GiB, 22.5GB or a number of bytes")
+        raise UsageError(f"{text!r} is not a size: write 24GiB, 22.5GB or a number of bytes")
     number, unit = float(found.group(1)), found.group(2).lower()
     decimal = len(unit) == 2 and unit.endswith("b")
     power = _PREFIXES.index(unit[0]) if unit not in ("", "b") else 0

@@ -98,7 +98,7 @@ def write(stream: TextIO | None, text: str) -> None:
         _turn_away(stream)
     except OSError as error:  # a full disk
         _turn_away(stream)
-        raise GaplessError(f"the report could not be written: {error.strerror}") from None
+        raise GaplessError(f"cannot write the report: {error.strerror}") from None
 
 
 def _turn_away(stream: TextIO) -> None:
@@ -137,7 +137,7 @@ class Shown:
             UsageError: a page would go to a terminal.
         """
         if self.form == "html" and sys.stdout is not None and sys.stdout.isatty():
-            raise UsageError(f"a page is not for a terminal: {example} > report.html")
+            raise UsageError(f"an HTML page is not for a terminal: {example} > report.html")
 
     def write(self, reports: Sequence[Report], stream: TextIO | None = None) -> None:
         """Write `reports` to `stream`, else to standard output."""
@@ -162,12 +162,15 @@ def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--all",
             "unfold",
             is_flag=True,
-            help="Everything: findings outside of steps, and every row of every table.",
+            help="Show everything: findings outside of steps, and every row of every table.",
         ),
         click.option(
-            "-v", "--verbose", is_flag=True, help="Show every library frame, and Gapless's own in tracebacks."
+            "-v",
+            "--verbose",
+            is_flag=True,
+            help="Show every library frame, and Gapless's own frames in tracebacks.",
         ),
-        click.option("--no-color", is_flag=True, help="Plain text; so does the variable NO_COLOR."),
+        click.option("--no-color", is_flag=True, help="Plain text; the NO_COLOR variable does the same."),
     )
     for option in reversed(options):
         bundled = option(bundled)

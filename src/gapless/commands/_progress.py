@@ -66,11 +66,11 @@ class Progress:
         told = " and ".join(f"the next {name}" for name in dict.fromkeys(names))
         if told:
             steps = count(self._wanted or 0, "step")
-            self._say(f"{steps} made; running on to {told}, for at most {number(seconds)} s")
+            self._say(f"{steps} done; running on to reach {told}, for at most {number(seconds)} s")
 
     def without_values(self, switch: Switch) -> None:
         """From `switch` on the script's numbers are assumed."""
-        self._say(f"{left_out(switch)}; numbers that the script prints are assumed (--values: computed)")
+        self._say(f"{left_out(switch)}; numbers that the script prints are assumed (--values computes them)")
 
     def end(self, session: Session, seen: int) -> None:
         how = {"enough-steps": "stopped", "finished": "finished", "exit": "finished"}
@@ -79,7 +79,7 @@ class Progress:
 
     def loader(self, where: str, budget: float) -> None:
         """The loader made at `where` is about to be measured, for at most `budget` seconds."""
-        self._say(f"measuring the loader of {where} (about {number(budget)} s; --no-loader leaves it out)")
+        self._say(f"measuring the loader at {where} (about {number(budget)} s; --no-loader skips this)")
 
     def tried(self, what: str) -> None:
         """The script was run again, and this came of it."""

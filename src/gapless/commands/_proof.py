@@ -17,32 +17,43 @@ _OPTIONS: tuple[Any, ...] = (
     click.option(
         "--inputs",
         metavar="TARGET",
-        help="Callables: what they receive, a function that returns or yields arguments.",
+        help="For callables: their inputs, as a function that returns or yields arguments.",
     ),
-    click.option("--cases", metavar="TARGET", help="More inputs of your own: a dict of names and arguments."),
     click.option(
-        "--case", "only", metavar="NAME", multiple=True, help="Run this case alone, without timing."
+        "--cases", metavar="TARGET", help="More inputs of your own: a dict from names to arguments."
     ),
-    click.option("--edge-cases/--no-edge-cases", default=True, help="Make edge cases from the inputs."),
+    click.option("--case", "only", metavar="NAME", multiple=True, help="Run only this case, without timing."),
     click.option(
-        "--grad", "gradients_of", metavar="NAME", multiple=True, help="Have this input require gradients."
+        "--edge-cases/--no-edge-cases", default=True, help="Derive edge cases from the inputs; on by default."
     ),
-    click.option("--backward/--no-backward", default=True, help="Take gradients, where there are any."),
+    click.option(
+        "--grad", "gradients_of", metavar="NAME", multiple=True, help="Make this input require gradients."
+    ),
+    click.option(
+        "--backward/--no-backward", default=True, help="Compare gradients where there are any; on by default."
+    ),
     click.option(
         "--bounded",
         is_flag=True,
-        help="AFTER's tensors may have more rows: compare as many as BEFORE's have.",
+        help="AFTER's tensors may have more rows; compare only as many as BEFORE's have.",
     ),
     click.option(
         "--contract",
         metavar="TARGET",
-        help="Whether AFTER has to do the same, given a call's arguments; elsewhere it may differ.",
+        help="A function that says, from a call's arguments, whether AFTER must give the same result; "
+        "otherwise it may differ.",
     ),
     click.option(
-        "--rtol", metavar="X", type=click.FloatRange(0), help="Relative tolerance, instead of one by type."
+        "--rtol",
+        metavar="X",
+        type=click.FloatRange(0),
+        help="Relative tolerance (default: depends on the data type).",
     ),
     click.option(
-        "--atol", metavar="X", type=click.FloatRange(0), help="Absolute tolerance, instead of one by type."
+        "--atol",
+        metavar="X",
+        type=click.FloatRange(0),
+        help="Absolute tolerance (default: depends on the data type).",
     ),
     click.option(
         "--seconds",
@@ -50,20 +61,30 @@ _OPTIONS: tuple[Any, ...] = (
         type=click.FloatRange(0),
         default=5.0,
         show_default=True,
-        help="Measure time so long.",
+        help="How long to measure time.",
     ),
-    click.option("--sweep", metavar="KEY=V,V,...", help="Measure for values of a keyword of the inputs."),
+    click.option(
+        "--sweep",
+        metavar="KEY=V,V,...",
+        help="Measure for several values of a keyword argument of the inputs.",
+    ),
     click.option(
         "--seed",
         metavar="N",
         type=click.IntRange(0),
         default=0,
         show_default=True,
-        help="Of random numbers.",
+        help="Seed for random numbers.",
     ),
-    click.option("--gpu", metavar="NAME", help="The GPU to emulate for waits: A100 (default), H100, ..."),
-    click.option("--device", metavar="NAME", help="Where to compute and measure: cuda if there is one, cpu."),
-    click.option("-o", "--output", metavar="FILE", help="Save the arguments of the first failing case."),
+    click.option(
+        "--gpu", metavar="NAME", help="The GPU to emulate for counting syncs: A100 (default), H100, ..."
+    ),
+    click.option(
+        "--device", metavar="NAME", help="Where to compute and measure: cuda if available, otherwise cpu."
+    ),
+    click.option(
+        "-o", "--output", metavar="FILE", help="Save the arguments of the first failing case to a file."
+    ),
     click.option("--fail-if-slower", is_flag=True, help="Exit with 1 if AFTER is slower."),
 )
 

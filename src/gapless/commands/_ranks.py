@@ -47,7 +47,7 @@ def simulated(size: int | None, rank: int | None, devices: int | None) -> World 
     """
     if size is None:
         if rank is not None:
-            raise UsageError("--rank R is for --world-size N: of how many ranks?")
+            raise UsageError("--rank R needs --world-size N")
         return None
     from gapless.emulate.world.world import World
 
@@ -62,8 +62,8 @@ def refuse_launcher(name: str) -> None:
     """
     if os.path.basename(name) in _LAUNCHERS:
         raise UsageError(
-            f"{name} starts ranks, and --world-size makes this process one: give the script that it starts, "
-            "with the script's own arguments"
+            f"{name} starts ranks, but --world-size makes this process the only one: pass the script that "
+            "it starts, with the script's own arguments"
         )
 
 

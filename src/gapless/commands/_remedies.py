@@ -49,7 +49,9 @@ class Remedies:
         if not lacking or session.ending.how not in _GOOD or session.ending.status:
             return session
         remedies: list[Attempt] = []
-        self._progress.tried("does not fit: trying what would make it, each in a run of its own (--no-tries)")
+        self._progress.tried(
+            "does not fit: trying changes that may help, each in a separate run (--no-tries)"
+        )
         began = time.monotonic()
         try:
             with terminable():
@@ -58,7 +60,7 @@ class Remedies:
                         break
                     remedies.append(self._try(what, words, options))
         except (KeyboardInterrupt, Terminated):
-            self._progress.tried("stopped: what was not tried yet is left out")
+            self._progress.tried("stopped: changes not tried yet are left out")
         remedies += reckoned(session, found.memory)
         return msgspec.structs.replace(session, remedies=tuple(remedies))
 

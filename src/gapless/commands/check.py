@@ -41,62 +41,71 @@ _CHILD = "gapless.commands._child:start"
     type=Steps(),
     default="10",
     show_default=True,
-    help=f"Stop after N steady training steps (the first {WARM_UP} do not count), or run it all. Where this "
-    f"is not given, up to {LONGER:g} s more are spent on coming to the next evaluation, checkpoint, rollout "
-    "or end of an epoch, and as many in it.",
+    help=f"Stop after N steady training steps (the first {WARM_UP} do not count), or run the whole script. "
+    f"By default the run continues for up to {LONGER:g} s to reach the next evaluation, checkpoint, "
+    "rollout or epoch end, and for as long within it.",
 )
 @click.option(
     "--gpu",
     metavar="NAME,...",
-    help="The GPU to emulate: A100 (default), H100, L4, T4, ... Of several the first is, and a table says of "
-    "each whether the run fits it and how fast it would be there.",
+    help="The GPU to emulate: A100 (default), H100, L4, T4, ... With several names, the first is emulated, "
+    "and a table shows for each whether the run fits and how fast it would be.",
 )
 @click.option(
     "--devices",
     metavar="N",
     type=click.IntRange(1),
-    help="How many of them a machine has (default: 1, under torchrun one for each process, with --world-size "
-    "8 or as many as ranks).",
+    help="Number of GPUs in the machine (default: 1; under torchrun one for each process; with "
+    "--world-size up to 8).",
 )
 @click.option(
     "--world-size",
     metavar="N",
     type=click.IntRange(1),
-    help="Run SCRIPT as one of N ranks, as torchrun would start it, without the others: sharded models have "
-    "this rank's sizes, and the report says what it sends and receives.",
+    help="Run SCRIPT as one of N ranks, as torchrun would start it, without the others: sharded models "
+    "have this rank's sizes, and the report shows what this rank sends and receives.",
 )
 @click.option(
-    "--rank", metavar="R", type=click.IntRange(0), help="Which of them (default: 0); with --world-size."
+    "--rank",
+    metavar="R",
+    type=click.IntRange(0),
+    help="Which rank to run as (default: 0); with --world-size.",
 )
 @click.option(
-    "--max-waits", metavar="N", type=click.FloatRange(0), help="Exit with 1 above N waits per steady step."
+    "--max-waits", metavar="N", type=click.FloatRange(0), help="Exit with 1 above N syncs per steady step."
 )
 @click.option(
-    "--fail-on", metavar="CODES", default="", help="Exit with 1 if a step meets these: GAP101,GAP12."
+    "--fail-on",
+    metavar="CODES",
+    default="",
+    help="Exit with 1 if a step has findings with these codes: GAP101,GAP12.",
 )
 @click.option(
-    "-o", "--output", metavar="FILE", help="Save the session; `gapless show FILE` reports it again."
+    "-o", "--output", metavar="FILE", help="Save the session; `gapless show FILE` shows the report again."
 )
 @click.option(
     "--prices/--no-prices",
     "programme",
     default=True,
-    help="Estimate what a step and each wait in it take on the GPU; on by default.",
+    help="Estimate how long a step and each sync in it take on the GPU; on by default.",
 )
 @click.option(
     "--memory",
     is_flag=True,
-    help="Record what is asked of the GPU's memory: `gapless memory FILE` says more of what -o saves.",
+    help=(
+        "Record the script's GPU memory requests; if you also save with -o, `gapless memory FILE` shows "
+        "the details."
+    ),
 )
 @click.option(
     "--calibrate",
     metavar="TRACE",
-    help="Estimate with the times of a real profile of this script instead of a data sheet's.",
+    help="Estimate with times from a real profile of this script instead of the data sheet's.",
 )
 @click.option(
     "--loader/--no-loader",
     default=True,
-    help="Measure the DataLoaders that feed the steps, once the script has run; on by default.",
+    help="After the script has run, measure the DataLoaders that feed the steps; on by default.",
 )
 @click.option(
     "--loader-budget",
@@ -104,33 +113,36 @@ _CHILD = "gapless.commands._child:start"
     type=click.FloatRange(0, min_open=True),
     default=BUDGET,
     show_default=True,
-    help="How long that may take.",
+    help="Time limit for measuring the loaders.",
 )
 @compile_options
 @click.option(
     "--dry/--values",
     default=None,
-    help="Run without values: at its real size, in no memory; what is read on the CPU is assumed, and told. "
-    "Or compute all of them. Neither: values, unless they take too long to compute.",
+    help="--dry runs without computing values: at full size, without using memory; a value that is read on "
+    "the CPU is assumed, and the report lists it. --values computes every value. Default: compute "
+    "values unless that takes too long.",
 )
 @click.option(
     "--assume",
     metavar="FILE:LINE=VALUE",
     multiple=True,
-    help="In a run without values: what a value that is read at that line is: train.py:120=0.3, =true, =17. "
-    "For a size, how many elements there are, or which share.",
+    help="In a run without values: what to assume for a value read at that line: train.py:120=0.3, =true, "
+    "=17. For a size: the number of elements, or their share.",
 )
 @click.option(
     "--standins/--no-standins",
     default=True,
-    help="Let flash-attn, apex and others be imported where they are not installed; on by default.",
+    help="Let the script import flash-attn, apex and others where they are not installed; on by default.",
 )
 @click.option(
     "--late-copies",
     is_flag=True,
-    help="Let copies to the CPU with non_blocking=True arrive only when something waits for them.",
+    help="Let copies to the CPU with non_blocking=True arrive only when the script waits for them.",
 )
-@click.option("--graphs", is_flag=True, help="Say what of a step a CUDA graph could hold, and what stops it.")
+@click.option(
+    "--graphs", is_flag=True, help="Show how much of a step a CUDA graph could hold, and what prevents it."
+)
 @click.option(
     "--standin",
     "given",
@@ -146,29 +158,29 @@ _CHILD = "gapless.commands._child:start"
 def command(
     script: tuple[str, ...], module: str | None, fail_on: str, gpu: str | None, fit: Fit, **options: Any
 ) -> int:
-    """Run SCRIPT unmodified on an emulated CUDA device and report each line that makes the host wait for it.
+    """Run SCRIPT unmodified on an emulated CUDA device and report each line that makes the CPU wait for it.
 
-    No GPU is needed. Options come before SCRIPT; everything after it is the script's. With -f of a whole
-    document, such as html or sarif, what the script writes to standard output goes to standard error.
+    No GPU is needed. Options come before SCRIPT; everything after it is passed to the script. With -f html,
+    sarif or another whole document, the script's standard output goes to standard error.
 
     \b
     Examples:
       gapless check train.py --epochs 1 --batch-size 8
       gapless check --steps all -m mypackage.train
-      gapless check -f html train.py > report.html  a page to look at
-      gapless check --max-waits 0 train.py          a gate for CI
+      gapless check -f html train.py > report.html  a page for the browser
+      gapless check --max-waits 0 train.py          a CI gate
       gapless check --calibrate trace.json train.py prices from a real profile
-      gapless check --values train.py               compute all, however long
+      gapless check --values train.py               compute every value
       gapless check --memory --gpu l4 train.py      will it fit?
-      gapless check --find batch_size:8..256 train.py    the largest that fits
+      gapless check --find batch_size:8..256 train.py    largest that fits
       gapless check --gpu l4,a100,h100 --price l4=0.8,a100=1.8,h100=3 train.py
       torchrun --nproc-per-node 2 -m gapless check train.py
       gapless check --world-size 128 train.py       as rank 0 of 128, alone
 
-    Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; a script that fails keeps its own.
+    Exit status: 0 within the limits; 1 over a limit; 2 usage error; if the script fails, its own status.
     """
     if module is None and not script:
-        raise UsageError("which script? gapless check train.py")
+        raise UsageError("no script given. Example: gapless check train.py")
     context = click.get_current_context()
     usual = context.get_parameter_source("steps") is ParameterSource.DEFAULT
     gpu, wanted = _gpus.chosen(gpu, fit.price)
@@ -265,7 +277,7 @@ def _assumed(texts: tuple[str, ...], dry: bool | None) -> dict[str, float]:
         UsageError: it is not written as ``train.py:120=0.3``, or the run has its values.
     """
     if texts and dry is False:
-        raise UsageError("--assume is for runs without values: leave out --values")
+        raise UsageError("--assume needs a run without values: remove --values")
     found = {}
     for text in texts:
         place, _, value = text.rpartition("=")
@@ -275,7 +287,7 @@ def _assumed(texts: tuple[str, ...], dry: bool | None) -> dict[str, float]:
         except (KeyError, ValueError):
             file = ""
         if not file or not line.isdigit():
-            raise UsageError(f"--assume {text}: it is written FILE:LINE=VALUE, as train.py:120=0.3")
+            raise UsageError(f"--assume {text}: expected FILE:LINE=VALUE, for example train.py:120=0.3")
     return found
 
 
@@ -286,10 +298,12 @@ def _check_trace(wishes: Wishes) -> None:
         UsageError: it is none, or prices are not wanted.
     """
     if not wishes.plan.programme:
-        raise UsageError("--calibrate is for the prices that --no-prices turns off")
+        raise UsageError("--calibrate needs prices: remove --no-prices")
     path = wishes.calibrate or ""
     if kind_of(path) != "trace":
-        raise UsageError(f"{path} is no profile to calibrate with: give the JSON that torch.profiler wrote")
+        raise UsageError(
+            f"{path} is not a profile to calibrate with: pass the JSON that torch.profiler wrote"
+        )
 
 
 def _emulator(wishes: Wishes, stopper: Stopper, watch: Watch) -> Emulator:

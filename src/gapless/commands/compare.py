@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Kind = Literal["trace", "session", "profile", "script", "callable"]
 
 _ACCEPTED = (
-    "compare takes two traces (or folders or patterns of the ranks of a run), two saved profiles, "
-    "two sessions of `gapless check -o`, two snapshots of memory, two scripts, or two callables"
+    "compare takes two traces (or folders or patterns for the ranks of a run), two saved profiles, two "
+    "sessions of `gapless check -o`, two memory snapshots, two scripts, or two callables"
 )
 _STEPS = "10"
 
@@ -39,8 +39,8 @@ _STEPS = "10"
     "bound",
     metavar="PERCENT",
     type=click.FloatRange(0),
-    help="Exit with 1 if AFTER takes over PERCENT % more time (sessions: has as many more waits), or a new "
-    "finding adds as much; at 0 each new finding fails, named with its line.",
+    help="Exit with 1 if AFTER takes over PERCENT % more time (sessions: has that many more syncs), or if "
+    "a new finding adds that much; with 0 every new finding fails, and is named with its line.",
 )
 @_proof.options
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
@@ -55,17 +55,17 @@ def command(
     fail_if_slower: bool,
     **asked: Any,
 ) -> int:
-    """Tell what changed from BEFORE to AFTER.
+    """Show what changed from BEFORE to AFTER.
 
-    Two traces, or two sessions that `gapless check -o` has saved: the step, its phases, kernels, lines and
-    findings. A folder or a pattern in quotes stands for the ranks of one run, of which the slowest is
-    compared. Two scripts are checked first (in quotes with their arguments).
+    Two traces, or two sessions saved by `gapless check -o`: compares the step, its phases, kernels, lines and
+    findings. A folder or a quoted pattern stands for the ranks of one run; the slowest rank is compared. Two
+    scripts (quoted together with their arguments) are checked first.
 
-    Two snapshots of the GPU's memory (or sessions of `gapless check --memory`): what the peak has more of, by
-    owner.
+    Two GPU memory snapshots (or sessions of `gapless check --memory`): shows which owners take more memory at
+    the peak.
 
-    Two callables (losses.py:fixed, package.module:Loss(10)): whether they compute the same on --inputs and on
-    edge cases made from them, gradients included, how often a call waits, and which one is faster.
+    Two callables (losses.py:fixed, package.module:Loss(10)): shows whether they compute the same results and
+    gradients on --inputs and on edge cases derived from them, how often a call syncs, and which is faster.
 
     \b
     Examples:
@@ -78,17 +78,17 @@ def command(
       gapless compare 'old.py --epochs 1' 'new.py --epochs 1'
       gapless compare losses.py:old losses.py:fixed --inputs losses.py:batches
 
-    Exit status: 0; 1 not the same, slower, or a regression over the bound; 2 usage; 3 a file could not be
-    read, holds too little of what happened for the bound, or what was to be compared failed.
+    Exit status: 0; 1 not the same, slower, or a regression over the limit; 2 usage error; 3 a file could not
+    be read or is too incomplete to check against the limit, or the code to compare failed.
     """
     shown.refuse_terminal(f"gapless compare -f html {before} {after}")
     if is_target(before) or is_target(after):
         if not (is_target(before) and is_target(after)):
             other = after if is_target(before) else before
             example = f"{other}:function" if other.endswith(".py") else "losses.py:function"
-            raise UsageError(f"{other} is no callable: write {example}")
+            raise UsageError(f"{other} is not a callable: write {example}")
         if bound is not None:
-            raise UsageError("--fail-on-regression is for runs; callables take --fail-if-slower")
+            raise UsageError("--fail-on-regression is for runs; for callables use --fail-if-slower")
         made = _proof.proof(before, after, asked)
         shown.write([report(made)])
         return _proof.status(made, fail_if_slower)
@@ -118,7 +118,7 @@ def _both_memory(before: str, after: str) -> bool:
     if any(sides.values()):
         for name, is_memory in sides.items():
             if not (is_memory or (os.path.isfile(name) and kind_of(name) == "session")):
-                raise UsageError(f"{name} is no recording of memory, and the other is: {_ACCEPTED}")
+                raise UsageError(f"{name} is not a memory recording, but the other one is: {_ACCEPTED}")
     return any(sides.values())
 
 
@@ -144,12 +144,12 @@ def compare(before: str, after: str, quiet: bool = True, gpu: str | None = None)
         return _scripts(before, after, gpu)
     if "script" in kinds:
         script, other = (before, after) if kinds[0] == "script" else (after, before)
-        raise UsageError(f"{script} is a script and {other} is not: {_ACCEPTED}")
+        raise UsageError(f"{script} is a script but {other} is not: {_ACCEPTED}")
     if kinds == ("session", "session"):
         return _sessions(before, after)
     if "session" in kinds:
         trace, session = (before, after) if kinds[1] == "session" else (after, before)
-        raise UsageError(f"{session} is a session and {trace} is not: {_ACCEPTED}")
+        raise UsageError(f"{session} is a session but {trace} is not: {_ACCEPTED}")
     from gapless.analyze.compare import compare_profiles
 
     return compare_profiles(_subject(before, kinds[0], quiet), _subject(after, kinds[1], quiet))
@@ -171,7 +171,7 @@ def regression(made: Comparison, bound: float, path: Callable[[str], str] = str)
         percent = made.length.percent
         more = f"{percents(percent)} more" if percent is not None else "more"
         what = "syncs" if made.of == "sessions" else "time"
-        reasons.append(f"{more} {what} than before, over the bound of {percents(bound)}")
+        reasons.append(f"{more} {what} than before, over the limit of {percents(bound)}")
     return [f"{reason} (--fail-on-regression)" for reason in reasons]
 
 
@@ -252,4 +252,4 @@ def _profiles(name: str, quiet: bool) -> tuple[Sequence[Profile], tuple[str, ...
     profiles, failures = read_profiles(find([name]), of_file, quiet=quiet)
     if not profiles:
         raise failures[0]
-    return profiles, tuple(f"a trace is left out: {failure}" for failure in failures)
+    return profiles, tuple(f"a trace was skipped: {failure}" for failure in failures)

@@ -37,17 +37,19 @@ class _Interrupted(GaplessError):
 
 @click.command("loader")
 @click.option(
-    "--step-ms", metavar="MS", type=click.FloatRange(0), help="What a step takes without its input."
+    "--step-ms", metavar="MS", type=click.FloatRange(0), help="How long a step takes without its input."
 )
-@click.option("--profile", metavar="TRACE", help="Take the step from a profile of the training.")
-@click.option("--session", metavar="FILE", help="Take the step from a session of gapless check (estimated).")
+@click.option("--profile", metavar="TRACE", help="Take the step time from a profile of the training.")
+@click.option(
+    "--session", metavar="FILE", help="Take the (estimated) step time from a session of gapless check."
+)
 @click.option(
     "--step-cpu",
     metavar="PART",
     type=click.FloatRange(0, 1),
     default=1.0,
     show_default=True,
-    help="Part of a step in which the host computes: 1 where it launches kernels all the time.",
+    help="Share of a step in which the CPU is busy: 1 if it launches kernels the whole time.",
 )
 @click.option("--budget", metavar="TIME", default="20s", show_default=True, help="How long to measure.")
 @click.option(
@@ -67,17 +69,20 @@ class _Interrupted(GaplessError):
     metavar="N",
     type=click.IntRange(1),
     default=1,
-    help="Look for mistakes over N ranks, each simulated: the loader is made anew as each of them.",
+    help="Look for mistakes across N ranks, each simulated: the loader is created again for each rank.",
 )
 @click.option(
     "--fail-on",
     metavar="CODES",
     default="",
-    help="Exit with 1 if these are found: GAP31 (mistakes), GAP301 (a step waits for its batch), GAP304 "
-    "(padding), GAP305 (epochs begin slowly), GAP306 (batches are larger than their values).",
+    help="Exit with 1 if there are findings with these codes: GAP31 (mistakes), GAP301 (a step waits for "
+    "its batch), GAP304 (padding), GAP305 (slow start of epochs), GAP306 (batches larger than their "
+    "values).",
 )
 @_output.report_options
-@click.option("-o", "--output", metavar="FILE", help="Save it; `gapless loader FILE` reports it again.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Save the results; `gapless loader FILE` shows the report again."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("target", metavar="FILE:NAME")
 def command(
@@ -96,11 +101,11 @@ def command(
     output: str | None,
     quiet: bool,
 ) -> int:
-    """Measure a DataLoader: what a batch costs, computing or waiting, and how many workers keep up.
+    """Measure a DataLoader: what a batch costs, how much of that is waiting, and how many workers keep up.
 
-    FILE:NAME is a function without arguments that returns a DataLoader or a dataset (train.py:make_loader,
-    or package.module:make_loader), or either one itself. What is saved with -o can be given in its place,
-    also with another step.
+    FILE:NAME is a DataLoader, a dataset, or a function without arguments that returns one
+    (train.py:make_loader, or package.module:make_loader). You can also pass a file saved with -o, with the
+    same step time or another one.
 
     \b
     Examples:
@@ -111,9 +116,9 @@ def command(
       gapless loader loader.json --step-ms 60
       gapless loader loader.json -f html > loader.html    a page
 
-    Ctrl-C ends the measurement and reports what was found until then.
+    Ctrl-C ends the measurement and reports the results so far.
 
-    Exit status: 0; 1 found what --fail-on names; 2 usage; 3 no batch can be made; 130 interrupted.
+    Exit status: 0; 1 found what --fail-on names; 2 usage error; 3 no batch can be made; 130 interrupted.
     """
     check_advice = verify if check_advice is None else check_advice
     codes = _gate.parse_codes(fail_on)
@@ -124,7 +129,9 @@ def command(
     demand = _demand(step_ms, profile, session, step_cpu)
     if target.endswith(".json"):
         if check_advice or ranks > 1:
-            raise UsageError("--check-advice and --ranks run the loader, and a saved diagnosis holds none")
+            raise UsageError(
+                "--check-advice and --ranks run the loader, but a saved diagnosis does not contain one"
+            )
         made = _again(target, demand)
     else:
         wanted = ranks if mistakes else 0
@@ -162,7 +169,7 @@ def seconds(text: str) -> float:
     found = _SECONDS.fullmatch(text.strip())
     value = float(found.group(1)) * _UNITS[found.group(2)] if found else 0.0
     if value <= 0:
-        raise UsageError(f"{text!r} is no time: write 20s, 500ms or 2m")
+        raise UsageError(f"{text!r} is not a time: write 20s, 500ms or 2m")
     return value
 
 
@@ -201,7 +208,7 @@ def _diagnosed(diagnose: Callable[..., Diagnosis], *words: Any, **named: Any) ->
     try:
         return diagnose(*words, **named)
     except KeyboardInterrupt:
-        raise _Interrupted("interrupted before an item was made: nothing is known") from None
+        raise _Interrupted("interrupted before the first item was made: nothing measured") from None
 
 
 def _correct(made: Diagnosis, target: str, loader: Any, ranks: int, seconds: float) -> Diagnosis:
@@ -236,7 +243,7 @@ def _demand(step_ms: float | None, profile: str | None, session: str | None, bus
     """
     named = [one for one in (step_ms, profile, session) if one is not None]
     if len(named) > 1:
-        raise UsageError("--step-ms, --profile and --session all say what a step takes: give one of them")
+        raise UsageError("--step-ms, --profile and --session all set the step time: give only one of them")
     if profile is not None:
         return Demand(step=_of_profile(profile), busy=busy, source="profile")
     if session is not None:
@@ -256,19 +263,19 @@ def _of_profile(path: str) -> float:
         found = of_file(path, priced=False)
     step = own_step(found)
     if not step:
-        raise UnreadableInput(f"{path} has no steps to take a step's length from: give --step-ms")
+        raise UnreadableInput(f"{path} has no steps to take the step time from: give --step-ms")
     return step
 
 
 def _of_session(path: str) -> float:
     """Nanoseconds of a step as estimated for the GPU."""
     if kind_of(path) != "session":
-        raise UnreadableInput(f"{path} is no saved session: gapless check -o run.gapless.json train.py")
+        raise UnreadableInput(f"{path} is not a saved session: gapless check -o run.gapless.json train.py")
     from gapless.model.session import load as load_session
 
     estimate = report(load_session(path)).estimate
     if estimate is None or not estimate.step.likely:
-        raise UnreadableInput(f"{path} holds no estimate of a step: give --step-ms")
+        raise UnreadableInput(f"{path} has no estimate of a step: give --step-ms")
     return float(estimate.step.likely)
 
 

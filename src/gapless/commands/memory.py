@@ -30,28 +30,35 @@ __all__ = ["command", "parse_size", "read"]
     "tried",
     metavar="SETTINGS",
     multiple=True,
-    help="And with these settings? As in PYTORCH_ALLOC_CONF; can be repeated.",
+    help="Also replay with these settings, written as in PYTORCH_ALLOC_CONF; can be repeated.",
 )
-@click.option("--search", is_flag=True, help="Try all settings that make sense, and rank them.")
-@click.option("--gpu", metavar="NAME", help="Does it fit this GPU? A10, H100, ...")
-@click.option("--limit", metavar="SIZE", help="Does it fit into this much memory? 24GiB, 22GB.")
+@click.option("--search", is_flag=True, help="Try all sensible settings and rank them.")
+@click.option("--gpu", metavar="NAME", help="Check whether it fits this GPU: A10, H100, ...")
+@click.option("--limit", metavar="SIZE", help="Check whether it fits in this much memory: 24GiB, 22GB.")
 @click.option(
     "--larger-batch",
     "others",
     metavar="FILE",
     multiple=True,
-    help="The same training with another batch size: what is the largest that fits? Can be repeated.",
+    help=(
+        "A recording of the same training with another batch size, to find the largest that fits. Can be "
+        "repeated."
+    ),
 )
-@click.option("--device", metavar="N", type=click.IntRange(0), help="Of several devices this one.")
-@click.option("--fresh", is_flag=True, help="Lay out anew what was in use when recording began.")
+@click.option(
+    "--device", metavar="N", type=click.IntRange(0), help="Which device to analyze, if there are several."
+)
+@click.option(
+    "--fresh", is_flag=True, help="Lay out again the memory that was already in use when recording began."
+)
 @click.option(
     "--export",
     "exported",
     metavar="FILE",
-    help="Write the replay (under the first --try) as a snapshot for PyTorch's memory viewer.",
+    help="Write the replay (with the first --try) as a snapshot for PyTorch's memory viewer.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Save the run; `gapless memory FILE` replays it again.")
-@click.option("-j", "--jobs", metavar="N", type=click.IntRange(1), help="Settings tried at once.")
+@click.option("-j", "--jobs", metavar="N", type=click.IntRange(1), help="Number of settings to try at once.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("snapshot", metavar="SNAPSHOT")
 def command(
@@ -69,11 +76,11 @@ def command(
     jobs: int | None,
     quiet: bool,
 ) -> int:
-    """Replay PyTorch's caching allocator on a recorded run: who holds the memory, what its settings cost.
+    """Replay PyTorch's caching allocator on a recorded run: what holds the memory, what each setting does.
 
-    SNAPSHOT is what torch.cuda.memory._dump_snapshot() wrote after _record_memory_history(), a session that
-    gapless check --memory saved, a run that -o saved, or a profile with [memory] events, which tells less.
-    Nothing in it is executed, and neither a GPU nor PyTorch is needed.
+    SNAPSHOT is a file that torch.cuda.memory._dump_snapshot() wrote after _record_memory_history(), a session
+    saved by gapless check --memory, a run saved with -o, or a profile with [memory] events (which contains
+    less). Nothing in the file is executed, and neither a GPU nor PyTorch is needed.
 
     \b
     Examples:
@@ -84,7 +91,7 @@ def command(
       gapless memory -f html --search snapshot.pickle > memory.html    a page
       gapless memory --export after.pickle --try max_split_size_mb:128 run.pickle
 
-    Exit status: 0; 1 it does not fit (--gpu, --limit); 2 usage; 3 the snapshot could not be read.
+    Exit status: 0; 1 it does not fit (--gpu, --limit); 2 usage error; 3 the snapshot could not be read.
     """
     shown.refuse_terminal(f"gapless memory -f html {snapshot}")
     wishes = _wishes(room(gpu, limit), tried, search, fresh, jobs)
@@ -146,7 +153,7 @@ def _keep(
 ) -> None:
     """Write the files that were asked for."""
     if exported and not made.replayed:
-        raise UsageError(f"--export writes a replay, and {run.path} does not tell enough for one")
+        raise UsageError(f"--export writes a replay, but {run.path} does not contain enough for one")
     if output:
         from gapless.model.memory import save
 
@@ -164,7 +171,7 @@ def _largest(run: MemoryRun, others: tuple[str, ...], device: int | None, wishes
     from gapless.memory.batch import largest_batch
 
     if wishes.capacity < 0 and run.limit < 0:
-        raise UsageError("what should the batch fit into? --gpu or --limit says it")
+        raise UsageError("what must the batch fit in? Use --gpu or --limit")
     runs = [run, *(choose(read(path), device, wishes.where) for path in others)]
     return largest_batch(runs, wishes.where)
 

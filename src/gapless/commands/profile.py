@@ -67,40 +67,47 @@ def _number(
 
 @click.command("profile", cls=ScriptCommand)
 @click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
-@_number("--wait", 0, 5, "Steps that pass before anything is recorded.")
-@_number("--warmup", 1, 2, "Steps in which the profiler warms up.")
-@_number("--active", 1, 6, "Steps that are recorded, without Python stacks and again with them.")
-@_number("--repeat", 1, 1, "Do all that N times.")
+@_number("--wait", 0, 5, "Number of steps to skip before recording starts.")
+@_number("--warmup", 1, 2, "Number of steps in which the profiler warms up.")
+@_number("--active", 1, 6, "Number of steps to record, first without Python stacks and then with them.")
+@_number("--repeat", 1, 1, "Repeat all of this N times.")
 @click.option(
     "--stacks/--no-stacks",
     default=True,
-    help="Record steps with Python stacks, too, to tell lines; or do not.",
+    help="Also record steps with Python stacks, to find the lines; on by default.",
 )
 @click.option(
     "--memory",
     is_flag=True,
-    help="Record who asks for memory, too: first, for gapless memory, and with the stacks.",
+    help="Also record memory allocations: first for gapless memory, and again with the stacks.",
 )
-@click.option("--shapes", is_flag=True, help="Record the shapes of operators' inputs, too, with the stacks.")
+@click.option("--shapes", is_flag=True, help="Also record the shapes of operator inputs, with the stacks.")
 @click.option(
     "-o",
     "--output",
     metavar="DIR",
     default="gapless-profile",
     show_default=True,
-    help="Where the traces are kept, as TensorBoard and Perfetto read them.",
+    help="Folder for the traces, in the layout that TensorBoard and Perfetto read.",
 )
-@click.option("--fail-on", metavar="CODES", default="", help="Exit with 1 if these are found: GAP301,GAP11.")
-@click.option("--prices/--no-prices", default=True, help="Replay the trace to price each wait, or do not.")
+@click.option(
+    "--fail-on",
+    metavar="CODES",
+    default="",
+    help="Exit with 1 if there are findings with these codes: GAP301,GAP11.",
+)
+@click.option(
+    "--prices/--no-prices", default=True, help="Replay the trace to price each sync; on by default."
+)
 @_output.report_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("script", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def command(script: tuple[str, ...], module: str | None, fail_on: str, **options: object) -> int:
-    """Run SCRIPT unmodified on the GPU here, record some of its training steps, and explain them.
+    """Run SCRIPT unmodified on this machine's GPU, record some of its training steps, and explain them.
 
-    Steps are found: they end with the optimizer's step, the script's own profiler.step() or gapless.step().
-    They are recorded twice, without Python stacks for the times and with them for the lines, and the script
-    is stopped then. Options come before SCRIPT; everything after it is the script's.
+    A step ends with the optimizer's step, the script's own profiler.step() or gapless.step(). Steps are
+    recorded twice: without Python stacks for accurate times, and with them to find the lines. Then the script
+    is stopped. Options come before SCRIPT; everything after it is passed to the script.
 
     \b
     Examples:
@@ -109,11 +116,11 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
       torchrun --nproc-per-node 8 -m gapless profile train.py    all ranks
       gapless show gapless-profile/profile.gapless.json          the same again
 
-    Exit status: 0 explained; 1 over a bound; 2 usage, or no GPU; 3 nothing was recorded; a script that fails
-    keeps its own.
+    Exit status: 0 explained; 1 over a limit; 2 usage error, or no GPU; 3 nothing was recorded; if the script
+    fails, its own status.
     """
     if module is None and not script:
-        raise UsageError("which script? gapless profile train.py")
+        raise UsageError("no script given. Example: gapless profile train.py")
     wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
     return profile(module, script, wishes)
 
@@ -162,7 +169,7 @@ def _prepared(wishes: Wishes, instead: str) -> tuple[Callable[..., Profiling], R
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"no traces can be kept in {wishes.output}: {error.strerror} (-o DIR)") from None
+        raise UsageError(f"cannot write traces to {wishes.output}: {error.strerror} (-o DIR)") from None
     recipe = profiling.Recipe(
         folder,
         f"rank{_ranks.rank()}",
@@ -185,7 +192,7 @@ class Told(Progress):
         self._say(f"waiting for {count(missing, 'other rank')}")
 
     def kept(self, path: str) -> None:
-        self._say(f"traces are in {path}")
+        self._say(f"traces saved in {path}")
 
 
 class Recorded(Watcher):
@@ -281,4 +288,4 @@ class Conclusion:
         for rank in range(_ranks.world()):
             self._ended(rank).unlink(missing_ok=True)
         named = ", ".join(map(str, missing))
-        return [f"of {count(len(missing), 'rank')} nothing was heard: {named}"] if missing else []
+        return [f"no word from {count(len(missing), 'rank')}: {named}"] if missing else []

@@ -14,10 +14,10 @@ from gapless.rules import all_rules, match, rule
 
 
 @click.command("rule")
-@click.option("--no-color", is_flag=True, help="Plain text; so does the variable NO_COLOR.")
+@click.option("--no-color", is_flag=True, help="Plain text; the NO_COLOR variable does the same.")
 @click.argument("code", required=False)
 def command(code: str | None, no_color: bool) -> int:
-    """Explain the rule CODE (or name), or list the rules whose codes begin so.
+    """Explain the rule CODE (or name), or list the rules whose codes start with CODE.
 
     \b
     Examples:

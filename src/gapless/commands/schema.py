@@ -14,10 +14,10 @@ from gapless.render import _schema
 @click.command("schema")
 @click.argument("name", required=False)
 def command(name: str | None) -> int:
-    """Print the JSON schema of the documents called NAME, or list their names.
+    """Print the JSON schema of the document NAME, or list all names.
 
-    A document's `version` changes when a field changes its meaning or goes away; new fields come without.
-    Gapless reads the files that older versions of it have saved.
+    A document's `version` changes when a field changes its meaning or is removed, not when fields are added.
+    Gapless reads files that older versions of Gapless saved.
 
     \b
     Examples:

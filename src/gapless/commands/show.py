@@ -17,9 +17,9 @@ from gapless.model import Report
 @_output.report_options
 @click.argument("saved", metavar="SESSION...", nargs=-1, required=True)
 def command(saved: tuple[str, ...], shown: _output.Shown) -> int:
-    """Report again what `gapless check -o` or `gapless trace -o` has saved, in any format, on any machine.
+    """Show a saved result of `gapless check -o` or `gapless trace -o` again, in any format, on any machine.
 
-    Several are reported one after the other; as a page they are one, with a list of them.
+    Several sessions are shown one after the other; with -f html they become one page with a list of them.
 
     \b
     Examples:
@@ -55,9 +55,9 @@ def reports(saved: str, drawn: bool = False) -> list[Report]:
 
         return [report(load_diagnosis(saved))]
     if kind == "trace":
-        raise UnreadableInput(f"{saved} is a profile of PyTorch's own: gapless trace {saved}")
+        raise UnreadableInput(f"{saved} is a PyTorch profiler trace: gapless trace {saved}")
     if not kind and is_snapshot(saved):
-        raise UnreadableInput(f"{saved} is a snapshot of PyTorch's memory: gapless memory {saved}")
+        raise UnreadableInput(f"{saved} is a PyTorch memory snapshot: gapless memory {saved}")
     from gapless.model.session import load
 
     return [msgspec.structs.replace(report(load(saved), drawn=drawn), path=saved)]

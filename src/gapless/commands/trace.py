@@ -51,14 +51,14 @@ class Wishes:
     "-o",
     "--output",
     metavar="FILE",
-    help="Save the numbers (with -f html the timeline, too); `gapless show FILE` reports them again.",
+    help="Save the results (with -f html also the timeline); `gapless show FILE` shows the report again.",
 )
 @click.option(
     "-j",
     "--jobs",
     metavar="N",
     type=click.IntRange(1),
-    help="Traces read at once (default: one for each core).",
+    help="Number of traces to read at once (default: one per core).",
 )
 @click.option(
     "--on",
@@ -66,82 +66,101 @@ class Wishes:
     type=click.Choice(("processes", "ray")),
     default="processes",
     show_default=True,
-    help="Where many traces are read: on this machine, or on a Ray cluster.",
+    help="Where to read many traces: on this machine, or on a Ray cluster.",
 )
-@click.option("--fail-on", metavar="CODES", default="", help="Exit with 1 if these are found: GAP301,GAP11.")
+@click.option(
+    "--fail-on",
+    metavar="CODES",
+    default="",
+    help="Exit with 1 if there are findings with these codes: GAP301,GAP11.",
+)
 @click.option(
     "--max-idle",
     metavar="PERCENT",
     type=click.FloatRange(0, 100),
-    help="Exit with 1 if the GPU idles for more of the steps.",
+    help="Exit with 1 if the GPU idles for more than this share of the steps.",
 )
 @click.option(
     "--without",
     metavar="WHAT",
     multiple=True,
-    help="What would it take without these waits? A rule (GAP112), a line (model.py:42), a file, a library.",
+    help=(
+        "How long would it take without these syncs? A rule (GAP112), a line (model.py:42), a file or a "
+        "library."
+    ),
 )
 @click.option(
     "--what-if",
     metavar="WHAT",
     multiple=True,
-    help="And with copies pinned, the input always there, one launch a step (graphs), half:KERNEL's time?",
+    help=(
+        "How long would it take with pinned copies (pinned), every batch on time (input), one launch per "
+        "step (graphs), or one kernel twice as fast (half:KERNEL)?"
+    ),
 )
 @click.option(
-    "--prices/--no-prices", default=True, help="Replay the trace to price each wait, or do not (faster)."
+    "--prices/--no-prices", default=True, help="Replay the trace to price each sync; --no-prices is faster."
 )
 @click.option(
     "--perfetto",
     metavar="FILE",
-    help="Write the trace again with the findings as tracks beside its events (FILE.json or .json.gz).",
+    help=(
+        "Write the trace again with the findings as extra tracks next to its events (FILE.json or .json.gz)."
+    ),
 )
 @click.option(
     "--loader",
     metavar="FILE",
-    help="Explain waits for input by a measurement: of gapless loader -o, or a session of gapless check.",
+    help=(
+        "Explain input stalls with a measurement: a file from gapless loader -o, or a session of gapless "
+        "check."
+    ),
 )
 @click.option(
     "--evidence",
     is_flag=True,
-    help="Print how often each operator was called and waited, to contribute to the table of waits.",
+    help=(
+        "Print how often each operator was called and how often it waited, to contribute to the table of "
+        "syncs."
+    ),
 )
 @click.option(
-    "--with-shapes", is_flag=True, help="In --evidence: all sizes and numbers as they were recorded."
+    "--with-shapes", is_flag=True, help="With --evidence: include all sizes and numbers as recorded."
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("traces", metavar="TRACE...", nargs=-1)
 def command(
     traces: tuple[str, ...], fail_on: str, evidence: bool, with_shapes: bool, **options: object
 ) -> int:
-    """Explain profiles of the PyTorch profiler: what the GPU waited for, by the line that made it wait.
+    """Explain PyTorch profiler traces: why the GPU idled, and which line caused it.
 
     TRACE is a file (plain or compressed), a folder, a pattern, a URL (s3://..., with fsspec) or - (standard
-    input). Files of ranks of one run are told to be that and explained together; so are the two passes in a
-    folder of `gapless profile`. Called in the folder of the
-    script, it shows its lines exactly. No GPU is needed, nor PyTorch.
+    input). Ranks of the same run are recognized and explained together, and so are the two passes in a folder
+    written by `gapless profile`. Run it in the script's folder to see the exact lines of code. It needs
+    neither a GPU nor PyTorch.
 
     \b
     Examples:
       gapless trace trace.json.gz
-      gapless trace -f html trace.json.gz > report.html    a page with timeline
+      gapless trace -f html trace.json.gz > report.html    a page with a timeline
       gapless trace --all ./log/                    all ranks, with kernels
       gapless trace -f json trace.json.gz | jq .findings[0]
       gapless trace --without GAP112 --without model.py:42 trace.json.gz
       gapless trace --what-if pinned --what-if input trace.json.gz
-      gapless trace --loader loader.json trace.json.gz  which num_workers to take
-      gapless trace --max-idle 20 trace.json.gz     a gate for CI
+      gapless trace --loader loader.json trace.json.gz  which num_workers to use
+      gapless trace --max-idle 20 trace.json.gz     a CI gate
       gapless trace --perfetto seen.json.gz trace.json.gz  for ui.perfetto.dev
       gapless trace --evidence -o waits.tsv ./log/  what waited, without sizes
 
-    Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; 3 a trace could not be read, or holds too
-    little of what happened to be held against a bound.
+    Exit status: 0 within the limits; 1 over a limit; 2 usage error; 3 a trace could not be read, or is too
+    incomplete to check against a limit.
     """
     if not traces:
-        raise UsageError("which trace? gapless trace trace.json.gz")
+        raise UsageError("no trace given. Example: gapless trace trace.json.gz")
     wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
     if evidence or with_shapes:
         if not evidence:
-            raise UsageError("--with-shapes is for --evidence")
+            raise UsageError("--with-shapes needs --evidence")
         return as_evidence(traces, with_shapes, wishes.output)
     wishes.shown.refuse_terminal(f"gapless trace -f html {traces[0]}")
     return trace(traces, wishes)
@@ -192,12 +211,12 @@ def _profiles(
     paths, pairs, ranks = joined(find(traces, skipped))
     # What `gapless profile` itself has made of them is not worth a word.
     skipped = [one for one in skipped if not (os.path.isfile(one) and kind_of(one) == "profile")]
-    notes = [f"left out of the folder, being no traces: {', '.join(skipped)}"] if skipped else []
+    notes = [f"not traces, skipped: {', '.join(skipped)}"] if skipped else []
     asked = (*wishes.without, *(f"@{what}" for what in wishes.what_if))
     if asked and len(paths) > 1:
-        raise UsageError(f"--without and --what-if ask of one trace, and these are {len(paths)}")
+        raise UsageError(f"--without and --what-if work on one trace; {len(paths)} were given")
     if wishes.perfetto and len(paths) > 1:
-        raise UsageError(f"--perfetto writes one trace again, and these are {len(paths)}")
+        raise UsageError(f"--perfetto writes one trace; {len(paths)} were given")
     one = partial(
         of_pair,
         pairs,
@@ -236,6 +255,7 @@ def over(found: Report, wishes: Wishes) -> list[str]:
         idle = 100 * profile.idle / profile.steps.total
         if idle > wishes.max_idle:
             reasons.append(
-                f"the GPU idles {idle:.1f} % of the steps, over the bound of {wishes.max_idle:g} (--max-idle)"
+                f"the GPU idles for {idle:.1f} % of the steps, over the limit of {wishes.max_idle:g} "
+                "(--max-idle)"
             )
     return reasons

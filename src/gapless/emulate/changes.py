@@ -35,7 +35,7 @@ def parse(texts: Sequence[str]) -> tuple[frozenset[str], bool]:
         elif text == SET_TO_NONE:
             none = True
         else:
-            raise UsageError(f"--with {text!r} is no change: checkpoint=CLASS or set_to_none")
+            raise UsageError(f"--with {text!r} is not a known change: use checkpoint=CLASS or set_to_none")
     return frozenset(classes), none
 
 

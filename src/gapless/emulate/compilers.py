@@ -32,8 +32,10 @@ from gapless.torch_internals import path
 
 Note = Callable[[str], None]
 
-_EAGERLY = "torch.compile ran eagerly: what would be compiled runs as it stands, and waits at the same places"
-_FAKES = 'fake tensors asked for on "cuda" were made on the CPU: there is no CUDA device to stand behind them'
+_EAGERLY = (
+    "torch.compile ran eagerly: code that would be compiled runs as it is, and syncs at the same places"
+)
+_FAKES = 'fake tensors requested on "cuda" were created on the CPU, because there is no CUDA device'
 _MAKERS_OF_FAKES = (
     "gapless.", "torch._compile", "torch._decomp", "torch._dynamo.eval_frame", "torch._library",
     "torch._meta", "torch._ops", "torch._prims", "torch._refs", "torch._subclasses", "torch._tensor",

@@ -116,9 +116,9 @@ class SourceKernel:
                 instead.function(*given)
             return
         self.core.note(
-            f"the CUDA kernel {self.name} was launched and not run, as its source cannot be compiled here: "
-            "what it writes is taken as zeros, or stays where it is read, too, so values that depend "
-            f'on it are not known; @gapless.standin("cuda::{self.name}") computes it'
+            f"the CUDA kernel {self.name} was launched but not run, because its source cannot be compiled "
+            "here: its outputs are zeros, or unchanged where it also reads them, so values that depend on "
+            f'it are not known; @gapless.standin("cuda::{self.name}") can compute it'
         )
         if self.core.values is not None:
             self.core.values.written(self.name, written)

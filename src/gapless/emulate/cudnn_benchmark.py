@@ -40,6 +40,6 @@ def notes(recorder: Recorder) -> list[str]:
     last = max(tick for _, tick in recorder.tried.values())
     until = f", the last of them in step {last + 1}" if last else ""
     return [
-        "torch.backends.cudnn.benchmark is on: the first convolution of each new shape and its first "
-        f"gradient wait while cuDNN tries its algorithms; {count(len(recorder.tried), 'shape')}{at}{until}"
+        "torch.backends.cudnn.benchmark is on: the first convolution of each new shape, and its first "
+        f"gradient, sync while cuDNN tries its algorithms; {count(len(recorder.tried), 'shape')}{at}{until}"
     ]

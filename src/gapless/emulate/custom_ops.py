@@ -165,19 +165,19 @@ class _Custom:
             found = fakes.shaped(self.func, args, kwargs, without_values)
         except fakes.NoRule as reason:
             kernel = (
-                "a kernel for CUDA alone" if self.on_cuda or has_kernel(self.name, "CUDA") else "no kernel"
+                "a kernel for CUDA only" if self.on_cuda or has_kernel(self.name, "CUDA") else "no kernel"
             )
             own = self.func._schema.name
             raise refuse(
                 f"The operator {self.name}{_registered_at(self.name)} has {kernel}, and {reason}. Its result",
                 "Register a CPU kernel or a fake for it (torch.library.register_fake), or compute it in "
-                f'plain torch for this check: @gapless.standin("{own}"), see docs/standins.md.',
+                f'plain PyTorch for this check: @gapless.standin("{own}"), see docs/standins.md.',
             ) from None
         if not self.known:
             core.recorder.unknown(self.name)
         core.note(
-            f"{self.name} has no kernel that runs without a GPU: its results have the right shapes, and are "
-            "zeros; what is computed from them is not the script's"
+            f"{self.name} has no kernel that runs without a GPU: its results have the right shapes but are "
+            "zeros; values computed from them are not the script's"
         )
         return found
 

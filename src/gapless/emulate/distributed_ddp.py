@@ -22,8 +22,8 @@ Tensor = torch.Tensor
 _FIRST, _EACH = 10, 100
 """Iterations that are timed (`Reducer::should_collect_runtime_stats`)."""
 _TIMER = (
-    "DistributedDataParallel also waits for its own timing events, in its first ten iterations and in every "
-    "hundredth after: that is not counted"
+    "DistributedDataParallel also waits for its own timing events, in its first ten iterations and in "
+    "every hundredth after that: this is not counted"
 )
 
 

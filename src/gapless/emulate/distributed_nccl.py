@@ -48,7 +48,7 @@ def stand_in() -> type:
     gloo: Any = torch_internals.ProcessGroupGloo
     if gloo is None:
         raise NotEmulated(
-            'A process group with backend "nccl" needs a torch that was built with gloo to carry it.'
+            'A process group with backend "nccl" needs a torch build with gloo, which carries its messages.'
         )
 
     lone = lone_backend() if current() is not None else None

@@ -79,12 +79,12 @@ step_listeners: list[Callable[[], None]] = []
 
 
 _LATE = (
-    "copies to the CPU arrived when something waited for them, and no sooner (--late-copies): what was read "
-    "before is NaN, or a number out of range"
+    "copies to the CPU arrived only when something waited for them (--late-copies): values read earlier "
+    "are NaN, or a number out of range"
 )
 _NO_RACES = (
-    f"several streams are used, and races were not looked for: torch {torch.__version__} does not tell when "
-    "memory is given back (2.10 and later do)"
+    f"several streams are used, but races were not checked: torch {torch.__version__} does not report when "
+    "memory is freed (2.10 and later do)"
 )
 
 
@@ -132,7 +132,7 @@ class Emulator:
         if devices is None:
             devices = distributed.local_world_size() if world is None else world.node
         if devices < 1:
-            raise UsageError(f"{devices} devices: an emulated machine has at least one")
+            raise UsageError(f"{devices} devices: an emulated machine needs at least one")
         self.world = world
         self.gpu = gpus.DEFAULT if gpu is None else gpus.find(gpu) if isinstance(gpu, str) else gpu
         self.devices = devices
@@ -152,7 +152,7 @@ class Emulator:
 
             self.core.values = Values(self.core, dict(assume or {}))
         if late_copies and dry:
-            raise UsageError("a dry run has no values: none can arrive late")
+            raise UsageError("a dry run has no values, so none can arrive late")
         if late_copies:
             self.core.races.late = True
             self.core.note(_LATE)
@@ -173,7 +173,7 @@ class Emulator:
     def _record_memory(self) -> None:
         """Raises UsageError where this torch does not tell when storages end."""
         if not memory_supported():
-            raise UsageError(f"torch {torch.__version__} does not tell when memory is given back")
+            raise UsageError(f"torch {torch.__version__} does not report when memory is freed")
         recorder = MemoryRecorder(self.gpu)
         recorder.forward_of = self.core._forward_call
         self.recorder.memory = self.core.placement.memory = recorder
@@ -184,9 +184,9 @@ class Emulator:
         """Switch the device on in this thread and in every thread started from now on."""
         global _current
         if _current is not None:
-            raise UsageError("an emulated device is on already: emulations cannot be nested")
+            raise UsageError("an emulated device is already active: emulations cannot be nested")
         if torch.cuda.is_available():
-            self.core.note("this machine has a GPU; the emulated device stands in for it")
+            self.core.note("this machine has a GPU; the emulated device is used instead")
         if untried := torch_internals.untried():
             self.core.note(untried)
         _current = self

@@ -36,7 +36,7 @@ class Extension(ModuleType):
     """A CUDA extension that was not built or loaded: all its functions are there, and refuse when called."""
 
     def __init__(self, name: str, core: Core) -> None:
-        super().__init__(name, f"The CUDA extension {name}, which cannot be had without a GPU.")
+        super().__init__(name, f"The CUDA extension {name}, which is not available without a GPU.")
         self._core = core
 
     def __getattr__(self, name: str) -> Any:
@@ -59,7 +59,7 @@ def _call(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
     if given is None:
         raise refuse(
             f"`{name}` of a CUDA extension",
-            f'Compute it in plain torch for this check: @gapless.standin("{short}"), see docs/standins.md.',
+            f'Compute it in plain PyTorch for this check: @gapless.standin("{short}"), see docs/standins.md.',
         )
     if given.waits:
         core.wait(name, "read", call=short, waits=given.waits)
@@ -101,7 +101,7 @@ def _building(core: Core, patches: Patches, module: ModuleType) -> None:
         patches.set(module, name, load)
 
     def cuda_extension(name: str = "?", *_: Any, **__: Any) -> Any:
-        raise refuse(f"the CUDA extension `{name}`", "Build it where there is a CUDA toolkit.")
+        raise refuse(f"the CUDA extension `{name}`", "Build it on a machine with a CUDA toolkit.")
 
     unless_cuda("load")
     unless_cuda("load_inline")
@@ -191,7 +191,7 @@ def _call_operator(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
     if given_for(name) is None:
         not_built = ", ".join(f"`{one}`" for one in core.recorder.extensions)
         raise refuse(
-            f"The operator {name} (of the CUDA extension {not_built}, probably)",
-            f'Compute it in plain torch for this check: @gapless.standin("{name}"), see docs/standins.md.',
+            f"The operator {name} (probably of the CUDA extension {not_built})",
+            f'Compute it in plain PyTorch for this check: @gapless.standin("{name}"), see docs/standins.md.',
         )
     return _call(core, name, *args, **kwargs)

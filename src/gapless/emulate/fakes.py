@@ -34,7 +34,7 @@ def shaped(func: Any, args: Any, kwargs: dict[str, Any], run: Callable[..., Any]
         found = run(*trees.mapped(args, _without_values), **trees.mapped(kwargs, _without_values))
     except Exception as error:  # a rule is anybody's code
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise NoRule(f"its fake implementation says: {reason[:160]}") from None
+        raise NoRule(f"its fake implementation failed with: {reason[:160]}") from None
     written = _written(func, args, kwargs)
     for tensor in written.values():
         for one in trees.tensors(tensor):

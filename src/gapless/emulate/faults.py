@@ -49,9 +49,9 @@ def defect(error: BaseException, what: str) -> EmulationDefect:
     first = (str(error).splitlines() or [""])[0]
     at = place(error)
     return EmulationDefect(
-        f"Gapless failed in its emulation of {what}: {type(error).__name__}: {first} ({at}). "
-        "This is Gapless's mistake, not the script's; please report it with this line "
-        f"(gapless {__version__}, torch {torch.__version__}, Python {platform.python_version()})"
+        f"Gapless failed while emulating {what}: {type(error).__name__}: {first} ({at}). This is a bug in "
+        f"Gapless, not in the script; please report it with this line (gapless {__version__}, torch "
+        f"{torch.__version__}, Python {platform.python_version()})"
     )
 
 

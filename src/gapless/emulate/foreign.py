@@ -24,7 +24,7 @@ def _borrowed_memory(patches: Patches) -> None:
     tensor = torch.Tensor
     interface = vars(tensor)["__cuda_array_interface__"]
     export = tensor.__dlpack__
-    instead = "Keep the step in torch, or hand over tensor.cpu()."
+    instead = "Keep the step in PyTorch, or pass tensor.cpu()."
 
     def cuda_array_interface(self: torch.Tensor) -> Any:
         if self.is_cuda and not self.is_sparse and not self.requires_grad:

@@ -42,7 +42,7 @@ def standin(name: str, *, waits: int = 0) -> Callable[[F], F]:
     if not owner or not inner:
         raise UsageError(f'standin({name!r}): an operator is "library::name", a function "extension.name"')
     if waits < 0:
-        raise UsageError(f"standin({name!r}): {waits} waits: none are 0")
+        raise UsageError(f"standin({name!r}): waits={waits} must not be negative")
 
     def register(function: F) -> F:
         _given[name] = Given(function, waits)

@@ -213,8 +213,8 @@ class MemoryRecorder:
     def used_elsewhere(self, tensor: torch.Tensor) -> None:
         """``tensor.record_stream()``: when the other stream has passed it, only a GPU can tell."""
         self.notes.setdefault(
-            "tensors with record_stream() are taken to be free at once; on a GPU they stay until the other "
-            "stream has passed them"
+            "tensors with record_stream() are assumed to be free immediately; on a GPU they stay until the "
+            "other stream has passed them"
         )
 
     def emptied(self, index: int) -> None:
@@ -261,8 +261,8 @@ class MemoryRecorder:
         self.modules.learn(module)
         if any(isinstance(one, torch.nn.RNNBase) for one in module.modules()):
             self.notes.setdefault(
-                "recurrent layers go step by step here; on a GPU cuDNN keeps one reserve for all steps, of a "
-                "size that is not known"
+                "recurrent layers run step by step here; on a GPU cuDNN keeps one reserve buffer for all "
+                "steps, whose size is not known"
             )
 
     def learnt(self, module: torch.nn.Module) -> None:

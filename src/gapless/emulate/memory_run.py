@@ -26,8 +26,8 @@ _KINDS: dict[str, Kind] = {
     "communication": "communication",
 }
 NOT_MODELLED = (
-    "not counted: memory that kernels take for themselves (workspaces of cuDNN and cuBLASLt, of sorting and "
-    "reductions), NCCL's and CUDA's own"
+    "not counted: memory that kernels allocate themselves (workspaces of cuDNN and cuBLASLt, of sorting "
+    "and reductions), NCCL's and CUDA's own"
 )
 
 

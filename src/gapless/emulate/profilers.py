@@ -32,7 +32,7 @@ def install(core: Core, patches: Patches) -> None:
     def init_kineto(self: Any, *args: Any, **kwargs: Any) -> None:
         real_kineto(self, *args, **kwargs)
         if self.use_device == "cuda":
-            core.note("the script's own profiler records the host's activity alone: the device is emulated")
+            core.note("the script's own profiler records CPU activity only, because the device is emulated")
             self.use_device = None
             activity = torch.profiler.ProfilerActivity
             self.activities = {activity.CPU, *self.activities} - {activity.CUDA}

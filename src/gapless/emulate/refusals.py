@@ -15,7 +15,7 @@ from gapless.errors import NotEmulated
 
 def refuse(what: str, instead: str) -> NotEmulated:
     """The error to raise: names the thing, the user's line that asked for it, and what to do."""
-    return NotEmulated(f"{what} cannot be had without a real CUDA device{asked_at()}. {instead}")
+    return NotEmulated(f"{what} needs a real CUDA device{asked_at()}. {instead}")
 
 
 def asked_at() -> str:
@@ -24,7 +24,7 @@ def asked_at() -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if not stacks.library_of(file) and not file.startswith("<frozen"):
-            return f" (asked for at {file}:{frame.f_lineno})"
+            return f" (requested at {file}:{frame.f_lineno})"
         frame = frame.f_back
     return ""
 

@@ -23,13 +23,13 @@ Note = Callable[[str], None]
 
 _SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
 _EAGERLY = (
-    "torch.jit.{} ran eagerly: the Python it was given runs in place of TorchScript, and what TorchScript "
-    "would fuse is counted apart"
+    "torch.jit.{} ran eagerly: the original Python code runs instead of TorchScript, and operators that "
+    "TorchScript would fuse are counted separately"
 )
 
 _DRAWN = {"torch.utils.tensorboard._pytorch_graph", "tensorboardX.pytorch_graph"}
 """Who traces a model to draw it, and takes the graph from what tracing returns."""
-_NOT_DRAWN = "SummaryWriter.add_graph wrote an empty graph: under emulation no TorchScript is made"
+_NOT_DRAWN = "SummaryWriter.add_graph wrote an empty graph: the emulation creates no TorchScript"
 
 _ITS_OWN = frozenset(
     ["code", "code_with_constants", "graph", "graph_for", "inlined_graph", "save", "save_to_buffer", "schema"]
@@ -127,7 +127,7 @@ def _made(obj: Any, really: Callable[[], Any]) -> Any:
     except Exception as error:
         raise refuse(
             f"the TorchScript of {type(obj).__name__}",
-            "Make it from the model on the CPU: model.cpu() first.",
+            "Create it from the model on the CPU: model.cpu() first.",
         ) from error
 
 

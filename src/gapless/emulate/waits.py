@@ -155,7 +155,7 @@ def _row(cells: tuple[str, ...], where: str) -> Row:
         raise ValueError(f"{where}: {empty[0]} is empty or has spaces around it")
     scope, name, when, waits, mechanism, reason, source, read_in, evidence = cells
     if scope not in get_args(Scope):
-        raise ValueError(f"{where}: scope {scope!r} is none of {', '.join(get_args(Scope))}")
+        raise ValueError(f"{where}: scope {scope!r} must be one of {', '.join(get_args(Scope))}")
     if scope == "op" and not name.startswith("aten::"):
         raise ValueError(f"{where}: an operator's name starts with aten::, not {name!r}")
     if scope == "call" and "." not in name:
@@ -163,7 +163,7 @@ def _row(cells: tuple[str, ...], where: str) -> Row:
     if not waits.isdigit():
         raise ValueError(f"{where}: waits must be a whole number, not {waits!r}")
     if mechanism not in get_args(Mechanism):
-        raise ValueError(f"{where}: mechanism {mechanism!r} is none of {', '.join(get_args(Mechanism))}")
+        raise ValueError(f"{where}: mechanism {mechanism!r} must be one of {', '.join(get_args(Mechanism))}")
     return msgspec.convert(
         {
             "scope": scope,

@@ -47,17 +47,18 @@ def begin(config: pytest.Config, races: bool = False) -> Watch:
     """
     kind = config.getoption("--gapless-device") or config.getini("gapless_device")
     if kind not in ("auto", "emulated", "real"):
-        raise Refused(f"gapless_device is {kind!r}: it can be auto, emulated or real")
+        raise Refused(f"gapless_device is {kind!r}, but must be auto, emulated or real")
     try:
         import torch
     except ModuleNotFoundError:
-        raise Refused("a test that is watched for waits needs PyTorch: pip install torch") from None
+        raise Refused("a test that is watched for syncs needs PyTorch: pip install torch") from None
     real = torch.cuda.is_available()
     if kind == "real" and not real:
-        raise Refused("gapless_device is 'real', but there is no GPU that torch could use")
+        raise Refused("gapless_device is 'real', but there is no GPU that PyTorch can use")
     if kind == "real" and races:
         raise Refused(
-            "gapless_device is 'real', where no races are seen: a GPU gives wrong numbers, and no error"
+            "gapless_device is 'real', but races are not visible on a real GPU: it gives wrong numbers "
+            "without an error"
         )
     try:
         if real and kind != "emulated" and not races:
@@ -77,7 +78,9 @@ class Emulated:
         from gapless.emulate.emulator import Emulator, current
 
         if current() is not None:
-            raise Refused("an emulated device is on already: this test is watched inside gapless.emulate()")
+            raise Refused(
+                "an emulated device is already active: this test is watched inside gapless.emulate()"
+            )
         if (gpu, dry) not in _emulators:
             _emulators[gpu, dry] = Emulator(gpu, dry=dry)
         self._emulator = _emulators[gpu, dry]
@@ -166,9 +169,7 @@ class Bound:
         asked = limit is not None or self.per_step is not None or self.races
         if session.environment.unused:
             if asked:
-                return (
-                    'the test put nothing on the GPU, so that there is nothing to bound: is `device` "cuda"?'
-                )
+                return 'the test put nothing on the GPU, so there is nothing to check: is `device` "cuda"?'
             return ""
         if self.races and session.races:
             found = [one for one in report(session).findings if one.is_race]
@@ -183,13 +184,13 @@ class Bound:
         steps = report(session).steps
         if not steps.seen:
             return (
-                "no training step was seen, so that per_step has nothing to bound: a step ends with an "
-                "optimizer's step(), profiler.step() or gapless.step()"
+                "no training step was seen, so per_step cannot be checked: a step ends with an optimizer's "
+                "step(), profiler.step() or gapless.step()"
             )
         if steps.seen <= WARM_UP:
             return (
-                f"{count(steps.seen, 'training step')} only, of which the first {WARM_UP} warm up and do not "
-                f"count: run {WARM_UP + 1} or more"
+                f"only {count(steps.seen, 'training step')}, of which the first {WARM_UP} warm up and do "
+                f"not count: run {WARM_UP + 1} or more"
             )
         if steps.waits_per_step > (self.per_step or 0):
             often = rate(steps.waits_per_step, "sync", step="training step")
@@ -216,7 +217,7 @@ def bound(mark: pytest.Mark | None, config: pytest.Config, races: bool = False) 
     return Bound(values[0], values[1], None, races)
 
 
-_USAGE = "max_waits takes a number of waits: @pytest.mark.max_waits(0), or @pytest.mark.max_waits(per_step=1)"
+_USAGE = "max_waits takes a number of syncs: @pytest.mark.max_waits(0), or @pytest.mark.max_waits(per_step=1)"
 
 
 def _number(value: Any, what: str) -> float:
@@ -225,7 +226,7 @@ def _number(value: Any, what: str) -> float:
     except (TypeError, ValueError):
         found = -1.0
     if found < 0 or isinstance(value, bool):
-        raise Refused(f"{what} is {value!r}: it takes a number of waits, 0 or more")
+        raise Refused(f"{what} is {value!r}, but must be a number of syncs, 0 or more")
     return found
 
 

@@ -87,7 +87,7 @@ def _say_once(text: str) -> None:
     """Warn of `text`, in rank 0, the first time only."""
     if text not in _said and _rank() == 0:
         _said.add(text)
-        warnings.warn(f"nothing is profiled: {text}", stacklevel=2)
+        warnings.warn(f"profiling is off: {text}", stacklevel=2)
 
 
 def _rank() -> int:

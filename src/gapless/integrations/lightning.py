@@ -22,7 +22,7 @@ def _base() -> Any:
         except ModuleNotFoundError as error:
             if error.name not in ("lightning", "lightning.pytorch", "pytorch_lightning"):
                 raise
-    raise ModuleNotFoundError("this callback is for Lightning: pip install lightning", name="lightning")
+    raise ModuleNotFoundError("this callback needs Lightning: pip install lightning", name="lightning")
 
 
 class GaplessCallback(_base()):  # type: ignore[misc]  # a base that is chosen when it is imported

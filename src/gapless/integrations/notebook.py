@@ -18,14 +18,14 @@ from gapless.render import Style, _cell, renderer
 
 _HELP = """%%gapless [--gpu NAME] [--devices N] [--into NAME] [--all]
 
-Run the cell on an emulated CUDA device, and show each line that makes the host wait for it. What the cell
-assigns stays, but tensors that it placed on the device cannot be used afterwards: let the cell make its own
-model and data.
+Run the cell on an emulated CUDA device and show each line that makes the CPU wait for it. Variables that
+the cell assigns remain, but tensors that it placed on the device cannot be used afterwards: let the cell
+create its own model and data.
 
   --gpu NAME      the GPU to emulate: A100 (the default), H100, T4, …
   --devices N     how many of them
   --into NAME     assign the report to this variable
-  --all           unfold what happens outside of training steps (in text)
+  --all           show what happens outside training steps (in text)
 """
 
 
@@ -193,5 +193,5 @@ def _options(line: str) -> dict[str, Any]:
     with _parser.make_context("%%gapless", shlex.split(line)) as context:
         wishes = dict(context.params)
     if wishes["into"] and not wishes["into"].isidentifier():
-        raise UsageError(f"{wishes['into']!r} is no name of a variable")
+        raise UsageError(f"{wishes['into']!r} is not a variable name")
     return wishes

@@ -24,11 +24,11 @@ _bound: pytest.StashKey[Bound] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("gapless", "waits for the GPU (Gapless)")
+    group = parser.getgroup("gapless", "syncs with the GPU (Gapless)")
     group.addoption(
         "--waits",
         action="store_true",
-        help="run every test on the GPU, or on an emulated one, and list the lines that wait for it",
+        help="run every test on the GPU, or on an emulated one, and list the lines that sync",
     )
     group.addoption(
         "--gapless-device",
@@ -43,18 +43,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini("gapless_device", "auto, emulated or real (see --gapless-device)", default="auto")
     parser.addini("gapless_gpu", "the GPU to emulate (see --gapless-gpu)", default="")
-    parser.addini("gapless_max_waits", "how many waits each test may have that has no mark of its own")
+    parser.addini("gapless_max_waits", "how many syncs each test without its own mark may have")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{_MARK}(limit, *, per_step): the host may wait for the GPU so many times in the test, or in each "
-        "steady training step of it (Gapless)",
+        f"{_MARK}(limit, *, per_step): the CPU may wait for the GPU this many times in the test, or in "
+        "each steady training step of it (Gapless)",
     )
     config.addinivalue_line(
         "markers",
-        f"{_RACES}: no two accesses to the same memory, by streams or by the CPU, may go unordered in the "
+        f"{_RACES}: all accesses to the same memory, by streams or by the CPU, must be ordered in the "
         "test, which runs on the emulated GPU (Gapless)",
     )
     config.pluginmanager.register(_Summary(), "gapless-summary")

@@ -68,8 +68,8 @@ def log(report: Report, writer: Any, step: int | None = None, *, prefix: str = P
         writer.log(found, step=step)
     else:
         raise UsageError(
-            f"{type(writer).__name__} is no tracker: give a SummaryWriter, a run of wandb, mlflow, a logger "
-            f"of Lightning, or one of {', '.join(_IMPORTED)}"
+            f"{type(writer).__name__} is not a supported tracker: pass a SummaryWriter, a wandb run, "
+            f"mlflow, a Lightning logger, or one of {', '.join(_IMPORTED)}"
         )
 
 
@@ -86,7 +86,7 @@ def _to_tensorboard(
 
 def _by_name(name: str, found: dict[str, float], report: Report, step: int | None) -> None:
     if name not in _IMPORTED:
-        raise UsageError(f"no tracker {name!r}: there are {', '.join(_IMPORTED)}")
+        raise UsageError(f"unknown tracker {name!r}: choose one of {', '.join(_IMPORTED)}")
     try:
         if name == "tensorboard":
             with importlib.import_module("torch.utils.tensorboard").SummaryWriter() as writer:
@@ -97,7 +97,7 @@ def _by_name(name: str, found: dict[str, float], report: Report, step: int | Non
         raise UsageError(f"{name} is not installed: pip install {error.name or name}") from None
     if name == "wandb":
         if module.run is None:
-            raise UsageError("no run of wandb is on: call wandb.init() first, or give the run")
+            raise UsageError("no wandb run is active: call wandb.init() first, or pass the run")
         module.run.log(found, step=step)
     else:
         module.log_metrics(found, step=step)

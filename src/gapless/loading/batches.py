@@ -150,14 +150,14 @@ def _uncollated(dataset: Any, items: Any, error: Exception) -> str:
         empty = sum(item is None for item in items)
         if empty:
             return (
-                f"{empty} of {len(items)} items of a batch are None, made{by}: collating them fails; "
-                "leave them out of the dataset, or drop them in collate_fn"
+                f"{empty} of {len(items)} items in a batch are None, made{by}: collating them fails; "
+                "remove them from the dataset, or drop them in collate_fn"
             )
         shapes = list(dict.fromkeys(str(shape) for item in items for shape in [shapes_of(item)]))
         if len(shapes) > 1:
             return (
-                f"items of a batch differ in shape ({shapes[0]} and {shapes[1]}), made{by}: "
-                "give the loader a collate_fn that pads them"
+                f"items in a batch have different shapes ({shapes[0]} and {shapes[1]}), made{by}: give the "
+                "loader a collate_fn that pads them"
             )
     return failure(error)
 

@@ -66,8 +66,8 @@ class BucketBatchSampler(Sampler[list[int]]):
         if max_tokens is not None and len(padded) and padded.max() > max_tokens:
             at = int(padded.argmax())
             raise UsageError(
-                f"item {at} takes {int(padded[at])} tokens with its padding, and max_tokens={max_tokens}; "
-                "raise it, or leave out or cut what is longer"
+                f"item {at} takes {int(padded[at])} tokens with padding, but max_tokens={max_tokens}; "
+                "raise max_tokens, or remove or truncate longer items"
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -108,7 +108,7 @@ class BucketBatchSampler(Sampler[list[int]]):
         """
         for name, mine in (("seed", self.seed), ("ranks", self.ranks)):
             if state[name] != mine:
-                raise UsageError(f"the state is of {name}={state[name]}, and here {name}={mine}")
+                raise UsageError(f"the state was saved with {name}={state[name]}, but here {name}={mine}")
         self.epoch, self._resume = state["epoch"], state["batches"]
 
     def _padded(self, lengths: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
@@ -192,6 +192,6 @@ def _check(
         if given is not None and given < 1:
             raise UsageError(f"{name}={given} is not positive")
     if even not in ("split", "repeat", "drop"):
-        raise UsageError(f"even={even!r} is none of 'split', 'repeat' and 'drop'")
+        raise UsageError(f"even={even!r} must be 'split', 'repeat' or 'drop'")
     if drop_last and (batch_size is None or max_tokens is not None):
-        raise UsageError("drop_last=True needs batches of one size: batch_size= without max_tokens=")
+        raise UsageError("drop_last=True needs batches of equal size: batch_size= without max_tokens=")

@@ -27,13 +27,14 @@ def _lengths(world: World) -> Iterator[Mistake]:
         if fewest == most:
             continue
         seen = (
-            f"rank {counts.index(fewest)} gets {_batches(fewest)} and rank {counts.index(most)} {most:,}: at "
-            "the end the others wait for a rank that has left the loop"
+            f"rank {counts.index(fewest)} gets {_batches(fewest)} and rank {counts.index(most)} {most:,}: "
+            "at the end the other ranks wait for a rank that has already left the loop"
         )
         remedy = (
-            "`gapless.loading.shard(dataset)` gives all ranks the same number"
+            "`gapless.loading.shard(dataset)` gives every rank the same number"
             if world.one.iterable
-            else "`DistributedSampler` and `gapless.loading.BucketBatchSampler` give all ranks the same"
+            else "`DistributedSampler` and `gapless.loading.BucketBatchSampler` give every rank the same "
+            "number"
         )
         yield mistake("GAP318", ordering_line(world), seen, remedy, fewest=fewest, most=most)
         return

@@ -48,21 +48,21 @@ def of(count: int, noun: str) -> str:
 
 def by_ranks(world: World, items: int, extra: int, inside: bool) -> Mistake:
     ranks = len(world.ranks)
-    total = f"an epoch of {of(ranks, 'rank')} has {items + extra:,} items, and there are {items:,}"
+    total = f"an epoch of {of(ranks, 'rank')} has {items + extra:,} items, but the data has only {items:,}"
     workers = world.one.workers
     if workers > 1 and not inside and world.one.iterable:
-        total += f"; the {workers} workers of a rank divide them, the ranks do not"
+        total += f"; the {workers} workers of a rank split them, but the ranks do not"
     if world.one.iterable:
         remedy = (
-            "divide by rank as well: `gapless.loading.shard(dataset)`, or in `__iter__` take every "
-            "`world_size * num_workers`-th item from `rank * num_workers + worker` on"
+            "also split by rank: `gapless.loading.shard(dataset)`, or in `__iter__` take every `world_size "
+            "* num_workers`-th item, starting at `rank * num_workers + worker`"
         )
     elif world.one.sampler == "DistributedSampler":
-        remedy = "give each rank's sampler its own `rank`, and all of them `num_replicas`"
+        remedy = "give each rank's sampler its own `rank`, and the same `num_replicas` everywhere"
     else:
         remedy = (
-            "`DataLoader(dataset, sampler=DistributedSampler(dataset), ...)`, and in the loop "
-            "`sampler.set_epoch(epoch)`"
+            "`DataLoader(dataset, sampler=DistributedSampler(dataset), ...)`, and call "
+            "`sampler.set_epoch(epoch)` in the loop"
         )
     return mistake("GAP312", ordering_line(world), total, remedy, items=items, repeated=extra, ranks=ranks)
 
@@ -75,14 +75,14 @@ def lost(world: World, seen: str, missing: int, items: int, remedy: str) -> Mist
     return mistake("GAP313", ordering_line(world), seen, remedy, items=items, lost=missing)
 
 
-NOTHING = "take a smaller `batch_size`, or `drop_last=False`"
+NOTHING = "use a smaller `batch_size`, or `drop_last=False`"
 SINGLE = (
-    "`drop_last=True`, or another `batch_size`: BatchNorm refuses to train on one item, and its gradient "
-    "weighs as much as that of a whole batch"
+    "`drop_last=True`, or another `batch_size`: BatchNorm refuses to train on a single item, and that "
+    "item's gradient weighs as much as a whole batch"
 )
 TAILS = (
-    "every worker drops its own last batch: fewer workers or a smaller `batch_size`, or make the batches in "
-    "the dataset with `batch_size=None`"
+    "every worker drops its own last batch: use fewer workers or a smaller `batch_size`, or build the "
+    "batches in the dataset with `batch_size=None`"
 )
 
 

@@ -50,14 +50,15 @@ def _lost_positions(world: World) -> Iterator[Mistake]:
         epochs = len(world.one.epochs)
         ranks = f"any of {of(len(world.ranks), 'rank')}" if len(world.ranks) > 1 else "the sampler"
         seen = (
-            f"{of(len(missing), 'position')} of {len(wanted):,} come from {ranks} in none of {epochs} epochs"
+            f"{of(len(missing), 'position')} of {len(wanted):,} never come from {ranks} in any of "
+            f"{epochs} epochs"
         )
         yield lost(world, seen, len(missing), len(wanted), _POSITIONS)
 
 
 _POSITIONS = (
-    "let the ranks take every n-th position of the same order (`DistributedSampler`), and not n equal blocks "
-    "without the rest"
+    "let each rank take every n-th position of the same order (`DistributedSampler`) instead of n equal "
+    "blocks that drop the remainder"
 )
 
 
@@ -75,8 +76,8 @@ def _same_positions(world: World) -> Iterator[Mistake]:
     yield mistake(
         "GAP315",
         one.sampler_line,
-        f"{one.sampler} shuffles all epochs alike ({size:,} positions), {where}",
-        "seed from the epoch too: `manual_seed(seed + epoch)`, with `epoch` set by `set_epoch`",
+        f"{one.sampler} shuffles every epoch the same way ({size:,} positions), {where}",
+        "include the epoch in the seed: `manual_seed(seed + epoch)`, with `epoch` set by `set_epoch`",
         items=size,
     )
 
@@ -103,14 +104,14 @@ def _same_draws(one: RankItems, draw: Draws, workers: int, epochs: int) -> Mista
     alike = [f"in {workers} of {of(one.workers, 'worker')}"] if workers > 1 else []
     alike += [f"in {of(epochs, 'epoch')}"] if epochs > 1 else []
     if draw.name.startswith("self"):
-        why = "the generator is made once, and every worker gets a copy of it"
+        why = "the generator is created once, and every worker gets a copy of it"
         remedy = (
-            f"make `{draw.name}` in the worker, from its seed: `worker_init_fn` sets it to "
-            "`numpy.random.default_rng(torch.initial_seed())`, or take torch's own random numbers"
+            f"create `{draw.name}` in the worker, from the worker's seed: in `worker_init_fn`, set it to "
+            "`numpy.random.default_rng(torch.initial_seed())`, or use torch's random numbers"
         )
     else:
-        why = "`worker_init_fn` seeds it alike"
-        remedy = "seed it from `torch.initial_seed()`, which differs by worker and epoch, or not at all"
+        why = "`worker_init_fn` gives every worker the same seed"
+        remedy = "seed it from `torch.initial_seed()`, which differs by worker and epoch, or do not seed it"
     return mistake(
         "GAP314",
         one.line,
@@ -127,7 +128,7 @@ def _last_of_positions(world: World) -> Iterator[Mistake]:
             continue
         sizes, items = rank.epochs[0].batches(), rank.length
         if rank.drop_last and not sizes and items:
-            yield last(rank, f"`drop_last=True` leaves nothing of {of(items, 'item')}", items, NOTHING)
+            yield last(rank, f"`drop_last=True` drops all of {of(items, 'item')}", items, NOTHING)
         elif not rank.drop_last and len(sizes) > 1 and sizes[-1] == 1:
             yield last(rank, f"the last of {len(sizes):,} batches has 1 item", 1, SINGLE)
         else:

@@ -94,8 +94,8 @@ def _repeated_stream(world: World) -> Iterator[Mistake]:
 
 
 _DIVIDE = (
-    "divide them: `DataLoader(gapless.loading.shard(dataset), ...)`, or in `__iter__` keep every item whose "
-    "number modulo `get_worker_info().num_workers` is `get_worker_info().id`"
+    "split them: `DataLoader(gapless.loading.shard(dataset), ...)`, or in `__iter__` keep only items whose "
+    "index modulo `get_worker_info().num_workers` is `get_worker_info().id`"
 )
 
 
@@ -103,9 +103,12 @@ def _by_workers(world: World, items: int, extra: int) -> Mistake:
     workers = world.one.workers
     if extra == items * (workers - 1):
         each = f"each of {of(workers, 'worker')} yields all {items:,} items"
-        seen = f"{each}, so that an epoch has {items + extra:,}"
+        seen = f"{each}, so an epoch has {items + extra:,}"
     else:
-        seen = f"the {of(workers, 'worker')} of a rank yield {items + extra:,} items, and there are {items:,}"
+        seen = (
+            f"the {of(workers, 'worker')} of a rank yield {items + extra:,} items, but the data has only "
+            f"{items:,}"
+        )
     return mistake("GAP311", world.one.line, seen, _DIVIDE, items=items, repeated=extra, workers=workers)
 
 
@@ -130,7 +133,7 @@ def _same_beginnings(world: World) -> Iterator[Mistake]:
             "GAP312",
             world.one.line,
             f"all {of(len(world.ranks), 'rank')} yield the same first {common:,} items",
-            "divide by rank as well: `gapless.loading.shard(dataset)`",
+            "also split by rank: `gapless.loading.shard(dataset)`",
             same=common,
             ranks=len(world.ranks),
         )
@@ -167,12 +170,12 @@ def _lost_stream(world: World) -> Iterator[Mistake]:
 
 
 _AGAIN = (
-    "let `__iter__` begin afresh each time: open files and make iterators in it and not in `__init__`; "
-    "`gapless.loading.shard` takes the function that makes an iterator"
+    "let `__iter__` start over each time: open files and create iterators in it, not in `__init__`; "
+    "`gapless.loading.shard` takes the function that creates an iterator"
 )
 _REST = (
-    "give what is left when the items do not divide to some worker too: take every n-th item and not n equal "
-    "blocks, or `gapless.loading.shard(dataset)`, which loses none"
+    "also give the remainder to some worker when the items do not divide evenly: take every n-th item "
+    "instead of n equal blocks, or use `gapless.loading.shard(dataset)`, which loses none"
 )
 
 
@@ -187,15 +190,15 @@ def _same_stream(world: World) -> Iterator[Mistake]:
     alike = size >= ENOUGH and numpy.array_equal(first[:size], second[:size])
     if not used or not alike or len(numpy.unique(first[:size])) < ENOUGH // 2:
         return
-    kept = " (workers are kept, and do not see what the loop sets in the dataset)" if one.persistent else ""
+    kept = " (workers are kept and do not see what the loop changes in the dataset)" if one.persistent else ""
     yield mistake(
         "GAP315",
         one.line,
         (
-            f"the first two epochs yield the same {size:,} items in the same order, though random numbers "
-            f"are drawn from `{used[0]}`{kept}"
+            f"the first two epochs yield the same {size:,} items in the same order, although random "
+            f"numbers are drawn from `{used[0]}`{kept}"
         ),
-        "seed from the epoch too: `numpy.random.default_rng([seed, epoch])`, the same in every worker",
+        "include the epoch in the seed: `numpy.random.default_rng([seed, epoch])`, the same in every worker",
         items=size,
     )
 
@@ -212,11 +215,11 @@ def _last_of_stream(world: World) -> Iterator[Mistake]:
         if rank.drop_last:
             gone, items = sum(short), sum(sizes)
             if gone >= rank.batch_size and gone >= _WORTH * items:
-                seen = f"`drop_last=True` leaves out {gone:,} of {items:,} items of {workers(rank)}"
+                seen = f"`drop_last=True` drops {gone:,} of {items:,} items of {workers(rank)}"
                 yield last(rank, seen, gone, TAILS)
                 return
             if items and gone == items:
-                yield last(rank, f"`drop_last=True` leaves nothing of {of(items, 'item')}", gone, NOTHING)
+                yield last(rank, f"`drop_last=True` drops all of {of(items, 'item')}", gone, NOTHING)
                 return
         elif 1 in short and len(sizes) > 1:
             many = short.count(1)

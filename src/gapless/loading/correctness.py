@@ -45,16 +45,18 @@ def verify(
         LoaderError: the loader fails, as it would in training.
     """
     if not isinstance(loader, DataLoader) and not callable(loader):
-        raise UsageError(f"verify() needs a DataLoader, or a function that makes one, not {loader!r}")
+        raise UsageError(f"verify() needs a DataLoader, or a function that returns one, not {loader!r}")
     world = dist.get_world_size() if initialized() else 1
     if world > 1 and ranks not in (None, world):
-        raise UsageError(f"this is a process group of {world} ranks, and ranks={ranks} is asked for")
+        raise UsageError(f"this process group has {world} ranks, but ranks={ranks} was given")
     count = ranks or world
     if count < 1:
         raise UsageError(f"ranks={count} is not positive")
     if world == 1 and count > 1:
         if not forked.available():
-            raise UsageError("ranks are simulated in copies of the process, and this system makes none")
+            raise UsageError(
+                "ranks are simulated in forks of the process, which this system does not support"
+            )
         if isinstance(loader, DataLoader):
             dividing(loader, count)
     look = functools.partial(_look, loader, most=items, seconds=seconds / (2 if world > 1 else count + 1))
@@ -148,11 +150,13 @@ def _verification(world: World) -> Verification:
 def _notes(world: World) -> list[str]:
     notes = []
     if not all(rank.epochs for rank in world.ranks):
-        notes.append("the sampler gives keys that are no positions: which ones there should be is not known")
+        notes.append("the sampler yields keys that are not positions: which ones to expect is unknown")
     elif not world.complete:
-        notes.append("the end of an epoch was not seen: of lost items nothing can be said (items=, seconds=)")
+        notes.append("the end of an epoch was not reached: lost items cannot be checked (items=, seconds=)")
     elif world.one.iterable and foreign(world):
-        notes.append("items depend on the worker that makes them: only the workers' beginnings are compared")
+        notes.append(
+            "items depend on the worker that produces them: only the first items of each worker are compared"
+        )
     if not all(rank.fingerprints for rank in world.ranks) and world.one.iterable:
-        notes.append("items have no content that can be read: they are told by their number only")
+        notes.append("the content of items cannot be compared: they are identified by their number only")
     return notes

@@ -249,10 +249,10 @@ def _doubted(made: Diagnosis, doubt: Doubt, stands: bool) -> str:
     if doubt.kind != "refuted":
         had = f"other programs used {doubt.others:.1f} of {count(made.machine.allowed, 'core')}"
         told = had if doubt.others >= trust.BUSY * made.machine.allowed else reasons
-        return f"{told}: what is predicted was not checked by a run"
+        return f"{told}: the prediction was not checked by a run"
     if not stands:
-        return f"no wait is told: {made.sentence} ({reasons})"
-    return f"the setting to take was run and took another time than predicted ({reasons})"
+        return f"no waiting time is reported: {made.sentence} ({reasons})"
+    return f"the recommended setting was run, and its time differed from the prediction ({reasons})"
 
 
 def _borne_out(made: Diagnosis) -> bool:

@@ -55,7 +55,7 @@ def maker_of(target: str) -> Callable[[], DataLoader]:
     def make() -> DataLoader:
         loader = find(target).loader
         if loader is None:
-            raise UsageError(f"{target} has no DataLoader in it, and nothing is known of its ranks")
+            raise UsageError(f"{target} contains no DataLoader, so its ranks cannot be checked")
         return loader
 
     return make
@@ -72,7 +72,7 @@ def _threads() -> int:
 def _thing(target: str) -> Any:
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
-        raise UsageError(f"{target}: name the function that makes the loader: train.py:make_loader")
+        raise UsageError(f"{target}: name the function that creates the loader: train.py:make_loader")
     module = _module(place)
     thing: Any = module
     for part in name.split("."):
@@ -118,7 +118,7 @@ def _module(place: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except SystemExit as error:
-        raise LoaderError(f"{place} leaves with {error.code} when it is imported") from error
+        raise LoaderError(f"{place} exits with {error.code} when it is imported") from error
     except Exception as error:
         raise LoaderError(_imported(place, error)) from error
     return module
@@ -131,7 +131,7 @@ def _imported(place: str, error: BaseException) -> str:
 def _called(thing: Any, target: str) -> Any:
     if not callable(thing):
         raise UsageError(
-            f"{target} is a {type(thing).__name__}, neither a loader nor a function that makes one"
+            f"{target} is a {type(thing).__name__}, neither a loader nor a function that returns one"
         )
     try:
         needed = [
@@ -142,7 +142,7 @@ def _called(thing: Any, target: str) -> Any:
     except (TypeError, ValueError):
         needed = []
     if needed:
-        raise UsageError(f"{target} needs arguments ({', '.join(needed)}): name a function that needs none")
+        raise UsageError(f"{target} needs arguments ({', '.join(needed)}): name a function without arguments")
     try:
         return thing()
     except Exception as error:
@@ -160,7 +160,7 @@ def _feeding(thing: Any, target: str) -> tuple[Any, tuple[str, ...]]:
         for kinds in ((DataLoader,), (Dataset, Iterable)):
             for number, one in enumerate(thing, 1):
                 if isinstance(one, kinds) and not isinstance(one, _ITEMS):
-                    several = (f"{target} gives {len(thing)} things: this is number {number}",)
+                    several = (f"{target} returns {len(thing)} objects: this is number {number}",)
                     return one, several if len(thing) > 1 else ()
     return thing, ()
 

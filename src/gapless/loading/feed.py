@@ -83,7 +83,7 @@ def understood(thing: Any, make: Make | None = None, *, anew: bool = False) -> F
     if not isinstance(thing, DataLoader | IterableDataset) and _indexed(thing):
         return _of_items(thing)
     if not hasattr(thing, "__iter__") or isinstance(thing, str | bytes):
-        raise UsageError(f"{type(thing).__name__} yields no batches: a DataLoader or a dataset is needed")
+        raise UsageError(f"{type(thing).__name__} yields no batches: pass a DataLoader or a dataset")
     if not forked.available():
         return _unlooked(thing)
     feed = Feed(thing, None, make=make, anew=anew)
@@ -114,7 +114,7 @@ def _again(thing: Any) -> bool:
 
 
 def _of_items(dataset: Any) -> Feed:
-    remark = f"a dataset is given ({type(dataset).__name__}): it is looked at in batches of {BATCH}"
+    remark = f"this is a dataset ({type(dataset).__name__}): it is measured in batches of {BATCH}"
     return Feed(dataset, DataLoader(dataset, batch_size=BATCH), remarks=(remark,))
 
 
@@ -122,8 +122,8 @@ def _of_stream(dataset: Any, looked: Looked) -> Feed:
     """A stream in a DataLoader: of its items, or of the batches that it makes itself."""
     if looked.batched:
         remark = (
-            f"a dataset is given ({type(dataset).__name__}) that makes batches of {looked.batched} itself: "
-            "it is looked at in a DataLoader with batch_size=None"
+            f"this dataset ({type(dataset).__name__}) builds batches of {looked.batched} itself: it is "
+            "measured in a DataLoader with batch_size=None"
         )
         return Feed(dataset, DataLoader(dataset, batch_size=None), remarks=(remark,))
     return _of_items(dataset)
@@ -151,11 +151,11 @@ def _wrapped(feed: Feed, looked: Looked) -> Feed:
         return Feed(feed.thing, loader)
     remarks = []
     if found is None:
-        remarks.append(f"{name} makes its DataLoader anew in each pass")
+        remarks.append(f"{name} creates a new DataLoader for each pass")
     if len(looked.sources) > 1:
         remarks.append(
-            f"{name} goes through {len(looked.sources)} DataLoaders: this is the one (of "
-            f"{source.dataset}) that takes the most time; the others are left as they are"
+            f"{name} uses {len(looked.sources)} DataLoaders: this is the one (of {source.dataset}) that "
+            "takes the most time; the others are left unchanged"
         )
     around = Around(name=name, batches=each, wall=looked.wall, cpu=looked.cpu, anew=found is None)
     return replace(feed, loader=loader, around=around, remarks=tuple(remarks), held=found is not None)
@@ -169,11 +169,12 @@ def _name(thing: Any) -> str:
 def _foreign(feed: Feed, looked: Looked) -> Feed:
     name = _name(feed.thing)
     why = (
-        "its batches come from a DataLoader by way of a thread, or of one that no pass leaves behind"
+        "its batches come from a DataLoader through a thread, or from a DataLoader that does not "
+        "survive a pass"
         if looked.sources
-        else "there is no DataLoader in it"
+        else "it contains no DataLoader"
     )
-    remark = f"{name} is measured as it is, and other settings cannot be tried: {why}"
+    remark = f"{name} is measured as it is; other settings cannot be tried: {why}"
     return replace(feed, around=Around(name=name), remarks=(remark,))
 
 

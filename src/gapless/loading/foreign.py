@@ -124,7 +124,7 @@ def _alone(thing: Any, seconds: float, tell: forked.Tell) -> Fetch:
         if done > seconds:
             break
     if not rows:
-        raise forked.LoaderError("it yields no batch: it is empty, or was gone through")
+        raise forked.LoaderError("it yields no batch: it is empty or already exhausted")
     steady = rows[len(rows) // 5 :] if len(rows) > 4 else rows  # buffers that were full at first are not
     return Fetch(
         items=items * len(rows),

@@ -137,13 +137,13 @@ def _at_last(heard: _Heard, ask: int) -> dict[str, Any] | None:
 def _result(told: dict[str, Any] | None, kind: type[T], seconds: float) -> T:
     if told is None:
         raise TooSlow(
-            f"no batch within {seconds + _GRACE:.0f} s: an item takes too long or never ends; "
-            "give it more time with --budget"
+            f"no batch within {seconds + _GRACE:.0f} s: an item takes too long or never ends; allow more "
+            "time with --budget"
         )
     if "error" in told:
         raise LoaderError(told["error"])
     if "result" not in told:
-        raise Ended("making a batch ends the process: a crash in native code, or no memory left")
+        raise Ended("making a batch kills the process: a crash in native code, or out of memory")
     return msgspec.convert(told["result"], kind)
 
 
@@ -252,7 +252,7 @@ def failure(error: BaseException) -> str:
         found = [one for one in map(_FRAME.search, rows) if one is not None and is_user(one[1])]
         place = f"{shown(found[-1][1])}:{found[-1][2]}" if found else ""
     if "re-initialize CUDA in forked" in str(error):
-        text = "it uses CUDA, which no forked worker can: keep items on the CPU and copy the batch"
+        text = "it uses CUDA, which no forked worker can do: keep items on the CPU and copy the batch"
     return f"making a batch fails{f' at {place}' if place else ''}: {text}"
 
 

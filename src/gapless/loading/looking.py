@@ -129,7 +129,7 @@ def look(make: Callable[[], Any], name: str, tell: forked.Tell) -> Looked:
     finally:
         hooks.remove()
     if not spans:
-        raise forked.LoaderError(f"{name} yields no batch: it is empty, or was gone through")
+        raise forked.LoaderError(f"{name} yields no batch: it is empty or already exhausted")
     alike_all = batched[0] if len(batched) > 1 and len({*batched[:-1]}) == 1 else 0
     return _looked(spans, inside, alike_all)
 

@@ -298,7 +298,7 @@ class _Measurement:
         seconds = self._seconds("workers")
         if fetch.wall / 1e9 > max(seconds, AT_LEAST) / 2:
             self.remarks.append(
-                f"no worker was tried: a batch takes {duration(fetch.wall)}, and --budget is "
+                f"no worker was tried: a batch takes {duration(fetch.wall)}, but --budget is "
                 f"{number(self.budget)} s"
             )
             return None
@@ -313,7 +313,7 @@ class _Measurement:
             self.workers = False
             return Transfer()
         if not found.batches:
-            self.remarks.append("no batch came from a worker within the time given: raise --budget")
+            self.remarks.append("no batch came from a worker in the time available: raise --budget")
             return None
         return found
 
@@ -324,8 +324,8 @@ class _Measurement:
         needed = (prediction.first + (2 * workers + 8) * prediction.step) / 1e9
         if needed > max(2 * seconds, AT_LEAST):
             self.remarks.append(
-                f"num_workers={workers} was not run: some steps of it take {duration(1e9 * needed)}; a run "
-                f"gets {percent(_PARTS[part])} of --budget"
+                f"num_workers={workers} was not run: a few of its steps take {duration(1e9 * needed)}, but "
+                f"a run gets {percent(_PARTS[part])} of --budget"
             )
             return None
         setting = prediction.setting
@@ -342,7 +342,7 @@ class _Measurement:
             self.remarks.append(f"under num_workers={workers} {error}")
             return None
         if not found.batches:
-            self.remarks.append(f"num_workers={workers} did not come far enough in the time it was given")
+            self.remarks.append(f"num_workers={workers} did not get far enough in the time available")
             return None
         return msgspec.structs.replace(found, predicted=prediction.step)
 
@@ -369,8 +369,8 @@ def unpicklable(loader: DataLoader) -> str:
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             return (
-                f"workers cannot start ({start}): {name} cannot be pickled ({why}); "
-                "define it at the top of a module and open files when they are first used"
+                f"workers cannot start ({start}): {name} cannot be pickled ({why}); define it at the top "
+                "level of a module, and open files on first use"
             )
     return ""
 
@@ -383,7 +383,7 @@ def _open_files(dataset: Any) -> list[str]:
         foreign = type(value).__module__.split(".")[0] in ("h5py", "lmdb", "zipfile", "tarfile")
         if is_file or (foreign and type(value).__name__ in ("File", "Environment", "ZipFile", "TarFile")):
             found.append(
-                f"the dataset holds an open file (self.{name}): forked workers share its position and read "
-                "over each other; open it in each worker when it is first used"
+                f"the dataset holds an open file (self.{name}): forked workers share its position and "
+                "disturb each other's reads; open it in each worker on first use"
             )
     return found

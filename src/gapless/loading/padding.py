@@ -73,7 +73,7 @@ class PadCollate:
         most: int | None,
     ) -> None:
         if to != "power-of-two" and (not isinstance(to, int) or to < 1):
-            raise UsageError(f"to={to!r} is neither a positive number nor 'power-of-two'")
+            raise UsageError(f"to={to!r} must be a positive number or 'power-of-two'")
         self.to, self.value, self.least, self.most = to, value, least, most
         self.fields = None if fields is None else tuple(fields)
 
@@ -107,14 +107,14 @@ def _padded(
     sequences: Sequence[Any], rounded: Callable[[int], int], value: float, least: int, most: int | None
 ) -> Padded:
     if not sequences:
-        raise UsageError("there is no sequence to pad")
+        raise UsageError("there are no sequences to pad")
     tensors = [torch.as_tensor(sequence) for sequence in sequences]
     if any(tensor.ndim == 0 for tensor in tensors):
         raise UsageError("a number has no length to pad")
     counts = [tensor.shape[0] for tensor in tensors]
     longest = max(counts)
     if most is not None and longest > most:
-        raise UsageError(f"sequence {counts.index(longest)} has {longest} values, and at most {most} fit")
+        raise UsageError(f"sequence {counts.index(longest)} has {longest} values, but the limit is {most}")
     size = max(rounded(longest), least, longest)
     size = size if most is None else min(size, most)
     filled = [tensor for tensor in tensors if tensor.numel()] or tensors

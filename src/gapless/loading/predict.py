@@ -151,13 +151,13 @@ def bounds(of: Measured) -> tuple[Bound, ...]:
     computing = of.fetch.cpu + busy
     received = of.transfer.receive + of.fetch.index + busy
     found = [
-        Bound(stage="the step", least=of.demand.step),
+        Bound(stage="the step itself", least=of.demand.step),
         Bound(stage="making batches on all cores", least=of.each * computing / most if most > 0 else 0.0),
         Bound(stage=f"waiting in {_MOST_WORKERS} workers", least=of.each * of.fetch.wait / _MOST_WORKERS),
         Bound(stage="receiving batches from workers", least=of.each * received),
     ]
     if of.around is not None:
-        found.append(Bound(stage="the step and what is around the DataLoader", least=of.each * of.own.step))
+        found.append(Bound(stage="the step and the code around the DataLoader", least=of.each * of.own.step))
     if of.transfer.copy >= 0:
         found.append(Bound(stage="copying to the GPU", least=of.transfer.copy))
     return tuple(sorted(found, key=lambda one: -one.least))

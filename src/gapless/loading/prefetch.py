@@ -31,7 +31,7 @@ class DevicePrefetcher:
         self, loader: Iterable[Any], device: torch.device | str | int | None = None, *, depth: int = 1
     ) -> None:
         if depth < 1:
-            raise UsageError(f"depth={depth}: at least one batch must be ahead")
+            raise UsageError(f"depth={depth}: at least one batch must be prefetched")
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.loader = loader

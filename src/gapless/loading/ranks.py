@@ -34,9 +34,9 @@ def current_rank(rank: int | None = None, ranks: int | None = None) -> tuple[int
         elif "RANK" in os.environ:
             rank = int(os.environ["RANK"])
         else:
-            raise UsageError(f"there are {ranks} ranks, and nothing says which one this is: give `rank=`")
+            raise UsageError(f"there are {ranks} ranks, but this one's number is unknown: give `rank=`")
     if not 0 <= rank < ranks:
-        raise UsageError(f"rank {rank} is none of {ranks} ranks")
+        raise UsageError(f"rank {rank} is not one of {ranks} ranks")
     return rank, ranks
 
 

@@ -42,7 +42,7 @@ def record(
         become(rank, ranks)
     loader = target if isinstance(target, DataLoader) else target()
     if not isinstance(loader, DataLoader):
-        raise UsageError(f"the function returns a {type(loader).__name__}, and a DataLoader is needed")
+        raise UsageError(f"the function returns a {type(loader).__name__}, but a DataLoader is needed")
     if simulate and isinstance(target, DataLoader) and ranks > 1:
         place(loader, rank, ranks)
     if alone:

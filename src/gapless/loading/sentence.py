@@ -10,13 +10,13 @@ from gapless.model.wording import count, duration, number, percent, size
 _SHARE = 0.05
 """A wait that is less of a step is none to speak of."""
 DOING = {
-    "cores": "trying the cores",
+    "cores": "measuring the cores",
     "items": "making batches",
-    "lines": "looking where the time goes",
-    "begin": "beginning an epoch",
+    "lines": "finding where the time goes",
+    "begin": "starting an epoch",
     "workers": "trying a worker",
     "loop": "running the loader as it is",
-    "advice": "running the setting advised",
+    "advice": "running the recommended setting",
     "mistakes": "looking for mistakes",
 }
 """The parts of a measurement, in words."""
@@ -54,7 +54,7 @@ def _refuted(of: Diagnosis) -> str:
     advised, now = of.advised, of.now
     assert advised is not None
     assert now is not None
-    text = "no step time can be told: what was predicted did not come true when it was run"
+    text = "no step time can be given: a run did not confirm the prediction"
     if of.seen is None or of.seen_advised is None or _same(now, advised):
         return text
     if of.recommended:
@@ -92,7 +92,7 @@ def cost(of: Diagnosis) -> str:
 def _wrapped(of: Diagnosis, around: Around) -> str:
     """What makes a batch of the loop's out of those of the DataLoader."""
     made_of = "1 batch" if around.batches == 1 else f"{number(round(around.batches, 2))} batches"
-    told = f"a batch of {around.name} is made of {made_of} of its DataLoader"
+    told = f"a batch of {around.name} combines {made_of} of its DataLoader"
     if around.wall > _SHARE * (of.fetch.cpu + of.fetch.wait) * around.batches:
         told += f" and takes {duration(around.wall)} more in the training process"
     return told
@@ -101,7 +101,7 @@ def _wrapped(of: Diagnosis, around: Around) -> str:
 def _coming(of: Diagnosis, around: Around) -> str:
     """How fast batches come from what is no DataLoader."""
     total = of.fetch.cpu + of.fetch.wait
-    told = f"{around.name} gives a batch every {duration(total)}, as fast as it can"
+    told = f"{around.name} yields a batch every {duration(total)} at full speed"
     if of.fetch.cpu > 0.9 * total:
         return f"{told}, nearly all of it CPU time of the training process"
     return f"{told}; {duration(of.fetch.cpu)} of it is CPU time of the training process"
@@ -110,11 +110,12 @@ def _coming(of: Diagnosis, around: Around) -> str:
 def _as_it_is(of: Diagnosis) -> str:
     total, step = of.fetch.cpu + of.fetch.wait, of.demand.step
     if not step:
-        return f"{1e9 / total:.3g} batches a second" if total else "as fast as can be measured"
+        return f"{1e9 / total:.3g} batches per second" if total else "as fast as can be measured"
     if of.now is None:
         least, most = duration(max(step, total)), duration(step + total)
         return (
-            f"with your step of {duration(step)} a step takes {least} where batches are made ahead, or {most}"
+            f"with your step of {duration(step)} a step takes {least} if batches are prefetched, "
+            f"otherwise {most}"
         )
     if of.now.wait <= _SHARE * of.now.step:
         return f"your step of {duration(step)} does not wait for it"
@@ -132,10 +133,10 @@ def _verdict(of: Diagnosis) -> str:
     step = f"your step takes {duration(of.demand.step)}"
     taken, wait = of.step_advised, of.seen_advised.wait if of.seen_advised is not None else advised.wait
     if wait > 2 * _SHARE * taken:
-        leaves = f"and leaves {duration(wait)} of waiting per step"
+        leaves = f"leaving {duration(wait)} of waiting per step"
         return f"{step}: nothing keeps up here; {_setting(advised)} is as good as any, {leaves}"
     if _same(now, advised):
-        return f"{step}: {_setting(now)} keeps up, leave it"
+        return f"{step}: {_setting(now)} keeps up, keep it"
     gain = _gain(of, now, advised)
     keeps = (
         f"{step}: {_workers(advised)} keeps up"
@@ -151,17 +152,17 @@ def _verdict(of: Diagnosis) -> str:
 
 def _throughput(of: Diagnosis, now: Prediction, advised: Prediction) -> str:
     rate = (
-        f"{1e9 / of.step_advised:.3g} batches a second" if of.step_advised else "as fast as can be measured"
+        f"{1e9 / of.step_advised:.3g} batches per second" if of.step_advised else "as fast as can be measured"
     )
     if _same(now, advised):
         return f"{_setting(now)} gives {rate}, within 5 % of the best here"
     now_rate = f"{1e9 / of.step_now:.3g} with {_setting(now)}" if of.step_now else ""
-    return f"take {_setting(advised)}: {rate}, now {now_rate}"
+    return f"use {_setting(advised)}: {rate}, now {now_rate}"
 
 
 def _gain(of: Diagnosis, now: Prediction, advised: Prediction) -> str:
     if of.step_now > of.step_advised * (1 + _SHARE):
-        return f", a step then takes {duration(of.step_advised)} in place of {duration(of.step_now)}"
+        return f", a step then takes {duration(of.step_advised)} instead of {duration(of.step_now)}"
     if now.setting.workers > advised.setting.workers:
         return f": as fast as the {now.setting.workers} you have"
     return ""
@@ -183,7 +184,7 @@ def notes(of: Diagnosis) -> list[str]:
     """What else matters: memory that grows, workers that start slowly, cores that are not there."""
     found = []
     if of.length < 0 and of.iterable:
-        found.append("the length of an epoch is unknown: what starting workers costs is not spread over it")
+        found.append("the length of an epoch is unknown, so the cost of starting workers is not included")
     found += _machine_notes(of)
     if of.interrupted and (of.doubt is None or of.doubt.kind != "interrupted"):
         found.append(f"interrupted while {DOING.get(of.interrupted, of.interrupted)}")
@@ -191,15 +192,18 @@ def notes(of: Diagnosis) -> list[str]:
     if of.length > 0 and transfer.grown(of.length) > _MUCH:
         found.append(_growth(of))
     if transfer.first > 1e9 and of.machine.start != "fork":
-        found.append(f"workers start by {of.machine.start}: the first batch takes {duration(transfer.first)}")
+        found.append(
+            f"workers start with {of.machine.start}: the first batch takes {duration(transfer.first)}"
+        )
     if transfer.latency > 0.3e6 and transfer.latency > transfer.receive:
         found.append(
-            f"receiving a batch waits {duration(transfer.latency)} for a worker that holds Python's lock: "
-            "fewer tensors in a batch make it less"
+            f"receiving a batch waits {duration(transfer.latency)} for a worker that holds Python's global "
+            "lock: fewer tensors per batch shorten this"
         )
     if of.demand.step and not of.demand.source.startswith("timed"):
         found.append(
-            f"the host is taken to compute {percent(of.demand.busy)} of a step (--step-cpu says otherwise)"
+            f"the CPU is assumed to be busy for {percent(of.demand.busy)} of a step (change it with "
+            "--step-cpu)"
         )
     return found
 
@@ -208,14 +212,12 @@ def _growth(of: Diagnosis) -> str:
     growth, copied = of.transfer.growth, of.transfer.copied > 0.5 * of.transfer.growth
     grown = of.transfer.grown(of.length)
     why = (
-        "lists of Python objects in the dataset are copied as they are read; "
-        "keep them in an array or a tensor"
+        "reading lists of Python objects in the dataset copies them; store them in an array or a tensor"
         if copied
-        else "what the dataset keeps of its items, each worker keeps for itself"
+        else "each worker keeps its own copy of what the dataset caches"
     )
     return (
-        f"a worker's own memory grows by {size(int(growth))} with each batch, by {size(grown)} in an epoch: "
-        + why
+        f"a worker's private memory grows by {size(int(growth))} per batch, {size(grown)} per epoch: " + why
     )
 
 
@@ -228,5 +230,5 @@ def _machine_notes(of: Diagnosis) -> list[str]:
         if at.others:
             used = "other programs are using this machine"
             return [f"{used} (this process gets {had}): measure again when it is idle"]
-        return [f"the cores are halves of one: together they do the work of {had}"]
+        return [f"the cores are hyperthreads: together they do the work of {had}"]
     return []

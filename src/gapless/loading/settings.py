@@ -30,7 +30,7 @@ def altered(loader: Loader, settings: dict[str, Any]) -> Loader:
             _Nothing(), **{name: value for name, value in settings.items() if name in SETTINGS}
         )
     except (TypeError, ValueError) as error:
-        raise UsageError(f"torch refuses these settings: {error}") from None
+        raise UsageError(f"PyTorch rejects these settings: {error}") from None
     # A copy and not a new object: a subclass may be made from other arguments and hold things of its own.
     # The attributes are written past DataLoader's guard, which keeps them from being changed under workers.
     made = copy.copy(loader)

@@ -55,11 +55,11 @@ class Shard(IterableDataset):
         ranks: int | None = None,
     ) -> None:
         if even not in ("repeat", "drop", "none"):
-            raise UsageError(f"even={even!r} is none of 'repeat', 'drop' and 'none'")
+            raise UsageError(f"even={even!r} must be 'repeat', 'drop' or 'none'")
         if isinstance(source, Iterator):
             raise UsageError(
-                f"shard() got a {type(source).__name__}, which can be gone through only once: "
-                "give the function that makes it, without calling it"
+                f"shard() got a {type(source).__name__}, which can be iterated only once: pass the "
+                "function that creates it, without calling it"
             )
         if not (callable(source) or hasattr(source, "__iter__") or _has_positions(source)):
             raise UsageError(f"shard() needs an iterable or a function, not a {type(source).__name__}")
@@ -130,7 +130,8 @@ class Shard(IterableDataset):
         rank, ranks = current_rank(self._rank, self._ranks)
         if (state["rank"], state["ranks"]) != (rank, ranks):
             raise UsageError(
-                f"the state is of rank {state['rank']} of {state['ranks']}, and this is {rank} of {ranks}"
+                f"the state is of rank {state['rank']} of {state['ranks']}, but this is rank {rank} of "
+                f"{ranks}"
             )
         positions = torch.full((_MOST_WORKERS,), -1, dtype=torch.int64)
         for worker, count in state["yielded"].items():
@@ -144,8 +145,8 @@ class Shard(IterableDataset):
         begin = int(self._resume[worker])
         if begin >= 0 and workers != self._resume_workers:
             raise UsageError(
-                f"the state is of {self._resume_workers} workers, and now there are {workers}: "
-                "resume with the same number"
+                f"the state is of {self._resume_workers} workers, but there are now {workers}: resume with "
+                "the same number"
             )
         self._resume[worker] = -1
         return max(begin, 0)

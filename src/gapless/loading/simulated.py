@@ -67,8 +67,8 @@ def dividing(loader: DataLoader, ranks: int) -> list[Any]:
             continue
         if has != ranks:
             raise UsageError(
-                f"{type(sampler).__name__} divides among {has} rank(s), and {ranks} are asked for: "
-                "give verify() the function that makes the loader, and it calls it as each rank"
+                f"{type(sampler).__name__} splits among {has} rank(s), but {ranks} were requested: give "
+                "verify() the function that creates the loader, so that it can call it as each rank"
             )
         found.append(sampler)
     return found

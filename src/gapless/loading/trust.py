@@ -94,7 +94,7 @@ def _busy(of: Diagnosis) -> Doubt | None:
             others = min(max(others, at.others), at.allowed)
         return Doubt(kind="busy", others=round(others, 1))
     if of.fetch.had < _STARVED and not limited:
-        had = f"it had a core {percent(of.fetch.had)} of the time in which it could compute"
+        had = f"it had a core for only {percent(of.fetch.had)} of the time in which it could compute"
         return Doubt(kind="busy", others=round(others, 1), reasons=(had,))
     return None
 
@@ -134,8 +134,12 @@ def reasons(of: Diagnosis, seen: Seen) -> Iterator[str]:
         found.append(f"two runs of it took {duration(seen.step)} and {duration(seen.again)} per step")
     yield from found
     if not found:
-        known = "the batches took what they took alone" if seen.made else "what its batches took is not known"
-        yield f"no reason was found: {known}, and the cores were there"
+        known = (
+            "the batches took the same time as when measured alone"
+            if seen.made
+            else "the time for its batches is not known"
+        )
+        yield f"no reason was found: {known}, and the cores were available"
 
 
 def _of_machine(of: Diagnosis, seen: Seen) -> Iterator[str]:
@@ -143,17 +147,20 @@ def _of_machine(of: Diagnosis, seen: Seen) -> Iterator[str]:
     before = of.fetch.others if of.fetch.others >= 0 else at.others
     if seen.others >= 0 and abs(seen.others - before) >= BUSY:
         yield (
-            f"other programs used {number(round(seen.others, 1))} of {count(at.allowed, 'core')} in it, and "
-            f"{number(round(before, 1))} when this was predicted"
+            f"other programs used {number(round(seen.others, 1))} of {count(at.allowed, 'core')} during "
+            f"the run, and {number(round(before, 1))} during the prediction"
         )
     elif of.fetch.had < _STARVED <= seen.had:
-        yield f"its items had a core {percent(of.fetch.had)} of the time when this was predicted"
+        yield f"its items had a core for {percent(of.fetch.had)} of the time during the prediction"
     if seen.stolen >= _STOLEN:
-        yield f"the hypervisor kept {number(round(seen.stolen, 1))} of {count(at.allowed, 'core')} for others"
+        yield (
+            f"the hypervisor took {number(round(seen.stolen, 1))} of {count(at.allowed, 'core')} for other "
+            "machines"
+        )
     if 0 <= seen.had < _STARVED and seen.setting.workers + 1 <= at.allowed:
-        yield f"its processes had a core {percent(seen.had)} of the time in which they could compute"
+        yield f"its processes had a core for only {percent(seen.had)} of the time in which they could compute"
     if seen.throttled:
-        yield f"the processor slowed down for heat {count(seen.throttled, 'time')}"
+        yield f"the processor throttled {count(seen.throttled, 'time')} because of heat"
 
 
 def _of_batches(fetch: Fetch, seen: Seen) -> Iterator[str]:
@@ -164,21 +171,23 @@ def _of_batches(fetch: Fetch, seen: Seen) -> Iterator[str]:
     if not _LESS * fetch.cpu <= seen.made_cpu <= _MORE * fetch.cpu and _differ(
         seen.made_cpu, fetch.cpu, total
     ):
-        told = f"a batch took {duration(seen.made_cpu)} of CPU time in it and {duration(fetch.cpu)} alone"
+        told = (
+            f"a batch took {duration(seen.made_cpu)} of CPU time in the run and {duration(fetch.cpu)} alone"
+        )
         if seen.faults > 2 * fetch.faults + _FAULTS or fetch.faults > 2 * seen.faults + _FAULTS:
-            told += f", touching {seen.faults:,.0f} pages for the first time and {fetch.faults:,.0f} alone"
+            told += f", touching {seen.faults:,.0f} new memory pages, {fetch.faults:,.0f} alone"
         yield told
     if not fetch.wait / _WAITS <= seen.made_wait <= _WAITS * fetch.wait and _differ(
         seen.made_wait, fetch.wait, total
     ):
-        told = f"a batch waited {duration(seen.made_wait)} in it and {duration(fetch.wait)} alone"
+        told = f"a batch waited {duration(seen.made_wait)} in the run and {duration(fetch.wait)} alone"
         if seen.setting.workers > 1 and seen.made_wait > fetch.wait and not _read(fetch, seen):
-            told += f": {seen.setting.workers} workers wait for the same thing, or for each other"
+            told += f": {seen.setting.workers} workers wait for the same resource, or for each other"
         yield told
     if _read(fetch, seen):
         yield (
-            f"storage delivered {size(int(seen.read))} for a batch in it and {size(int(fetch.read))} when it "
-            "was made alone: the rest was in the page cache"
+            f"storage delivered {size(int(seen.read))} per batch in the run and {size(int(fetch.read))} "
+            "when measured alone: the rest was in the page cache"
         )
 
 

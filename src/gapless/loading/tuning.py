@@ -37,7 +37,9 @@ def tune(loader: Loader, **settings: Any) -> Loader:
     """
     for name in settings:
         if name not in SETTINGS:
-            raise UsageError(f"tune() does not change {name}: it could change what the loader yields")
+            raise UsageError(
+                f"tune() does not change {name}, because that could change what the loader yields"
+            )
     if not settings:
         settings = _recommended(loader)
     now = {name: getattr(loader, name) for name in SETTINGS}
@@ -78,7 +80,7 @@ def _must_divide(dataset: IterableDataset, workers: int, worker_init_fn: Any) ->
         and "shard" not in text
     ):
         raise UsageError(
-            f"{type(dataset).__name__}.__iter__ ({shown(code.co_filename)}:{code.co_firstlineno}) never asks "
-            f"which worker it runs in: with num_workers={workers} every item would come {workers} times; "
-            "give the loader gapless.loading.shard(dataset)"
+            f"{type(dataset).__name__}.__iter__ ({shown(code.co_filename)}:{code.co_firstlineno}) does not "
+            f"check which worker it runs in: with num_workers={workers} every item would come {workers} "
+            "times; pass gapless.loading.shard(dataset) to the loader"
         )

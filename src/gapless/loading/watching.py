@@ -85,7 +85,7 @@ class _Passes:
                 "GAP315",
                 line,
                 f"{self.same + 1} of {self.count} epochs shuffle from the same random state",
-                "seed once before the loop over the epochs, and not in it",
+                "seed once before the loop over epochs, not inside it",
                 **counts,
             )
         seen = (
@@ -96,7 +96,7 @@ class _Passes:
             "GAP316",
             line,
             seen,
-            "call `loader.sampler.set_epoch(epoch)` at the beginning of every epoch",
+            "call `loader.sampler.set_epoch(epoch)` at the start of every epoch",
             **counts,
         )
 

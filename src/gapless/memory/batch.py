@@ -28,11 +28,13 @@ def largest_batch(runs: Sequence[MemoryRun], where: Where) -> LargestBatch:
     """
     sizes = [batch_size(run) for run in runs]
     if len(set(sizes)) < 2:
-        raise UsageError(f"all runs have batches of {sizes[0]}: record one with another size")
+        raise UsageError(f"all runs have batches of {sizes[0]}: record one with another batch size")
     steps = min(run.action.count(STEP) for run in runs)
     cut = [_until(run, steps) for run in runs]
     if len({(run.action, run.ident, run.stream) for run in cut}) > 1:
-        raise UsageError("the runs do not ask for the same things in the same order: are they one training?")
+        raise UsageError(
+            "the runs do not request the same things in the same order: are they the same training?"
+        )
     scaled = _law(cut, sizes)
 
     def outcome(batch: int) -> Outcome:
@@ -58,8 +60,8 @@ def batch_size(run: MemoryRun) -> int:
     inside = [shape for at, shape in run.batches if shape and ends and at < ends[-1]]
     found = Counter(shape[0] for shape in inside if len(shape) > 1 or len(inside) == len(run.batches))
     if not found:
-        raise UsageError(f"{run.path or 'the run'} does not tell the size of its batches: record it with "
-                         "gapless check --memory")  # fmt: skip
+        raise UsageError(f"{run.path or 'the run'} does not record its batch size: record it with gapless "
+                         "check --memory")  # fmt: skip
     size, often = found.most_common(1)[0]
     if often < sum(found.values()):
         raise UsageError(f"{run.path or 'the run'} has batches of {len(found)} sizes")
@@ -92,7 +94,7 @@ def _law(runs: Sequence[MemoryRun], batches: Sequence[int]) -> Callable[[int], M
     off = np.abs(x @ terms - seen) > np.maximum(_CLOSE * seen, np.minimum(seen, _SMALL))
     if off.any():
         share = (seen * off).sum() / seen.sum()
-        raise UsageError(f"the sizes of {100 * share:.0f} % of the bytes do not follow the size of the batch")
+        raise UsageError(f"the sizes of {100 * share:.0f} % of the bytes do not scale with the batch size")
     alive = seen[0] > 0
 
     def scaled(batch: int) -> MemoryRun:

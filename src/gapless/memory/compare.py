@@ -105,11 +105,12 @@ def _sentence(before: MemorySide, after: MemorySide, changes: tuple[OwnerChange,
     """Whether more is needed at the peak, and of what most."""
     if after.failures and not before.failures:
         return (
-            f"Out of memory now, at {binary_size(after.allocated)} allocated: before, every request was met"
+            f"Out of memory now, with {binary_size(after.allocated)} allocated; before, every request "
+            "succeeded"
         )
     change = after.allocated - before.allocated
     if abs(change) <= _NOTABLE * max(before.allocated, after.allocated):
-        told = f"As much is allocated at the peak as before: {binary_size(after.allocated)}"
+        told = f"Same peak as before: {binary_size(after.allocated)} allocated"
     else:
         part = f", {percent(abs(change) / before.allocated)}" if before.allocated else ""
         told = (

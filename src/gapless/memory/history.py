@@ -157,12 +157,12 @@ class History:
 
     def notes(self) -> list[str]:
         found = [
-            f"{count} entries of the kind {kind!r} are unknown and left out"
+            f"{count} entries of the unknown kind {kind!r} were skipped"
             for kind, count in sorted(self._odd.items())
         ]
         calls = self._calls
         if 0 <= calls.ceiling <= calls.floor:
-            found.append("the memory that this process could get changed during the run")
+            found.append("the memory available to this process changed during the run")
         return found
 
     # Reading --------------------------------------------------------------------------------------

@@ -63,22 +63,22 @@ def law(run: MemoryRun) -> Law:
     """
     bounds = _bounds(run)
     if len(bounds) < _WARM_UP + _DISTINCT:
-        raise Refused(f"{len(bounds)} steps are too few to tell how memory follows from the batches' lengths")
+        raise Refused(f"{len(bounds)} steps are too few to tell how memory depends on batch length")
     lengths = _lengths(run, bounds)
     if len(set(lengths[_WARM_UP:])) < _DISTINCT:
         raise Refused(
-            "all batches are of one length"
+            "all batches have the same length"
             if len(set(lengths)) == 1
-            else f"batches of {len(set(lengths))} lengths are too few to tell how memory follows from them"
+            else f"batches of {len(set(lengths))} lengths are too few to tell how memory depends on length"
         )
     patterns = _patterns(run, bounds)
     rows, seen = Counter(patterns[_WARM_UP:]).most_common(1)[0]
     steady = len(bounds) - _WARM_UP
     alike = [at for at in range(_WARM_UP, len(bounds)) if patterns[at] == rows]
     if seen < _ALIKE * steady or len({lengths[at] for at in alike}) < _DISTINCT:
-        raise Refused(f"only {seen} of {steady} steady steps ask for the same things in the same order")
+        raise Refused(f"only {seen} of {steady} steady steps request the same things in the same order")
     if any(ago > alike[0] for action, ago, _ in rows if action != ALLOC):
-        raise Refused("steps give back what was asked for long before")
+        raise Refused("steps release memory that was requested long before")
     terms = _terms(run, bounds, alike, lengths)
     places = tuple(run.place[row] for row in _allocs(run, bounds[alike[0]]))
     return Law(run, lengths, bounds, rows, places, terms, alike[0], steady - seen)
@@ -96,7 +96,7 @@ def _bounds(run: MemoryRun) -> tuple[tuple[int, int], ...]:
 def _lengths(run: MemoryRun, bounds: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """The one size of each step's batch that varies."""
     if not run.batches:
-        raise Refused("how long the batches are is not known")
+        raise Refused("the lengths of the batches are not known")
     ends = [end for _, end in bounds]
     shapes: list[list[tuple[int, ...]]] = [[] for _ in bounds]
     for row, shape in run.batches:
@@ -107,14 +107,14 @@ def _lengths(run: MemoryRun, bounds: Sequence[tuple[int, int]]) -> tuple[int, ..
     usual = Counter(tuple(map(len, one)) for one in shapes[1:]).most_common(1)
     ranks = usual[0][0] if usual else ()
     if not ranks:
-        raise Refused("no batch comes from the host in each step")
+        raise Refused("no batch comes from the CPU in each step")
     shapes[0] = shapes[0][len(shapes[0]) - len(ranks) :]
     if any(tuple(map(len, one)) != ranks for one in shapes):
         raise Refused("the steps have batches of different kinds")
     columns = list(zip(*([size for shape in step for size in shape] for step in shapes), strict=True))
     varying = {column for column in columns if len(set(column)) > 1}
     if len(varying) > 1:
-        raise Refused("more than one size of the batches varies")
+        raise Refused("more than one dimension of the batches varies")
     return next(iter(varying)) if varying else (1,) * len(bounds)
 
 
@@ -162,7 +162,9 @@ def _terms(
         open_ &= ~fits
     poor = sizes[:, open_].sum() / max(sizes.sum(), 1)
     if poor > _POOR:
-        raise Refused(f"the sizes of {100 * poor:.0f} % of the bytes do not follow from the batches' lengths")
+        raise Refused(
+            f"the sizes of {100 * poor:.0f} % of the bytes do not follow from the lengths of the batches"
+        )
     terms[0, open_] = sizes[:, open_].max(axis=0)
     scaled: Terms = terms / np.array([[1.0], [scale], [scale**2]])
     return scaled

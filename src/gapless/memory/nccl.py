@@ -17,7 +17,7 @@ def beside(nccl: Buffers | None, left: int) -> str:
     if nccl is None or left >= nccl.most:
         return ""
     if left < nccl.least:
-        return f" by itself, but the {binary_size(left)} left are too little for NCCL ({_takes(nccl)})"
+        return f" by itself, but the remaining {binary_size(left)} are too little for NCCL ({_takes(nccl)})"
     return f", with {binary_size(left)} left for NCCL, which takes {_takes(nccl)}"
 
 
@@ -33,7 +33,7 @@ def note(nccl: Buffers | None, left: Iterable[tuple[str, int]]) -> str:
     scarce = [f"{name} leaves {binary_size(size)}" for name, size in left if nccl and size < nccl.most]
     if nccl is None or not scarce:
         return ""
-    return f"NCCL takes {_takes(nccl)} more, in no figure here: {', '.join(scarce)}"
+    return f"NCCL takes {_takes(nccl)} more, which no figure here includes: {', '.join(scarce)}"
 
 
 def _takes(nccl: Buffers) -> str:

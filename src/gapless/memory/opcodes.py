@@ -76,7 +76,7 @@ def survey(data: bytes) -> Survey:
             at += 1
             marks.single()
         elif opcode in _SETS:
-            return Survey("it has sets, and no snapshot has any")
+            return Survey("it contains sets, which no snapshot does")
         elif at == before:
             return Survey(f"opcode {bytes([opcode])!r} at byte {at}")
 

@@ -115,7 +115,7 @@ def room(made: MemoryReport) -> str:
     limit = allowed(made)
     has = in_unit(limit, unit) if unit_of(limit) == unit else binary_size(limit)
     whom = f" on the {made.gpu.removeprefix('NVIDIA ')}" if made.gpu else ""
-    retries = f", though {base.retries} requests find it full" if base.retries else ""
+    retries = f", but runs full for {base.retries} requests" if base.retries else ""
     answer = f"fits{retries}{beside(made.nccl, limit - base.peak_reserved)}"
     return "; ".join(filter(None, [f"{peak} of {has}{whom}: {answer}", told(made.peak)]))
 

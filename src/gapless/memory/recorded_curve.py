@@ -28,19 +28,19 @@ def why_not(run: MemoryRun, replay: Simulation) -> str:
     if outcome.shortage is None and abs(outcome.peak_reserved - most) <= _CLOSE * most:
         return ""
     return (
-        "other settings cannot be tried: what the profile shows, asked for anew, reserves "
-        f"{binary_size(outcome.peak_reserved)} where {binary_size(most)} were reserved; how memory lay and "
-        "what was cached when it began is not in it (a snapshot of "
-        "torch.cuda.memory._record_memory_history() has it)"
+        "other settings cannot be tried: replaying what the profile shows reserves "
+        f"{binary_size(outcome.peak_reserved)} instead of the recorded {binary_size(most)}, because a "
+        "profile does not contain the memory layout and cache at its start (a snapshot from "
+        "torch.cuda.memory._record_memory_history() does)"
     )
 
 
 def compared(run: MemoryRun, replay: Simulation) -> str:
     """What the numbers then are."""
     return (
-        "these numbers are those of a replay of what the profile shows, which under the run's own settings "
-        f"reserves {binary_size(replay.outcome().peak_reserved)} where {binary_size(max(run.reserved))} were "
-        "reserved"
+        "these numbers come from a replay of what the profile shows; with the run's own settings it "
+        f"reserves {binary_size(replay.outcome().peak_reserved)} instead of the recorded "
+        f"{binary_size(max(run.reserved))}"
     )
 
 
@@ -114,8 +114,8 @@ def in_doubt(run: MemoryRun, capacity: int) -> str:
     if not 0 <= capacity < max(run.reserved) or max(run.allocated) > capacity:
         return ""
     return (
-        f"its tensors fit into {binary_size(capacity)}; whether the run does depends on how they lie, which "
-        "a profile does not tell"
+        f"its tensors fit in {binary_size(capacity)}; whether the run fits depends on the memory layout, "
+        "which a profile does not contain"
     )
 
 

@@ -33,20 +33,20 @@ def remedies(run: MemoryRun, where: Where, baseline: Outcome) -> tuple[tuple[Rem
     again = simulate(with_lengths(found, found.lengths), **where._asdict())
     off = abs(again.peak_reserved - baseline.peak_reserved) / max(baseline.peak_reserved, 1)
     if off > _FAITHFUL or (again.shortage is None) != (baseline.shortage is None):
-        why_not = f"the run made again for its own lengths reserves {percent(off)} more or less"
+        why_not = f"replaying the run from its own lengths gives {percent(off)} more or less reserved memory"
         return (), f"padding and order of batches were not tried: {why_not}"
     named = changes(found.lengths)
     tried = [_attempt(found, name, change, where) for name, change in named.items()]
     if "expandable_segments" not in run.settings:
         best = sorted(tried, key=lambda one: _weight(one, baseline))[:_TOGETHER]
         tried += [_attempt(found, one.name, named[one.name], where, EXPANDABLE) for one in best]
-    note = f"{found.odd} of its steps are taken to be like the others for this" if found.odd else ""
+    note = f"{found.odd} of its steps are assumed to be like the others for this" if found.odd else ""
     return tuple(sorted(tried, key=lambda one: _weight(one, baseline))), note
 
 
 def changes(lengths: Sequence[int]) -> dict[str, Change]:
     """What is tried, by name; what would change nothing is left out."""
-    made: dict[str, Change] = {"the longest batch first": longest_first}
+    made: dict[str, Change] = {"longest batch first": longest_first}
     for multiple in _MULTIPLES:
         made[f"pad to multiples of {multiple}"] = partial(_to_multiples, multiple)
     made["pad to powers of two"] = lambda old: [1 << max(one - 1, 0).bit_length() for one in old]

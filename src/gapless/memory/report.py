@@ -185,8 +185,9 @@ def _replayed(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
 def _still(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
     """Memory as it lay, without anything that was asked for."""
     note = (
-        "nothing was recorded of what was asked for: this is how memory lay in the end, and no setting can "
-        "be tried on it (torch.cuda.memory._record_memory_history() at the start of the script records it)"
+        "the history of requests was not recorded: this is only the final memory layout, so no setting can "
+        "be tried on it (to record the history, call torch.cuda.memory._record_memory_history() at the "
+        "start of the script)"
     )
     base = _replayed(run, wishes._replace(tried=(), search=False), where)
     return base._replace(measure=None, fidelity=None, notes=(*base.notes, note))
@@ -321,7 +322,7 @@ def _how(trials: list[Trial], best: int) -> list[str]:
     if best < 0 or "per_process_memory_fraction" not in trials[best].settings:
         return []
     return [
-        "where torch refuses per_process_memory_fraction as a setting, call "
+        "where PyTorch rejects per_process_memory_fraction as a setting, call "
         "torch.cuda.set_per_process_memory_fraction() before anything is allocated"
     ]
 
@@ -330,17 +331,20 @@ def _notes(run: MemoryRun, wishes: Wishes) -> list[str]:
     notes = []
     held = sum(segment.size for segment in run.start)
     if 0 <= wishes.capacity < held and wishes.begin == "recorded":
-        notes.append("recording began with more reserved than that: what was in use is laid out anew")
+        notes.append(
+            "more than that was already reserved when recording began: what was in use is laid out again"
+        )
     elif run.start and wishes.begin == "recorded" and (wishes.tried or wishes.search):
         notes.append(
-            "recording began with memory in use: other settings are tried from there on, with that memory "
-            "as it lay (--fresh lays it out anew)"
+            "memory was already in use when recording began: other settings are tried from there on, with "
+            "that memory left in place (--fresh lays it out again)"
         )
     recorded = run.recorded
     guessed = recorded is not None and not recorded.told and run.limit <= recorded.floor
     if recorded is not None and guessed and recorded.ceiling > recorded.floor and wishes.capacity < 0:
         slack = recorded.ceiling - recorded.floor
         notes.append(
-            f"what this process could get is known to {binary_size(slack)}; the least of it is assumed"
+            f"the memory available to this process is known to within {binary_size(slack)}; the lowest "
+            "value is assumed"
         )
     return notes

@@ -88,7 +88,7 @@ class Rewind:
         if (behind is not None and behind < new.address + new.size) or (
             before is not None and before.address + before.size > new.address
         ):
-            raise Inconsistent("segments lie over one another")
+            raise Inconsistent("segments overlap")
         self.ranges[new.address] = new
         self._order.insert(at, new.address)
         self.reserved += new.size
@@ -117,14 +117,14 @@ class Rewind:
     def _alloc(self, entry: Any) -> None:
         piece = self.pieces.get(entry["addr"])
         if piece is None or piece.state != USED or piece.size < entry["size"]:
-            raise Inconsistent("an allocation of the trace is not where it should be")
+            raise Inconsistent("an allocation in the trace is at the wrong place")
         piece.state = FREE
         self._join(self._range(entry["addr"]), entry["addr"])
 
     def _free_requested(self, entry: Any) -> None:
         piece = self.pieces.get(entry["addr"])
         if piece is None or piece.state != WAITING:
-            raise Inconsistent("a tensor was given back twice, or never taken")
+            raise Inconsistent("a tensor was freed twice, or never allocated")
         piece.state = USED
 
     def _free_completed(self, entry: Any) -> None:
@@ -163,9 +163,9 @@ class Rewind:
     def _segment_alloc(self, entry: Any) -> None:
         home = self.ranges.get(entry["addr"])
         if home is None or home.size != entry["size"] or home.expandable:
-            raise Inconsistent("a segment of the trace is not there")
+            raise Inconsistent("a segment in the trace does not exist")
         if len(home.starts) != 1 or self.pieces[home.address].state != FREE:
-            raise Inconsistent("a segment was in use before it was there")
+            raise Inconsistent("a segment was in use before it existed")
         self._drop(home)
 
     def _segment_free(self, entry: Any) -> None:
@@ -181,7 +181,7 @@ class Rewind:
         start = home.starts[at]
         free = self.pieces[start]
         if not home.expandable or free.state != FREE or start + free.size < end:
-            raise Inconsistent("pages were in use before they were there")
+            raise Inconsistent("pages were in use before they existed")
         self.reserved -= end - address
         last = home.address + home.size
         behind = home.starts[at + 1 :]
@@ -238,7 +238,7 @@ class Rewind:
     def _range(self, address: int) -> Range:
         found = self.around(address)
         if found is None:
-            raise Inconsistent("memory of the trace lies in no segment")
+            raise Inconsistent("memory in the trace lies in no segment")
         return found
 
     def _drop(self, home: Range) -> None:

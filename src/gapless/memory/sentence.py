@@ -35,7 +35,11 @@ def answer(report: MemoryReport) -> Verdict:
 
 
 def _not_seen(report: MemoryReport) -> Iterator[str]:
-    """That there is more to try, where nobody has said what to try."""
+    """What the recording does not show, and that there is more to try where nobody has said what to try."""
+    if report.lack is not None and report.lack.least:
+        yield "The recording does not say how much memory the GPU had left"
+    if report.ended:
+        yield "The recording ends with the request that failed: the run may need more after it"
     if report.replayed and report.lack is None and not report.searched and not report.trials:
         yield "Other settings of the allocator were not tried (`--search`)"
 
@@ -49,7 +53,7 @@ def sentence(report: MemoryReport) -> str:
         return _at_least(report)
     if base.peak_reserved and not report.allocations:
         held = f"{binary_size(base.peak_reserved)} reserved and {binary_size(base.peak_allocated)} allocated"
-        return f"{held} when the snapshot was taken: what led there was not recorded"
+        return f"{held} when the snapshot was taken: the history before that was not recorded"
     where = f" of {binary_size(report.limit)} on the {report.gpu}" if report.gpu and report.limit >= 0 else ""
     peak = f"At most {binary_size(base.peak_reserved)} reserved{where}"
     peak += f", {binary_size(base.peak_allocated)} allocated"
@@ -58,7 +62,9 @@ def sentence(report: MemoryReport) -> str:
     idle = base.peak_reserved - base.peak_allocated
     if base.peak_reserved and idle >= 0.05 * base.peak_reserved:
         seen = " in the profile" if report.origin == "profile" else ""
-        peak += f": {percent(idle / base.peak_reserved)} of it never used at once{seen}"
+        peak += (
+            f": {percent(idle / base.peak_reserved)} of the reserved memory was never in use at once{seen}"
+        )
     return peak
 
 
@@ -82,8 +88,8 @@ def _at_least(report: MemoryReport) -> str:
     whom = f" on the {report.gpu}" if report.gpu else ""
     room = f"Needs at least {binary_size(report.needs)} of {binary_size(report.limit)}{whom}"
     if report.ended:
-        return f"{room}: the recorded run ended out of memory, and what comes after that is not known"
-    return f"{room}: recording began with memory in use, and what came before is not known"
+        return f"{room}: the recorded run ended out of memory, and what it needs after that is not known"
+    return f"{room}: memory was in use when recording began, and what came before is not known"
 
 
 def apart(one: int, other: int) -> tuple[str, str]:
@@ -111,12 +117,12 @@ def _why(report: MemoryReport) -> list[str]:
     found = [_room(lack), f"in use are {parts}" if parts else "", _holders(report)]
     if lack.unlimited > 1.01 * lack.needs:
         found.append(
-            f"with no limit it would reserve {binary_size(lack.unlimited)} at most: what of that is cached "
-            "is given back when the GPU is full, and then asked for again"
+            f"without a limit it would reserve at most {binary_size(lack.unlimited)}: the allocator "
+            "releases the cached part when the GPU is full and requests it again later"
         )
     if lack.recorded and lack.free > lack.asked and lack.free > lack.short:
         found.append(
-            f"{binary_size(lack.free)} were free on the device, so that this process was limited to less "
+            f"{binary_size(lack.free)} were free on the device, so this process was limited to less "
             "(torch.cuda.set_per_process_memory_fraction, or a setting)"
         )
     return [one for one in found if one]
@@ -128,7 +134,7 @@ def _room(lack: OutOfMemory) -> str:
         return held
     free, asked = f"{held}; {binary_size(lack.unusable)} were cached and unused", binary_size(lack.asked)
     if not lack.largest:
-        return f"{free} and could not serve {asked}"
+        return f"{free} but could not serve {asked}"
     return f"{free}, in pieces too small for {asked} (the largest {binary_size(lack.largest)})"
 
 
@@ -144,20 +150,12 @@ def _holders(report: MemoryReport) -> str:
 
 
 def _confidence(report: MemoryReport) -> str:
-    """What the answer rests on."""
-    lack = report.lack
-    parts = []
-    if report.fidelity is not None and report.allocations:
-        parts.append(
-            "the replay meets the recording exactly"
-            if report.fidelity.exact
-            else f"the replay does not meet the recording exactly: {', '.join(report.fidelity.misses)}"
-        )
-    if lack is not None and lack.least:
-        parts.append("the recording does not tell how much the GPU had left")
-    if report.ended:
-        parts.append("the recording ends with the request that failed: the run may need more after it")
-    return "; ".join(parts)
+    """How well the replay meets the recording."""
+    if report.fidelity is None or not report.allocations:
+        return ""
+    if report.fidelity.exact:
+        return "the replay matches the recording exactly"
+    return f"the replay does not match the recording exactly: {', '.join(report.fidelity.misses)}"
 
 
 # What to do ---------------------------------------------------------------------------------------
@@ -209,31 +207,33 @@ def advice(report: MemoryReport) -> str:
         assert best.outcome is not None
         if lack is not None and lack.recorded:
             peak = binary_size(best.outcome.peak_reserved)
-            return f"{best.settings} would have let it run: {peak} reserved at most"
+            return f"with {best.settings} it would have run: at most {peak} reserved"
         return f"Better with {best.settings}: {gain(best.outcome, base, lack)}"
     if lack is not None and not base.failures and base.shortage is None:
         return (
-            "Whether a setting would have helped cannot be told: the memory that this process could get "
-            "changed during the run"
+            "Cannot tell whether a setting would have helped: the memory available to this process changed "
+            "during the run"
         )
     if not report.trials:
         return ""
     if report.remedies:
         tried += f", and {count(len(report.remedies), 'change')} of the batches"
     if lack is None:
-        return f"None of {tried} is better than what the run has"
-    less = f"What would: {binary_size(lack.short)} less at the peak"
+        return f"None of {tried} is better than the run's own"
+    less = f"What would help: {binary_size(lack.short)} less at the peak"
     in_pieces = lack.unusable and lack.allocated + lack.asked <= lack.has
     if in_pieces and lack.short <= lack.unusable:  # else what comes later does not fit either
         less = (
-            f"Tensors alone would fit, {binary_size(lack.allocated + lack.asked)} with this one, but lie in "
-            f"pieces. What would: {binary_size(lack.short)} more, or fewer different sizes"
+            f"The tensors alone would fit ({binary_size(lack.allocated + lack.asked)} with this one), but "
+            f"memory is fragmented. What would help: {binary_size(lack.short)} more memory, or fewer "
+            "different sizes"
         )
     if lack.afresh:
         return (
-            f"No allocator setting helps from where the recording begins ({tried} tried), and whether one "
-            "set from the start would help cannot be told: memory lay in pieces already. Laid out anew with "
-            f"{lack.afresh} it comes through: record from the start of the script to be sure"
+            f"No allocator setting helps from the start of the recording ({tried} tried); memory was "
+            "already fragmented then, so it is unknown whether a setting from the start of the script "
+            f"would help. Laid out again with {lack.afresh}, it fits: record from the start of the script "
+            "to be sure"
         )
     return f"No allocator setting helps ({tried} tried). {less}"
 
@@ -246,7 +246,7 @@ def cost(remedy: Remedy) -> str:
 def gain(outcome: Outcome, base: Outcome, lack: OutOfMemory | None = None) -> str:
     """What `outcome` has over `base`, in words."""
     if lack is not None:
-        return f"then it comes through, with {binary_size(outcome.peak_reserved)} reserved at most"
+        return f"then it fits, with at most {binary_size(outcome.peak_reserved)} reserved"
     parts = []
     if outcome.retries != base.retries:
         parts.append(
@@ -261,5 +261,5 @@ def gain(outcome: Outcome, base: Outcome, lack: OutOfMemory | None = None) -> st
     time = base.price - outcome.price
     if abs(time) >= 1_000_000:
         word = "less" if time > 0 else "more"
-        parts.append(f"{duration(abs(time))} {word} in calls to the driver")
+        parts.append(f"{duration(abs(time))} {word} in driver calls")
     return ", ".join(parts) or "the same"

@@ -71,7 +71,7 @@ def parse(text: str) -> Settings:
         reader = _READERS.get(key)
         if reader is None:
             known = ", ".join(sorted(one for one in _READERS if "hip" not in one))
-            raise InvalidSettings(f"torch knows no allocator setting {key!r}: there are {known}")
+            raise InvalidSettings(f"PyTorch has no allocator setting {key!r}; known settings: {known}")
         at = reader(tokens, at, found)
         if key in _WITHOUT_EFFECT:
             ignored[key] = None
@@ -100,7 +100,7 @@ def _whole(text: str) -> int:
     """As C++'s ``stoull`` reads: digits up to the first other character; negative numbers wrap around."""
     found = _NUMBER.match(text)
     if found is None:
-        raise InvalidSettings(f"{text!r} is no number")
+        raise InvalidSettings(f"{text!r} is not a number")
     value = int(found.group())
     if abs(value) > _SIZE_T:
         raise InvalidSettings(f"{text} is too large a number")
@@ -110,7 +110,7 @@ def _whole(text: str) -> int:
 def _real(text: str) -> float:
     found = _FLOAT.match(text)
     if found is None:
-        raise InvalidSettings(f"{text!r} is no number")
+        raise InvalidSettings(f"{text!r} is not a number")
     value = float(found.group())
     beyond = math.isinf(value) and "inf" not in text.lower()
     if beyond or 0 < abs(value) < sys.float_info.min:
@@ -121,7 +121,7 @@ def _real(text: str) -> float:
 def _truth(tokens: list[str], at: int) -> bool:
     text = _value(tokens, at)
     if text not in ("True", "False"):
-        raise InvalidSettings(f"{tokens[at]} is True or False, written so, and not {text!r}")
+        raise InvalidSettings(f"{tokens[at]} must be written True or False, not {text!r}")
     return text == "True"
 
 
@@ -137,7 +137,7 @@ def _large_segment(tokens: list[str], found: dict[str, object]) -> None:
             value = _whole(_value(tokens, at))
             if value <= MIN_LARGE // MIB:
                 raise InvalidSettings(
-                    f"large_segment_size_mb must be over {MIN_LARGE // MIB}, and is {value}"
+                    f"large_segment_size_mb must be over {MIN_LARGE // MIB}, but is {value}"
                 )
             found["large_segment_size"] = found["max_non_split_rounding"] = _bytes(value)
             at += 2
@@ -154,7 +154,7 @@ def _at_least_a_segment(name: str) -> Reader:
         least = found.get("large_segment_size", LARGE_SEGMENT)
         assert isinstance(least, int)
         if value < least // MIB:
-            raise InvalidSettings(f"{tokens[at]} must be at least {least // MIB}, and is {value}")
+            raise InvalidSettings(f"{tokens[at]} must be at least {least // MIB}, but is {value}")
         found[name] = min(_bytes(value), NO_LIMIT)
         return at + 2
 
@@ -166,7 +166,7 @@ def _divisions(tokens: list[str], at: int, found: dict[str, object]) -> int:
     if first != "[":
         value = _whole(first)
         if value & (value - 1) or not value:
-            raise InvalidSettings(f"roundup_power2_divisions must be a power of two, and is {value}")
+            raise InvalidSettings(f"roundup_power2_divisions must be a power of two, but is {value}")
         found["divisions"] = (value,) * INTERVALS
         return at + 2
     chosen = [0] * INTERVALS
@@ -174,7 +174,7 @@ def _divisions(tokens: list[str], at: int, found: dict[str, object]) -> int:
     while at < len(tokens) and tokens[at] != "]":
         value = _whole(_value(tokens, at))
         if value & (value - 1):
-            raise InvalidSettings(f"roundup_power2_divisions must be powers of two or 0, and one is {value}")
+            raise InvalidSettings(f"roundup_power2_divisions must be powers of two or 0, but one is {value}")
         if tokens[at] == ">":
             chosen[last + 1 :] = [value] * (INTERVALS - last - 1)
         else:
@@ -201,7 +201,7 @@ def _interval(text: str) -> int:
 def _threshold(tokens: list[str], at: int, found: dict[str, object]) -> int:
     value = _real(_value(tokens, at))
     if not 0 < value < 1:
-        raise InvalidSettings(f"garbage_collection_threshold must lie between 0 and 1, and is {value:g}")
+        raise InvalidSettings(f"garbage_collection_threshold must be between 0 and 1, but is {value:g}")
     found["garbage_collection_threshold"] = value
     return at + 2
 
@@ -209,7 +209,7 @@ def _threshold(tokens: list[str], at: int, found: dict[str, object]) -> int:
 def _fraction(tokens: list[str], at: int, found: dict[str, object]) -> int:
     value = _real(_value(tokens, at))
     if not 0 <= value <= 1:
-        raise InvalidSettings(f"per_process_memory_fraction must lie between 0 and 1, and is {value:g}")
+        raise InvalidSettings(f"per_process_memory_fraction must be between 0 and 1, but is {value:g}")
     found["fraction"] = value
     return at + 2
 
@@ -217,7 +217,7 @@ def _fraction(tokens: list[str], at: int, found: dict[str, object]) -> int:
 def _backend(tokens: list[str], at: int, found: dict[str, object]) -> int:
     value = _value(tokens, at)
     if value not in ("native", "cudaMallocAsync"):
-        raise InvalidSettings(f"backend is native or cudaMallocAsync, and not {value!r}")
+        raise InvalidSettings(f"backend must be native or cudaMallocAsync, not {value!r}")
     found["backend"] = value
     return at + 2
 
@@ -240,7 +240,7 @@ def _flag(tokens: list[str], at: int, found: dict[str, object]) -> int:
 def _registers(tokens: list[str], at: int, found: dict[str, object]) -> int:
     value = _whole(_value(tokens, at))
     if not value or value & (value - 1) or value > 128:
-        raise InvalidSettings(f"pinned_num_register_threads must be a power of two up to 128, and is {value}")
+        raise InvalidSettings(f"pinned_num_register_threads must be a power of two up to 128, but is {value}")
     return at + 2
 
 

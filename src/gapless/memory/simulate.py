@@ -51,9 +51,7 @@ class Simulation:
         self.capacity = capacity if capacity >= 0 else run.limit if run.limit >= 0 else UNLIMITED
         known = [one for one in (total, run.total_memory, capacity, run.limit) if one >= 0]
         if self.settings.fraction < 1 and not known:
-            raise UsageError(
-                "a fraction of the device's memory needs the device: name it (--gpu) or its memory (--limit)"
-            )
+            raise UsageError("a fraction of the device's memory needs the device: give --gpu or --limit")
         recorded = run.recorded
         driver = Driver(
             self.capacity, recorded.segments if recorded else (), recorded.spaces if recorded else ()

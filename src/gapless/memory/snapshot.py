@@ -60,7 +60,7 @@ def _embedded(data: bytes, name: str) -> bytes:
     try:
         return base64.b64decode(found.group(1), validate=True) if found else b""
     except binascii.Error:
-        raise UnreadableInput(f"{name} is a page of the memory viewer whose snapshot is damaged") from None
+        raise UnreadableInput(f"{name} is a memory viewer page whose snapshot is damaged") from None
 
 
 def _json(data: bytes, name: str) -> Any:
@@ -81,20 +81,20 @@ def of_value(value: Any, name: str, most: int = -1) -> tuple[MemoryRun, ...]:
     """
     if isinstance(value, list):
         raise UnreadableInput(
-            f"{name} holds segments and no history: call torch.cuda.memory._record_memory_history() at the "
-            "start of the script, and save torch.cuda.memory._snapshot() at its end"
+            f"{name} contains segments but no history: call torch.cuda.memory._record_memory_history() at "
+            "the start of the script, and save torch.cuda.memory._snapshot() at its end"
         )
     if not isinstance(value, dict) or "segments" not in value or "device_traces" not in value:
-        raise UnreadableInput(f"{name} is no memory snapshot: it has no segments and device_traces")
-    for one, what in (("segments", "no list"), ("device_traces", "no lists")):
+        raise UnreadableInput(f"{name} is not a memory snapshot: it has no segments and device_traces")
+    for one, what in (("segments", "not a list"), ("device_traces", "not lists")):
         if not isinstance(value[one], list):
-            raise UnreadableInput(f"{name} is no memory snapshot: its {one} are {what}")
+            raise UnreadableInput(f"{name} is not a memory snapshot: its {one} are {what}")
     if 0 <= most < _length(value):
-        raise UnreadableInput(f"{name} is no memory snapshot: it repeats itself without end")
+        raise UnreadableInput(f"{name} is not a memory snapshot: it contains itself")
     segments, traces = _checked_segments(value, name), _checked_traces(value, name)
     devices = sorted({segment["device"] for segment in segments} | {n for n, t in enumerate(traces) if t})
     if not devices:
-        raise UnreadableInput(f"{name} is empty: no memory is reserved and nothing was recorded")
+        raise UnreadableInput(f"{name} is empty: no memory is reserved, and nothing was recorded")
     settings, notes = _settings(value)
     runs = []
     for device in devices:
@@ -155,12 +155,12 @@ def _settings(value: dict[str, Any]) -> tuple[tuple[str, Settings], list[str]]:
     told = value.get("allocator_settings")
     if not isinstance(told, dict):
         text = _EXPANDABLE if _mapped(value) else ""
-        seen = f" but for {text}, which the history shows" if text else ""
-        note = f"the snapshot does not tell its settings: torch's defaults are assumed{seen}"
+        seen = f" except {text}, which the history shows" if text else ""
+        note = f"the snapshot does not contain its settings: PyTorch's defaults are assumed{seen}"
         return (text, parse(text)), [note]
     text = told.get("PYTORCH_CUDA_ALLOC_CONF") or told.get("PYTORCH_ALLOC_CONF") or ""
     if not isinstance(text, str):
-        return ("", Settings()), ["its settings are no text: torch's defaults are assumed"]
+        return ("", Settings()), ["its settings are not text: PyTorch's defaults are assumed"]
     if told.get("expandable_segments") is True and "expandable_segments" not in text:
         text = f"{text},{_EXPANDABLE}".lstrip(",")  # a build's own default
     try:
@@ -218,13 +218,15 @@ def _checked_segments(value: dict[str, Any], name: str) -> list[Any]:
 def _checked_traces(value: dict[str, Any], name: str) -> list[list[Any]]:
     traces: list[list[Any]] = value["device_traces"]
     if len(traces) > _MOST["device"] or not all(isinstance(trace, list) for trace in traces):
-        raise UnreadableInput(f"{name} is no memory snapshot: its device_traces are no lists")
+        raise UnreadableInput(f"{name} is not a memory snapshot: its device_traces are not lists")
     for trace in traces:
         for entry in trace:
             action = entry.get("action") if isinstance(entry, dict) else None
             frames = entry.get("frames") if isinstance(entry, dict) else None
             if isinstance(frames, list) and len(frames) > _DEEPEST:
-                raise UnreadableInput(f"{name} is no memory snapshot: it has a stack of {len(frames)} calls")
+                raise UnreadableInput(
+                    f"{name} is not a memory snapshot: it has a stack of {len(frames)} calls"
+                )
             if not isinstance(action, str):
                 raise UnreadableInput(f"{name} is a damaged snapshot: an entry of the trace has no action")
             if action in _ACTIONS and not _numbers(entry, "size", "stream"):

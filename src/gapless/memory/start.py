@@ -50,8 +50,8 @@ def starting(segments: list[Any], trace: list[Any], settings: Settings, name: st
             rewind.undo(entry)
         except Inconsistent as error:
             raise UnreadableInput(
-                f"{name} cannot be replayed: {error} (entry {len(trace) - back} of {len(trace)}); "
-                "was recording interrupted, or told to skip actions?"
+                f"{name} cannot be replayed: {error} (entry {len(trace) - back} of {len(trace)}); was "
+                "recording interrupted or set to skip actions?"
             ) from None
     return Start(rewind, private)
 
@@ -85,7 +85,7 @@ def _range(segment: Any) -> tuple[Range, list[tuple[int, Piece]]]:
         pieces.append((address, Piece(block["size"], state, requested if state != FREE else 0, frames)))
         address += block["size"]
     if address != segment["address"] + segment["total_size"]:
-        raise Inconsistent("a segment is not as large as its blocks")
+        raise Inconsistent("a segment's size differs from its blocks' total")
     told = segment.get("segment_type")
     small = told == "small" if told else segment["total_size"] <= SMALL_SEGMENT
     return (

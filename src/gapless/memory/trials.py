@@ -66,7 +66,7 @@ def attempt(run: MemoryRun, settings: str, where: Where) -> Trial:
     """
     parsed = parse(settings)
     if parsed.backend != "native":
-        return Trial(settings=settings, note="another allocator, CUDA's own: it is not simulated")
+        return Trial(settings=settings, note="another allocator (CUDA's own): not simulated")
     limited = parse(run.settings).fraction  # where a call has set it, no setting lifts it
     parsed = parsed._replace(fraction=min(parsed.fraction, limited))
     outcome = simulate(run, parsed, **where._asdict())
@@ -77,15 +77,15 @@ def _note(settings: Settings) -> str:
     notes = []
     if settings.garbage_collection_threshold and not settings.collects:
         notes.append(
-            "garbage_collection_threshold does nothing as long as the process may use all of the GPU: "
-            "set per_process_memory_fraction, too"
+            "garbage_collection_threshold has no effect while the process may use the whole GPU: also set "
+            "per_process_memory_fraction"
         )
     if settings.rejects and settings.fraction >= 1:
-        notes.append("throw_on_cudamalloc_oom does nothing without per_process_memory_fraction")
+        notes.append("throw_on_cudamalloc_oom has no effect without per_process_memory_fraction")
     if settings.unsimulated:
         notes.append(f"not simulated: {', '.join(settings.unsimulated)}")
     if settings.ignored:
-        notes.append(f"without effect on what is reserved: {', '.join(settings.ignored)}")
+        notes.append(f"no effect on reserved memory: {', '.join(settings.ignored)}")
     return "; ".join(notes)
 
 

@@ -25,7 +25,7 @@ def gathered(parts: Iterable[bytes], packed: int, name: str) -> bytes:
         length += len(part)
         if length > most:
             raise UnreadableInput(
-                f"{name} is no snapshot: its {packed} bytes unpack to more than {most >> 20} MiB"
+                f"{name} is not a snapshot: its {packed} bytes unpack to more than {most >> 20} MiB"
             )
         found.append(part)
     return b"".join(found)

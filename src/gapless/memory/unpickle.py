@@ -17,7 +17,7 @@ class _Nothing:
         raise _Foreign(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
-        raise _Foreign("an object of another file")
+        raise _Foreign("an object from another file")
 
 
 class _Plain(_Nothing, pickle.Unpickler):
@@ -55,7 +55,7 @@ class _Careful(_Nothing, _Python):  # type: ignore[misc]  # of a class that is n
 def _all_text(keys: list[Any]) -> None:
     for key in keys:
         if type(key) is not str:
-            raise _Odd(f"a large dictionary with keys that are no text ({type(key).__name__})")
+            raise _Odd(f"a large dictionary with keys that are not text ({type(key).__name__})")
 
 
 _SAID = 120
@@ -78,19 +78,21 @@ def plain(data: bytes, name: str) -> Any:
     """
     why_not, careful = survey(data)
     if why_not:
-        raise UnreadableInput(f"{name} is no pickle, or a damaged one: {why_not}")
+        raise UnreadableInput(f"{name} is not a pickle, or is damaged: {why_not}")
     kind: type[Any] = _Careful if careful else _Plain
     try:
         return kind(io.BytesIO(data)).load()
     except _Odd as error:
-        raise UnreadableInput(f"{name} is no memory snapshot: it has {error}") from None
+        raise UnreadableInput(f"{name} is not a memory snapshot: it has {error}") from None
     except _Foreign as error:
         raise UnreadableInput(
-            f"{name} is a pickle that imports {error}: a memory snapshot has plain values only, "
-            "and nothing else is read"
+            f"{name} is a pickle that imports {error}: a memory snapshot contains only plain values, and "
+            "Gapless reads nothing else"
         ) from None
     except (MemoryError, RecursionError):
-        raise UnreadableInput(f"{name} is a pickle that is too large or too deep to be a snapshot") from None
+        raise UnreadableInput(
+            f"{name} is a pickle that is too large or too deeply nested to be a snapshot"
+        ) from None
     except Exception as error:  # what a damaged pickle raises is anything at all
         reason = str(error).partition("\n")[0][:_SAID] or type(error).__name__
-        raise UnreadableInput(f"{name} is no pickle, or a damaged one: {reason}") from None
+        raise UnreadableInput(f"{name} is not a pickle, or is damaged: {reason}") from None

@@ -382,9 +382,9 @@ def refusal(metric: Metric) -> str:
     """What to say of states that cannot be read or written."""
     name = type(metric).__name__
     return (
-        f"{name} and TorchMetrics' metric do not keep the same statistics with these arguments, so that one "
-        "cannot go on with what the other has saved: compute it anew from the data, or go on with the one "
-        "that saved it (gapless.metrics.torchmetrics.unwait makes TorchMetrics' wait less)"
+        f"{name} and TorchMetrics' metric do not keep the same statistics with these arguments, so one "
+        "cannot continue from the other's saved state: compute it again from the data, or continue with "
+        "the metric that saved it (gapless.metrics.torchmetrics.unwait makes TorchMetrics' wait less)"
     )
 
 

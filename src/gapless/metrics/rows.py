@@ -19,8 +19,8 @@ FIRST = 256
 """Rows there is room for at first, where no capacity is given."""
 
 _CAPTURED = (
-    "this metric keeps every row and counts them on the CPU, which replays of a CUDA graph do not: give it a "
-    "`capacity`, or update it beside the replay"
+    "this metric keeps every row and counts rows on the CPU, which CUDA graph replays do not repeat: give "
+    "it a `capacity`, or update it outside the replay"
 )
 
 POSITIONS = ("length", "start")
@@ -140,7 +140,7 @@ class Rows(Statistic):
         return "" if self.capacity is None else f", or rows beyond the capacity of {self.capacity}, left out"
 
     def complaint(self, count: int) -> str:
-        return f"Left out {count} row{'s' * (count != 1)} beyond the capacity of {self.capacity}"
+        return f"Dropped {count} row{'s' * (count != 1)} beyond the capacity of {self.capacity}"
 
     def reset(self, cleared: bool = False) -> None:
         super().reset(cleared)

@@ -185,8 +185,8 @@ def warn_of_no_data(metric: Any) -> None:
     """Warn where there was no update since the last reset."""
     if not metric._ledger.updated and not torch.compiler.is_compiling():
         warn(
-            f"The ``compute`` method of metric {type(metric).__name__} was called before the ``update``"
-            " method: the result is one of no data"
+            f"The ``compute`` method of metric {type(metric).__name__} was called before the ``update`` "
+            "method: the result does not include any data"
         )
 
 

@@ -94,8 +94,8 @@ class Saved(Generic[Given, Value]):
             )
         if not 1 <= head.version <= self.version:
             raise UnreadableInput(
-                f"{name} is a {self.noun} of version {head.version}; "
-                f"this Gapless reads up to {self.version}: upgrade it"
+                f"{name} is a {self.noun} of version {head.version}, but this Gapless reads only up to "
+                f"{self.version}: upgrade Gapless"
             )
         try:
             return self._unpack(msgspec.json.decode(data, type=self.document))

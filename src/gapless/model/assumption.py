@@ -63,6 +63,6 @@ def left_out(switch: Switch) -> str:
     >>> left_out(Switch(operator="aten::convolution", seconds=2.04, alone=True))
     'no values from the first step on: aten::convolution would take about 2 s to compute here'
     """
-    what = switch.operator if switch.alone else "what leads to one step"
+    what = switch.operator if switch.alone else "a step"
     where = switch.line.short if switch.line is not None else "the first step"
     return f"no values from {where} on: {what} would take about {switch.seconds:.2g} s to compute here"

@@ -116,31 +116,31 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def reason(self) -> str:
         """Why no verdict can be given, without a full stop; "" where one can."""
         found = [
-            (self.profiles > 1, f"the file holds {self.profiles} profiles, one after the other"),
+            (self.profiles > 1, f"the file contains {self.profiles} profiles, one after the other"),
             (
                 self.processes > 1,
-                f"the file holds the launches of {self.processes} processes, and not whose work is whose",
+                f"the file contains the launches of {self.processes} processes but does not say which "
+                "work belongs to which",
             ),
             *((one.share < WHOLE, one.told) for one in self.missing),
             (self.cut, "the file is cut off"),
             (self._unread, f"{percent(self.corrupted / (self.size or 1))} of the file cannot be read"),
             (
                 self.unrecorded > 0,
-                f"nothing is there of the last {duration(self.unrecorded)} of the recording",
+                f"nothing was recorded in the last {duration(self.unrecorded)} of the recording",
             ),
-            (self.contradictory > 0, f"the times of {count(self.contradictory, 'event')} cannot be right"),
+            (self.contradictory > 0, f"the times of {count(self.contradictory, 'event')} are impossible"),
             (
                 self.unmarked and self.share >= WHOLE,
-                "CPU events are missing, marks of steps among them",
+                "CPU events are missing, including step marks",
             ),
             (
                 self._hides and self.share >= WHOLE,
-                f"GPU work that is missing may fill {percent(self.hidden / (self.steps or 1))} of the time",
+                f"missing GPU work may fill {percent(self.hidden / (self.steps or 1))} of the time",
             ),
             (
                 self._unexplained and self.share >= WHOLE and not self._hides,
-                f"CPU events that are missing may explain {percent(self.unexplained / (self.steps or 1))} of "
-                "the time",
+                f"missing CPU events may explain {percent(self.unexplained / (self.steps or 1))} of the time",
             ),
         ]
         return ", and ".join([told for applies, told in found if applies][:2])
@@ -149,13 +149,13 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def remedy(self) -> str:
         """How to record so that nothing is missing, as an action."""
         if self.profiles > 1 or self.processes > 1:
-            return "give each process and each profile a file of its own"
+            return "write each process and each profile to its own file"
         if self.cut:
-            return "record again, and let the process live until the trace is written"
+            return "record again, and keep the process alive until the trace is written"
         if any(one.share < WHOLE and one.kind in ("graph", "launch", "record") for one in self.missing):
             return (
-                "record fewer steps at once (`schedule=`), as full buffers drop work, and let the GPU finish "
-                "before the profiler stops"
+                "record fewer steps at once (`schedule=`), because full buffers drop work, and let the GPU "
+                "finish before the profiler stops"
             )
         return "record again, or copy the file again: it was changed after it was written"
 

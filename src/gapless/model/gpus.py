@@ -271,8 +271,9 @@ def find(name: str) -> Gpu:
     if not isinstance(found, Gpu):
         known = ", ".join(gpu.aliases[0] for gpu in GPUS)
         raise UsageError(
-            f"the {found.name} is no CUDA device and cannot be emulated. Name one first, and it will be "
-            f"compared (--gpu a100,{found.aliases[0]}). What can be emulated: {known}"
+            f"the {found.name} is not a CUDA device and cannot be emulated. Name a CUDA device first, and "
+            f"the {found.name} will be compared with it (--gpu a100,{found.aliases[0]}). These can be "
+            f"emulated: {known}"
         )
     return found
 
@@ -312,7 +313,7 @@ def _found(name: str, listed: Sequence[Card], cards: Sequence[Card]) -> Card:
     close = difflib.get_close_matches(wanted, by_key, n=1)
     hint = f" Did you mean {by_key[close[0]].aliases[0]}?" if close else ""
     known_names = ", ".join(card.aliases[0] for card in listed)
-    raise UsageError(f"no GPU {name!r} is known.{hint} Known are: {known_names}")
+    raise UsageError(f"unknown GPU {name!r}.{hint} Known GPUs: {known_names}")
 
 
 def _key(name: str) -> str:

@@ -70,4 +70,4 @@ class Verification(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     def __str__(self) -> str:
         if self.mistakes:
             return "\n".join(str(mistake) for mistake in self.mistakes)
-        return f"nothing wrong in {self.items} items of {self.ranks} rank(s) and {self.workers} worker(s)"
+        return f"no mistakes in {self.items} items of {self.ranks} rank(s) and {self.workers} worker(s)"

@@ -193,11 +193,11 @@ def check(run: MemoryRun) -> str:
         if len(getattr(run, name)) not in (0, rows):
             return f"{len(getattr(run, name))} entries in {name} for {rows} events"
     if any(not 0 <= action <= RETIRE for action in run.action):
-        return "an action that is none"
+        return "an unknown action"
     if any(not 0 <= line < len(run.lines) for place in run.places for line in place.lines):
-        return "a place with a line that is not there"
+        return "a place whose line does not exist"
     if any(not 0 <= pool < len(run.pools) for pool in run.pool):
-        return "a pool that is not there"
+        return "a pool that does not exist"
     return _start(run) or _lives(run)
 
 
@@ -205,14 +205,14 @@ def _start(run: MemoryRun) -> str:
     """Whether what was there when recording began can lie so."""
     idents = [block.ident for segment in run.start for block in segment.blocks if block.ident >= 0]
     if len(set(idents)) != len(idents):
-        return "an allocation that lies in two places"
+        return "an allocation in two places at once"
     end = 0
     for segment in sorted(run.start, key=lambda one: one.address):
         sizes = [block.size for block in segment.blocks]
         if not sizes or min(sizes) <= 0 or sum(sizes) != segment.size:
-            return f"a segment of {segment.size} bytes that is not as large as its blocks"
+            return f"a segment of {segment.size} bytes whose size differs from its blocks' total"
         if segment.address < end or not 0 <= segment.pool < len(run.pools):
-            return "a segment that lies where it cannot"
+            return "a segment at an impossible address"
         end = segment.address + segment.size
     return ""
 
@@ -229,10 +229,10 @@ def _lives(run: MemoryRun) -> str:
             alive.add(ident)
         elif action in (FREE, DEFER):
             if ident not in alive:
-                return f"{ident} is freed and is not allocated"
+                return f"{ident} is freed but is not allocated"
             alive.discard(ident)
         elif action == DONE and ident not in seen:
-            return f"{ident} is done and was never allocated"
+            return f"{ident} is finished but was never allocated"
     return ""
 
 

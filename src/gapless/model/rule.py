@@ -23,7 +23,7 @@ LIBRARIES = 90
 NOTHING = "nothing to change"
 """How a change begins that is none: it is not named among the things to do."""
 
-FINE = "fine where it happens once: only in a loop would it need a change"
+FINE = "fine if it happens once: it needs a change only in a loop"
 """What is said of a sync that the training loop does not hold."""
 
 SECTIONS = ("What waits", "Why it costs", "Example", "Use instead", "When it is fine")

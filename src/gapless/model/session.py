@@ -166,7 +166,7 @@ Row = TypeVar("Row", Site, Mark, Assumption)
 def _restore(document: _Document) -> Session:
     def line(position: int) -> SourceLine:
         if position < 0:
-            raise IndexError("a stack names a line that is not there")
+            raise IndexError("a stack refers to a line that does not exist")
         return document.lines[position]
 
     stacks = [tuple(line(position) for position in stack) for stack in document.stacks]
@@ -186,7 +186,7 @@ def _restore(document: _Document) -> Session:
     )
     for event in session.events:
         if not 0 <= event.site < len(session.sites):
-            raise IndexError("an event names a site that is not there")
+            raise IndexError("an event refers to a site that does not exist")
     return session
 
 

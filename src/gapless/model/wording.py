@@ -64,8 +64,8 @@ LIMITS = {
 """What remains once no sync does."""
 ASSUMED = {
     "pinned": "with copies from and to pinned memory",
-    "input": "with every batch there in time",
-    "graphs": "with one launch for each step",
+    "input": "with every batch on time",
+    "graphs": "with one launch per step",
 }
 """What `--what-if` assumes."""
 
@@ -209,7 +209,7 @@ def percent(fraction: float) -> str:
 
 def host(speed: HostSpeed) -> str:
     """Whose CPU an estimate is for: ``this machine's: 0.8 × the usual time``."""
-    whose = "this machine's" if speed.measured else "as said"
+    whose = "this machine's" if speed.measured else "as given"
     return f"{whose}: {speed.factor:.2g} × the usual time"
 
 

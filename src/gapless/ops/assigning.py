@@ -89,8 +89,8 @@ def _placed(x: Tensor, value: Tensor | float, mask: Tensor) -> Tensor:
     if value.shape == x.shape or (fits and all(length == 1 for length in before) and len(before) <= 1):
         return value.to(x.dtype)
     raise ValueError(
-        f"a value of shape {tuple(value.shape)} is neither one element of shape {tuple(rest)} nor all of "
-        f"{tuple(x.shape)}; for a compact list use masked_scatter"
+        f"a value of shape {tuple(value.shape)} is neither one element of shape {tuple(rest)} nor the full "
+        f"{tuple(x.shape)}; for a compact list of values use masked_scatter"
     )
 
 

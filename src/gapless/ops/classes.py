@@ -76,7 +76,9 @@ def cross_entropy(
     positions = input.select(along, 0) if as_probabilities else target
     if as_probabilities:
         if any(value >= 0 for value in each(ignore_index)):
-            raise RuntimeError("ignore_index must be negative where the target holds probabilities: use mask")
+            raise RuntimeError(
+                "ignore_index must be negative if the target contains probabilities: use mask instead"
+            )
         kept = combined(mask, positions, None, positions.shape)
     else:
         target = _labels(target)

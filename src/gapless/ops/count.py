@@ -146,7 +146,7 @@ def one_hot(x: Tensor, num_classes: int, *, dtype: dtype = torch.int64) -> Tenso
     """
     _require_integers(x)
     if num_classes < 1:
-        raise ValueError(f"expected one class at least, but got {num_classes}")
+        raise ValueError(f"expected at least one class, but got {num_classes}")
     x = x.long().unsqueeze(-1)
     inside = (x >= 0) & (x < num_classes)
     rows = torch.zeros(*x.shape[:-1], num_classes, dtype=dtype, device=x.device)

@@ -40,7 +40,7 @@ class LogBuffer:
 
     def __init__(self, capacity: int = 256) -> None:
         if capacity < 1:
-            raise ValueError(f"expected room for one step at least, but got {capacity}")
+            raise ValueError(f"expected room for at least one step, but got {capacity}")
         self._capacity = capacity
         self._series: dict[str, _Series] = {}
 
@@ -56,8 +56,8 @@ class LogBuffer:
                 raise ValueError(f"expected one element for {name!r}, but got shape {tuple(value.shape)}")
             if isinstance(value, Tensor) and value.is_cuda and _is_capturing():
                 raise RuntimeError(
-                    "LogBuffer.add() in the capture of a CUDA graph would write one place in every replay: "
-                    "give it the output of the graph behind each replay"
+                    "LogBuffer.add() inside a CUDA graph capture would write to the same place in every "
+                    "replay: call it with the graph's output after each replay"
                 )
         for name, value in values.items():
             if name not in self._series:

@@ -173,7 +173,8 @@ def _masked(
     require_reduction(reduction)
     if input.shape != target.shape:
         raise ValueError(
-            f"input and target must have one shape, but got {tuple(input.shape)} and {tuple(target.shape)}"
+            f"input and target must have the same shape, but got {tuple(input.shape)} and "
+            f"{tuple(target.shape)}"
         )
     kept = combined(mask, target, ignore_index, input.shape)
     if kept is None:

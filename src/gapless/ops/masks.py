@@ -58,7 +58,7 @@ def spread(mask: Tensor, shape: Size) -> Tensor:
     hint = ""
     if mask.shape == shape[: mask.dim()]:
         missing = len(shape) - mask.dim()
-        hint = f"; for a mask of the leading dimensions write mask[(...,) + (None,) * {missing}]"
+        hint = f"; for a mask of the leading dimensions use mask[(...,) + (None,) * {missing}]"
     raise ValueError(f"a mask of shape {tuple(mask.shape)} does not broadcast to {tuple(shape)}{hint}")
 
 

@@ -54,7 +54,7 @@ def choose(condition: Tensor, yes: Any, no: Any) -> Any:
         parts = [choose(condition, a, b) for a, b in zip(yes, no, strict=True)]
         return type(yes)(*parts) if hasattr(yes, "_fields") else type(yes)(parts)
     if isinstance(yes, (dict, list, tuple)) or isinstance(no, (dict, list, tuple)):
-        raise ValueError(f"expected two values of one form, but got {_form(yes)} and {_form(no)}")
+        raise ValueError(f"expected two values of the same form, but got {_form(yes)} and {_form(no)}")
     return torch.where(condition, yes, no)
 
 

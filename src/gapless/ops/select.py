@@ -117,8 +117,8 @@ def repeat_interleave(
         repeats = torch.full((1,), repeats, device=x.device)
     if repeats.dim() > 1 or repeats.numel() not in (1, x.shape[dim]):
         raise ValueError(
-            f"repeats of shape {tuple(repeats.shape)} fit no dimension of length {x.shape[dim]}: give one "
-            "number, or one for each element"
+            f"repeats of shape {tuple(repeats.shape)} do not fit a dimension of length {x.shape[dim]}: "
+            "give one number, or one per element"
         )
     ends = repeats.reshape(-1).expand(x.shape[dim]).cumsum(0)
     # An element of the result comes from the row before which as many rows have ended.
@@ -132,7 +132,7 @@ def repeat_interleave(
 def positions(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Where the first `size` true elements of `mask` (n,) are, then n; and how many there are."""
     if size < 0:
-        raise ValueError(f"expected a size that is not negative, but got {size}")
+        raise ValueError(f"expected a non-negative size, but got {size}")
     if mask.shape[0] == 0:
         none = torch.zeros((), dtype=torch.long, device=mask.device)
         return torch.zeros(size, dtype=torch.long, device=mask.device), none

@@ -70,7 +70,7 @@ def clip_grad_norm_(
         ValueError: `nonfinite` is neither "keep" nor "zero".
     """
     if nonfinite not in ("keep", "zero"):
-        raise ValueError(f'nonfinite is "keep" or "zero", but got {nonfinite!r}')
+        raise ValueError(f'nonfinite must be "keep" or "zero", but got {nonfinite!r}')
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     norm = torch.nn.utils.clip_grad_norm_(given, max_norm, norm_type, foreach=foreach)
     if nonfinite == "zero":
@@ -258,8 +258,8 @@ def _refuse_host_state(optimizer: Optimizer, parameters: list[Tensor]) -> None:
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if parameter.device.type != "cpu" and (on_host or number):
                 raise UsageError(
-                    f"{type(optimizer).__name__} keeps {name!r} on the host, where a skipped step cannot be "
-                    f"undone without a wait: {_instead(optimizer, number)}"
+                    f"{type(optimizer).__name__} keeps {name!r} on the CPU, where a skipped step cannot be "
+                    f"undone without a sync: {_instead(optimizer, number)}"
                 )
 
 
@@ -271,4 +271,4 @@ def _instead(optimizer: Optimizer, number: bool) -> str:
         found = ["lr_decay=0"]
     if found:
         return f"use {' or '.join(found)}"
-    return "no argument changes that, so write `if condition: optimizer.step()`, which waits"
+    return "no argument changes that, so write `if condition: optimizer.step()`, which syncs"

@@ -77,7 +77,7 @@ class Conditions:
         ]
         more = len(found) - _SHOWN
         if more > 0:
-            found[_SHOWN:] = [f"untested: {more} more conditions were the same in every case"]
+            found[_SHOWN:] = [f"untested: {more} more conditions had the same value in every case"]
         return found
 
     def _asked(self, place: tuple[str, int, str], value: Any) -> bool:

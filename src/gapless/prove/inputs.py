@@ -19,8 +19,8 @@ MOST = 8
 """Inputs that are drawn from an iterable without end, such as a DataLoader."""
 
 HOW = (
-    "what the calls receive: a function that returns the arguments of one call (a tensor, a tuple, a dict "
-    "of keywords, or a tuple and a dict), or yields those of several"
+    "the inputs of the calls: a function that returns the arguments of one call (a tensor, a tuple, a dict "
+    "of keywords, or a tuple and a dict), or yields the arguments of several calls"
 )
 
 Made = Literal["given", "added", "edge"]
@@ -124,7 +124,7 @@ def added_from(
     torch.manual_seed(seed)
     made = source() if callable(source) else source
     if not isinstance(made, Mapping):
-        raise UsageError(f"the added cases are of type {_shown(made)}: give a dict of names and inputs")
+        raise UsageError(f"the added cases are of type {_shown(made)}: give a dict from names to inputs")
     inputs = [_input(value, target, str(name), "added").mapped(leaf) for name, value in made.items()]
     return [requiring(one, names) for one in inputs]
 
@@ -172,7 +172,9 @@ def requiring(given: Input, names: tuple[str, ...]) -> Input:
     for name in names:
         if not any(_under(path, name) for path in floating):
             known = ", ".join(floating) or "none"
-            raise UsageError(f"no floating tensor {name!r} to take the gradient of (there are: {known})")
+            raise UsageError(
+                f"there is no floating-point tensor {name!r} to take the gradient of (available: {known})"
+            )
 
     def visit(path: str, tensor: torch.Tensor) -> torch.Tensor:
         wanted = path in floating and any(_under(path, name) for name in names)

@@ -87,9 +87,9 @@ def compare(
 def prove(wishes: Wishes) -> Proof:
     """The proof that `wishes` asks for."""
     if current() is not None:
-        raise UsageError("compare emulates a device itself: call it outside of gapless.emulate()")
+        raise UsageError("compare emulates a device itself: call it outside gapless.emulate()")
     if wishes.inputs is None:
-        raise UsageError(f"inputs are needed: --inputs losses.py:batches, or inputs=…, is {HOW}")
+        raise UsageError(f"inputs are needed: --inputs losses.py:batches, or inputs=…: {HOW}")
     with generators_kept():
         try:
             return _Proving(Setup(wishes, None)).proof()
@@ -134,7 +134,7 @@ class _Proving:
         sweep = self._sweep() if wishes.sweep and not wishes.only else None
         for subject in (setup.before, setup.after):
             self.notes += [
-                f"{subject.name} holds a {one} that goes on from call to call" for one in subject.kept
+                f"{subject.name} holds a {one} that keeps its state between calls" for one in subject.kept
             ]
         return Proof(
             verdict=verdict(results, counted.costs, time),
@@ -169,7 +169,7 @@ class _Proving:
         if not self.wishes.only:
             self.notes += self.judge.conditions.untested()
         if unsaved is not None:
-            self.notes.append(f"no case fails, so that nothing was written to {os.fspath(unsaved)}")
+            self.notes.append(f"no case fails, so nothing was written to {os.fspath(unsaved)}")
         if not (self.gradients or self.asked):
             self.notes.append(self._no_gradients())
         return results
@@ -200,7 +200,7 @@ class _Proving:
                 raise NeedsGpu
             place = self.setup.place
             put = (
-                f" with its inputs on {place.inputs} (--device cpu: on the host)"
+                f" with its inputs on {place.inputs} (--device cpu: on the CPU)"
                 if place.gpu and place.inputs
                 else ""
             )
@@ -219,7 +219,7 @@ class _Proving:
             return "gradients were not compared"
         floating = [path for path, one in self.setup.given[0].tensors() if one.is_floating_point()]
         advice = f": --grad {floating[0]} has it require them" if floating else ""
-        return f"no gradients were compared, as no input requires them{advice}"
+        return f"gradients were not compared, because no input requires them{advice}"
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -227,13 +227,13 @@ class _Proving:
         if self.wishes.seconds <= 0 or self.wishes.sweep is not None:
             return None
         if self.setup.emulator is not None:
-            self.notes.append("no time was measured: the code asks for a GPU, and there is none here")
+            self.notes.append("time was not measured: the code needs a GPU, and there is none here")
             return None
         if any(one.outcome == "differs" and one.made == "given" for one in results):
-            self.notes.append("no time was measured, as the two differ on the inputs as given")
+            self.notes.append("time was not measured, because the two differ on the inputs as given")
             return None
         if profiler_enabled():
-            self.notes.append("a profiler runs, which is in the times: measure without it")
+            self.notes.append("a profiler is running and affects the times: measure without it")
         return self._measured(self.setup.given[0])
 
     def _measured(self, given: Input) -> Timing:
@@ -252,7 +252,7 @@ class _Proving:
     def _sweep(self) -> Sweep | None:
         assert self.wishes.sweep is not None
         if self.setup.emulator is not None or self.wishes.seconds <= 0:
-            self.notes.append("the sweep was left out: no time can be measured here")
+            self.notes.append("the sweep was skipped: time cannot be measured here")
             return None
         key, values = self.wishes.sweep
         rows = []

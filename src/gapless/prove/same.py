@@ -196,7 +196,7 @@ class Judge:
     def _gradients(made: Comparing, old: Call, new: Call) -> None:
         pairs = _paired(old.gradients, new.gradients)
         if pairs is None:
-            made.notes.append("the two train different parameters, whose gradients are not compared")
+            made.notes.append("the two train different parameters; their gradients are not compared")
             pairs = [(name, name) for name in old.gradients if name in new.gradients]
         for was, now in pairs:
             a, b = old.gradients[was], new.gradients[now]
@@ -205,8 +205,8 @@ class Judge:
             if (a is None or b is None) and was not in old.inputs:
                 side = "first" if b is None else "second"
                 made.remarks.append(
-                    f"only the {side} gives {was} a gradient: one of zeros is a step where there is momentum "
-                    "or weight decay, and none is not"
+                    f"only the {side} gives {was} a gradient: a zero gradient still takes a step with "
+                    "momentum or weight decay; no gradient does not"
                 )
             a = torch.zeros_like(b) if a is None else a  # type: ignore[arg-type]  # one of them is there
             b = torch.zeros_like(a) if b is None else b
@@ -219,7 +219,7 @@ class Judge:
             if path not in new.inputs:
                 continue
             if path in old.changed and path not in new.changed and old.output is not None:
-                made.notes.append(f"only the first changes its input {path} in place")
+                made.notes.append(f"only the first modifies its input {path} in place")
                 continue
             made.values(f"input {path} after the call", value, new.inputs[path])
 

@@ -56,7 +56,7 @@ def sweep_of(given: dict[str, Sequence[float | str]] | None) -> tuple[str, tuple
     if given is None:
         return None
     if len(given) != 1 or len(next(iter(given.values()))) < 2:
-        raise UsageError("a sweep has one keyword and two values or more: sweep={'density': [0.01, 0.1]}")
+        raise UsageError("a sweep needs one keyword and at least two values: sweep={'density': [0.01, 0.1]}")
     ((key, values),) = given.items()
     return key, tuple(values)
 
@@ -141,12 +141,12 @@ class Setup:
             return {}
         key, values = self.wishes.sweep
         if not callable(self._source):
-            raise UsageError("a sweep needs inputs that are a function, which takes its keyword")
+            raise UsageError("a sweep needs inputs from a function that takes its keyword")
         parameters = inspect.signature(self._source).parameters
         takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
         if key not in parameters and not takes_all:
             known = ", ".join(parameters) or "none"
-            raise UsageError(f"the inputs take no keyword {key!r} to sweep (their parameters: {known})")
+            raise UsageError(f"the inputs have no keyword {key!r} to sweep (their parameters: {known})")
         needed = key in parameters and parameters[key].default is inspect.Parameter.empty
         return {key: values[0]} if needed else {}
 

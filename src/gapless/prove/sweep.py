@@ -21,7 +21,7 @@ def parse(text: str) -> tuple[str, tuple[float | str, ...]]:
     words = [word.strip() for word in values.split(",") if word.strip()]
     if not equals or not key.strip().isidentifier() or len(words) < 2:
         raise UsageError(
-            f"--sweep {text}: give a keyword of the inputs and two values or more: density=0.01,0.1"
+            f"--sweep {text}: give a keyword of the inputs and at least two values: density=0.01,0.1"
         )
     return key.strip(), tuple(_value(word) for word in words)
 

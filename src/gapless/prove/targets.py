@@ -46,7 +46,7 @@ class Loader:
         parts = FORM.fullmatch(name)
         if parts is None:
             raise UsageError(
-                f"{name} names nothing to call: write losses.py:function or package.module:function"
+                f"{name} does not name a callable: write losses.py:function or package.module:function"
             )
         module = self._module(parts["where"])
         what = parts["what"]
@@ -56,7 +56,7 @@ class Loader:
         try:
             return eval(compile(what, f"<{name}>", "eval"), vars(module))
         except SyntaxError as error:
-            raise UsageError(f"{name}: {what} is no expression ({error.msg})") from None
+            raise UsageError(f"{name}: {what} is not an expression ({error.msg})") from None
         except NameError as error:
             raise UsageError(f"{name}: {error}{_close(str(error.name or ''), module)}") from None
         except Exception as error:

@@ -81,7 +81,7 @@ def _same(same: str, time: Timing | None) -> str:
     if time is None:
         return same
     if time.faster == "neither":
-        return f"{same}, and no difference in time can be told ({_range(time)}{_clock(time)})"
+        return f"{same}, with no measurable difference in time ({_range(time)}{_clock(time)})"
     if time.faster == "after":
         return f"{same}, and {times(time.ratio.median)} ({_range(time)}) faster{_on(time)}"
     return f"{same}, but slower here: {times(time.ratio.median)} ({_range(time)}{_clock(time)})"
@@ -89,7 +89,7 @@ def _same(same: str, time: Timing | None) -> str:
 
 def _speed(time: Timing) -> str:
     if time.faster == "neither":
-        return "no difference in time can be told"
+        return "no measurable difference in time"
     if time.faster == "before":
         return f"slower here: {times(time.ratio.median)} ({_range(time)}{_clock(time)})"
     return f"{times(time.ratio.median)} ({_range(time)}) faster{_on(time)}"

@@ -59,7 +59,7 @@ def both_costs(setup: Setup) -> Counted:
                 raise
             except Exception as error:
                 why = f"on the emulated {emulator.gpu.name} {subject.name} raises {one_line(error)}"
-                return Counted(notes=(f"waits were not counted: {why}",))
+                return Counted(notes=(f"syncs were not counted: {why}",))
         return Counted(tuple(costs), emulator.gpu.name)
 
 

@@ -71,7 +71,7 @@ def _details(
         yield "instead", [Text(one.remedy, style="green")]
     else:
         where = _where(canvas, advised)
-        told = f"as for {advised.code} at {where} above" if where else f"as for {advised.code} above"
+        told = f"see {advised.code} at {where} above" if where else f"see {advised.code} above"
         yield "instead", [Text(told, style="dim")]
 
 

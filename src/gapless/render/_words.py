@@ -53,7 +53,7 @@ def weight(one: Finding, report: Report) -> str:
     """What a finding costs, beside its name: the GPU's idleness, or how often it happens."""
     loss = one.loss
     if one.is_race:
-        return "other numbers in each run" if one.name == _DRAWN else "wrong numbers possible"
+        return "different numbers in each run" if one.name == _DRAWN else "wrong numbers possible"
     if one.is_graph:
         return "CUDA refuses it" if one.name == _REFUSED else "wrong numbers"
     if loss is None:
@@ -94,7 +94,8 @@ def _replayed(one: Price, span: int, steps: int) -> list[str]:
     per = " per step" if steps > 1 else ""
     if not span:
         return [
-            f"up to {duration(max(one.alone, one.last) / steps)}{per}: the replay is too far off for more"
+            f"up to {duration(max(one.alone, one.last) / steps)}{per}; the replay is not accurate "
+            "enough to say more"
         ]
     told = f"{duration(one.alone / steps)}{per} if you fix only this"
     if one.last - one.alone >= 0.005 * span:
@@ -208,11 +209,11 @@ def _about_loader(made: Diagnosis) -> list[str]:
         parts.append("iterable" if made.iterable else "map-style")
     if around is not None and not around.foreign:
         parts.append(f"in a DataLoader in {around.name}")
-    parts.append(f"{made.length} batches an epoch" if made.length >= 0 else "unknown length")
+    parts.append(f"{made.length} batches per epoch" if made.length >= 0 else "unknown length")
     if made.fetch.inside:
-        parts.append(f"{made.fetch.inside} items a batch, made by the dataset")
+        parts.append(f"{made.fetch.inside} items per batch, made by the dataset")
     elif made.fetch.batch_size:
-        parts.append(f"{made.fetch.batch_size:.4g} items a batch")
+        parts.append(f"{made.fetch.batch_size:.4g} items per batch")
     return parts
 
 

@@ -38,7 +38,7 @@ def _annotations(one: Finding, report: Report, style: Style) -> Iterator[str]:
         file, number = brief.plain(brief.shown_path(line, style)), str(max(line.line, 1))
         yield command(name, text, {"file": file, "line": number, "title": title})
         if not position:
-            text = f"The change at {file}:{number} mends this line, too. Instead: {brief.plain(one.remedy)}."
+            text = f"The change at {file}:{number} also fixes this line. Instead: {brief.plain(one.remedy)}."
 
 
 def _data(text: str) -> str:

@@ -103,7 +103,7 @@ def _result(one: Finding, numbers: dict[str, int], mark: str, report: Report, st
     further = [line for line in one.lines[1:] if brief.in_repository(line, style)]
     if further:
         found["relatedLocations"] = [
-            {"id": n, "message": {"text": "The same change mends this line"}, **_place(line, style)}
+            {"id": n, "message": {"text": "The same change fixes this line"}, **_place(line, style)}
             for n, line in enumerate(further, 1)
         ]
     if one.library_stack:

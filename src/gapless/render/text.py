@@ -23,6 +23,8 @@ _MANY = 20
 """More findings than this are named by number alone, unless everything is unfolded."""
 _MATTERS = 0.005
 """A finding that leaves the GPU idle for less than this share of the steps is folded away."""
+_UNSEEN = 3
+"""Lines of what was not seen, the most important first."""
 _LONG = 0.05
 """A wait in which the CPU spends this share of the steps is told of even where it costs nothing."""
 
@@ -76,7 +78,7 @@ def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:
 
 
 def _closing(canvas: Canvas, report: Report, shown: Sequence[Finding], folded: bool) -> None:
-    lines = [Text(f"{text}.") for text in report.verdict.not_seen[:2]]
+    lines = [Text(f"{text}.") for text in report.verdict.not_seen[:_UNSEEN]]
     lines += [Text.assemble(("note: ", "bold"), note) for note in report.notes]
     hints = [f"gapless rule {one.code} explains the first" for one in shown[:1]]
     hints += ["--all shows the rest"] if folded and not canvas.style.unfold else []

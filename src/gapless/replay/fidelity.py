@@ -105,15 +105,19 @@ def _reasons(model: Model, found: Fidelity, total: int, span: int) -> tuple[str,
     reasons = []
     count = len(model.timeline.work)
     if count < LEAST_WORK:
-        reasons.append(f"the profile holds only {count} device operations")
+        reasons.append(f"the profile contains only {count} device operations")
     if model.timeline.facts.truncated:
-        reasons.append("the file is cut off")
+        reasons.append("the file is truncated")
     if abs(found.span_error) > SPAN:
         reasons.append(f"the unchanged replay takes {found.span_error:+.1%} of the recorded time")
     if found.drift > DRIFT:
-        reasons.append(f"device work begins up to {found.drift:.1%} of the profile from where it began")
+        reasons.append(
+            f"device work starts up to {found.drift:.1%} of the profile away from its recorded start"
+        )
     if found.explained < EXPLAINED and (1 - found.explained) * found.blocked > SMALL * span:
-        reasons.append(f"only {found.explained:.0%} of the blocked time ends with work that was waited for")
+        reasons.append(
+            f"only {found.explained:.0%} of the blocked time ends with the work that was waited for"
+        )
     if found.blocked_error > BLOCKED and found.blocked_error * total > SMALL * span:
-        reasons.append(f"the lengths of the waits are {found.blocked_error:.0%} off")
+        reasons.append(f"the lengths of the syncs are {found.blocked_error:.0%} off")
     return tuple(reasons)

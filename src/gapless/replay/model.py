@@ -148,10 +148,10 @@ def build(timeline: Timeline, besides: Mapping[int, int] = MappingProxyType({}))
     """The model of a timeline, or why there is none. `besides` has for rows of the host what calls that wait
     do after that, in nanoseconds, where it is known: it goes with the wait."""
     if not len(timeline.work):
-        return Refusal("the profile shows no work on a device")
+        return Refusal("the profile shows no work on a GPU")
     known = links(timeline)
     if not (known.call >= 0).any():
-        return Refusal("no work on the device can be tied to the call that launched it")
+        return Refusal("no GPU work can be matched to the call that launched it")
     table = waits(timeline, known)
     threads = active_threads(timeline, known, table)
     before = previous_on_stream(known.stream)

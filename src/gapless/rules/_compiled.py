@@ -77,22 +77,22 @@ def instead(one: Recompile, compiled: Compiled) -> tuple[str, str]:
     found = _SIZE.search(guard) or _BOUND.search(guard)
     if found is not None and "dynamic=False" in compiled.options:
         return (
-            "leave `dynamic=False` out: it has each new size compiled; without it the second size makes one "
-            "graph for all",
-            "leave `dynamic=False` out",
+            "remove `dynamic=False`: it compiles every new size; without it, the second size creates one "
+            "graph for all sizes",
+            "remove `dynamic=False`",
         )
     if found is not None:
         name = plain(found["name"])
         return (
             f"call `torch._dynamo.mark_dynamic({name}, {found['at']})` before the first call, so that one "
-            "graph takes every size, or pad to a few sizes",
+            "graph handles every size, or pad to a few sizes",
             f"mark dimension {found['at']} of `{name[:16]}` dynamic",
         )
     if _READ.match(guard):
         return (
-            "do not read the value inside of the compiled function: return the tensor, and read it behind "
-            "the call, every so many steps",
-            "read the value outside of the compiled function",
+            "do not read the value inside the compiled function: return the tensor, and read it after the "
+            "call, every N steps",
+            "read the value outside the compiled function",
         )
     if found := _LENGTH.match(guard):
         return (
@@ -104,16 +104,16 @@ def instead(one: Recompile, compiled: Compiled) -> tuple[str, str]:
         if name.endswith("['lr']") or name == "lr":
             return (
                 "give the learning rate as a tensor, `lr=torch.tensor(1e-3)`: schedules then change its "
-                "value, and the compiled step stays",
+                "value without recompiling the step",
                 "make the learning rate a tensor",
             )
         return (
-            f"make `{name}` a tensor (`register_buffer` in a module), or change it outside of what is "
-            "compiled: a Python value is part of the compiled code",
+            f"make `{name}` a tensor (`register_buffer` in a module), or change it outside the compiled "
+            "code: Python values are compiled in",
             f"make `{name[:24]}` a tensor",
         )
     return (
-        "keep what the guard names the same between calls, or compile the two uses apart, each with a "
-        "`torch.compile` of its own",
-        "keep what the guard names the same",
+        "keep the guarded value the same between calls, or compile the two uses separately, each with its "
+        "own `torch.compile`",
+        "keep the guarded value the same",
     )

@@ -14,7 +14,7 @@ _HOT = 0.2
 """A line with less of a batch's time than this is not the one to change."""
 _KEPT_BACK = 0.7
 """Part of a step: where workers need so much of it for a batch, the loop waits for them, at times."""
-CHEAPER = "make a batch itself cheaper"
+CHEAPER = "make batches cheaper"
 _SHORT = 60
 """Characters of what stands in a list of things to do."""
 _DEFAULTS: dict[str, tuple[object, ...]] = {

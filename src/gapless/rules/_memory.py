@@ -20,7 +20,7 @@ _LEAK = 1 << 10
 
 
 NEED_LESS = (
-    "make it need less: `torch.autocast`, checkpointing of activations, or a smaller batch with gradient "
+    "reduce memory use: `torch.autocast`, checkpointing of activations, or a smaller batch with gradient "
     "accumulation"
 )
 
@@ -64,9 +64,11 @@ def expandable_helps(memory: MemoryReport) -> str:
     if other.failures:
         return ""
     if memory.lack is not None:
-        return f"with expandable segments it comes through, with {binary_size(other.peak_reserved)} reserved"
+        return f"with expandable segments it fits, with {binary_size(other.peak_reserved)} reserved"
     if other.retries < base.retries:
-        return f"with expandable segments {other.retries} requests instead of {base.retries} find it full"
+        return (
+            f"with expandable segments {other.retries} requests instead of {base.retries} find the GPU full"
+        )
     saved = base.peak_reserved - other.peak_reserved
     if base.peak_reserved and saved >= _BETTER * base.peak_reserved:
         return (
@@ -84,12 +86,10 @@ def better(memory: MemoryReport) -> str:
         best = ", the best that was tried" if memory.best >= 0 else ", which its replay confirms"
         return f"set `PYTORCH_CUDA_ALLOC_CONF={memory.advised}`{best}"
     if memory.lack is not None and memory.lack.afresh:
-        return (
-            "whether a setting helps cannot be told from this recording: record from the start of the script"
-        )
-    few = "pad variable lengths to few sizes (multiples of 64 or 128), or run the largest batch first"
+        return "this recording cannot show whether a setting helps: record from the start of the script"
+    few = "pad variable lengths to a few sizes (multiples of 64 or 128), or run the largest batch first"
     if not memory.replayed:
-        return f"{few}: a snapshot can be replayed, and tells whether a setting helps"
+        return f"{few}: a snapshot can be replayed, which shows whether a setting helps"
     if memory.trials:
-        return f"no allocator setting that was tried helps; {NEED_LESS}"
-    return "`gapless memory --search` says which settings, or which padding of variable lengths, would help"
+        return f"none of the allocator settings tried helps; {NEED_LESS}"
+    return "`gapless memory --search` shows which settings, or which padding of variable lengths, would help"

@@ -52,8 +52,8 @@ def in_library(site: Site, advice: str) -> str:
     if frame is None:
         return advice
     return (
-        f"{frame.library} waits here, at {short_path(frame)} ({frame.function}): look for an option of it "
-        f"that avoids this, or for another call; in its code: {advice}"
+        f"{frame.library} syncs here, at {short_path(frame)} ({frame.function}): look for an option that "
+        f"avoids this, or use another call; in its code: {advice}"
     )
 
 

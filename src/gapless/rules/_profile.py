@@ -23,14 +23,14 @@ FULL = 0.9
 COMPILING = ("convert_frame", "codegen_and_compile", "compile_fx_inner", "async_compile", "autotune", "nvrtc")
 """Parts of names that occur, in lower case, only while something is compiled, and not when it runs."""
 COMPILE_ONCE = (
-    "`TORCH_LOGS=recompiles` says why it is compiled again; mark the dimension that changes with "
-    "`torch._dynamo.mark_dynamic`, or pad it to few sizes",
+    "`TORCH_LOGS=recompiles` shows why it recompiles; mark the changing dimension with "
+    "`torch._dynamo.mark_dynamic`, or pad it to a few sizes",
     "stop recompiling: `torch._dynamo.mark_dynamic`",
 )
 """Remedy and change, as all that follow."""
 ONE_LAUNCH = (
-    'compiled code launches here: `torch.compile(model, mode="reduce-overhead")` makes one launch of all its '
-    "kernels, where shapes stay the same",
+    'compiled code launches here: `torch.compile(model, mode="reduce-overhead")` turns all its kernels into '
+    "one launch, if shapes stay the same",
     '`torch.compile(mode="reduce-overhead")`',
 )
 _COMPILED = re.compile(
@@ -39,8 +39,8 @@ _COMPILED = re.compile(
 )
 """Parts of names of what `torch.compile` has made, and of what calls it."""
 NO_EMPTY_CACHE = (
-    "leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself",
-    "take `torch.cuda.empty_cache()` out of the loop",
+    "remove `torch.cuda.empty_cache()` from the loop: cached memory is reused automatically",
+    "remove `torch.cuda.empty_cache()` from the loop",
 )
 _LAUNCH = re.compile(r"(?:cu|cuda|hip)(?:Ext)?(?:Module)?Launch\w*Kernel")
 _WITHOUT = "kernels launched outside operators (Triton, custom)"
@@ -255,7 +255,7 @@ def mostly(spot: Spot) -> str:
         if place or not cost.place:
             idle[place] = idle.get(place, 0) + cost.idle
     if 2 * idle.pop("", 0) > spot.idle:
-        return "most of it between operators, in code that was not recorded" if idle else ""
+        return "most of it between operators, in unrecorded code" if idle else ""
     largest = sorted(idle, key=lambda place: -idle[place])[:3]
     alone = spot.site is not None and spot.site.line is None
     return f"most of it at {', '.join(largest)}" if largest and not alone else ""
@@ -309,7 +309,9 @@ def full(profile: Profile) -> bool:
 
 def few_sizes(profile: Profile) -> str:
     """What to do against fragments, in words that follow a colon or a comma."""
-    padding = "pad variable lengths to few sizes (multiples of 64 or 128) or batch samples of like length"
+    padding = (
+        "pad variable lengths to a few sizes (multiples of 64 or 128) or batch samples of similar length"
+    )
     if profile.vendor == "amd":
         return padding  # expandable segments came to ROCm late, and are refused before
     return f"set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or {padding}"

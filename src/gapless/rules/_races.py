@@ -10,9 +10,9 @@ from gapless.model.race import Access, Race, RaceKind
 
 _CAUSES = {
     "early-event": "the event that was waited for was recorded too early, at {place}: before the work it "
-    "should stand for",
-    "unrecorded-event": "the event that was waited for at {place} had not been recorded: such a wait returns "
-    "at once",
+    "should cover",
+    "unrecorded-event": "the event that was waited for at {place} had not been recorded: such a wait "
+    "returns immediately",
     "other-event": "the event that was waited for was recorded in another stream, at {place}",
 }
 

@@ -9,11 +9,12 @@ _ADVICE = {
     "read": "keep the value on the GPU, and read it once every N steps instead of in each",
     "size": "use a form whose result has a fixed size, such as a mask instead of a selection",
     "values": "use a form that needs no values on the CPU, or prepare those values on the CPU beforehand",
-    "status": "use the variant that leaves its error code on the GPU, and look at the code rarely",
+    "status": "use the variant that leaves its error code on the GPU, and check the code rarely",
     "h2d": "copy from pinned memory with `non_blocking=True`, or create the tensor on the GPU",
-    "d2h": "copy into pinned memory with `non_blocking=True`, read after an event says it is there",
-    "explicit": "remove the sync: work on one stream is in order already, and an event orders two streams",
-    "free": "keep the memory: the caching allocator uses it again",
+    "d2h": "copy into pinned memory with `non_blocking=True`, and read it after an event shows that it has "
+    "arrived",
+    "explicit": "remove the sync: work on one stream already runs in order, and an event orders two streams",
+    "free": "keep the memory: the caching allocator reuses it",
 }
 _CHANGES = {
     "read": "read the value every N steps",
@@ -23,16 +24,16 @@ _CHANGES = {
     "h2d": "copy from pinned memory with `non_blocking=True`",
     "d2h": "copy into pinned memory with `non_blocking=True`",
     "explicit": "remove this sync",
-    "free": "keep the memory in place of freeing it",
+    "free": "keep the memory instead of freeing it",
 }
 
 
 class UnnamedWait(WaitRule):
-    """The CPU waits for the GPU in a way that no other rule names.
+    """The CPU waits for the GPU in a way that no other rule covers.
 
     ## What waits
-    The operator named in the finding needs something from the GPU before the CPU can go on: a value,
-    the size of its result, an error code, or the end of a copy. No more exact rule describes this place.
+    The operator named in the finding needs something from the GPU before the CPU can go on: a value, the
+    size of its result, an error code, or the end of a copy. No more specific rule describes this place.
 
     ## Why it costs
     The CPU launches kernels ahead of the GPU. A sync lets the GPU catch up and run dry; until the
@@ -54,12 +55,11 @@ class UnnamedWait(WaitRule):
         inputs = inputs.to(device, non_blocking=True)
     ```
     Here, PyTorch's own pinned memory is registered once and used again. In general: keep values on the
-    GPU, compute with masks instead of selections, and gather what the CPU wants to know so that one
-    sync every N steps brings all of it.
+    GPU, compute with masks instead of selections, and collect what the CPU needs so that one sync
+    every N steps reads all of it.
 
     ## When it is fine
-    Outside the training loop, or so rarely that its share of the time cannot be seen.
-    """
+    Outside the training loop, or so rarely that its share of the time does not matter."""
 
     code = "GAP100"
     name = "unnamed-wait"

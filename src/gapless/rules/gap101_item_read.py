@@ -21,14 +21,14 @@ class ItemRead(WaitRule):
     ## What waits
     `.item()`, `float(tensor)`, `int(tensor)` and functions that call them (`math.sqrt(tensor)`, `round`)
     copy one number from the GPU into a Python number; `torch.tensor([loss, accuracy])` does so for each GPU
-    tensor in the list. The copy stands in the queue behind everything launched before it, so the CPU waits
-    for all of that.
+    tensor in the list. The copy is queued after everything launched before it, so the CPU waits for all of
+    that.
 
     ## Why it costs
-    The usual place is the loss, read in each step for a running mean. The CPU then stands still until
-    everything up to the loss is done, which is the whole step where it is read at the end, and the GPU
-    idles while the CPU prepares and launches what comes next. With small kernels, where the CPU is hardly
-    faster than the GPU, that gap is a large part of the step.
+    The usual place is the loss, read in each step for a running mean. The CPU then stops until everything
+    up to the loss is done (the whole step, if the loss is read at the end), and the GPU idles while the
+    CPU prepares and launches the next work. With small kernels, where the CPU is barely faster than the
+    GPU, that gap is a large part of the step.
 
     ## Example
     ```python
@@ -53,18 +53,17 @@ class ItemRead(WaitRule):
     ```
     `detach()` matters: without it the sum keeps the graph of every step alive. Several values are read with
     one sync when they are stacked first: `torch.stack([loss, accuracy]).tolist()`. `gapless.ops.LogBuffer`
-    keeps the values of every step, and reads them with no sync at all: they arrive some steps later.
+    keeps the values of every step, and reads them without any sync: they arrive a few steps later.
 
     ## When it is fine
-    Once every N steps, once an epoch, or where the CPU really decides with the value and the decision is
-    rare.
-    """
+    Once every N steps, once an epoch, or where the CPU really needs the value for a decision and the
+    decision is rare."""
 
     code = "GAP101"
     name = "item-read"
     advice = (
-        "keep the value on the GPU (`.detach()`), sum it up there, and read the sum once every N "
-        "steps; `gapless.ops.LogBuffer` keeps values of each step and brings them without a sync"
+        "keep the value on the GPU (`.detach()`), sum it up there, and read the sum once every N steps; "
+        "`gapless.ops.LogBuffer` collects values from each step and delivers them without a sync"
     )
     change = "read the value at the end, or every N steps"
     leaves = 1
@@ -103,7 +102,7 @@ def _stacked(code: Code) -> str:
         return ""
     if any(isinstance(one, (ast.Constant, ast.List, ast.Tuple, ast.Starred)) for one in held):
         return ""
-    return f"`torch.stack({code.text(values)})` makes the tensor on the GPU and reads none of its parts"
+    return f"`torch.stack({code.text(values)})` builds the tensor on the GPU without reading its elements"
 
 
 def _subject(code: Code, call: ast.Call) -> str:

@@ -15,13 +15,12 @@ _FINITE = ("isnan", "isinf", "isfinite")
 
 
 class TensorAsCondition(WaitRule):
-    """`if tensor:`, `while`, `assert`, `not`, `and`, `max(a, b)`: Python needs a bool that the GPU has.
+    """`if tensor:`, `while`, `assert`, `not`, `and`, `max(a, b)`: Python needs a bool that is on the GPU.
 
     ## What waits
-    Python asks a tensor for its truth value wherever a condition stands: `if`, `while`, `assert`, `not`,
-    `and`, `or`, a conditional expression, and inside `any`, `all`, `max`, `min` and `sorted` over tensors,
-    or `tensor in [a, b]`. For a GPU tensor, each of these questions copies one bool to the CPU and
-    waits for it.
+    Python asks a tensor for its truth value in every condition: `if`, `while`, `assert`, `not`, `and`,
+    `or`, a conditional expression, and inside `any`, `all`, `max`, `min` and `sorted` over tensors, or
+    `tensor in [a, b]`. For a GPU tensor, each of these copies one bool to the CPU and waits for it.
 
     ## Why it costs
     The CPU cannot launch either branch before it knows which one it is. `max`, `sorted` and `in` over a
@@ -41,19 +40,18 @@ class TensorAsCondition(WaitRule):
     ```
     Compute both outcomes and choose with `torch.where`; `torch.maximum`, `torch.minimum`, `clamp`,
     `logical_and`, `logical_or` and `logical_not` stay on the GPU. A check that should only warn can be
-    collected in a flag on the GPU (`bad |= torch.isnan(loss)`) that is read once every N steps. A step of the
-    optimizer is left out on the GPU by `gapless.ops.step_if(optimizer, condition)`.
+    collected in a flag on the GPU (`bad |= torch.isnan(loss)`) that is read once every N steps.
+    `gapless.ops.step_if(optimizer, condition)` skips an optimizer step on the GPU.
 
     ## When it is fine
-    Where the branch saves more work than the sync costs, or where it is asked rarely: test `step % n == 0`
-    first, so that Python does not reach the tensor in the other steps.
-    """
+    Where the branch saves more work than the sync costs, or where it runs rarely: test `step % n == 0`
+    first, so that Python does not evaluate the tensor in the other steps."""
 
     code = "GAP102"
     name = "tensor-as-condition"
     advice = (
-        "compute both outcomes and choose on the GPU: `torch.where(condition, a, b)`; a check that "
-        "only warns can be asked once every N steps; `gapless.ops.step_if(optimizer, condition)` skips a step"
+        "compute both outcomes and choose on the GPU: `torch.where(condition, a, b)`; a check that only "
+        "warns can run once every N steps; `gapless.ops.step_if(optimizer, condition)` skips a step"
     )
     change = "choose on the GPU with `torch.where`"
     reach = "function"
@@ -119,7 +117,7 @@ def _checked(code: Code) -> str:
     if isinstance(code.statement, ast.If):
         good = f"{asked}.all()" if called(call) == "isfinite" else f"~{asked}.any()"
         return (
-            f"to skip the step, `gapless.ops.step_if(optimizer, {good})`; to tell of it, collect the answer "
+            f"to skip the step, `gapless.ops.step_if(optimizer, {good})`; to report it, collect the answer "
             f"on the GPU (`bad |= {flag}`) and read it once every N steps"
         )
     return (
@@ -145,8 +143,8 @@ def _branched(code: Code) -> str:
         if not asked or not _tensor_like(code.statement.test):
             return ""
         return (
-            f"compute both outcomes and choose on the GPU: `torch.where({asked}, a, b)`; "
-            "where the branch only warns or logs, ask once every N steps"
+            f"compute both outcomes and choose on the GPU: `torch.where({asked}, a, b)`; if the branch "
+            "only warns or logs, check once every N steps"
         )
     if len(choices) != 1 or isinstance(code.statement, ast.If):
         return ""

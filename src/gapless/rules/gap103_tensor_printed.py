@@ -20,9 +20,10 @@ class TensorPrinted(WaitRule):
     loss.
 
     ## Why it costs
-    The text cannot be made before the value has been computed, so the CPU waits for all work in the queue,
-    and the GPU then idles while the CPU formats, writes to the terminal, and launches the next kernels.
-    Logging calls format lazily: below the level of the logger, nothing is formatted and nothing waits.
+    The text cannot be created before the value has been computed, so the CPU waits for all work in the
+    queue, and the GPU then idles while the CPU formats, writes to the terminal, and launches the next
+    kernels. Logging calls format lazily: below the level of the logger, nothing is formatted and nothing
+    waits.
 
     ## Example
     ```python
@@ -42,7 +43,7 @@ class TensorPrinted(WaitRule):
             losses.clear()
     ```
     To print without any sync, start a copy with `gapless.ops.read_later(loss=loss)` and print its
-    `result()["loss"]` some steps later, when `ready()` says that it has arrived.
+    `result()["loss"]` a few steps later, when `ready()` reports that it has arrived.
 
     ## When it is fine
     Every N steps, in set-up, while debugging, or in the message of an error.
@@ -51,8 +52,8 @@ class TensorPrinted(WaitRule):
     code = "GAP103"
     name = "tensor-printed"
     advice = (
-        "print only every N steps, or print a value of some steps ago that `gapless.ops.read_later` has "
-        "copied without waiting"
+        "print only every N steps, or print a value from a few steps ago, copied by "
+        "`gapless.ops.read_later` without waiting"
     )
     change = "print every N steps"
     reach = "function"
@@ -65,7 +66,7 @@ class TensorPrinted(WaitRule):
         shown = _shown(code) if code is not None else ""
         if not shown:
             return self.advice
-        return f"to show `{shown}` reads a GPU tensor: do it only every N steps (`if step % 100 == 0:`)"
+        return f"showing `{shown}` reads a GPU tensor: do it only every N steps (`if step % 100 == 0:`)"
 
 
 def _shown(code: Code) -> str:

@@ -16,7 +16,7 @@ class ComparedOnTheHost(WaitRule):
 
     ## What waits
     `torch.equal(a, b)` and `torch.allclose(a, b)` compare on the GPU and return a Python `bool`. The
-    answer is copied back, and the CPU waits for it, even where nobody looks at it.
+    answer is copied back, and the CPU waits for it, even if nobody looks at it.
 
     ## Why it costs
     A comparison in a training loop is often a leftover check ("have the weights really changed?"). It costs
@@ -34,7 +34,8 @@ class ComparedOnTheHost(WaitRule):
     close = torch.isclose(x, z, atol=1e-6).all()
     ```
     Both are bool tensors on the GPU; `torch.where` and `&` work with them there. `torch.equal` also
-    accepts different shapes and answers `False`: compare `a.shape == b.shape` first, the CPU knows shapes.
+    accepts different shapes and answers `False`: compare `a.shape == b.shape` first; shapes are known on
+    the CPU.
 
     ## When it is fine
     In tests, in set-up, or every N steps.

@@ -25,7 +25,7 @@ class TensorAsIndex(WaitRule):
     ## What waits
     `x[:n]`, `x[i]` with a 0-dim integer `i`, `range(n)`, `torch.zeros(n)`, `x.view(n, -1)` and a Python
     list indexed with `n`: wherever a whole number is needed and a GPU tensor is given, its value is
-    copied to the CPU. A number that is written at a position, `x[i] = 1.0`, needs none since torch 2.15.
+    copied to the CPU. Writing a number at a position, `x[i] = 1.0`, needs no copy since torch 2.15.
 
     ## Why it costs
     Positions and lengths are often the result of the step's own computation (an `argmax`, a count), so the
@@ -48,7 +48,7 @@ class TensorAsIndex(WaitRule):
     trimmed = torch.where(inside.unsqueeze(1), x, 0.0)
     ```
     An index tensor of one dimension stays on the GPU. Lengths that come from the data are better
-    computed on the CPU while the batch is made, and kept as Python numbers beside it.
+    computed on the CPU while the batch is prepared, and kept as Python numbers next to it.
 
     ## When it is fine
     Where a shorter shape saves much more work than the sync costs (long padding), or outside the loop.
@@ -103,7 +103,7 @@ def _subscript(code: Code, asked: str) -> str:
         bound = code.text(index.upper)
         if bound and isinstance(index.upper, (ast.Name, ast.Attribute)):
             if asked.endswith("__index__"):
-                return f"cut `{owner}` at a Python number: keep `{bound}` as one from the start"
+                return f"slice `{owner}` with a Python number: keep `{bound}` as one from the start"
             return (
                 "keep the full shape and mask it: "
                 f"`torch.arange({owner}.shape[0], device={owner}.device) < {bound}`; "
@@ -112,8 +112,8 @@ def _subscript(code: Code, asked: str) -> str:
     if isinstance(index, (ast.Name, ast.Attribute)) and (position := code.text(index)):
         if asked.endswith("__index__"):
             return (
-                f"`{owner}` is indexed on the CPU: make it a tensor on the GPU, and select there with "
-                f"`index_select`, or keep `{position}` as a Python number"
+                f"`{owner}` is indexed on the CPU: make it a GPU tensor and select with `index_select`, or "
+                f"keep `{position}` as a Python number"
             )
         return (
             f"`{owner}.index_select(0, {position}.reshape(1)).squeeze(0)` selects on the GPU, "
@@ -129,7 +129,7 @@ def _written(code: Code, site: Site) -> str:
         return ""
     return (
         f"`{call.func.id}` needs a number on the CPU: copy all values at once (`values = x.tolist()`), and "
-        "call it for each of those"
+        "call it for each of them"
     )
 
 
@@ -137,4 +137,4 @@ def _range(code: Code) -> str:
     call = code.only_call("range")
     if call is None or len(call.args) != 1 or not (bound := code.text(call.args[0])):
         return ""
-    return f"loop over a number the CPU knows (a shape, a maximum) and mask what lies beyond `{bound}`"
+    return f"loop up to a number known on the CPU (a shape, a maximum) and mask everything beyond `{bound}`"

@@ -14,12 +14,12 @@ class ValuesToList(WaitRule):
     """`.tolist()` on a GPU tensor: all its values are copied to the CPU, which waits for them.
 
     ## What waits
-    `tensor.tolist()` copies the tensor to the CPU in one blocking copy and makes Python numbers of it.
-    Passing the list on to `split`, `range` or a loop hides that the values came from the GPU.
+    `tensor.tolist()` copies the tensor to the CPU in one blocking copy and converts it to Python
+    numbers. Passing the list on to `split`, `range` or a loop hides that the values came from the GPU.
 
     ## Why it costs
-    The copy stands behind everything launched before. For a large tensor the copy itself costs as well,
-    because the destination is not pinned, and so does making a Python object of each value.
+    The copy runs after everything launched before. For a large tensor the copy itself costs as well,
+    because the destination is not pinned, and so does creating a Python object for each value.
 
     ## Example
     ```python
@@ -38,8 +38,8 @@ class ValuesToList(WaitRule):
     is one sync.
 
     ## When it is fine
-    Once every N steps, and then as one list of everything. It is the right way to read many values at once.
-    """
+    Once every N steps, and then as a single list of everything. It is the right way to read many values at
+    once."""
 
     code = "GAP106"
     name = "values-to-list"

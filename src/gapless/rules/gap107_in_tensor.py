@@ -16,7 +16,7 @@ class InTensor(WaitRule):
     copies it to the CPU, which waits for it.
 
     ## Why it costs
-    It reads like a cheap look-up, and waits for everything launched before. In a loop over classes or ids
+    It looks like a cheap lookup but waits for everything launched before. In a loop over classes or ids
     it waits once for each.
 
     ## Example
@@ -29,20 +29,19 @@ class InTensor(WaitRule):
     ```python
     loss = torch.where((y == 3).any(), loss * 2.0, loss)
     ```
-    A few values at once: `torch.isin(y, wanted)` tells it for each element, on the GPU. (For many values
-    it sorts, and looks for the distinct ones, which waits: mark the wanted classes in a bool tensor, and
-    read that with `marks[y]`.)
+    A few values at once: `torch.isin(y, wanted)` checks each element on the GPU. (For many values it
+    sorts and removes duplicates, which syncs: mark the wanted classes in a bool tensor, and index it
+    with `marks[y]`.)
 
     ## When it is fine
-    In set-up, or on a tensor that is on the CPU: ask there, before the batch is copied to the GPU.
-    """
+    In set-up, or on a CPU tensor: check there, before the batch is copied to the GPU."""
 
     code = "GAP107"
     name = "in-tensor"
     advice = (
-        "`(tensor == value).any()` keeps the answer on the GPU; `torch.isin` asks for a few values at once"
+        "`(tensor == value).any()` keeps the answer on the GPU; `torch.isin` checks several values at once"
     )
-    change = "ask on the GPU: `(tensor == value).any()`"
+    change = "check on the GPU: `(tensor == value).any()`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and "__contains__" in names(site)

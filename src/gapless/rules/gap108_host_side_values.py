@@ -20,7 +20,7 @@ class HostSideValues(WaitRule):
 
     ## Why it costs
     The read is inside the operator: nothing in the line shows it. A variational model that draws with
-    `torch.normal` waits right behind the network that computed the parameters.
+    `torch.normal` waits right after the network that computed the parameters.
 
     ## Example
     ```python
@@ -33,8 +33,8 @@ class HostSideValues(WaitRule):
     mean, spread = x, torch.exp(z)
     sample = mean + spread * torch.randn_like(mean)
     ```
-    In general: the same in simpler operators, which check nothing; or the values prepared on the CPU
-    beforehand. The second form also lets gradients through, to the mean and to the spread.
+    In general: use simpler operators that check nothing, or prepare the values on the CPU
+    beforehand. The second form also passes gradients to the mean and to the spread.
 
     ## When it is fine
     Outside the training loop, or where the check is wanted and a sync does not matter.
@@ -43,7 +43,7 @@ class HostSideValues(WaitRule):
     code = "GAP108"
     name = "host-side-values"
     priority = 20
-    advice = "write it in simpler operators that check nothing, or prepare the values on the CPU beforehand"
+    advice = "use simpler operators that check nothing, or prepare the values on the CPU beforehand"
     change = "use operators that need no values on the CPU"
 
     def matches(self, site: Site) -> bool:
@@ -59,10 +59,10 @@ class HostSideValues(WaitRule):
         return in_library(site, known or self.advice)
 
 
-_NORMAL = "`mean + std * torch.randn_like(std)` draws the same without the check that waits"
+_NORMAL = "`mean + std * torch.randn_like(std)` draws the same values without the check that syncs"
 _POSITIVE = (
-    "where every factor is above zero, `x.log().cumsum(dim).exp()` has the same value, and its backward "
-    "looks for no zeros"
+    "if every factor is above zero, `x.log().cumsum(dim).exp()` has the same value, and its backward does "
+    "not search for zeros"
 )
 
 
@@ -79,4 +79,4 @@ def _drawn(code: Code) -> str:
         return ""
     drawn = f"{spread} * torch.randn_like({spread})"
     shift = "" if isinstance(call.args[0], ast.Constant) and call.args[0].value == 0 else f"{mean} + "
-    return f"`{shift}{drawn}` draws the same without the check that waits"
+    return f"`{shift}{drawn}` draws the same values without the check that syncs"

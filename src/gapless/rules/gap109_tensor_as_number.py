@@ -41,8 +41,8 @@ class TensorAsNumber(WaitRule):
     moved = x + rate * z
     capped = torch.where(mask, rate, x)
     ```
-    Tensors among tensors are broadcast on the GPU: write the arithmetic out, and choose with
-    `torch.where`.
+    Tensors combined with tensors are broadcast on the GPU: write out the arithmetic, and choose
+    with `torch.where`.
 
     ## When it is fine
     Where the tensor is on the CPU already (a 0-dim CPU tensor is passed to the kernel without a sync), or
@@ -79,7 +79,7 @@ def _scaled(code: Code) -> str:
     if call is None or not number:
         return ""
     sign = "+" if called(call).startswith("add") else "-"
-    return f"`alpha` is read on the CPU: write the product out, `a {sign} {number} * b`"
+    return f"`alpha` is read on the CPU: write out the product, `a {sign} {number} * b`"
 
 
 def _filled(code: Code) -> str:

@@ -21,8 +21,8 @@ class Nonzero(WaitRule):
 
     ## Why it costs
     While the CPU waits it launches nothing; once the count has arrived the GPU is empty and idles until
-    the next kernels are launched. The length of the call says little: it is charged for all the work that
-    was queued before it.
+    the next kernels are launched. The length of the call says little: it includes all the work that was
+    queued before it.
 
     ## Example
     ```python
@@ -49,7 +49,7 @@ class Nonzero(WaitRule):
         "keep the mask and its fixed size: `torch.where(mask, a, b)`, `masked_fill`, or a sum weighted "
         "by the mask; `gapless.ops.nonzero(mask, size=n)` where indices are needed"
     )
-    change = "keep the mask: `torch.where` in place of `nonzero`"
+    change = "keep the mask: `torch.where` instead of `nonzero`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "size" and not _NAMES.isdisjoint(names(site))

@@ -13,10 +13,10 @@ class SparseSize(WaitRule):
     """Building or coalescing a sparse or nested tensor: how much it stores depends on the data.
 
     ## What waits
-    `to_sparse()`, `coalesce()` and products of sparse matrices allocate as many entries as the values ask
-    for, so the CPU waits for their number. A product of a COO matrix with a dense one coalesces the matrix
-    first, unless that is done; backward multiplies with its transpose, for which it never is. A nested
-    tensor made from a mask or from lengths on the GPU reads those sizes on the CPU.
+    `to_sparse()`, `coalesce()` and products of sparse matrices allocate as many entries as the values
+    require, so the CPU waits for their number. A product of a COO matrix with a dense one coalesces the
+    matrix first, unless it already is; backward multiplies with its transpose, which never is. Building a
+    nested tensor from a mask or from lengths on the GPU reads those sizes on the CPU.
 
     ## Why it costs
     The conversion is usually repeated in each step although the pattern of the matrix does not change, and
@@ -73,14 +73,14 @@ class SparseSize(WaitRule):
 
 
 _BOTH = (
-    "the product of two sparse matrices counts its elements each time: make one factor dense, or compute the "
-    "product once, before the loop, where neither factor changes"
+    "a product of two sparse matrices counts its elements every time: make one factor dense, or compute "
+    "the product once, before the loop, where neither factor changes"
 )
 _FACTOR = (
-    "the product coalesces its sparse matrix anew each time: call `.coalesce()` once, before the loop, and "
-    "put the matrix on the left"
+    "the product coalesces its sparse matrix every time: call `.coalesce()` once, before the loop, and put "
+    "the matrix on the left"
 )
 _TRANSPOSED = (
-    "backward multiplies with the transposed matrix, which is coalesced anew each time: sum over edges with "
+    "backward multiplies with the transposed matrix, which is coalesced every time: sum over edges with "
     "`index_add_`, or multiply in an `autograd.Function` that keeps a coalesced transpose for its backward"
 )

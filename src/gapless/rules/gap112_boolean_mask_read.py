@@ -30,8 +30,8 @@ class BooleanMaskRead(WaitRule):
     turned into indices once more in backward, and the CPU waits again.
 
     ## Why it costs
-    A masked loss is the usual place: it stands at the end of the forward pass, so the CPU waits for all of
-    it, and the GPU then idles until backward has been launched.
+    The usual place is a masked loss at the end of the forward pass: the CPU waits for all of it, and the
+    GPU then idles until backward has been launched.
 
     ## Example
     ```python
@@ -46,19 +46,19 @@ class BooleanMaskRead(WaitRule):
     valid = target != ignore
     loss = torch.where(valid, errors, 0.0).sum() / valid.sum()
     ```
-    Zeros outside the mask leave a sum as it is, and `mask.sum()` is the number to divide by. Use
+    Zeros outside the mask do not change a sum, and `mask.sum()` is the number to divide by. Use
     `torch.where` and not a product with the mask where the excluded values may be infinite or NaN. Many
-    losses do it themselves: `F.cross_entropy(logits, target, ignore_index=ignore)`. `gapless.ops` has losses
-    and reductions that take the mask, and `compact`, a selection with a bound and the number beside it.
+    losses do this themselves: `F.cross_entropy(logits, target, ignore_index=ignore)`. `gapless.ops` has
+    losses and reductions that take the mask, and `compact`, a bounded selection that also returns the count.
 
     ## When it is fine
-    Where the selected part is small and much work follows on it, or outside the training loop.
+    Where the selected part is small and a lot of work follows on it, or outside the training loop.
     """
 
     code = "GAP112"
     name = "boolean-mask-read"
     advice = (
-        "keep the full shape, and let what follows take the mask: the losses and means of `gapless.ops`, or "
+        "keep the full shape, and pass the mask to what follows: the losses and means of `gapless.ops`, or "
         "`torch.where(mask, a, b)`; with a bound, `gapless.ops.compact(x, mask, size=n)` selects"
     )
     change = "replace the boolean mask with `torch.where`"
@@ -142,7 +142,7 @@ def _ignored(code: Code) -> str:
     if not function or not values or not labels:
         return ""
     same = f"{function}({values}, torch.where({mask}, {labels}, -100))"
-    return f"`{same}` is the same mean, for class indices: -100 is not counted"
+    return f"`{same}` is the same mean for class indices: -100 is ignored"
 
 
 def _lost(code: Code) -> str:
@@ -169,7 +169,7 @@ def _selected(code: Code) -> str:
         return ""
     _, owner, mask = selection
     return (
-        f"keep `{owner}` at its full size, and let what follows take the mask: the losses and means of "
+        f"keep `{owner}` at its full size, and pass the mask to what follows: the losses and means of "
         f"`gapless.ops`, or `torch.where({mask}, {owner}, other)`; with a bound, "
         f"`gapless.ops.compact({owner}, {mask}, size=n)` selects"
     )

@@ -18,7 +18,7 @@ _OPERATORS = {
     "__setitem__",
 }
 
-_ROWS = " (a mask of rows needs a dimension more: `mask.unsqueeze(-1)`)"
+_ROWS = " (a mask of rows needs one more dimension: `mask.unsqueeze(-1)`)"
 
 
 class BooleanMaskWrite(WaitRule):
@@ -56,8 +56,8 @@ class BooleanMaskWrite(WaitRule):
     code = "GAP113"
     name = "boolean-mask-write"
     advice = (
-        "`x = torch.where(mask, values, x)` for values of the shape of `x`; "
-        "`x.masked_scatter_(mask, values)` for a compact list of them"
+        "`x = torch.where(mask, values, x)` for values with the shape of `x`; `x.masked_scatter_(mask, "
+        "values)` for a compact list of values"
     )
     change = "write through the mask with `torch.where`"
 
@@ -100,9 +100,9 @@ def _assigned(code: Code) -> str:
     if same:
         return ""
     return (
-        f"`{owner}.masked_scatter_({mask}, values)` writes a compact list of values without the sync, "
-        f"for a mask of the shape of `{owner}`; for values of that shape, "
-        f"`{owner} = torch.where({mask}, values, {owner})`"
+        f"`{owner}.masked_scatter_({mask}, values)` writes a compact list of values without the sync, for "
+        f"a mask with the shape of `{owner}`; for values with that shape, `{owner} = torch.where({mask}, "
+        f"values, {owner})`"
     )
 
 

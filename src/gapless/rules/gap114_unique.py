@@ -32,8 +32,8 @@ class Unique(WaitRule):
     number = 1 + (ordered[1:] != ordered[:-1]).sum()
     seen = torch.zeros(classes, dtype=torch.bool, device=device).index_fill_(0, y.flatten(), True)
     ```
-    `number` is the count, on the GPU (of a tensor that is not empty). `seen` tells for each of a known
-    number of classes whether it occurs: one element per class, in the place of a list of unknown length.
+    `number` is the count, on the GPU (of a tensor that is not empty). `seen` shows for each of a known
+    number of classes whether it occurs: one element per class instead of a list of unknown length.
 
     ## When it is fine
     In set-up, in checks that run rarely, or on the CPU before the batch is copied.

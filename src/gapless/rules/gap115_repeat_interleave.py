@@ -15,8 +15,8 @@ class RepeatInterleave(WaitRule):
     `output_size` the CPU waits for that sum, and once more to see that no repeat is negative.
 
     ## Why it costs
-    The length is nearly always known to whoever made the repeats (a number of tokens, of edges, of nodes),
-    so the sync buys nothing.
+    The code that created the repeats nearly always knows the length (a number of tokens, edges or nodes),
+    so the sync gains nothing.
 
     ## Example
     ```python
@@ -40,8 +40,8 @@ class RepeatInterleave(WaitRule):
     code = "GAP115"
     name = "repeat-interleave"
     advice = (
-        "pass `output_size=`, the sum of the repeats, as a number that the CPU knows; where it knows only a "
-        "bound, `gapless.ops.repeat_interleave(..., output_size=bound)`"
+        "pass `output_size=`, the sum of the repeats, as a number known on the CPU; if only a bound is "
+        "known, `gapless.ops.repeat_interleave(..., output_size=bound)`"
     )
     change = "give `repeat_interleave` its `output_size=`"
 
@@ -56,4 +56,4 @@ class RepeatInterleave(WaitRule):
         whole = with_option(code, call, "output_size=n")
         if not whole or not (call.args or call.keywords):
             return self.advice
-        return f"pass the length that the CPU knows: `{whole}`"
+        return f"pass the length, known on the CPU: `{whole}`"

@@ -27,8 +27,8 @@ class Bincount(WaitRule):
     reads both bounds of the data.
 
     ## Why it costs
-    Counting is what confusion matrices and class statistics are made of, so it tends to run in each step,
-    for each metric.
+    Confusion matrices and class statistics are built from counts, so this tends to run in each step, for
+    each metric.
 
     ## Example
     ```python
@@ -43,8 +43,8 @@ class Bincount(WaitRule):
     ```
     The `scatter_add_` counts integers exactly, for values from 0 to `classes - 1`; a value outside stops
     the program with a device-side assertion instead of a longer result (`gapless.ops.bincount(y, size=n)`
-    leaves it out). `histc` with bounds ignores what lies outside them; `gapless.ops.histc` finds the bounds
-    on the GPU.
+    ignores it). `histc` with bounds ignores values outside them; `gapless.ops.histc` finds the bounds on
+    the GPU.
 
     ## When it is fine
     In set-up (class weights of a data set), or on the CPU.
@@ -80,7 +80,7 @@ def _counted(code: Code) -> str:
         what = code.text(weights)
         if not what.isidentifier():
             return ""
-        return f"`gapless.ops.bincount({values}, {what}, size={size})` adds up the same at a fixed size"
+        return f"`gapless.ops.bincount({values}, {what}, size={size})` computes the same sums at a fixed size"
     return f"`gapless.ops.bincount({values}, size={size})` counts at a fixed size"
 
 

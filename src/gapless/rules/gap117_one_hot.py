@@ -11,12 +11,12 @@ class OneHot(WaitRule):
     """`one_hot` without `num_classes`: the largest class is read on the CPU to size the result.
 
     ## What waits
-    `F.one_hot(target)` makes one column per class, and without `num_classes` it finds their number by
-    reading the largest value of `target`. With `num_classes`, nothing is read on CUDA.
+    `F.one_hot(target)` creates one column per class, and without `num_classes` it finds their number
+    by reading the largest value of `target`. With `num_classes`, nothing is read on CUDA.
 
     ## Why it costs
-    The model's own output has the number of classes in its shape. Reading it from the data costs a sync,
-    and gives a result of another shape for each batch that happens to lack the last class.
+    The shape of the model's output already contains the number of classes. Reading it from the data
+    costs a sync, and gives a different shape for each batch that happens to lack the last class.
 
     ## Example
     ```python
@@ -29,8 +29,7 @@ class OneHot(WaitRule):
     ```
 
     ## When it is fine
-    Hardly ever: a shape that depends on the batch is a defect waiting to happen.
-    """
+    Hardly ever: a shape that depends on the batch is a bug waiting to happen."""
 
     code = "GAP117"
     name = "one-hot"

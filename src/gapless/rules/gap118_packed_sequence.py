@@ -9,15 +9,15 @@ _FILE = "torch/nn/utils/rnn.py"
 
 
 class PackedSequence(WaitRule):
-    """Packing sequences with `enforce_sorted=False`, or unpacking them: the order is copied across.
+    """Packing sequences with `enforce_sorted=False`, or unpacking them: their order is copied over.
 
     ## What waits
     `pack_padded_sequence(..., enforce_sorted=False)` sorts the lengths on the CPU and copies the order to
-    the GPU. `pad_packed_sequence` copies the order back to the CPU to bring the lengths into theirs.
-    Both are blocking copies of a few bytes.
+    the GPU. `pad_packed_sequence` copies the order back to the CPU to reorder the lengths. Both are
+    blocking copies of a few bytes.
 
     ## Why it costs
-    The second is the expensive one: it stands after the recurrent network, so the CPU waits for all of it,
+    The second is the expensive one: it comes after the recurrent network, so the CPU waits for all of it,
     in each step.
 
     ## Example
@@ -33,10 +33,10 @@ class PackedSequence(WaitRule):
     output, hidden = rnn(packed)
     padded, lengths = nn.utils.rnn.pad_packed_sequence(output)
     ```
-    Sort the batch by length where it is collated, longest first: then nothing has to be sorted, in either
-    direction. Where the order of the batch matters, keep the inverse order beside the batch and apply it on
-    the GPU with `index_select`. The lengths must stay on the CPU: `lengths.cpu()` in the step is a sync
-    of its own.
+    Sort the batch by length when it is collated, longest first: then nothing has to be sorted, in either
+    direction. Where the order of the batch matters, keep the inverse order next to the batch and apply it
+    on the GPU with `index_select`. The lengths must stay on the CPU: `lengths.cpu()` in the step is another
+    sync.
 
     ## When it is fine
     Where the network takes so long that a sync per batch does not matter; but sorting in the collate
@@ -48,7 +48,7 @@ class PackedSequence(WaitRule):
     priority = 100
     advice = (
         "sort each batch by length in the collate function, longest first, and leave "
-        "`enforce_sorted=True`: then no order has to cross between CPU and GPU"
+        "`enforce_sorted=True`: then no sort order has to be copied between CPU and GPU"
     )
     change = "sort each batch by length, keep `enforce_sorted=True`"
 

@@ -20,7 +20,7 @@ from gapless.rules._places import (
 )
 
 _PINNING = "`DataLoader(..., pin_memory=True)` does that for batches"
-_NO_BATCH = "`gapless.ops.to_device` pins what no DataLoader hands out, or make it on the GPU"
+_NO_BATCH = "`gapless.ops.to_device` pins what does not come from a DataLoader; or create it on the GPU"
 _FACTORIES = (
     "arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros",
 )  # fmt: skip
@@ -32,22 +32,22 @@ _CHANGES = (
 _OF_THE_HOST = ("generator", "out", "pin_memory", None)
 """Options with which a factory cannot be told to make its tensor elsewhere; None stands for ``**options``."""
 _COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
-_OF_A_CLASS = ", where a class of your own has a method `pin_memory` that it can call"
+_OF_A_CLASS = ", if your own class has a `pin_memory` method that it can call"
 _WHOLE_BATCHES = (
-    "leave items on the CPU: `DataLoader(..., pin_memory=True)` pins the batch that it makes of them, and "
-    "the loop copies it as a whole with `non_blocking=True`"
+    "leave items on the CPU: `DataLoader(..., pin_memory=True)` pins the batch it builds from them, and "
+    "the loop copies the whole batch with `non_blocking=True`"
 )
 _HANDED_ON = re.compile(r"\bnon_blocking=(?:self\.)?_?non_blocking\b")
 _IN_THE_MODEL = (
-    "make the tensor on the GPU (`device=x.device` of an input `x`), or once, as a buffer of the module; "
-    "what comes in from the CPU is better copied with the batch, from pinned memory"
+    "create the tensor on the GPU (`device=x.device` of an input `x`), or once as a buffer of the module; "
+    "copy data from the CPU together with the batch, from pinned memory"
 )
 
 
 _STRIDED = (
-    "this part of a pinned tensor goes through ordinary memory first, because its elements do not lie one "
-    "behind the other: copy the whole tensor with `non_blocking=True` and take the part on the GPU, or "
-    "collect the part in a pinned tensor of its own"
+    "this part of a pinned tensor is copied through pageable memory first, because its elements are not "
+    "contiguous: copy the whole tensor with `non_blocking=True` and take the part on the GPU, or copy the "
+    "part into its own pinned tensor"
 )
 _UNMEASURED = (
     ". A copy of 64 to 128 KiB with `non_blocking=True` does not wait on an A100 or an H100; this GPU was "
@@ -59,16 +59,16 @@ class PageableCopy(WaitRule):
     """A copy to the GPU from pageable memory: the CPU waits while the data is staged.
 
     ## What waits
-    The GPU reads CPU memory by itself only where it is pinned (page-locked). From ordinary memory the
-    driver first copies the data into pinned buffers of its own, and the CPU waits while it does. Without
-    `non_blocking=True`, PyTorch also waits for everything queued on the stream; with it, the staging
-    remains: the flag makes a copy asynchronous only from pinned memory, or where it is small (64 KB on every
-    GPU, 128 KiB on an A100 and an H100). A part of a pinned tensor whose rows do not lie one behind the other
-    (`pinned[:, :4]`) goes through ordinary memory as well.
+    The GPU can read CPU memory directly only if it is pinned (page-locked). From pageable memory the driver
+    first copies the data into its own pinned buffers, and the CPU waits meanwhile. Without
+    `non_blocking=True`, PyTorch also waits for everything queued on the stream; with it, the staging remains:
+    the flag makes a copy asynchronous only from pinned memory, or if it is small (64 KB on every GPU, 128 KiB
+    on an A100 and an H100). A non-contiguous part of a pinned tensor (`pinned[:, :4]`) also goes through
+    pageable memory.
 
     ## Why it costs
     The batch is copied at the beginning of the step. While the CPU stages it, nothing new is launched, and
-    a copy that could have run beside the previous step's kernels does not.
+    a copy that could have overlapped with the previous step's kernels does not.
 
     ## Example
     ```python
@@ -83,7 +83,7 @@ class PageableCopy(WaitRule):
     ```
     Both are needed: `pin_memory=True` in the DataLoader, whose own thread does the pinning, and
     `non_blocking=True` at the copy. A buffer of your own can be allocated pinned once and filled in each
-    step, but only after an event recorded behind its last copy is complete. Calling `.pin_memory()` in the
+    step, but only after an event recorded after its last copy is complete. Calling `.pin_memory()` in the
     step only moves the copy to another line.
 
     ## When it is fine
@@ -93,8 +93,8 @@ class PageableCopy(WaitRule):
     code = "GAP120"
     name = "pageable-copy"
     advice = (
-        "copy from pinned memory with `non_blocking=True` (`DataLoader(..., pin_memory=True)` pins "
-        "batches in its own thread; `gapless.ops.to_device(batch, device)` pins what is not), or create the "
+        "copy from pinned memory with `non_blocking=True` (`DataLoader(..., pin_memory=True)` pins batches "
+        "in its own thread; `gapless.ops.to_device(batch, device)` pins everything else), or create the "
         "tensor on the GPU"
     )
     change = "pin it and copy with `non_blocking=True`"
@@ -143,7 +143,7 @@ class PageableCopy(WaitRule):
         code = own_code(site)
         calls = code.calls("to", "cuda") if code is not None else []
         made = code is not None and len(calls) == 1 and _made_there(code, calls[0])
-        return "make the tensor on the GPU" if made else ""
+        return "create the tensor on the GPU" if made else ""
 
 
 def _moved(code: Code, pinning: str) -> str:
@@ -177,8 +177,8 @@ def _passed_on(site: Site) -> str:
         changed = with_option(code, call, "non_blocking=True")
         return f"`{changed}` with `{subject}` in pinned memory: {_PINNING}" if changed else ""
     return (
-        f"{frame.library} copies with its own parameter `non_blocking`, at {short_path(frame)} "
-        f"({frame.function}): have it passed as True, with batches from pinned memory: {_PINNING}"
+        f"{frame.library} copies with its own `non_blocking` parameter, at {short_path(frame)} "
+        f"({frame.function}): set it to True, with batches from pinned memory: {_PINNING}"
     )
 
 
@@ -203,7 +203,7 @@ def _made_there(code: Code, call: ast.Call) -> str:
     if any(given.arg in _OF_THE_HOST for given in source.keywords):
         return ""
     made = with_option(code, source, ", ".join(_asked(code, call)))
-    return f"`{made}{changed}` is made on the GPU, with no copy" if made else ""
+    return f"`{made}{changed}` is created on the GPU without a copy" if made else ""
 
 
 def _unconverted(code: Code, node: ast.expr | None) -> tuple[ast.expr | None, str]:

@@ -12,16 +12,16 @@ _MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor")
 
 
 class ConstantToDevice(WaitRule):
-    """A Python number or list made a tensor on the GPU: a small blocking copy from the CPU.
+    """A Python number or list turned into a GPU tensor: a small blocking copy from the CPU.
 
     ## What waits
     `torch.tensor(1.0, device="cuda")`, `torch.as_tensor([1, 2], device=...)` and `x.new_tensor(...)` build
-    the tensor on the CPU and copy it over. The copy blocks, because the source is ordinary memory. So does
-    the copy that `torch.where(mask, torch.tensor(0.0), x)` makes of its operand on the CPU.
+    the tensor on the CPU and copy it over. The copy blocks, because the source is pageable memory. So does
+    the copy that `torch.where(mask, torch.tensor(0.0), x)` makes of its CPU operand.
 
     ## Why it costs
-    A constant of four bytes costs a whole sync, for everything queued before it, and code that makes one in
-    each step often makes several.
+    A constant of four bytes costs a whole sync, for everything queued before it, and code that creates one
+    in each step often creates several.
 
     ## Example
     ```python
@@ -38,9 +38,9 @@ class ConstantToDevice(WaitRule):
         scale = torch.full((), 0.5, device=device)
         out = x * scale
     ```
-    A number is filled in by a kernel: `torch.full`, `zeros`, `ones`, `full_like` do not wait, and beside a
-    tensor in arithmetic it needs no tensor at all: `x * 0.5`. A list is made once, before the loop; in a
-    module it belongs in a buffer (`register_buffer`).
+    A number is filled in by a kernel: `torch.full`, `zeros`, `ones`, `full_like` do not wait, and
+    arithmetic with a tensor needs no second tensor at all: `x * 0.5`. Create a list once, before the loop;
+    in a module it belongs in a buffer (`register_buffer`).
 
     ## When it is fine
     In set-up.
@@ -50,10 +50,10 @@ class ConstantToDevice(WaitRule):
     name = "constant-to-device"
     priority = 60
     advice = (
-        "`torch.full((), value, device=...)` makes a number on the GPU without a copy; make a list that "
-        "stays the same once, before the loop or as a buffer of the module"
+        "`torch.full((), value, device=...)` creates a number on the GPU without a copy; create a constant "
+        "list once, before the loop or as a buffer of the module"
     )
-    change = "make the constant on the GPU, once"
+    change = "create the constant once, on the GPU"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and (site.detail in ("scalar", "list") or operator(site) == "where")
@@ -64,8 +64,8 @@ class ConstantToDevice(WaitRule):
             return (_chosen(code) if code is not None else "") or in_library(site, _NUMBER)
         if any(below(site, library, file="core/module.py") for library in ("lightning", "pytorch_lightning")):
             return (
-                "`self.log` copies a Python number to the GPU: log a tensor that is made there "
-                "(`torch.full((), value, device=self.device)`), or log the number less often"
+                "`self.log` copies a Python number to the GPU: log a tensor created there (`torch.full((), "
+                "value, device=self.device)`), or log the number less often"
             )
         return _as_made(site) or in_library(site, _VALUES if _is_typed(site) else self.advice)
 
@@ -74,7 +74,7 @@ class ConstantToDevice(WaitRule):
         return "draw or compute the values on the GPU" if changing and site.deciding_frame is None else ""
 
 
-_NUMBER = "give `torch.where` a Python number, not a tensor on the CPU: `torch.where(mask, 0.0, x)`"
+_NUMBER = "pass a Python number to `torch.where`, not a CPU tensor: `torch.where(mask, 0.0, x)`"
 _VALUES = (
     "draw or compute the values on the GPU (`torch.randn(shape, device=...)`), or send them from "
     "pinned memory with `non_blocking=True`"
@@ -119,10 +119,12 @@ def _made(code: Code, makers: tuple[str, ...]) -> str:
         return ""
     whole = code.text(call)
     if isinstance(value, (ast.List, ast.Tuple)) and is_constant(value):
-        return f"make `{whole}` once, before the loop, or keep it as a buffer of the module" if whole else ""
+        return (
+            f"create `{whole}` once, before the loop, or keep it as a buffer of the module" if whole else ""
+        )
     if isinstance(value, (ast.List, ast.Tuple, ast.ListComp)):
         return (
-            f"make `{whole}` once where its values stay the same; values that change go from pinned memory "
+            f"create `{whole}` once if its values stay the same; copy changing values from pinned memory "
             "with `non_blocking=True`"
             if whole
             else ""

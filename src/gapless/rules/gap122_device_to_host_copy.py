@@ -9,8 +9,8 @@ from gapless.rules._code import Code
 from gapless.rules._places import in_library, own_code
 
 _STRIDED = (
-    "this part of a pinned tensor is filled through ordinary memory, because its elements do not lie one "
-    "behind the other: copy with `non_blocking=True` into a pinned tensor of the part's own shape"
+    "this part of a pinned tensor is filled through pageable memory, because its elements are not "
+    "contiguous: copy with `non_blocking=True` into a pinned tensor with the shape of the part"
 )
 
 
@@ -19,12 +19,12 @@ class DeviceToHostCopy(WaitRule):
 
     ## What waits
     `.cpu()`, `.to("cpu")`, `.numpy(force=True)` and `host.copy_(device_tensor)` wait for everything queued
-    before the copy, and then for the copy. `.type(torch.LongTensor)` is such a copy too: it names a type of
-    the CPU.
+    before the copy, and then for the copy. `.type(torch.LongTensor)` is such a copy too: it names a CPU
+    type.
 
     ## Why it costs
-    It is a read of many values at once. The CPU stands still until the GPU has caught up, and what the
-    CPU does with the values afterwards (NumPy, lists, plots) happens while the GPU idles.
+    It is a read of many values at once. The CPU stops until the GPU has caught up, and what the CPU
+    does with the values afterwards (NumPy, lists, plots) happens while the GPU idles.
 
     ## Example
     ```python
@@ -40,7 +40,7 @@ class DeviceToHostCopy(WaitRule):
         outputs.append(model(x).detach())
     outputs = torch.stack(outputs).cpu()  # once
     ```
-    Collect on the GPU and copy once. Where the memory of the GPU does not suffice, copy with
+    Collect on the GPU and copy once. If the GPU does not have enough memory, copy with
     `.to("cpu", non_blocking=True)` and record a `torch.cuda.Event`: read the values only once the event's
     `query()` is true; `gapless.ops.read_later` does that. An index or a mask that is needed on the GPU
     need not go through the CPU: `x.type(torch.long)` converts where the tensor is.
@@ -52,8 +52,8 @@ class DeviceToHostCopy(WaitRule):
     code = "GAP122"
     name = "device-to-host-copy"
     advice = (
-        "collect on the GPU and copy once after many steps; or copy without waiting and look some steps "
-        "later: `gapless.ops.read_later(value=x)`"
+        "collect on the GPU and copy once after many steps; or copy without waiting and read the value a "
+        "few steps later: `gapless.ops.read_later(value=x)`"
     )
     change = "copy to the CPU once, after many steps"
 
@@ -88,6 +88,6 @@ def _copied(code: Code) -> str:
         if kept:
             return f"collect on the GPU: `{kept}`, and copy all at once after many steps"
     return (
-        f"keep `{subject}` on the GPU and copy once after many steps; or copy without waiting and look "
-        f"some steps later: `gapless.ops.read_later(value={subject})`"
+        f"keep `{subject}` on the GPU and copy once after many steps; or copy without waiting and read the "
+        f"value a few steps later: `gapless.ops.read_later(value={subject})`"
     )

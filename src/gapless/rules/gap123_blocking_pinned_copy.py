@@ -13,12 +13,12 @@ class BlockingPinnedCopy(WaitRule):
     """A copy from pinned memory without `non_blocking=True`: the CPU waits although it need not.
 
     ## What waits
-    The source is pinned, so the GPU could fetch it by itself. Without `non_blocking=True`, PyTorch waits
-    for the stream after the copy all the same, which means for everything queued before it as well.
+    The source is pinned, so the GPU could fetch it without the CPU. Without `non_blocking=True`, PyTorch
+    still waits for the stream after the copy, and so for everything queued before it.
 
     ## Why it costs
     This is the batch of the next step: the CPU waits until the current step is done, and only then begins
-    to launch the next one. Half of what pinning was for is lost.
+    to launch the next one. Half the benefit of pinning is lost.
 
     ## Example
     ```python
@@ -31,8 +31,8 @@ class BlockingPinnedCopy(WaitRule):
     for inputs, labels in pinned_loader:
         inputs, labels = inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
     ```
-    Work on the same stream sees the data in order; nothing else has to be said. Only a pinned buffer of
-    your own that is filled again needs an event, so that it is not overwritten before it has been copied.
+    Work on the same stream sees the data in order, so nothing else is needed. Only your own pinned buffer
+    that you refill needs an event, so that it is not overwritten before it has been copied.
 
     ## When it is fine
     In set-up.

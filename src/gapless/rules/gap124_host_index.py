@@ -17,8 +17,8 @@ class HostIndex(WaitRule):
     copies the index to the GPU first. The copy comes from pageable memory and blocks.
 
     ## Why it costs
-    Nothing in the line shows a copy. Random permutations and lists of kept rows are typical, and are made
-    again in each step.
+    Nothing in the line shows a copy. Random permutations and lists of kept rows are typical, and are
+    created again in each step.
 
     ## Example
     ```python
@@ -33,7 +33,7 @@ class HostIndex(WaitRule):
     shuffled = x[order]
     pair = torch.stack([x[0], x[2]])
     ```
-    Make the index on the GPU, once before the loop where it does not change. A slice (`x[0:4:2]`) or a
+    Create the index on the GPU, once before the loop if it does not change. A slice (`x[0:4:2]`) or a
     single Python number is only a view and copies nothing.
 
     ## When it is fine
@@ -43,7 +43,7 @@ class HostIndex(WaitRule):
     code = "GAP124"
     name = "host-index"
     priority = 60
-    advice = "make the index a GPU tensor, once before the loop where it does not change; slices copy nothing"
+    advice = "make the index a GPU tensor, once before the loop if it does not change; slices copy nothing"
     change = "make the index on the GPU"
     reach = "class"
 

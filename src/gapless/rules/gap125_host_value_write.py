@@ -21,7 +21,7 @@ class HostValueWrite(WaitRule):
     a `fill_`, which does not wait either.
 
     ## Why it costs
-    Four bytes cost a whole sync: the copy blocks, and it stands behind everything queued before it.
+    Four bytes cost a whole sync: the copy blocks, and it waits for everything queued before it.
 
     ## Example
     ```python
@@ -51,8 +51,8 @@ class HostValueWrite(WaitRule):
     name = "host-value-write"
     priority = 60
     advice = (
-        "`x.index_fill_(dim, index, value)` or `scatter_` pass the number to the kernel; or write a "
-        "value that is on the GPU: `torch.full((), value, device=x.device)`"
+        "`x.index_fill_(dim, index, value)` or `scatter_` pass the number to the kernel; or write a value "
+        "that is already on the GPU: `torch.full((), value, device=x.device)`"
     )
     change = "write the number with `index_fill_` or `fill_`"
 

@@ -18,8 +18,8 @@ class BlockingCheckpoint(WaitRule):
     blocking copy after the other. Loading with `map_location="cuda"` copies them back the same way.
 
     ## Why it costs
-    The training stands still while everything is copied and written to disk, and a checkpoint that holds
-    the state of Adam is three times the size of the model.
+    Training stops while everything is copied and written to disk, and a checkpoint with Adam's state is
+    three times the size of the model.
 
     ## Example
     ```python
@@ -41,8 +41,8 @@ class BlockingCheckpoint(WaitRule):
             torch.cuda.current_stream().synchronize()  # one sync for all of them
             torch.save(host, path)
     ```
-    Pinned buffers that are kept make the copies fast and asynchronous, and a thread can write the file
-    while the training goes on. `torch.distributed.checkpoint.async_save` does both.
+    Pinned buffers that you keep make the copies fast and asynchronous, and a thread can write the file
+    while training continues. `torch.distributed.checkpoint.async_save` does both.
 
     ## When it is fine
     At the end, or so rarely that the time does not show: once in thousands of steps.
@@ -52,7 +52,7 @@ class BlockingCheckpoint(WaitRule):
     name = "blocking-checkpoint"
     priority = 100
     advice = (
-        "save less often, or copy into pinned buffers that are kept and let a thread write the file "
+        "save less often, or copy into pinned buffers that you keep, and let a thread write the file "
         "(`torch.distributed.checkpoint.async_save` does both)"
     )
     change = "save less often, or with `async_save`"

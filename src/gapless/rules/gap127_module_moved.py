@@ -12,11 +12,12 @@ class ModuleMoved(WaitRule):
 
     ## What waits
     `module.to(device)`, `.cuda()` and `.cpu()` copy parameters and buffers one by one, each with a copy
-    that blocks. On a module that is there already, nothing is copied and nothing waits.
+    that blocks. If the module is already there, nothing is copied and nothing waits.
 
     ## Why it costs
-    Once, in set-up, it does not matter. In the loop it does: a loss module made in each step and moved
-    with its weights, a model sent to the CPU to be saved, or a teacher that is fetched and sent back.
+    Once, in set-up, it does not matter. In the loop it does: a loss module created in each step and
+    moved with its weights, a model sent to the CPU to be saved, or a teacher that is fetched and sent
+    back.
 
     ## Example
     ```python
@@ -31,18 +32,19 @@ class ModuleMoved(WaitRule):
     for step in range(10):
         loss = criterion(logits, y)
     ```
-    Make and move modules before the loop, or create them there: `with torch.device(device): model = Net()`.
-    To save a model, `state_dict()` is enough: the model itself need not leave the GPU.
+    Create and move modules before the loop, or create them there:
+    `with torch.device(device): model = Net()`. To save a model, `state_dict()` is enough: the model itself
+    need not leave the GPU.
 
     ## When it is fine
-    In set-up, and where a part of the model must be kept on the CPU because the GPU has no room for it.
-    """
+    In set-up, and where a part of the model must be kept on the CPU because the GPU does not have
+    enough memory for it."""
 
     code = "GAP127"
     name = "module-moved"
     priority = 60
-    advice = "make the module and move it once, before the loop"
-    change = "make and move the module once, before the loop"
+    advice = "create the module and move it once, before the loop"
+    change = "create and move the module once, before the loop"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("h2d", "d2h") and (
@@ -66,4 +68,4 @@ class ModuleMoved(WaitRule):
 def _moved(code: Code) -> str:
     call = code.only_call("to", "cuda", "cpu")
     subject = code.subject(call) if call is not None else ""
-    return f"make and move `{subject}` once, before the loop" if subject else ""
+    return f"create and move `{subject}` once, before the loop" if subject else ""

@@ -14,10 +14,10 @@ class CtcLoss(WaitRule):
     ## What waits
     PyTorch's own CTC loss on CUDA plans its work with the lengths on the CPU. Lengths on the GPU are
     copied back first, which waits; then both lists of lengths and the offsets of the targets are copied to
-    the GPU, in forward and again in backward, from ordinary memory.
+    the GPU, in forward and again in backward, from pageable memory.
 
     ## Why it costs
-    The first copies are the expensive ones: the CPU waits for the queue to run dry before it can launch
+    The first copies are the expensive ones: the CPU waits until the queue is empty before it can launch
     the loss.
 
     ## Example

@@ -15,7 +15,7 @@ class Synchronize(WaitRule):
 
     ## Why it costs
     Afterwards the GPU has nothing to do: it idles until the CPU has launched the next kernels. It is
-    often left over from a measurement of time, or stands beside a read that waits anyhow.
+    often left over from a time measurement, or comes next to a read that syncs anyway.
 
     ## Example
     ```python
@@ -38,8 +38,8 @@ class Synchronize(WaitRule):
     ```
     Kernels on one stream run in order without it. Between streams, `stream.wait_stream(other)` or
     `stream.wait_event(event)` order the work on the GPU, and the CPU does not wait. What the CPU reads after
-    a copy with `non_blocking=True` has to arrive first: `event.record()` behind the copy, and
-    `event.synchronize()` before the read, wait for that alone.
+    a copy with `non_blocking=True` has to arrive first: `event.record()` after the copy and
+    `event.synchronize()` before the read wait for that copy only.
 
     ## When it is fine
     Before the first and after the last measurement of a benchmark, at the end of the program, and while
@@ -49,9 +49,9 @@ class Synchronize(WaitRule):
     code = "GAP130"
     name = "synchronize"
     advice = (
-        "remove it: work on one stream is in order already; `wait_stream` and `wait_event` order "
-        "streams without the CPU, and `torch.cuda.Event(enable_timing=True)` measures time without it; "
-        "where the CPU reads what `non_blocking=True` copied, wait for that copy alone: `event.synchronize()`"
+        "remove it: work on one stream already runs in order; `wait_stream` and `wait_event` order streams "
+        "without the CPU, and `torch.cuda.Event(enable_timing=True)` measures time without it; where the "
+        "CPU reads what `non_blocking=True` copied, wait for that copy alone: `event.synchronize()`"
     )
     change = "remove the `synchronize()`"
 

@@ -22,8 +22,9 @@ class StreamSynchronize(WaitRule):
     before the event is done.
 
     ## Why it costs
-    What is waited for is usually the newest work, so the queue is empty afterwards and the GPU idles. To
-    read the time between two events in each step, the CPU has to wait for the second one in each step.
+    The CPU usually waits for the most recent work, so the queue is empty afterwards and the GPU idles.
+    To read the time between two events in each step, the CPU has to wait for the second one in each
+    step.
 
     ## Example
     ```python
@@ -49,8 +50,8 @@ class StreamSynchronize(WaitRule):
             first, last = pairs.pop(0)
             print(first.elapsed_time(last))
     ```
-    `query()` asks without waiting. Where another stream needs the result, `other.wait_event(event)` makes
-    that stream wait, and not the CPU.
+    `query()` checks without waiting. If another stream needs the result, `other.wait_event(event)` makes
+    that stream wait instead of the CPU.
 
     ## When it is fine
     Where the CPU itself needs the data next (a pinned buffer of results) and has nothing else to do.
@@ -59,10 +60,10 @@ class StreamSynchronize(WaitRule):
     code = "GAP131"
     name = "stream-synchronize"
     advice = (
-        "`event.query()` asks without waiting; `stream.wait_event(event)` lets a stream wait and not "
-        "the CPU; read timings some steps later, when they are complete"
+        "`event.query()` checks without waiting; `stream.wait_event(event)` makes a stream wait instead of "
+        "the CPU; read timings a few steps later, when they are complete"
     )
-    change = "use `query()` or `wait_event` in place of `synchronize()`"
+    change = "use `query()` or `wait_event` instead of `synchronize()`"
 
     def matches(self, site: Site) -> bool:
         return site.operator in _OPERATORS

@@ -7,15 +7,15 @@ from gapless.rules._places import in_library
 
 
 class EmptyCache(WaitRule):
-    """`torch.cuda.empty_cache()`: memory is given back to the driver, which waits for the GPU.
+    """`torch.cuda.empty_cache()`: memory is returned to the driver, which waits for the GPU.
 
     ## What waits
     `torch.cuda.empty_cache()` calls `cudaFree` for each cached block that is not in use, and `cudaFree`
     waits until the GPU is idle.
 
     ## Why it costs
-    It costs twice: the sync now, and the `cudaMalloc` calls of the next step, which has to ask the driver
-    for the same memory again. Memory in PyTorch's cache is not lost to PyTorch: it is used again by itself.
+    It costs twice: the sync now, and the `cudaMalloc` calls of the next step, which has to request the same
+    memory from the driver again. Memory in PyTorch's cache is not lost: PyTorch reuses it automatically.
 
     ## Example
     ```python
@@ -29,9 +29,9 @@ class EmptyCache(WaitRule):
     for step in range(10):
         train_step()
     ```
-    Leave it out. Against fragmentation, set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; against
-    running out of memory, drop references before the next allocation (`del loss, output`): the cache needs
-    no emptying for that.
+    Remove it. Against fragmentation, set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; against
+    running out of memory, drop references before the next allocation (`del loss, output`); the cache does
+    not need to be emptied for that.
 
     ## When it is fine
     Once between two phases of a program that need blocks of different sizes, or when another process needs
@@ -41,10 +41,10 @@ class EmptyCache(WaitRule):
     code = "GAP132"
     name = "empty-cache"
     advice = (
-        "leave it out: cached memory is used again by itself; against fragmentation set "
+        "remove it: cached memory is reused automatically; against fragmentation set "
         "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
     )
-    change = "take `torch.cuda.empty_cache()` out of the loop"
+    change = "remove `torch.cuda.empty_cache()` from the loop"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "free" or site.operator == "cudaFree"

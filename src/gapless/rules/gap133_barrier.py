@@ -16,7 +16,7 @@ class Barrier(WaitRule):
     queued on this GPU, and for the slowest rank.
 
     ## Why it costs
-    The ranks are in step with one another already: each collective of the training (the gradients'
+    The ranks are already in step with one another: each collective in training (the gradients'
     all-reduce) makes the GPUs wait for each other without the CPU. A barrier in the loop empties the
     queue of every rank.
 
@@ -32,8 +32,8 @@ class Barrier(WaitRule):
     for step in range(10):
         train_step()
     ```
-    Collectives order the ranks by themselves. Where only one rank writes a file, let the others go on, and
-    put one barrier where the file is read.
+    Collectives already order the ranks. If only one rank writes a file, let the others continue, and put
+    one barrier where the file is read.
 
     ## When it is fine
     In set-up (one rank downloads, the others wait), and around a checkpoint.
@@ -43,7 +43,7 @@ class Barrier(WaitRule):
     name = "barrier"
     priority = 100
     advice = "remove it from the loop: collectives order the ranks on the GPU, without the CPU"
-    change = "take the barrier out of the loop"
+    change = "move the barrier out of the loop"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "explicit" and (
@@ -54,8 +54,8 @@ class Barrier(WaitRule):
         for frame in site.library_frames:
             if frame.library not in ("torch", "python"):
                 return (
-                    f"{frame.library} asks for it, at {short_path(frame)} ({frame.function}): call what "
-                    "leads there less often, once an epoch and not each step, or look for an option of it "
-                    "that does not synchronize the ranks"
+                    f"{frame.library} calls it, at {short_path(frame)} ({frame.function}): call the code "
+                    "that leads there once per epoch instead of once per step, or look for an option that "
+                    "does not synchronize the ranks"
                 )
         return self.advice

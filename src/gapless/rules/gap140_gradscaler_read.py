@@ -13,13 +13,13 @@ class GradScalerRead(WaitRule):
     """`GradScaler.step` reads on the CPU whether a gradient has overflowed: one sync per optimizer and step.
 
     ## What waits
-    `scaler.step(optimizer)` must not take the step where a gradient is infinite or NaN. With an ordinary
+    `scaler.step(optimizer)` must not take the step if a gradient is infinite or NaN. With an ordinary
     optimizer it decides this on the CPU, so it reads the flag `found_inf`, which is the result of the
     whole backward pass. `scaler.get_scale()` reads the scale in the same way.
 
     ## Why it costs
-    The flag is known only when backward has finished. The optimizer's kernels, which are many and small,
-    are launched only then, while the GPU idles.
+    The flag is known only when backward has finished. Only then are the optimizer's many small kernels
+    launched, while the GPU idles.
 
     ## Example
     ```python
@@ -45,12 +45,11 @@ class GradScalerRead(WaitRule):
         optimizer.zero_grad()
     ```
     A fused optimizer (`Adam`, `AdamW`, `SGD`) takes the flag as a tensor and skips the step on the GPU; most
-    others have no such form. On GPUs that have bfloat16, autocast to it needs no scaler at all.
+    others have no such form. On GPUs with bfloat16, autocast to bfloat16 needs no scaler at all.
 
     ## When it is fine
-    Where the step is long beside the optimizer: the gap is the time to launch the optimizer's first
-    kernels.
-    """
+    Where the step is long compared with the optimizer: the gap is the time to launch the
+    optimizer's first kernels."""
 
     code = "GAP140"
     name = "gradscaler-read"
@@ -89,7 +88,7 @@ class GradScalerRead(WaitRule):
             )
         if name:
             return (
-                f"{name} has no form that skips the step on the GPU (Adam, AdamW and SGD have, with "
+                f"{name} has no form that skips the step on the GPU (Adam, AdamW and SGD do, with "
                 "`fused=True`): autocast to bfloat16 needs no scaler at all"
             )
         return self.advice

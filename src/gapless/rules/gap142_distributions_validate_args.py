@@ -10,7 +10,7 @@ _FILE = "torch/distributions/"
 
 
 class DistributionsValidateArgs(WaitRule):
-    """`torch.distributions` checks its arguments on the CPU, each time a distribution is made or asked.
+    """`torch.distributions` checks its arguments on the CPU whenever a distribution is created.
 
     ## What waits
     With `validate_args` on, which is the default, a distribution reads for each of its parameters whether
@@ -18,8 +18,9 @@ class DistributionsValidateArgs(WaitRule):
     check is a sync.
 
     ## Why it costs
-    Reinforcement learning and variational models make a distribution in each step: `Normal(mean, std)`
-    waits twice, its `log_prob` once more, right behind the network that computed the parameters.
+    Reinforcement learning and variational models create a distribution in each step:
+    `Normal(mean, std)` syncs twice, its `log_prob` once more, right after the network that computed
+    the parameters.
 
     ## Example
     ```python
@@ -32,21 +33,20 @@ class DistributionsValidateArgs(WaitRule):
     policy = torch.distributions.Categorical(logits=logits, validate_args=False)
     loss = -policy.log_prob(y).mean()
     ```
-    `torch.distributions.Distribution.set_default_validate_args(False)` turns the checks off for the whole
+    `torch.distributions.Distribution.set_default_validate_args(False)` turns off the checks for the whole
     program, as does `python -O`. Keep them on in tests.
 
     ## When it is fine
-    While developing, and where distributions are made rarely.
-    """
+    While developing, and where distributions are created rarely."""
 
     code = "GAP142"
     name = "distributions-validate-args"
     priority = 100
     advice = (
-        "make the distribution with `validate_args=False`, or turn the checks off for the whole "
-        "program: `torch.distributions.Distribution.set_default_validate_args(False)`"
+        "create the distribution with `validate_args=False`, or turn the checks off for the whole program: "
+        "`torch.distributions.Distribution.set_default_validate_args(False)`"
     )
-    change = "make the distribution with `validate_args=False`"
+    change = "create the distribution with `validate_args=False`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and "__bool__" in names(site) and below(site, "torch", file=_FILE)

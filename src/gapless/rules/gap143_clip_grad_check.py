@@ -16,7 +16,7 @@ class ClipGradCheck(WaitRule):
     gradients is NaN or infinite before it goes on. The norm is known when backward has finished.
 
     ## Why it costs
-    The CPU waits for the whole backward pass, and launches clipping and the optimizer only then, while the
+    The CPU waits for the whole backward pass and only then launches clipping and the optimizer, while the
     GPU idles.
 
     ## Example
@@ -33,9 +33,8 @@ class ClipGradCheck(WaitRule):
     bad = ~torch.isfinite(norm)  # a tensor: sum it up, and read it once every N steps
     optimizer.step()
     ```
-    Clipping itself never waits. To leave out the step of a bad gradient on the GPU, multiply the
-    gradients by zero where the norm is not finite, after replacing what is not finite in them
-    (`torch.nan_to_num`).
+    Clipping itself never waits. To skip the step of a bad gradient on the GPU, replace non-finite
+    values (`torch.nan_to_num`) and multiply the gradients by zero where the norm is not finite.
 
     ## When it is fine
     While searching for the step that diverges.
@@ -45,16 +44,15 @@ class ClipGradCheck(WaitRule):
     name = "clip-grad-check"
     priority = 100
     advice = (
-        "leave `error_if_nonfinite` off, and skip the step on the GPU: "
-        "`gapless.ops.step_if(optimizer, norm.isfinite())`; or check the norm once every N steps "
-        "(`bad |= ~torch.isfinite(norm)`)"
+        "keep `error_if_nonfinite` off, and skip the step on the GPU: `gapless.ops.step_if(optimizer, "
+        "norm.isfinite())`; or check the norm once every N steps (`bad |= ~torch.isfinite(norm)`)"
     )
-    change = "leave `error_if_nonfinite` off"
+    change = "keep `error_if_nonfinite` off"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and below(site, "torch", file=_FILE)
 
     def remedy(self, site: Site) -> str:
         if below(site, "lightning", "clip_gradients"):  # Fabric turns the check on by default
-            return self.advice.replace("leave `error_if_nonfinite` off", "give it `error_if_nonfinite=False`")
+            return self.advice.replace("keep `error_if_nonfinite` off", "give it `error_if_nonfinite=False`")
         return self.advice

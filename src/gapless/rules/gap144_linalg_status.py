@@ -22,12 +22,12 @@ class LinalgStatus(WaitRule):
 
     ## What waits
     `torch.linalg.cholesky`, `inv`, `solve`, `eigh`, `svd` and others raise an error for a matrix that
-    cannot be factored. The solver leaves a code on the GPU, and the CPU reads it before it goes on.
+    cannot be factored. The solver leaves a code on the GPU, and the CPU reads it before it continues.
 
     ## Why it costs
-    The factorization of a small matrix takes microseconds, the sync takes everything queued before it.
-    Optimizers with preconditioners, whitening and Gaussian likelihoods do this in each step, for each
-    layer.
+    The factorization of a small matrix takes microseconds; the sync waits for everything queued before
+    it. Optimizers with preconditioners, whitening and Gaussian likelihoods do this in each step, for
+    each layer.
 
     ## Example
     ```python
@@ -39,19 +39,18 @@ class LinalgStatus(WaitRule):
     factor, info = torch.linalg.cholesky_ex(covariance)
     failed = info != 0  # a tensor: sum it up, and read it once every N steps
     ```
-    `cholesky_ex`, `inv_ex`, `solve_ex`, `lu_factor_ex` and `ldl_factor_ex` leave the code on the GPU.
-    Where it is not zero, the result is not valid: check it, only not in each step. `eigh` and `svd` have no
-    such variant: batch the matrices into one call, or call them every N steps.
+    `cholesky_ex`, `inv_ex`, `solve_ex`, `lu_factor_ex` and `ldl_factor_ex` leave the code on the GPU. If it
+    is not zero, the result is not valid: check it, but not in each step. `eigh` and `svd` have no such
+    variant: batch the matrices into one call, or call them every N steps.
 
     ## When it is fine
-    Rarely called, or for matrices so large that the work outlasts the sync.
-    """
+    If called rarely, or for matrices so large that the sync does not matter."""
 
     code = "GAP144"
     name = "linalg-status"
     advice = (
         "use the variant that leaves its error code on the GPU (`cholesky_ex`, `inv_ex`, `solve_ex`, "
-        "`lu_factor_ex`), and look at the code every N steps; batch what has none"
+        "`lu_factor_ex`), and check the code every N steps; batch calls that have no such variant"
     )
     change = "use the `_ex` variant, check its code every N steps"
 
@@ -72,6 +71,6 @@ def _variant(code: Code) -> str:
         return ""
     name, result = _RESULTS[call.func.attr]
     return (
-        f"`{prefix}.{name}({given}){result}` leaves the error code on the GPU: keep its `info`, "
-        "and look at it every N steps"
+        f"`{prefix}.{name}({given}){result}` leaves the error code on the GPU: keep its `info`, and check "
+        "it every N steps"
     )

@@ -19,8 +19,8 @@ class TrainerNanFilter(WaitRule):
     CPU.
 
     ## Why it costs
-    The test follows backward, so the CPU waits for the whole step in each step, and the gap before the
-    optimizer is seen in every profile of a `Trainer` with a small model. The filter changes only what is
+    The test follows backward, so the CPU waits for nearly the whole step, every step, and every profile
+    of a `Trainer` with a small model shows the gap before the optimizer. The filter changes only what is
     logged, not the training.
 
     ## Example
@@ -36,17 +36,16 @@ class TrainerNanFilter(WaitRule):
     )
     Trainer(model=model, args=arguments, train_dataset=dataset).train()
     ```
-    A NaN loss then shows as NaN in the log, which is what most people want to know.
+    A NaN loss then shows up as NaN in the log, which is what most people want.
 
     ## When it is fine
-    Where single bad steps are expected and must not spoil the logged mean.
-    """
+    Where occasional bad steps are expected and must not affect the logged mean."""
 
     code = "GAP145"
     name = "trainer-nan-filter"
     priority = 100
     advice = (
-        "`TrainingArguments(logging_nan_inf_filter=False)` leaves the test out; a NaN then shows in the log"
+        "`TrainingArguments(logging_nan_inf_filter=False)` disables the check; a NaN then shows up in the log"
     )
     change = "`TrainingArguments(logging_nan_inf_filter=False)`"
 

@@ -9,17 +9,16 @@ _FILES = ("transformers/masking_utils.py", "transformers/modeling_attn_mask_util
 
 
 class AttentionMaskCheck(WaitRule):
-    """A Hugging Face model asks in each forward pass whether the attention mask masks anything.
+    """A Hugging Face model checks in each forward pass whether the attention mask masks anything.
 
     ## What waits
-    With `attn_implementation="sdpa"`, which is the default, transformers leaves the mask out where it is
-    all ones, so that a faster kernel can be used. To find out, it reads `attention_mask.all()` on the CPU.
-    With position ids and no mask, it reads in a similar way whether several sequences are packed into one
-    row.
+    With `attn_implementation="sdpa"`, which is the default, transformers drops the mask if it is all ones,
+    so that a faster kernel can be used. To find out, it reads `attention_mask.all()` on the CPU. With
+    position ids and no mask, it checks in a similar way whether several sequences are packed into one row.
 
     ## Why it costs
-    The question stands at the beginning of the forward pass, so the CPU waits for whatever is queued: the
-    rest of the step before. The launches of two steps no longer overlap.
+    The check is at the start of the forward pass, so the CPU waits for whatever is queued: the rest of
+    the previous step. The launches of two steps no longer overlap.
 
     ## Example
     ```python
@@ -30,9 +29,9 @@ class AttentionMaskCheck(WaitRule):
     ```python
     output = language_model(input_ids=tokens)
     ```
-    Batches without padding need no mask: leave it out. For padded batches, make the mask that attention
-    needs, of shape (batch, 1, queries, keys), where the batch is made: a mask of four dimensions is used as
-    it is. In causal models with padding on the right, labels of -100 already keep padding out of the loss.
+    Batches without padding need no mask: omit it. For padded batches, create the mask that attention needs,
+    with shape (batch, 1, queries, keys), together with the batch: a mask with four dimensions is used as it
+    is. In causal models with padding on the right, labels of -100 already keep padding out of the loss.
 
     ## When it is fine
     Where most batches have no padding and the faster kernel saves more than the sync costs: measure both.
@@ -42,10 +41,10 @@ class AttentionMaskCheck(WaitRule):
     name = "attention-mask-check"
     priority = 100
     advice = (
-        "leave `attention_mask` out where the batch has no padding; else pass the full mask of shape "
-        "(batch, 1, queries, keys), made on the CPU with the batch, which is not looked at"
+        "omit `attention_mask` if the batch has no padding; otherwise pass the full mask of shape (batch, "
+        "1, queries, keys), created on the CPU with the batch, which is not checked"
     )
-    change = "leave `attention_mask` out, or pass it with 4 dimensions"
+    change = "omit `attention_mask`, or pass it with 4 dimensions"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and any(below(site, "transformers", file=file) for file in _FILES)
@@ -53,8 +52,8 @@ class AttentionMaskCheck(WaitRule):
     def remedy(self, site: Site) -> str:
         if below(site, "transformers", "find_packed_sequence_indices"):
             return (
-                "without a mask and a cache it asks whether sequences are packed into one row: pass the full "
-                "mask of shape (batch, 1, queries, keys), made on the CPU with the batch, which is not "
-                "looked at"
+                "without a mask and a cache it checks whether sequences are packed into one row: pass the "
+                "full mask of shape (batch, 1, queries, keys), created on the CPU with the batch, which is "
+                "not checked"
             )
         return self.advice

@@ -9,12 +9,12 @@ _FILE = "torch/nn/modules/batchnorm.py"
 
 
 class BatchNormMomentumNone(WaitRule):
-    """`BatchNorm(momentum=None)` reads its count of batches on the CPU in each forward pass.
+    """`BatchNorm(momentum=None)` reads its batch counter on the CPU in each forward pass.
 
     ## What waits
-    With `momentum=None`, a batch norm layer keeps a plain average over all batches: it weighs the new batch
-    by `1 / float(num_batches_tracked)`. The count is a tensor on the GPU, so each training forward pass
-    reads it, in each such layer.
+    With `momentum=None`, a batch norm layer keeps a plain average over all batches: it weights the new
+    batch by `1 / float(num_batches_tracked)`. The count is a tensor on the GPU, so each training forward
+    pass reads it, in each such layer.
 
     ## Why it costs
     A network has dozens of these layers: the CPU waits dozens of times per step, and never gets ahead of
@@ -32,12 +32,11 @@ class BatchNormMomentumNone(WaitRule):
     out = norm(x)
     ```
     For a plain average, count the batches in Python and set `norm.momentum = 1.0 / batches` before the
-    forward pass: the CPU knows the number.
+    forward pass: that number is known on the CPU.
 
     ## When it is fine
-    While statistics are collected once more, such as after averaging weights
-    (`torch.optim.swa_utils.update_bn`).
-    """
+    While statistics are recomputed, for example after averaging weights
+    (`torch.optim.swa_utils.update_bn`)."""
 
     code = "GAP147"
     name = "batchnorm-momentum-none"

@@ -17,15 +17,15 @@ _KNOWN = (
         "transformers",
         "transformers/generation/",
         "finished",
-        "generation asks after each token whether every sequence has ended; a loop of your own over a "
-        "fixed number of tokens avoids it",
+        "generation checks after each token whether every sequence has ended; your own loop over a fixed "
+        "number of tokens avoids this",
         "",
     ),
     (
         "torch",
         "torch/optim/swa_utils.py",
         "",
-        "it reads or copies its count of updates: keep a `copy.deepcopy(model)` and update it with "
+        "it reads or copies its update counter: keep a `copy.deepcopy(model)` and update it with "
         "`kept.lerp_(new, 1 - decay)`",
         "",
     ),
@@ -33,19 +33,19 @@ _KNOWN = (
         "torch",
         "torch/_higher_order_ops/cond.py",
         "",
-        "`torch.cond` reads its condition on the CPU in each call, compiled or not: it keeps a graph "
-        "whole, and the sync. `torch.where(condition, a, b)` computes both and asks nothing, which is "
-        "cheaper unless a branch is long",
-        "`torch.where` in place of `torch.cond`, if both branches are short",
+        "`torch.cond` reads its condition on the CPU in each call, compiled or not: it avoids a graph "
+        "break but still syncs. `torch.where(condition, a, b)` computes both branches without a sync, "
+        "which is cheaper unless a branch is long",
+        "`torch.where` instead of `torch.cond`, if both branches are short",
     ),
     (
         "torch",
         "torch/_higher_order_ops/while_loop.py",
         "",
         "`while_loop` reads its condition on the CPU each round, compiled or not. A fixed number of rounds "
-        "asks nothing: `x = torch.where(condition(x), body(x), x)` in each leaves what has ended as "
-        "it is",
-        "a fixed number of rounds in place of `while_loop`",
+        "needs no read: `x = torch.where(condition(x), body(x), x)` in each round leaves finished elements "
+        "unchanged",
+        "a fixed number of rounds instead of `while_loop`",
     ),
 )
 """What is known of a library's file, where the line that reads or a function around it has a word in it: what
@@ -56,13 +56,13 @@ class LibraryRead(WaitRule):
     """A library reads a GPU tensor on the CPU, below the line that calls it.
 
     ## What waits
-    The line itself reads nothing, but code of a library that it calls does: with `.item()`, a condition, or
+    The line itself reads nothing, but library code that it calls does: with `.item()`, a condition, or
     printing. The finding names the library's own line.
 
     ## Why it costs
-    As any read: the CPU waits for all work launched before, and the GPU idles afterwards. It is easily
-    overlooked, because nothing in one's own code shows it, and it stays when one's own reads have been
-    removed.
+    Like any read: the CPU waits for all work launched before, and the GPU idles afterwards. It is easy
+    to overlook, because nothing in your own code shows it, and it remains after you have removed your
+    own reads.
 
     ## Example
     ```python
@@ -81,22 +81,19 @@ class LibraryRead(WaitRule):
             for kept, new in zip(averaged.parameters(), model.parameters()):
                 kept.lerp_(new, 0.1)
     ```
-    Look for an option of the library first: checks and logging are usually behind one. Else call it less
-    often, or write the few operations that are needed on tensors. Telling the library's authors helps
-    everybody.
+    Look for an option of the library first: checks and logging can usually be turned off. Otherwise call
+    it less often, or write the few operations you need on tensors. Reporting it to the library's authors
+    helps everyone.
 
     ## When it is fine
-    In set-up, in evaluation, or where the library needs the value by its nature (a line search, an early
-    stop).
-    """
+    In set-up, in evaluation, or where the library inherently needs the value (a line search, early
+    stopping)."""
 
     code = "GAP149"
     name = "library-read"
     priority = 60
-    advice = (
-        "look for an option of the library that turns the check or the logging off, or call it less often"
-    )
-    change = "turn the library's check off, or call it less often"
+    advice = "look for a library option that turns off the check or the logging, or call it less often"
+    change = "turn off the library's check, or call it less often"
 
     def matches(self, site: Site) -> bool:
         by_python = operator(site) == "_local_scalar_dense" or not site.operator.startswith("aten::")

@@ -6,12 +6,12 @@ from gapless.model import Site, WaitRule
 
 
 class DetectAnomaly(WaitRule):
-    """`torch.autograd.detect_anomaly()`: backward reads after each node whether its gradients hold a NaN.
+    """`torch.autograd.detect_anomaly()`: backward checks after each node whether its gradients contain a NaN.
 
     ## What waits
-    In anomaly mode, autograd tests every gradient that a node of the graph returns, and reads the answer on
-    the CPU, one sync for each: hundreds in one backward pass. The mode also keeps a traceback for each
-    forward operation.
+    In anomaly mode, autograd tests every gradient that a node of the graph returns and reads the answer on
+    the CPU, one sync each: hundreds in one backward pass. The mode also keeps a traceback for each forward
+    operation.
 
     ## Why it costs
     Backward becomes a sequence of one kernel and one sync. Training in this mode is several times slower.
@@ -28,18 +28,17 @@ class DetectAnomaly(WaitRule):
     gradients = [parameter.grad for parameter in model.parameters()]
     bad = ~torch.isfinite(torch.nn.utils.get_total_norm(gradients))
     ```
-    `bad` is a tensor: read it once every N steps, and turn anomaly mode on when it has been seen to be
-    true. `detect_anomaly(check_nan=False)` keeps the tracebacks without the reads.
+    `bad` is a tensor: read it once every N steps, and turn anomaly mode on once it has been true.
+    `detect_anomaly(check_nan=False)` keeps the tracebacks without the reads.
 
     ## When it is fine
-    For the few steps in which the origin of a NaN is searched for.
-    """
+    For the few steps in which you search for the origin of a NaN."""
 
     code = "GAP150"
     name = "detect-anomaly"
     priority = 110
     advice = (
-        "leave anomaly mode off in training and check the gradients' norm once every N steps; "
+        "keep anomaly mode off in training and check the gradient norm once every N steps; "
         "`detect_anomaly(check_nan=False)` keeps its tracebacks without the reads"
     )
     change = "turn `detect_anomaly` off"

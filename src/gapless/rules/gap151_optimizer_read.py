@@ -12,12 +12,12 @@ class OptimizerRead(WaitRule):
     ## What waits
     `ReduceLROnPlateau.step(loss)` and `LBFGS.step(closure)` turn the loss into a `float`. A learning rate
     that is a tensor on the GPU is read by optimizers that are neither fused nor capturable; so are step
-    counts on the GPU, which a loaded checkpoint of a capturable optimizer can bring along. `Adafactor`
-    reads norms of its parameters, and `ASGD` its own rates.
+    counts on the GPU, which a checkpoint of a capturable optimizer can contain. `Adafactor` reads norms
+    of its parameters, and `ASGD` its own rates.
 
     ## Why it costs
     `optimizer.step()` follows backward: whatever it reads, the CPU waits for the whole step. Reads inside
-    the loop over parameters wait once for each of them.
+    the loop over parameters sync once per parameter.
 
     ## Example
     ```python
@@ -46,8 +46,8 @@ class OptimizerRead(WaitRule):
     name = "optimizer-read"
     priority = 100
     advice = (
-        "keep the learning rate a Python number; where it must be a tensor, give the optimizer "
-        "`capturable=True` or `fused=True`, if it has one of them"
+        "keep the learning rate a Python number; if it must be a tensor, give the optimizer "
+        "`capturable=True` or `fused=True`, if it has one of these options"
     )
     change = "keep the learning rate a Python number"
 
@@ -63,15 +63,19 @@ class OptimizerRead(WaitRule):
 
     def remedy(self, site: Site) -> str:
         if below(site, "torch", file="torch/optim/lr_scheduler.py"):
-            return "give the scheduler its metric once per epoch, not in each step: it makes a `float` of it"
+            return (
+                "give the scheduler its metric once per epoch, not in each step: it converts it to a `float`"
+            )
         if below(site, "torch", file="torch/optim/lbfgs.py"):
             return (
-                "LBFGS decides with the loss in each iteration: only fewer iterations (`max_iter`) wait less"
+                "LBFGS reads the loss in each iteration: only fewer iterations (`max_iter`) mean fewer syncs"
             )
         if below(site, "torch", file="torch/optim/_adafactor.py"):
-            return "Adafactor reads norms of each parameter on the CPU: an optimizer such as AdamW does not"
+            return (
+                "Adafactor reads the norm of each parameter on the CPU; an optimizer such as AdamW does not"
+            )
         if below(site, "torch", file="torch/optim/asgd.py"):
-            return "ASGD reads its own rates for each parameter: `ASGD(..., capturable=True)` does not"
+            return "ASGD reads its own rates for each parameter; `ASGD(..., capturable=True)` does not"
         return self.advice
 
     def known_change(self, site: Site) -> str:

@@ -9,15 +9,15 @@ _FILE = "torch/nn/modules/transformer.py"
 
 
 class TransformerMaskCheck(WaitRule):
-    """`nn.TransformerEncoder` or `nn.TransformerDecoder` looks at the values of the mask that it is given.
+    """`nn.TransformerEncoder` or `nn.TransformerDecoder` checks the values of its mask.
 
     ## What waits
     Without `is_causal`, encoder and decoder compare the given mask with a causal one, element by element,
-    and read the answer on the CPU. In evaluation, with a padding mask, the encoder reads whether the
-    padding stands at the end of each row, to use nested tensors.
+    and read the answer on the CPU. In evaluation, with a padding mask, the encoder checks whether the
+    padding is at the end of each row, to use nested tensors.
 
     ## Why it costs
-    The question stands before the first layer, so each forward pass begins with a sync for the step before.
+    The check comes before the first layer, so each forward pass begins by waiting for the previous step.
 
     ## Example
     ```python
@@ -33,8 +33,8 @@ class TransformerMaskCheck(WaitRule):
     out = encoder(x.unsqueeze(0), mask=causal, is_causal=True)
     ```
     Say what the mask is: `is_causal=True` for a causal one, `is_causal=False` for any other
-    (`tgt_is_causal` in a decoder). `nn.TransformerEncoder(..., enable_nested_tensor=False)` turns the look
-    at the padding off.
+    (`tgt_is_causal` in a decoder). `nn.TransformerEncoder(..., enable_nested_tensor=False)` turns off the
+    padding check.
 
     ## When it is fine
     In evaluation with much padding, where nested tensors save more than the sync costs.
@@ -45,9 +45,9 @@ class TransformerMaskCheck(WaitRule):
     priority = 100
     advice = (
         "say what the mask is: `is_causal=True` or `False` (`tgt_is_causal` in a decoder); "
-        "`enable_nested_tensor=False` in the encoder turns its look at the padding off"
+        "`enable_nested_tensor=False` in the encoder turns off its padding check"
     )
-    change = "tell the transformer `is_causal=`"
+    change = "pass `is_causal=` to the transformer"
 
     def known_change(self, site: Site) -> str:
         return "`enable_nested_tensor=False` in the encoder" if _of_padding(site) else ""

@@ -8,7 +8,7 @@ _FILE = "torch/distributed/distributed_c10d.py"
 
 
 class ObjectCollective(WaitRule):
-    """`all_gather_object`, `broadcast_object_list` and the like: pickled bytes travel through the GPU.
+    """`all_gather_object`, `broadcast_object_list` and similar calls: pickled bytes are sent through the GPU.
 
     ## What waits
     With NCCL, a Python object is pickled, copied to the GPU, sent with its size, and copied back on the
@@ -16,8 +16,8 @@ class ObjectCollective(WaitRule):
     allocate anything.
 
     ## Why it costs
-    One call is a handful of syncs for this GPU and for all the ranks. To collect a few numbers for the
-    log, that is a high price.
+    One call causes several syncs on this GPU and on all ranks. That is a high price for collecting a
+    few numbers for the log.
 
     ## Example
     ```python
@@ -30,8 +30,8 @@ class ObjectCollective(WaitRule):
     mean = loss.detach().clone()
     torch.distributed.all_reduce(mean, op=torch.distributed.ReduceOp.AVG)
     ```
-    Numbers travel as tensors: put them into one tensor and reduce or gather that; nothing waits before
-    somebody reads the result. For real objects, use a second group on the CPU:
+    Send numbers as tensors: put them into one tensor and reduce or gather that; nothing waits until
+    the result is read. For real objects, use a second group on the CPU:
     `group = torch.distributed.new_group(backend="gloo")`.
 
     ## When it is fine
@@ -42,10 +42,10 @@ class ObjectCollective(WaitRule):
     name = "object-collective"
     priority = 100
     advice = (
-        "put the numbers into one tensor and reduce or gather that; objects are better sent through a "
-        'group on the CPU (`torch.distributed.new_group(backend="gloo")`)'
+        "put the numbers into one tensor and reduce or gather that; send objects through a CPU group "
+        '(`torch.distributed.new_group(backend="gloo")`)'
     )
-    change = "reduce one tensor in place of pickled objects"
+    change = "reduce one tensor instead of pickled objects"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("read", "h2d", "d2h") and any(

@@ -12,8 +12,8 @@ _KNOWN = (
         "callbacks/model_checkpoint.py",
         "write checkpoints less often (`every_n_train_steps`, `every_n_epochs`)",
     ),
-    ("loops/utilities.py", "`Trainer(detect_anomaly=False)` leaves the test of the loss out"),
-    ("pytorch/utilities/data.py", "it looks once at the length of the loader, in set-up"),
+    ("loops/utilities.py", "`Trainer(detect_anomaly=False)` disables the check of the loss"),
+    ("pytorch/utilities/data.py", "it checks the length of the loader once, in set-up"),
 )
 _CHANGES = {
     "callbacks/early_stopping.py": "check the criterion of early stopping once per epoch",
@@ -31,8 +31,7 @@ class LightningRead(WaitRule):
     `log_every_n_steps`. Early stopping, checkpoints and `detect_anomaly` read what they watch.
 
     ## Why it costs
-    The read stands at the end of each step and waits for all of it; each value in the bar is a sync of its
-    own.
+    The read is at the end of each step and waits for all of it; each value in the bar is a separate sync.
 
     ## Example
     ```python
@@ -51,8 +50,8 @@ class LightningRead(WaitRule):
             self.log("loss", loss)
             return loss
     ```
-    Without `prog_bar`, `self.log` keeps the value on the GPU until a logger wants it, and
-    `Trainer(log_every_n_steps=100)` makes that rare. For a bar, log the value of an epoch
+    Without `prog_bar`, `self.log` keeps the value on the GPU until a logger needs it, and
+    `Trainer(log_every_n_steps=100)` makes that rare. For a progress bar, log the epoch value
     (`on_step=False, on_epoch=True`).
 
     ## When it is fine

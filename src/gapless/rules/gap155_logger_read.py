@@ -12,15 +12,15 @@ _LIBRARIES = (
 
 
 class LoggerRead(WaitRule):
-    """A GPU tensor given to a logger or a progress bar: it is read on the CPU where it is logged.
+    """A GPU tensor given to a logger or a progress bar: it is read on the CPU when it is logged.
 
     ## What waits
     `SummaryWriter.add_scalar("loss", loss)`, `wandb.log({"loss": loss})` and `bar.set_postfix(loss=loss)`
     take a tensor and turn it into a number or into text: a read like `.item()`, one for each value.
 
     ## Why it costs
-    Logged in each step, the values are waited for in each step, most often right after backward. What is
-    drawn or written ten times a second need not be read a thousand times.
+    If they are logged in each step, the CPU waits for them in each step, usually right after backward. A
+    display that updates ten times a second need not be read a thousand times.
 
     ## Example
     ```python
@@ -39,7 +39,7 @@ class LoggerRead(WaitRule):
                 writer.add_scalar("loss", value, step - len(losses) + 1 + back)
             losses.clear()
     ```
-    No point of the curve is lost: the values stay on the GPU and are read together.
+    No point of the curve is lost: the values stay on the GPU and are read together later.
 
     ## When it is fine
     Every N steps, or once per epoch.

@@ -9,9 +9,9 @@ class TorchMetricsValidateArgs(WaitRule):
     """A TorchMetrics metric checks the values of its inputs on the CPU in each update (`validate_args`).
 
     ## What waits
-    With `validate_args=True`, which is the default, classification metrics look at the values of the
-    predictions and targets: `torch.unique` tells which labels occur, and Python asks whether one is not
-    allowed. Each is a sync.
+    With `validate_args=True`, which is the default, classification metrics check the values of
+    predictions and targets: `torch.unique` finds the labels that occur, and Python checks whether one
+    is not allowed. Each is a sync.
 
     ## Why it costs
     Each metric of a collection checks the same batch again. The check costs a sort of the batch on the
@@ -28,9 +28,9 @@ class TorchMetricsValidateArgs(WaitRule):
     accuracy = gapless.metrics.classification.BinaryAccuracy().to(device)
     accuracy.update(torch.sigmoid(logits[:, 0]), y % 2)
     ```
-    It checks on the GPU and tells with the next reading, and so does TorchMetrics' own metric after
-    `unwait(accuracy)` of `gapless.metrics.torchmetrics`. With `validate_args=False` nothing is checked: check
-    a batch of the data once, on the CPU.
+    It checks on the GPU and reports with the next reading, and so does TorchMetrics' own metric after
+    `unwait(accuracy)` from `gapless.metrics.torchmetrics`. With `validate_args=False` nothing is checked:
+    check a batch of the data once, on the CPU.
 
     ## When it is fine
     In evaluation, and while the data is new.
@@ -40,8 +40,8 @@ class TorchMetricsValidateArgs(WaitRule):
     name = "torchmetrics-validate-args"
     priority = 100
     advice = (
-        "`unwait(metric)` of `gapless.metrics.torchmetrics` checks on the GPU and tells later; or make "
-        "the metric with `validate_args=False`"
+        "`unwait(metric)` from `gapless.metrics.torchmetrics` checks on the GPU and reports later; or "
+        "create the metric with `validate_args=False`"
     )
     change = "`unwait(metrics)`, or use `gapless.metrics`"
 

@@ -16,8 +16,8 @@ class TorchMetricsBincount(WaitRule):
     them off.
 
     ## Why it costs
-    Every metric of this kind does it by itself, right behind the forward pass. For `C` classes it also
-    fills a matrix of `C` by `C` counts where the diagonal and two sums would do.
+    Every metric of this kind does this separately, right after the forward pass. For `C` classes it
+    also fills a matrix of `C` by `C` counts where the diagonal and two sums would be enough.
 
     ## Example
     ```python
@@ -33,7 +33,7 @@ class TorchMetricsBincount(WaitRule):
         recall.update(logits.detach(), y)
     ```
     It counts true positives, labels and predictions per class with `scatter_add_`, at a fixed size, and so
-    does TorchMetrics' own metric after `unwait(recall)` of `gapless.metrics.torchmetrics`. With
+    does TorchMetrics' own metric after `unwait(recall)` from `gapless.metrics.torchmetrics`. With
     `average="micro"` TorchMetrics itself needs no counts and does not wait.
 
     ## When it is fine
@@ -44,8 +44,8 @@ class TorchMetricsBincount(WaitRule):
     name = "torchmetrics-bincount"
     priority = 100
     advice = (
-        "the metric of this name in `gapless.metrics` counts at a fixed size, and `unwait(metric)` of "
-        "`gapless.metrics.torchmetrics` lets this one do so"
+        "the metric of this name in `gapless.metrics` counts at a fixed size, and so does this one after "
+        "`unwait(metric)` from `gapless.metrics.torchmetrics`"
     )
     change = "`unwait(metrics)`, or use `gapless.metrics`"
 

@@ -14,8 +14,8 @@ class TorchMetricsNumber(WaitRule):
     `torch.as_tensor(number, device=...)`: a blocking copy from the CPU.
 
     ## Why it costs
-    The size of the batch as weight is typical: a number that the CPU knows is sent to the GPU, and the
-    CPU waits for four bytes to arrive behind everything else in the queue.
+    A typical case is the batch size as weight: a number known on the CPU is sent to the GPU, and the
+    CPU waits for four bytes to arrive after everything else in the queue.
 
     ## Example
     ```python
@@ -31,9 +31,9 @@ class TorchMetricsNumber(WaitRule):
     for step in range(4):
         mean.update(train_step().detach(), weight=weight)
     ```
-    A weight that changes is made on the GPU by a kernel: `torch.full_like(loss, n)`. A value that is
-    known on the CPU, such as a time, belongs in a metric on the CPU. The metrics of `gapless.metrics` take
-    numbers as arguments of their kernels, and so do TorchMetrics' own after `unwait(mean)`.
+    Create a changing weight on the GPU with a kernel: `torch.full_like(loss, n)`. A value that is known on
+    the CPU, such as a time, belongs in a metric on the CPU. The metrics of `gapless.metrics` take numbers
+    as arguments of their kernels, and so do TorchMetrics' own after `unwait(mean)`.
 
     ## When it is fine
     Once per epoch.
@@ -43,8 +43,8 @@ class TorchMetricsNumber(WaitRule):
     name = "torchmetrics-number"
     priority = 100
     advice = (
-        "give a tensor that is made on the GPU (`torch.full_like(value, n)`); the metrics of "
-        "`gapless.metrics`, and these after `unwait(metric)`, take numbers without a copy"
+        "pass a tensor created on the GPU (`torch.full_like(value, n)`); the metrics in `gapless.metrics`, "
+        "and these after `unwait(metric)`, accept numbers without a copy"
     )
     change = "`unwait(metrics)`, or use `gapless.metrics`"
 

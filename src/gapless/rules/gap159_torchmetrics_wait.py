@@ -10,14 +10,14 @@ class TorchMetricsWait(WaitRule):
     """A TorchMetrics metric waits inside `update`, `compute` or its synchronization between ranks.
 
     ## What waits
-    Several things, which the finding's frames tell apart: `ignore_index` selects with a bool mask; metrics
-    that keep all predictions search for distinct values in `compute`; curves and areas compute class by
-    class with reads in between; retrieval metrics split the data by query; and gathering states of unequal
-    length between ranks reads their sizes.
+    Several things, which the finding's frames distinguish: `ignore_index` selects with a bool mask;
+    metrics that keep all predictions search for distinct values in `compute`; curves and areas compute
+    class by class with reads in between; retrieval metrics split the data by query; and gathering states
+    of unequal length between ranks reads their sizes.
 
     ## Why it costs
-    In `update` it is paid in each step. In `compute` a single call can wait dozens of times, for each class
-    or query, which matters where `forward` or a logger calls it in each step.
+    In `update` this happens in each step. In `compute` a single call can sync dozens of times, once per
+    class or query, which matters if `forward` or a logger calls it in each step.
 
     ## Example
     ```python
@@ -35,7 +35,7 @@ class TorchMetricsWait(WaitRule):
     correct += ((logits.argmax(dim=1) == y) & valid).sum()
     counted += valid.sum()
     ```
-    Call `compute` only where the result is looked at, and `update` instead of `forward` in the loop. For
+    Call `compute` only where you use the result, and `update` instead of `forward` in the loop. For
     curves, give `thresholds=` a number: the state then has a fixed size.
 
     ## When it is fine
@@ -46,8 +46,8 @@ class TorchMetricsWait(WaitRule):
     name = "torchmetrics-wait"
     priority = 99
     advice = (
-        "call `update` and not `forward` in the loop, and `compute` only where the result is looked at; "
-        "give curves a number of `thresholds`"
+        "call `update` instead of `forward` in the loop, and `compute` only where you use the result; give "
+        "curves a number of `thresholds`"
     )
     change = "`unwait(metrics)`, or use `gapless.metrics`"
 
@@ -60,7 +60,7 @@ class TorchMetricsWait(WaitRule):
         frame = deciding_frame(site)
         where = f" (it waits at {short_path(frame)}, {frame.function})" if frame is not None else ""
         if below(site, "torchmetrics", "gather_all_tensors"):
-            return f"synchronize once per epoch: `sync_on_compute`, and no `dist_sync_on_step`{where}"
+            return f"synchronize once per epoch: use `sync_on_compute`, not `dist_sync_on_step`{where}"
         if site.mechanism == "size" and below(site, "torchmetrics", "update"):
             return (
                 "`ignore_index` selects with a bool mask: count with the mask itself, as "
@@ -68,8 +68,9 @@ class TorchMetricsWait(WaitRule):
             )
         if below(site, "torchmetrics", "update") and not below(site, "torchmetrics", "forward"):
             return (
-                "`update` of this metric waits by itself; that of `gapless.metrics`, if there is one, does "
-                "not, and `unwait(metric)` of `gapless.metrics.torchmetrics` says what it can change" + where
+                "this metric's own `update` syncs; the metric of that name in `gapless.metrics`, if there "
+                "is one, does not, and `unwait(metric)` from `gapless.metrics.torchmetrics` reports what "
+                "it can change" + where
             )
         return f"{self.advice}{where}"
 

@@ -23,17 +23,17 @@ _MOST_WORKERS = 32
 
 
 class StarvedInput(ProfileRule, LoaderRule):
-    """The GPU is idle because the next batch is not there yet.
+    """The GPU is idle because the next batch is not ready.
 
     ## What waits
     The training loop asks the DataLoader for the next batch (`__next__`) and gets it late. The CPU launches
-    nothing until then, the GPU finishes what was queued and is idle.
+    nothing until then; the GPU finishes what was queued and goes idle.
 
     ## Why it costs
-    With `num_workers=0` every batch is made by the training process itself, between two steps: its whole
-    time is added to each step. With workers, batches are made while the GPU computes, and a step takes the
-    longer of the two: its own time, or the time of a batch divided by the number of workers that have a core
-    to run on.
+    With `num_workers=0` the training process makes every batch itself, between two steps: its whole time is
+    added to each step. With workers, batches are made while the GPU computes, and a step takes the longer of
+    two times: its own time, or the time of a batch divided by the number of workers that have a core to run
+    on.
 
     ## Example
     ```python
@@ -47,10 +47,10 @@ class StarvedInput(ProfileRule, LoaderRule):
     for inputs, labels in loader:
         train_step(inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True))
     ```
-    Enough workers are the time of a batch divided by that of the rest of a step, rounded up, if each has a
-    core. Where there are not so many cores, make the batch cheaper: decode and resize once and store the
-    result, do per-sample work on the whole batch or on the GPU. Where samples wait for a disk or a network,
-    more workers than cores help.
+    You need as many workers as the time of a batch divided by that of the rest of a step, rounded up, if
+    each has a core. With fewer cores, make the batch cheaper: decode and resize once and store the result,
+    do per-sample work on the whole batch or on the GPU. If samples wait for a disk or a network, more
+    workers than cores help.
 
     ## When it is fine
     In the first step of an epoch, while the workers start (`persistent_workers=True` keeps them for the next
@@ -61,7 +61,7 @@ class StarvedInput(ProfileRule, LoaderRule):
     name = "starved-input"
     advice = (
         "make batches while the GPU computes: `DataLoader(..., num_workers=N, pin_memory=True, "
-        "persistent_workers=True)`, and make a batch cheaper where all cores are busy"
+        "persistent_workers=True)`, and make batches cheaper if all cores are busy"
     )
     change = "make batches in workers: `num_workers=N`"
 
@@ -70,7 +70,7 @@ class StarvedInput(ProfileRule, LoaderRule):
         if not told.matters(profile, found):
             return
         for spot in told.told(profile, found):
-            late = f"{spot.idle_for(profile)}, until the next batch is there"
+            late = f"{spot.idle_for(profile)}, until the next batch arrives"
             yield spot.hit(profile, (late, *_evidence(profile, spot)), *_remedy(profile, spot, self.advice))
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
@@ -102,7 +102,7 @@ def _advised(use: LoaderUse, made: Diagnosis) -> tuple[str, str]:
     if loader.same(use.setting, made) or not gains:
         return f"no setting keeps up on this machine: {loader.CHEAPER}", loader.CHEAPER
     told = (
-        f"{loader.call(use, made)}: a step then takes {duration(step + left)} in place of "
+        f"{loader.call(use, made)}: a step then takes {duration(step + left)} instead of "
         f"{duration(step + late)}"
     )
     change = loader.change(made, use.library)
@@ -117,9 +117,9 @@ def _made_by(spot: Spot) -> str:
 
 def _evidence(profile: Profile, spot: Spot) -> Iterator[str]:
     if _made_by(spot) == "itself":
-        yield "`num_workers=0`: every batch is made by the training process itself"
+        yield "`num_workers=0`: the training process makes every batch itself"
     elif _made_by(spot) == "workers":
-        yield "batches come from workers, and later than they are needed"
+        yield "batches come from workers, but later than they are needed"
     loading = _loading(profile)
     if loading > 0:
         yield f"the CPU spends {told.of_steps(profile, loading)}, in the loader"
@@ -135,15 +135,15 @@ def _remedy(profile: Profile, spot: Spot, advice: str) -> tuple[str, ...]:
     if _made_by(spot) == "workers":
         if once:
             return (
-                "one batch was late, as the first of an epoch is while workers start: "
-                "`persistent_workers=True` keeps them from one epoch to the next",
+                "one batch was late, like the first of an epoch while workers start: "
+                "`persistent_workers=True` keeps the workers from one epoch to the next",
                 "`persistent_workers=True`",
             )
         return (
-            "the workers do not keep up: raise `num_workers` to the number of cores this process has (beyond "
-            "it where samples wait for a disk or a network), then make a batch cheaper: store decoded and "
-            "resized samples, or do what is left of the transforms on the GPU",
-            "raise `num_workers`, or make a batch cheaper",
+            "the workers do not keep up: raise `num_workers` to the number of cores this process has (more "
+            "if samples wait for a disk or a network), then make batches cheaper: store decoded and "
+            "resized samples, or move the remaining transforms to the GPU",
+            "raise `num_workers`, or make batches cheaper",
         )
     if _made_by(spot) != "itself" or once:
         return (advice,)
@@ -158,10 +158,10 @@ def _enough(profile: Profile, spot: Spot) -> tuple[int, str]:
     rest = profile.steps.mean - batch
     needed = ceil(batch / rest) if rest > 0 else 0
     if not 0 < needed <= _MOST_WORKERS:
-        return 0, ": and make a batch cheaper, since nearly all of a step is spent on it"
+        return 0, ", and make batches cheaper, because they take nearly the whole step"
     keep = "1 worker can" if needed == 1 else f"{needed} workers can"
-    each = "a core of its own" if needed == 1 else "a core each"
+    each = "its own core" if needed == 1 else "one core each"
     return needed, (
-        f": a batch takes {duration(batch)} and the rest of a step {duration(rest)}, "
-        f"so {keep} keep up with {each}; take a few more, as batches differ"
+        f": a batch takes {duration(batch)} and the rest of a step {duration(rest)}, so {keep} keep up "
+        f"with {each}; use a few more, because batches differ"
     )

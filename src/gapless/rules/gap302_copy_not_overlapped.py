@@ -16,7 +16,7 @@ class CopyNotOverlapped(ProfileRule):
     """The batch is copied while no kernel runs, though both could run at the same time.
 
     ## What waits
-    The GPU copies with other hardware than it computes with, but operations of one stream run one after the
+    The GPU copies and computes with different hardware, but operations of one stream run one after the
     other: the first kernel of the step waits until its batch has arrived, and the copy of the next batch
     waits for the last kernel of this step.
 
@@ -55,7 +55,7 @@ class CopyNotOverlapped(ProfileRule):
         train_step(inputs, labels)
     ```
     The batches must be in pinned memory (`pin_memory=True` in the DataLoader), or the CPU waits for each
-    copy. Fewer bytes are copied sooner: images as `uint8`, converted to float on the GPU, are a quarter.
+    copy. Fewer bytes copy faster: images as `uint8`, converted to float on the GPU, take a quarter.
 
     ## When it is fine
     Where the copies are a small part of the step.
@@ -64,8 +64,8 @@ class CopyNotOverlapped(ProfileRule):
     code = "GAP302"
     name = "copy-not-overlapped"
     advice = (
-        "copy the next batch on a second stream, from pinned memory with `non_blocking=True`, while this one "
-        "is computed (the code: `gapless rule GAP302`); copy fewer bytes: `uint8`, converted on the GPU"
+        "copy the next batch on a second stream, from pinned memory with `non_blocking=True`, while this "
+        "one is computed (see `gapless rule GAP302`); copy fewer bytes: `uint8`, converted on the GPU"
     )
     change = "copy the next batch on a second stream"
 

@@ -11,18 +11,17 @@ from gapless.rules import _loader as loader
 
 
 class LoaderRestarted(LoaderRule):
-    """A new pass through the loader is begun for each step, and only its first batch is taken.
+    """Each step starts a new pass through the loader and uses only its first batch.
 
     ## What waits
     `iter(loader)` begins an epoch. With workers it starts them all, sends each its first work and waits for
-    the first batch; what the others have made is thrown away when the next step begins anew. Without
-    workers the sampler shuffles the whole dataset for one batch.
+    the first batch; the other batches are thrown away when the next step starts over. Without workers the
+    sampler shuffles the whole dataset for one batch.
 
     ## Why it costs
-    Nothing is made ahead: each step waits for a whole batch and for the start of the workers, and more
-    workers make it longer. With a shuffling sampler each batch is drawn from the whole dataset again, so that
-    there are no epochs: some items come twice before others come at all. Without shuffling it is always the
-    same batch.
+    Nothing is prefetched: each step waits for a whole batch and for the workers to start, and more workers
+    make it longer. With a shuffling sampler each batch is drawn from the whole dataset again, so there are no
+    epochs: some items come twice before others come at all. Without shuffling it is always the same batch.
 
     ## Example
     ```python
@@ -46,14 +45,13 @@ class LoaderRestarted(LoaderRule):
     A loop over the loader itself does the same for one epoch: `for inputs, labels in loader`.
 
     ## When it is fine
-    Once, to look at a batch; or where the loader has one batch only.
-    """
+    Once, to look at a batch; or if the loader has only one batch."""
 
     code = "GAP303"
     name = "loader-restarted"
     advice = (
         "keep the iterator: `for batch in loader`, or `batches = iter(loader)` once and `next(batches)` in "
-        "each step, made anew when it ends"
+        "each step, created again when it ends"
     )
     change = "keep the loader's iterator from step to step"
 
@@ -62,8 +60,8 @@ class LoaderRestarted(LoaderRule):
             return
         whole = f" of {use.length:,}" if use.length > 0 else ""
         workers = f"; each starts {count(use.setting.workers, 'worker')}" if use.setting.workers else ""
-        seen = f"{use.passes:,} passes were begun for {use.batches:,} batches{whole}{workers}"
+        seen = f"{use.passes:,} passes were started for {use.batches:,} batches{whole}{workers}"
         late = round(use.first * use.per_step)
-        costs = f"until the first batch of a pass it takes {duration(use.first)}, as seen in this run"
+        costs = f"the first batch of a pass takes {duration(use.first)}, as observed in this run"
         matters = use.step.most and late >= loader.MATTERS * (use.step.most + late)
         yield Hit(evidence=(seen, costs), remedy=self.advice, idle=late if matters else 0, steps=1)

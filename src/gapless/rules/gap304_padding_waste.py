@@ -21,8 +21,8 @@ class PaddingWaste(LoaderRule):
     longest one, or as a fixed maximum.
 
     ## Why it costs
-    Copying, linear layers and losses take time by the number of places, padded or not; attention takes more
-    than that. Where 90 % are padding, a step takes up to ten times as long as its data need.
+    The time of copies, linear layers and losses grows with the number of positions, padded or not; that of
+    attention grows faster. With 90 % padding, a step takes up to ten times as long as its data needs.
 
     ## Example
     ```python
@@ -36,20 +36,19 @@ class PaddingWaste(LoaderRule):
     sampler = gapless.loading.BucketBatchSampler(lengths, batch_size=16, pad_to=8)
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=gapless.loading.pad_collate(8))
     ```
-    Items of like length come together, and each batch is padded to its own longest item. With
-    `max_tokens=` in place of `batch_size=`, batches of short items have more of them. Where shapes must be
+    Items of similar length are batched together, and each batch is padded to its own longest item. With
+    `max_tokens=` instead of `batch_size=`, batches of short items contain more items. If shapes must be
     few (CUDA graphs, `torch.compile`), pad to a few fixed lengths. Packing several sequences into a row
-    leaves none.
+    needs no padding.
 
     ## When it is fine
-    Where the model skips padding (nested tensors, attention of variable length), or where one fixed shape
-    gains more than the padding costs.
-    """
+    Where the model skips padding (nested tensors, attention of variable length), or where a fixed shape
+    gains more than the padding costs."""
 
     code = "GAP304"
     name = "padding-waste"
     advice = (
-        "batches of like length, each padded to its own longest item: "
+        "use batches of similar length, each padded to its own longest item: "
         "`gapless.loading.BucketBatchSampler(lengths, batch_size=..., pad_to=8)`"
     )
     change = "batch by length: `BucketBatchSampler`"
@@ -64,15 +63,15 @@ class PaddingWaste(LoaderRule):
 def _evidence(use: LoaderUse, padding: Padding) -> Iterator[str]:
     name = f"`{padding.field}`" if padding.field else "the batch"
     middle = sorted(padding.lengths)[len(padding.lengths) // 2]
-    by = "items come padded" if padding.inside else "collating pads them"
+    by = "items arrive padded" if padding.inside else "collating pads them"
     yield (
-        f"{percent(padding.share)} of {name} is padding: items are {number(round(padding.mean))} long in the "
-        f"mean (half are at most {middle}), and batches {number(round(padding.size))}; {by}"
+        f"{percent(padding.share)} of {name} is padding: items are {number(round(padding.mean))} long on "
+        f"average (half are at most {middle}), and batches {number(round(padding.size))}; {by}"
     )
     yield (
-        f"padded to the longest of each batch: {percent(padding.dynamic)}; with items of like length in a "
-        f"batch: {percent(padding.sorted)}; so {number(round(1 / max(padding.left, 1e-3), 1))} times fewer "
-        f"values ({len(padding.lengths):,} items looked at)"
+        f"padded to the longest of each batch: {percent(padding.dynamic)}; with items of similar length in "
+        f"a batch: {percent(padding.sorted)}; so {number(round(1 / max(padding.left, 1e-3), 1))} times "
+        f"fewer values ({len(padding.lengths):,} items examined)"
     )
     if use.step.likely and use.device:  # nothing but the GPU's own work gets less
         estimated = " (estimated)" if use.step.least < use.step.most else ""
@@ -84,12 +83,12 @@ def _evidence(use: LoaderUse, padding: Padding) -> Iterator[str]:
 
 
 def _remedy(padding: Padding) -> str:
-    first = "leave the items as long as they are, and " if padding.inside else ""
+    first = "do not pad the items, and " if padding.inside else ""
     told = (
         f"{first}`DataLoader(..., batch_sampler=gapless.loading.BucketBatchSampler(lengths, "
         f"batch_size={padding.batch}, pad_to=8), collate_fn=gapless.loading.pad_collate(8))`"
     )
     if padding.fixed >= 0 and padding.fixed < padding.share:
         edges = ", ".join(map(str, padding.edges))
-        told += f"; where shapes must be few, pad to {edges}: {percent(padding.fixed)} is then padding"
+        told += f"; if shapes must be few, pad to {edges}: {percent(padding.fixed)} is then padding"
     return told

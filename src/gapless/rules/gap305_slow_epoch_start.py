@@ -18,17 +18,17 @@ _NAMED = 0.05
 
 
 class SlowEpochStart(LoaderRule):
-    """Each epoch begins with a stall: workers start, files are opened, the order is drawn.
+    """Each epoch begins with a stall: workers start, files are opened, the order is shuffled.
 
     ## What waits
-    The first batch of an epoch. Nothing was made ahead: workers of the last epoch have ended, and new ones
-    start, import what they need and open their files; a stream opens its shards again and fills its shuffle
-    buffer; a sampler draws an order of all positions.
+    The first batch of an epoch. Nothing was prefetched: the workers of the last epoch have ended, and new
+    ones start, import what they need and open their files; a stream reopens its shards and fills its
+    shuffle buffer; a sampler shuffles all positions.
 
     ## Why it costs
     The GPU is idle for all of it, in every epoch. Where epochs are short (small datasets, many evaluations)
-    it can be most of the time. Starting a worker takes some hundredths of a second by fork, one or two
-    seconds by forkserver (the default from Python 3.14 on) or spawn.
+    it can be most of the time. Starting a worker takes a few hundredths of a second with fork, one or two
+    seconds with forkserver (the default from Python 3.14 on) or spawn.
 
     ## Example
     ```python
@@ -42,11 +42,11 @@ class SlowEpochStart(LoaderRule):
     ```python
     loader = DataLoader(dataset, batch_size=64, num_workers=8, persistent_workers=True)
     ```
-    Kept workers hold their dataset, and what it has opened, from one epoch to the next. A stream begins anew
-    even so: let one pass go through several epochs. Where workers do not start by fork,
-    `multiprocessing_context="fork"` is faster if nothing else runs in the process then (no CUDA, no threads);
-    otherwise `multiprocessing.set_forkserver_preload([...])` imports once what each worker imports now.
-    `prefetch_factor` is no help: it is what workers make ahead once they run.
+    Persistent workers keep their dataset, and the files it has opened, from one epoch to the next. A stream
+    still restarts: let one pass span several epochs. If workers do not start with fork,
+    `multiprocessing_context="fork"` is faster if nothing else runs in the process at that time (no CUDA, no
+    threads); otherwise `multiprocessing.set_forkserver_preload([...])` imports once what each worker
+    otherwise imports itself. `prefetch_factor` does not help: it applies only once the workers run.
 
     ## When it is fine
     Where epochs are long, or there is only one.
@@ -72,10 +72,11 @@ class SlowEpochStart(LoaderRule):
             return
         told = [f"{duration(took)} {name}" for name, took in found.parts.items() if took >= _NAMED * stall]
         whole = (
-            f"each epoch begins with {duration(stall)} of waiting besides its first batch: {', '.join(told)}"
+            f"each epoch begins with {duration(stall)} of waiting in addition to its first batch: "
+            f"{', '.join(told)}"
         )
         of_all = f"an epoch of {count(round(found.steps), 'step')} takes {duration(epoch)} without it"
-        share = f"{of_all}: {percent(stall / (epoch + stall))} is its beginning"
+        share = f"{of_all}: {percent(stall / (epoch + stall))} is spent starting"
         yield Hit(
             evidence=(whole, share),
             remedy="; ".join(found.remedies) or self.advice,
@@ -101,8 +102,8 @@ class _Stall(NamedTuple):
         return _CHANGES.get(longest, "")
 
 
-_ORDER, _STREAM = "drawing the order", "the stream that begins anew (opens its files, fills its buffer)"
-_CHANGES = {_ORDER: "draw the order in blocks, as it goes", _STREAM: "let one pass go through several epochs"}
+_ORDER, _STREAM = "shuffling", "resetting the stream (opening files, filling its buffer)"
+_CHANGES = {_ORDER: "shuffle in blocks, on the fly", _STREAM: "let one pass span several epochs"}
 
 
 def _measured(use: LoaderUse, made: Diagnosis) -> _Stall | None:
@@ -119,27 +120,27 @@ def _measured(use: LoaderUse, made: Diagnosis) -> _Stall | None:
         workers = count(setting.workers, "worker")
         parts[f"starting {workers} ({made.machine.start or 'fork'})"] = starting
         if made.around is not None and made.around.anew:
-            remedies.append("make the DataLoader once, not in each pass, with `persistent_workers=True`")
+            remedies.append("create the DataLoader once, not in each pass, with `persistent_workers=True`")
         else:
             saved = duration(starting + opened)
             remedies.append(f"`persistent_workers=True` saves {saved} of it from the second epoch on")
         if 0 <= begin.forked < starting / 2:
             remedies.append(
-                f'`multiprocessing_context="fork"` starts a worker in {duration(begin.forked)} in place of '
-                f"{duration(transfer.start + transfer.boot)}, if no threads and no CUDA run by then"
+                f'`multiprocessing_context="fork"` starts a worker in {duration(begin.forked)} instead of '
+                f"{duration(transfer.start + transfer.boot)}, if no threads and no CUDA are in use by then"
             )
-    parts["opening what the dataset reads from"] = opened
+    parts["opening the dataset's files"] = opened
     parts[_STREAM] = begin.again
     parts[_ORDER] = begin.shuffle
     if begin.shuffle > max(_LEAST, opened):
         remedies.append(
-            f"the sampler takes {duration(begin.shuffle)} until its first position: draw the order with one "
-            "`torch.randperm`, or in blocks as it goes"
+            f"the sampler takes {duration(begin.shuffle)} to yield its first position: shuffle with one "
+            "`torch.randperm`, or in blocks on the fly"
         )
     if begin.again > max(_LEAST, opened):
         remedies.append(
-            f"the stream begins anew in every pass ({duration(begin.again)}): let one pass go through "
-            "several epochs, or fill a smaller buffer"
+            f"the stream restarts in every pass ({duration(begin.again)}): let one pass span several "
+            "epochs, or fill a smaller buffer"
         )
     per_step = use.per_step or 1.0  # what was predicted is for each batch
     each = made.around.batches if made.around is not None else 1.0
@@ -153,7 +154,7 @@ def _seen(use: LoaderUse) -> _Stall | None:
         return None
     stall = max(use.first - max(use.wait, batch), 0.0)
     workers = count(use.setting.workers, "worker")
-    name = f"until {workers} {'has' if use.setting.workers == 1 else 'have'} started, as seen in this run"
-    saves = "`persistent_workers=True` saves it from the second epoch on"
+    name = f"until {workers} {'has' if use.setting.workers == 1 else 'have'} started, as observed in this run"
+    saves = "`persistent_workers=True` avoids this from the second epoch on"
     steps = use.length / use.per_step if use.per_step else 0.0
     return _Stall(steps, float(use.step.likely), {name: stall}, [saves]) if steps else None

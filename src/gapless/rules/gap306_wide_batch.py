@@ -20,16 +20,16 @@ _STEP = 0.01
 
 
 class WideBatch(LoaderRule):
-    """Batches take more bytes than the same values need: doubles, images as floats, masks as whole numbers.
+    """Batches take more bytes than their values need: doubles, images as floats, masks as integers.
 
     ## What waits
     Each batch goes from a worker to the training process, into pinned memory and over the bus to the GPU.
-    The step waits for it where it is not copied ahead.
+    The step waits for it if it is not copied ahead.
 
     ## Why it costs
-    All of these take time by the byte, and so do queues of ready batches. A `float64` is twice a `float32`,
-    which is what models compute with; an image as `float32` is four times its bytes, and was bytes before
-    `ToTensor` or a normalization; a mask as `int64` is eight times a `bool`.
+    The time of all of these grows with the number of bytes, and so does the memory of ready batches. A
+    `float64` takes twice the space of a `float32`, which is what models compute with; an image as `float32`
+    takes four times its original bytes; a mask as `int64` takes eight times a `bool`.
 
     ## Example
     ```python
@@ -51,8 +51,8 @@ class WideBatch(LoaderRule):
     code = "GAP306"
     name = "wide-batch"
     advice = (
-        "send what the values need: `float32` in place of `float64`, images as `uint8` that are scaled on "
-        "the GPU, masks as `bool`"
+        "use dtypes that fit the values: `float32` instead of `float64`, images as `uint8` scaled on the "
+        "GPU, masks as `bool`"
     )
     change = "send narrower dtypes, and widen them on the GPU"
 
@@ -69,10 +69,13 @@ class WideBatch(LoaderRule):
 
 
 def _evidence(wide: Sequence[Column], whole: int, saved: int) -> Iterator[str]:
-    yield f"a batch takes {size(whole)}, and its values {size(whole - saved)}: {percent(saved / whole)} less"
+    yield (
+        f"a batch takes {size(whole)}, but its values need only {size(whole - saved)}: "
+        f"{percent(saved / whole)} less"
+    )
     for one in wide[:4]:
         yield f"{_name(one)}: {one.kind}, {size(one.bytes)} → {one.to}, {size(one.least)}{_why(one)}"
-    yield f"copying the difference takes {duration(saved / _LINK)} at least (PCIe 4.0, pinned memory)"
+    yield f"copying the difference takes at least {duration(saved / _LINK)} (PCIe 4.0, pinned memory)"
 
 
 def _name(one: Column) -> str:
@@ -81,7 +84,7 @@ def _name(one: Column) -> str:
 
 def _why(one: Column) -> str:
     if one.to == "uint8":
-        return " (at most 256 values in each channel, at equal steps: images that were bytes)"
+        return " (at most 256 values in each channel, equally spaced: images that were bytes)"
     return " (only 0 and 1)" if one.to == "bool" else ""
 
 
@@ -94,7 +97,7 @@ def _remedy(wide: Sequence[Column]) -> str:
         ),
         ("float32", "make {} `float32` in the dataset: `.astype('float32')`"),
         ("bool", "make {} `bool` in the dataset"),
-        ("int32", "make {} `int32`, which embeddings take as well"),
+        ("int32", "make {} `int32`, which embeddings also accept"),
     ):
         names = ", ".join(_name(one) for one in wide if one.to == kind)
         if names:

@@ -16,12 +16,12 @@ class UnusedColumns(LoaderRule):
     """Batches hold tensors that the loop never uses.
 
     ## What waits
-    Nothing by itself. Whatever is in an item is read or decoded, collated, sent by the worker, received,
+    Nothing directly. Everything in an item is read or decoded, collated, sent by the worker, received,
     pinned, and often copied to the GPU with the rest.
 
     ## Why it costs
-    Each of these takes time by the byte, and memory for every batch that is ready. Where batches are late,
-    the time of making what nobody uses is part of it.
+    Each of these takes time per byte, and memory for every ready batch. If batches are late, the time for
+    producing unused data is part of the delay.
 
     ## Example
     ```python
@@ -39,7 +39,7 @@ class UnusedColumns(LoaderRule):
     for image, label in loader:
         loss = criterion(model(image.to(device)), label.to(device))
     ```
-    Hugging Face datasets leave columns out with `remove_columns`, or `set_format(columns=[...])`.
+    Hugging Face datasets drop columns with `remove_columns`, or `set_format(columns=[...])`.
 
     ## When it is fine
     Where another loop over the same loader uses them.
@@ -47,8 +47,8 @@ class UnusedColumns(LoaderRule):
 
     code = "GAP307"
     name = "unused-columns"
-    advice = "leave out of the items, or in `collate_fn`, what the loop does not use"
-    change = "leave the columns out that the loop does not use"
+    advice = "drop from the items, or in `collate_fn`, what the loop does not use"
+    change = "drop the columns that the loop does not use"
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         columns = use.fetch.columns if use.fetch is not None else ()

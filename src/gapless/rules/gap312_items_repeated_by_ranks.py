@@ -6,15 +6,15 @@ from gapless.rules._mistakes import MistakeRule
 
 
 class ItemsRepeatedByRanks(MistakeRule):
-    """The ranks of a distributed run go through the same items, and not each through its own.
+    """The ranks of a distributed run all process the same items instead of each its own part.
 
     ## What waits
-    Nothing. A DataLoader knows of no other rank. Without a DistributedSampler, or with an `__iter__` that
-    divides by worker only, every rank yields the whole dataset, and the run looks right.
+    Nothing. A DataLoader does not know about other ranks. Without a DistributedSampler, or with an
+    `__iter__` that splits only by worker, every rank yields the whole dataset, and the run looks fine.
 
     ## Why it costs
     Gradients are averaged over copies of the same items: as many GPUs do the work of one. An epoch takes
-    as long as on one GPU, and has every item as often as there are ranks.
+    as long as on one GPU, and contains every item once per rank.
 
     ## Example
     ```python
@@ -34,7 +34,7 @@ class ItemsRepeatedByRanks(MistakeRule):
     ```
     `gapless.loading.shard(dataset)` does it, with the same number of items for each rank. A map-style
     dataset needs `DataLoader(dataset, sampler=DistributedSampler(dataset))`.
-    `gapless.loading.verify(make_loader, ranks=2)` finds this rule in one process.
+    `gapless.loading.verify(make_loader, ranks=2)` detects this in one process.
 
     ## When it is fine
     Where every rank must see everything: a validation that each rank does for itself, or model
@@ -44,7 +44,7 @@ class ItemsRepeatedByRanks(MistakeRule):
     code = "GAP312"
     name = "items-repeated-by-ranks"
     advice = (
-        "divide by rank too: `DistributedSampler(dataset)`, or `gapless.loading.shard(dataset)` "
-        "for an IterableDataset"
+        "also split by rank: `DistributedSampler(dataset)`, or `gapless.loading.shard(dataset)` for an "
+        "IterableDataset"
     )
-    change = "divide the items between ranks: `DistributedSampler`"
+    change = "split the items between ranks: `DistributedSampler`"

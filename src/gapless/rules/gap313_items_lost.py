@@ -6,15 +6,14 @@ from gapless.rules._mistakes import MistakeRule
 
 
 class ItemsLost(MistakeRule):
-    """Items that the dataset has come from no worker and no rank.
+    """No worker and no rank yields some of the dataset's items.
 
     ## What waits
-    Nothing. Where a dataset or a sampler is cut into equal blocks, what is left when it does not divide
-    belongs to nobody. An iterator that is made in `__init__` is used up after the first epoch, and the
-    second one is empty.
+    Nothing. If a dataset or a sampler is cut into equal blocks, the remainder belongs to no block. An
+    iterator created in `__init__` is exhausted after the first epoch, and the second one is empty.
 
     ## Why it costs
-    The model never sees these items, in no epoch. With many workers and ranks, and files in place of
+    The model never sees these items, in any epoch. With many workers and ranks, and files instead of
     items, it can be a large part.
 
     ## Example
@@ -33,18 +32,17 @@ class ItemsLost(MistakeRule):
             info = get_worker_info()
             yield from self.data[info.id :: info.num_workers]
     ```
-    `gapless.loading.shard(dataset)` loses nothing. `gapless.loading.verify(loader)` compares what the
-    workers yield with what one process alone yields, by the items' content.
+    `gapless.loading.shard(dataset)` loses nothing. `gapless.loading.verify(loader)` compares the
+    content of what the workers yield with what a single process yields.
 
     ## When it is fine
-    Where the rest is left out on purpose (`drop_last=True`) and the order changes from one epoch to the
-    next.
-    """
+    Where the remainder is dropped on purpose (`drop_last=True`) and the order changes from one epoch to
+    the next."""
 
     code = "GAP313"
     name = "items-lost"
     advice = (
-        "give the rest to somebody: every n-th item and not n equal blocks, or "
+        "assign the remainder too: every n-th item instead of n equal blocks, or "
         "`gapless.loading.shard(dataset)`"
     )
-    change = "divide with no rest: every n-th item"
+    change = "lose no remainder: every n-th item"

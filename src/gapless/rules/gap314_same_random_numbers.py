@@ -10,13 +10,13 @@ class SameRandomNumbers(MistakeRule):
 
     ## What waits
     Nothing. PyTorch seeds `random`, NumPy's global state and torch differently in each worker and epoch.
-    A generator that the dataset keeps (`self.rng = numpy.random.default_rng(0)`) is copied into every
-    worker instead, in every epoch anew unless workers are kept, and a constant seed in `worker_init_fn`
+    A generator that the dataset keeps (`self.rng = numpy.random.default_rng(0)`) is instead copied into
+    every worker, again in every epoch unless workers persist, and a constant seed in `worker_init_fn`
     does the same to the global ones.
 
     ## Why it costs
-    Items are cropped and flipped alike in all workers, and in every epoch as in the first: much less
-    variety than there seems to be, and no error.
+    Items are cropped and flipped the same way in all workers and in every epoch: much less variety
+    than it seems, and no error.
 
     ## Example
     ```python
@@ -38,17 +38,16 @@ class SameRandomNumbers(MistakeRule):
         def __getitem__(self, at):
             return crop(self.images[at], torch.randint(32, ()).item())
     ```
-    Torch's own random numbers follow `torch.manual_seed` and the loader's `generator`, and so can be
-    repeated. To keep a generator, make it in the worker from `torch.initial_seed()`.
-    `gapless.loading.verify(loader)` finds this rule.
+    Torch's own random numbers follow `torch.manual_seed` and the loader's `generator`, so they are
+    reproducible. To use your own generator, create it in the worker from `torch.initial_seed()`.
+    `gapless.loading.verify(loader)` detects this.
 
     ## When it is fine
-    Where the numbers are to be the same each time, as in a validation.
-    """
+    Where the numbers should be the same each time, as in validation."""
 
     code = "GAP314"
     name = "same-random-numbers"
     advice = (
-        "make the generator in the worker, from `torch.initial_seed()`, or draw torch's own random numbers"
+        "create the generator in the worker, from `torch.initial_seed()`, or draw torch's own random numbers"
     )
     change = "seed from `torch.initial_seed()` in each worker"

@@ -6,15 +6,15 @@ from gapless.rules._mistakes import MistakeRule
 
 
 class SameOrderEveryEpoch(MistakeRule):
-    """The order is random, and the same in every epoch.
+    """The order is random but the same in every epoch.
 
     ## What waits
-    Nothing. A seed that is set inside the loop over the epochs, or a sampler or dataset that makes its
-    generator from a constant in `__iter__`, begins each epoch in the same random state.
+    Nothing. A seed that is set inside the loop over the epochs, or a sampler or dataset that creates
+    its generator from a constant in `__iter__`, starts each epoch in the same random state.
 
     ## Why it costs
-    The batches of all epochs are made of the same items. Training on them converges more slowly and to
-    something worse than on batches that are mixed anew, and nothing shows it.
+    The batches contain the same items in all epochs. Training converges more slowly and to a worse
+    result than with reshuffled batches, and nothing shows it.
 
     ## Example
     ```python
@@ -34,18 +34,17 @@ class SameOrderEveryEpoch(MistakeRule):
         def set_epoch(self, epoch):
             self.epoch = epoch
     ```
-    Kept workers (`persistent_workers=True`) do not see what the loop sets in the dataset: there, count
-    the epochs in `__iter__`. `gapless.loading.verify(loader)` finds this rule in a loader,
+    Persistent workers (`persistent_workers=True`) do not see what the loop sets in the dataset; count
+    the epochs in `__iter__` instead. `gapless.loading.verify(loader)` detects this in a loader,
     `gapless.loading.watch()` in a loop.
 
     ## When it is fine
-    Where the same order is wanted each time, as in a validation.
-    """
+    Where the same order is wanted each time, as in validation."""
 
     code = "GAP315"
     name = "same-order-every-epoch"
     advice = (
-        "seed from the epoch too: `numpy.random.default_rng([seed, epoch])`, and seed once before "
-        "the loop over the epochs"
+        "include the epoch in the seed: `numpy.random.default_rng([seed, epoch])`, and seed once before "
+        "the loop over epochs"
     )
-    change = "seed from the epoch too"
+    change = "include the epoch in the seed"

@@ -6,15 +6,15 @@ from gapless.rules._mistakes import MistakeRule
 
 
 class SetEpochNotCalled(MistakeRule):
-    """`set_epoch` of a sampler that shuffles is not called between epochs, so that all have one order.
+    """`set_epoch` of a shuffling sampler is not called between epochs, so all epochs have the same order.
 
     ## What waits
-    Nothing. All ranks must shuffle alike, so a DistributedSampler's order follows from its seed and the
-    number of the epoch, and it cannot count the epochs itself.
+    Nothing. All ranks must shuffle the same way, so a DistributedSampler derives its order from its
+    seed and the epoch number, and it cannot count the epochs itself.
 
     ## Why it costs
     Every epoch has the same batches in the same order, on every rank. Training converges more slowly and
-    to something worse, and nothing shows it.
+    to a worse result, and nothing shows it.
 
     ## Example
     ```python
@@ -30,7 +30,7 @@ class SetEpochNotCalled(MistakeRule):
         for inputs, labels in loader:
             train_step(inputs, labels)
     ```
-    `gapless.loading.watch()` around the training looks on and finds this rule.
+    `gapless.loading.watch()` around the training loop detects this.
 
     ## When it is fine
     With `shuffle=False`, or where a trainer calls it (Lightning, Accelerate and Hugging Face's Trainer
@@ -39,5 +39,5 @@ class SetEpochNotCalled(MistakeRule):
 
     code = "GAP316"
     name = "set-epoch-not-called"
-    advice = "call `loader.sampler.set_epoch(epoch)` at the beginning of every epoch"
+    advice = "call `loader.sampler.set_epoch(epoch)` at the start of every epoch"
     change = "call `loader.sampler.set_epoch(epoch)`"

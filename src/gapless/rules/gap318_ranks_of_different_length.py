@@ -9,11 +9,11 @@ class RanksOfDifferentLength(MistakeRule):
     """The ranks of a distributed run get different numbers of batches.
 
     ## What waits
-    A rank that has one batch more than another computes its gradients and waits in the collective for
+    A rank with one batch more than another computes its gradients and waits in the collective for
     ranks that have left the loop.
 
     ## Why it costs
-    The run hangs at the end of an epoch until the collective's time is up, or pairs the step of one rank
+    The run hangs at the end of an epoch until the collective times out, or pairs the step of one rank
     with the validation of another. Usually it is one batch, in the last step.
 
     ## Example
@@ -26,14 +26,13 @@ class RanksOfDifferentLength(MistakeRule):
     ```python
     loader = DataLoader(gapless.loading.shard(Lines(files)), batch_size=64)
     ```
-    `shard` gives all ranks the same number of items, by some that come twice or by leaving some out
+    `shard` gives all ranks the same number of items, by repeating some or by dropping some
     (`even="drop"`); DistributedSampler and `gapless.loading.BucketBatchSampler` do so for map-style
-    datasets. `gapless.loading.verify(make_loader, ranks=2)` finds this rule in one process.
+    datasets. `gapless.loading.verify(make_loader, ranks=2)` detects this in one process.
 
     ## When it is fine
-    Where the loop ends for all ranks at a number of steps that each of them reaches, or inside of DDP's
-    `join`.
-    """
+    Where the loop ends on all ranks after a number of steps that each of them reaches, or inside DDP's
+    `join`."""
 
     code = "GAP318"
     name = "ranks-of-different-length"

@@ -14,16 +14,16 @@ from gapless.rules import _profile as told
 
 
 class ReservedMemorySaws(ProfileRule, MemoryRule):
-    """Reserved memory falls and rises again and again: it is given back to the driver and taken anew.
+    """Reserved memory falls and rises again and again: it is returned to the driver and requested again.
 
     ## What waits
-    PyTorch keeps freed memory in a cache. When a request does not fit into what is cached and the driver has
-    no more, the whole cache is given back and the request tried again; `torch.cuda.empty_cache()` does the
-    same. Giving back waits for all that is queued on the GPU.
+    PyTorch keeps freed memory in a cache. When a request does not fit into a cached block and the driver has
+    no more memory, the whole cache is returned and the request is tried again; `torch.cuda.empty_cache()`
+    does the same. Returning memory waits for everything queued on the GPU.
 
     ## Why it costs
     `cudaFree` waits for the GPU and each `cudaMalloc` afterwards takes around a tenth of a millisecond, many
-    times what a request costs that the cache can serve. The CPU launches nothing in that time.
+    times the cost of a request that the cache can serve. The CPU launches nothing in that time.
 
     ## Example
     ```python
@@ -39,12 +39,11 @@ class ReservedMemorySaws(ProfileRule, MemoryRule):
         length = -(-tokens.shape[1] // 128) * 128
         train_step(F.pad(tokens, (0, length - tokens.shape[1])).to(device))
     ```
-    - Leave `empty_cache()` out of the loop.
-    - Few different sizes fit into each other's places: pad to multiples, or put samples of like length into
-      one batch.
+    - Remove `empty_cache()` from the loop.
+    - With few different sizes, blocks can be reused: pad to multiples, or batch samples of similar length.
     - `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` lets blocks of any size share one range of addresses.
-    - `garbage_collection_threshold:0.8` gives back old blocks before all must go; it works only beside
-      `torch.cuda.set_per_process_memory_fraction(0.95)` or another fraction below 1.
+    - `garbage_collection_threshold:0.8` returns old blocks before everything must go; it works only
+      together with `torch.cuda.set_per_process_memory_fraction(0.95)` or another fraction below 1.
 
     ## When it is fine
     Once between two phases that need blocks of different sizes, such as training and evaluation.
@@ -53,10 +52,10 @@ class ReservedMemorySaws(ProfileRule, MemoryRule):
     code = "GAP401"
     name = "reserved-memory-saws"
     advice = (
-        "leave `torch.cuda.empty_cache()` out of the loop, set "
-        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, and pad variable lengths to few sizes"
+        "remove `torch.cuda.empty_cache()` from the loop, set "
+        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, and pad variable lengths to a few sizes"
     )
-    change = "pad to few sizes, no `empty_cache()` in the loop"
+    change = "pad to a few sizes, no `empty_cache()` in the loop"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if not told.saws(profile):
@@ -64,9 +63,8 @@ class ReservedMemorySaws(ProfileRule, MemoryRule):
         memory = profile.memory
         steps = f" in {count(profile.steps.count, 'step')}" if profile.steps.count > 1 else ""
         fell = (
-            f"reserved memory falls {count(memory.drops, 'time')}{steps}: "
-            f"{size(memory.given_back)} are given back to the driver and "
-            f"{size(memory.taken_again)} taken again"
+            f"reserved memory falls {count(memory.drops, 'time')}{steps}: {size(memory.given_back)} are "
+            f"returned to the driver and {size(memory.taken_again)} requested again"
         )
         found = told.spots(profile, "allocator")
         whole = told.together(found) if found else None
@@ -87,8 +85,8 @@ class ReservedMemorySaws(ProfileRule, MemoryRule):
         calls = sum(one.given + one.taken for one in saws)
         yield Hit(
             evidence=(
-                f"memory is given back to the driver and taken again in {len(saws)} of {len(steps)} steady "
-                f"steps: {count(calls, 'call')} in all",
+                f"memory is returned to the driver and requested again in {len(saws)} of {len(steps)} "
+                f"steady steps: {count(calls, 'call')} in all",
             ),
             remedy=told.NO_EMPTY_CACHE[0],
             change=told.NO_EMPTY_CACHE[1],
@@ -104,14 +102,14 @@ def _remedy(profile: Profile, words: str) -> tuple[str, str]:
         return told.NO_EMPTY_CACHE
     if told.full(profile):
         full = f"the cache is emptied because the GPU's memory is full: {few}, or make the batch smaller"
-        return full, "pad to few sizes, or use a smaller batch"
+        return full, "pad to a few sizes, or use a smaller batch"
     if profile.gpu_memory > 0 and told.known(profile.memory.peak_reserved):
         return (
-            "the GPU's memory was not full, so look for `torch.cuda.empty_cache()` in the loop and leave "
-            f"it out; else {few}",
+            "the GPU's memory was not full, so look for `torch.cuda.empty_cache()` in the loop and remove "
+            f"it; otherwise {few}",
             told.NO_EMPTY_CACHE[1],
         )
-    return f"leave `torch.cuda.empty_cache()` out of the loop; else {few}", ""
+    return f"remove `torch.cuda.empty_cache()` from the loop; otherwise {few}", ""
 
 
 def _room(profile: Profile) -> str:

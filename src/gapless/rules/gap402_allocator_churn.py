@@ -16,16 +16,16 @@ _PINNED = ("hostalloc", "hostmalloc", "mallochost", "hostregister")
 
 
 class AllocatorChurn(ProfileRule, MemoryRule):
-    """Memory is asked of the driver in every step, though the cache should hold it after the first ones.
+    """Memory is requested from the driver in every step, although the cache should hold it by then.
 
     ## What waits
-    `cudaMalloc`, `cudaHostAlloc` and their kind keep the CPU for a tenth of a millisecond to some
+    `cudaMalloc`, `cudaHostAlloc` and similar calls block the CPU for a tenth of a millisecond to several
     milliseconds; `cudaFree` waits for the GPU as well. A request that PyTorch's cache can serve takes a few
     microseconds and none of these calls.
 
     ## Why it costs
-    In a training that repeats itself the cache holds all blocks after a few steps. Where sizes change from
-    step to step, cached blocks do not fit, new ones are asked for and old ones given back.
+    If all steps are alike, the cache holds all blocks after a few steps. If sizes change from step to
+    step, cached blocks do not fit; new ones are requested and old ones returned.
 
     ## Example
     ```python
@@ -40,22 +40,21 @@ class AllocatorChurn(ProfileRule, MemoryRule):
         length = -(-tokens.shape[1] // 128) * 128
         train_step(F.pad(tokens, (0, length - tokens.shape[1])).to(device))
     ```
-    Few sizes are soon all cached. Without a change to the code,
-    `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` makes blocks of different sizes from one range of
-    addresses. A first step at the greatest length makes most later ones fit. Pinned buffers of your own are
-    allocated once, before the loop.
+    A few sizes are soon all cached. Without a change to the code,
+    `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` places blocks of different sizes in one address
+    range. A first step at the maximum length makes most later ones fit. Allocate your own pinned buffers
+    once, before the loop.
 
     ## When it is fine
-    In the first steps, when the cache fills.
-    """
+    In the first steps, while the cache fills."""
 
     code = "GAP402"
     name = "allocator-churn"
     advice = (
-        "pad variable lengths to few sizes, or set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; "
-        "leave `torch.cuda.empty_cache()` out of the loop"
+        "pad variable lengths to a few sizes, or set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; "
+        "remove `torch.cuda.empty_cache()` from the loop"
     )
-    change = "pad variable lengths to few sizes"
+    change = "pad variable lengths to a few sizes"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if told.saws(profile):
@@ -81,7 +80,7 @@ class AllocatorChurn(ProfileRule, MemoryRule):
         yield Hit(
             evidence=(
                 f"{len(asking)} of {len(steps)} steady steps ask the driver for memory, "
-                f"{count(calls, 'call')} in all: what is cached does not fit",
+                f"{count(calls, 'call')} in all: cached blocks do not fit",
             ),
             remedy=f"the cache never fits: {held.better(memory)}",
             calls=calls,
@@ -98,12 +97,12 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
     if names and all(any(pinned in name for pinned in _PINNED) for name in names):
         return (
             "pinned memory is allocated in the steps: let the DataLoader pin its batches "
-            "(`pin_memory=True`), or allocate one pinned buffer before the loop and fill it again",
+            "(`pin_memory=True`), or allocate one pinned buffer before the loop and reuse it",
             "pin in the DataLoader: `pin_memory=True`",
         )
     if any(name in text for name in _GIVE_BACK):
         return (
-            "memory is given back and taken again: leave `torch.cuda.empty_cache()` out of the loop, and "
+            "memory is returned and requested again: remove `torch.cuda.empty_cache()` from the loop, and "
             f"{told.few_sizes(profile)}",
         )
     return (f"the cache never fits: {told.few_sizes(profile)}",)

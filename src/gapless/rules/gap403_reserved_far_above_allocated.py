@@ -15,16 +15,16 @@ _APART = 0.1
 
 
 class ReservedFarAboveAllocated(ProfileRule, MemoryRule):
-    """The GPU's memory is nearly all reserved while tensors fill much less of it: the cache is in fragments.
+    """Nearly all GPU memory is reserved although tensors use much less of it: the cache is fragmented.
 
     ## What waits
     Nothing yet. When a request fits into no free block and the driver has no more, the allocator waits for
-    the GPU, gives the whole cache back and asks again; if that does not do either, the run ends out of
-    memory, though enough is free in pieces.
+    the GPU, returns the whole cache and tries again; if that is not enough either, the run ends out of
+    memory, although enough is free in pieces.
 
     ## Why it costs
-    Memory that lies in fragments cannot be used for a larger batch, and each emptying of the cache costs
-    a wait and the allocations after it.
+    Fragmented memory cannot be used for a larger batch, and each emptying of the cache costs a sync and
+    the allocations after it.
 
     ## Example
     ```python
@@ -39,18 +39,17 @@ class ReservedFarAboveAllocated(ProfileRule, MemoryRule):
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     import torch
     ```
-    The variable must be set before the first allocation, best in the shell. Fewer different sizes help, too:
+    The variable must be set before the first allocation, best in the shell. Fewer different sizes also help:
     pad lengths to multiples, or run the largest batch first.
 
     ## When it is fine
-    Where the run keeps its pace and neither grows nor runs out: the cache is there to be full.
-    """
+    Where the run keeps its speed and memory neither grows nor runs out: a full cache is normal."""
 
     code = "GAP403"
     name = "reserved-far-above-allocated"
     advice = (
-        "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, pad variable lengths to few sizes, or run "
-        "the largest batch first"
+        "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, pad variable lengths to a few sizes, or "
+        "run the largest batch first"
     )
     change = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
 
@@ -64,8 +63,8 @@ class ReservedFarAboveAllocated(ProfileRule, MemoryRule):
         share = percent(memory.peak_reserved / profile.gpu_memory)
         yield Hit(
             evidence=(
-                f"{size(memory.peak_reserved)} are reserved at most, {share} of the GPU's memory",
-                f"tensors fill {size(memory.peak_allocated)} at most: {size(apart)} less",
+                f"at most {size(memory.peak_reserved)} are reserved, {share} of the GPU's memory",
+                f"tensors use at most {size(memory.peak_allocated)}: {size(apart)} less",
             ),
             remedy=told.few_sizes(profile) + ", or run the largest batch first",
         )
@@ -75,9 +74,9 @@ class ReservedFarAboveAllocated(ProfileRule, MemoryRule):
         if lack is not None and lack.unusable >= lack.asked:
             yield Hit(
                 evidence=(
-                    f"{binary_size(lack.asked)} more cannot be had beside {binary_size(lack.allocated)} "
-                    f"allocated, though {binary_size(lack.unusable)} are cached: in pieces of "
-                    f"{binary_size(lack.largest)} at most",
+                    f"another {binary_size(lack.asked)} cannot be allocated next to "
+                    f"{binary_size(lack.allocated)}, although {binary_size(lack.unusable)} are cached, in "
+                    f"pieces of at most {binary_size(lack.largest)}",
                 ),
                 remedy=held.better(memory),
                 site=held.site(lack.line),
@@ -90,9 +89,9 @@ class ReservedFarAboveAllocated(ProfileRule, MemoryRule):
         if apart >= _APART * limit:
             yield Hit(
                 evidence=(
-                    f"{binary_size(base.peak_reserved)} are reserved at most, "
+                    f"at most {binary_size(base.peak_reserved)} are reserved, "
                     f"{percent(base.peak_reserved / limit)} of what the GPU has for this process",
-                    f"tensors fill {binary_size(base.peak_allocated)} at most: {binary_size(apart)} less",
+                    f"tensors use at most {binary_size(base.peak_allocated)}: {binary_size(apart)} less",
                 ),
                 remedy=held.better(memory),
             )

@@ -12,15 +12,15 @@ from gapless.rules import _profile as told
 
 
 class MemoryNearlyFull(ProfileRule, MemoryRule):
-    """Tensors fill nearly all memory of the GPU: a slightly larger batch waits for it, or ends the run.
+    """Tensors use nearly all GPU memory: a slightly larger batch stalls, or ends the run.
 
     ## What waits
-    Nothing yet. When a request no longer fits, the allocator waits for the GPU, gives its cache back to the
-    driver and asks again; if that does not do, the run ends out of memory.
+    Nothing yet. When a request no longer fits, the allocator waits for the GPU, returns its cache to the
+    driver and tries again; if that is not enough, the run ends out of memory.
 
     ## Why it costs
-    Near the limit a batch a little longer than those of the profile makes the step stall, and each step after
-    it has to fill the cache again.
+    Near the limit, a batch slightly longer than those in the profile stalls the step, and each step after it
+    has to refill the cache.
 
     ## Example
     ```python
@@ -32,13 +32,13 @@ class MemoryNearlyFull(ProfileRule, MemoryRule):
     with torch.autocast("cuda", dtype=torch.bfloat16):
         output = torch.utils.checkpoint.checkpoint(model, inputs, use_reentrant=False)
     ```
-    Activations in half precision take half the memory. Checkpointing keeps fewer of them and computes them
-    again in backward: use it for the parts that hold most. A smaller batch with gradient accumulation gives
-    the same update from less memory, and sharding (FSDP) divides parameters and the optimizer's state.
+    Activations in half precision take half the memory. Checkpointing keeps fewer of them and recomputes
+    them in backward: use it for the parts that hold the most. A smaller batch with gradient accumulation
+    gives the same update with less memory, and sharding (FSDP) divides parameters and the optimizer's
+    state.
 
     ## When it is fine
-    Where all batches have one size: what fitted once fits again.
-    """
+    Where all batches have the same size: what fit once fits again."""
 
     code = "GAP404"
     name = "memory-nearly-full"
@@ -55,7 +55,7 @@ class MemoryNearlyFull(ProfileRule, MemoryRule):
         share = percent(allocated / profile.gpu_memory)
         whole = size(profile.gpu_memory)
         yield Hit(
-            evidence=(f"tensors fill {size(allocated)} of {whole} at most, {share}",),
+            evidence=(f"tensors use at most {size(allocated)} of {whole}, {share}",),
             remedy=self.advice,
         )
 
@@ -65,7 +65,7 @@ class MemoryNearlyFull(ProfileRule, MemoryRule):
         if lack is not None and lack.unusable < lack.asked:
             yield Hit(
                 evidence=(
-                    f"{binary_size(lack.asked)} more do not fit beside {binary_size(lack.allocated)} "
+                    f"another {binary_size(lack.asked)} do not fit next to {binary_size(lack.allocated)} "
                     f"allocated: the GPU has {binary_size(lack.has)} for this process",
                 ),
                 remedy=held.better(memory) if memory.advised else self.advice,
@@ -77,9 +77,9 @@ class MemoryNearlyFull(ProfileRule, MemoryRule):
             line = largest[0].line if largest else None
             yield Hit(
                 evidence=(
-                    f"tensors fill {binary_size(base.peak_allocated)} of {binary_size(limit)} at most, "
+                    f"tensors use at most {binary_size(base.peak_allocated)} of {binary_size(limit)}, "
                     f"{share}",
-                    *(f"{binary_size(one.bytes)} of it belong to this line" for one in largest if line),
+                    *(f"{binary_size(one.bytes)} of it come from this line" for one in largest if line),
                 ),
                 remedy=self.advice,
                 site=held.site(line),

@@ -13,15 +13,15 @@ from gapless.rules import _memory as held
 
 
 class MemoryGrows(ProfileRule, MemoryRule):
-    """Each step leaves tensors on the GPU that no later step gives back: memory grows until it runs out.
+    """Each step leaves tensors on the GPU that no later step frees: memory grows until it runs out.
 
     ## What waits
-    Nothing at first. When the GPU is full, the allocator waits for it, gives its cache back and asks again,
-    ever more often, until a request fails.
+    Nothing at first. When the GPU is full, the allocator waits for it, returns its cache and tries again,
+    more and more often, until a request fails.
 
     ## Why it costs
-    A tensor that belongs to a graph keeps all of the graph: a list of losses keeps the activations of every
-    step it has an entry of.
+    A tensor with an autograd graph keeps the whole graph alive: a list of losses keeps the activations of
+    every step in the list.
 
     ## Example
     ```python
@@ -38,18 +38,18 @@ class MemoryGrows(ProfileRule, MemoryRule):
         loss = criterion(model(inputs), targets)
         total += loss.detach()
     ```
-    `detach()` lets go of the graph. A running sum stays as large as it is; a list of values may be moved to
-    the CPU once in a while, in one copy.
+    `detach()` drops the graph. A running sum does not grow; a list of values can be moved to the CPU once
+    in a while, in one copy.
 
     ## When it is fine
-    Where what is kept is wanted and the run ends before it fills the GPU, such as predictions of one epoch.
-    """
+    Where you need what is kept and the run ends before it fills the GPU, such as the predictions of one
+    epoch."""
 
     code = "GAP405"
     name = "memory-grows"
     advice = (
-        "keep `tensor.detach()`, or a running sum, instead of tensors that belong to a graph, and let lists "
-        "end with the epoch"
+        "keep `tensor.detach()`, or a running sum, instead of tensors with their autograd graph, and clear "
+        "lists at the end of the epoch"
     )
     change = "keep `tensor.detach()`, not tensors with their graph"
 
@@ -63,8 +63,8 @@ class MemoryGrows(ProfileRule, MemoryRule):
             return  # caches and batches of many lengths do not grow evenly
         yield Hit(
             evidence=(
-                f"in each of {count(len(rises), 'step')} the least that is allocated is {size(mean)} more "
-                "than in the step before",
+                f"in each of {count(len(rises), 'step')} the minimum of allocated memory is {size(mean)} "
+                "higher than in the step before",
             ),
             remedy=self.advice,
             bytes=sum(rises),
@@ -86,9 +86,9 @@ class MemoryGrows(ProfileRule, MemoryRule):
         also = ", ".join(f"{line.file.rpartition('/')[2]}:{line.line}" for line in named)
         yield Hit(
             evidence=(
-                f"{binary_size(whole)} in {count(tensors, 'tensor')} stay from each of {first.steps} steps"
-                f"{lasts}",
-                f"{binary_size(first.bytes)} of it are asked for at this line"
+                f"{binary_size(whole)} in {count(tensors, 'tensor')} remain from each of {first.steps} "
+                f"steps{lasts}",
+                f"{binary_size(first.bytes)} of it are allocated at this line"
                 + (f", more at {also}" if also else ""),
             ),
             remedy=self.advice,

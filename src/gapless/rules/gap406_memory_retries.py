@@ -11,11 +11,11 @@ from gapless.rules import _memory as held
 
 
 class MemoryRetries(MemoryRule):
-    """Requests find the GPU full: all cached memory is given back, and then asked for again piece by piece.
+    """Requests find the GPU full: all cached memory is returned, and then requested again piece by piece.
 
     ## What waits
-    The allocator waits for all streams before it gives cached segments back; then it asks again. Each
-    `cudaFree` and each `cudaMalloc` after it keeps the CPU for about a tenth of a millisecond.
+    The allocator waits for all streams before it returns cached segments; then it tries again. Each
+    `cudaFree` and each `cudaMalloc` after it blocks the CPU for about a tenth of a millisecond.
 
     ## Why it costs
     The queue runs empty while the CPU waits, and the cache has to fill again.
@@ -33,8 +33,8 @@ class MemoryRetries(MemoryRule):
         length = -(-tokens.shape[1] // 128) * 128
         train_step(F.pad(tokens, (0, length - tokens.shape[1])).to(device))
     ```
-    Few sizes leave few fragments. What other settings of the allocator would do for this very run is what
-    `gapless memory --search` says: a rule of thumb can make it worse.
+    Few sizes leave few fragments. `gapless memory --search` shows what other allocator settings would do
+    for this particular run: a rule of thumb can make it worse.
 
     ## When it is fine
     Once, in a run that comes near the GPU's memory.
@@ -43,10 +43,10 @@ class MemoryRetries(MemoryRule):
     code = "GAP406"
     name = "memory-retries"
     advice = (
-        "make requests fit what is cached: few sizes, expandable segments, or a smaller batch; "
-        "`gapless memory --search` tries the settings on this run"
+        "make requests fit the cached blocks: few sizes, expandable segments, or a smaller batch; `gapless "
+        "memory --search` tries the settings on this run"
     )
-    change = "pad to few sizes, or use a smaller batch"
+    change = "pad to a few sizes, or use a smaller batch"
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         base = memory.baseline
@@ -55,9 +55,9 @@ class MemoryRetries(MemoryRule):
         limit = held.limit(memory)
         drain = memory.times.drain
         drained = (
-            f", {duration(base.retries * drain)} of it until the GPU has drained"
+            f", {duration(base.retries * drain)} of it waiting for the GPU to finish its queue"
             if drain >= 0
-            else ("; how long each waits until the GPU has drained is not known and comes on top")
+            else ("; the time each waits for the GPU to finish its queue is not known and comes on top")
         )
         room = f" of {binary_size(limit)}" if limit > 0 else ""
         yield Hit(
@@ -65,7 +65,7 @@ class MemoryRetries(MemoryRule):
                 f"{base.retries} of {memory.allocations} requests find the GPU full and empty the cache: "
                 f"{base.frees} cudaFree and {base.mallocs} cudaMalloc, about {duration(base.price)}"
                 f"{drained}",
-                f"{binary_size(base.peak_allocated)}{room} are allocated at most",
+                f"{binary_size(base.peak_allocated)}{room} allocated at the peak",
             ),
             remedy=held.better(memory),
             calls=base.retries,

@@ -9,15 +9,15 @@ from gapless.model.memory_report import MemoryReport
 
 
 class GarbageCollectionOff(MemoryRule):
-    """`garbage_collection_threshold` is set and does nothing: the process may use all of the GPU's memory.
+    """`garbage_collection_threshold` is set but has no effect: the process may use all of the GPU's memory.
 
     ## What waits
-    Nothing more than without the setting. It was meant to give old blocks back before the GPU is full; it
-    does not, and full emptying of the cache goes on as before.
+    Nothing more than without the setting. It was meant to return old blocks before the GPU is full; it
+    does not, and the whole cache is still emptied as before.
 
     ## Why it costs
-    torch looks at the threshold only where the process is limited to a fraction of the memory, and says
-    nothing where it is not.
+    PyTorch uses the threshold only if the process is limited to a fraction of the memory, and otherwise
+    gives no warning.
 
     ## Example
     ```python
@@ -38,8 +38,8 @@ class GarbageCollectionOff(MemoryRule):
     code = "GAP407"
     name = "garbage-collection-off"
     advice = (
-        "leave the setting out, or call `torch.cuda.set_per_process_memory_fraction(0.95)`, or another "
-        "fraction below 1, beside it if `gapless memory --try` with that fraction shows that it helps"
+        "remove the setting, or call `torch.cuda.set_per_process_memory_fraction(0.95)`, or another "
+        "fraction below 1, in addition, if `gapless memory --try` with that fraction shows that it helps"
     )
     change = "add `set_per_process_memory_fraction(0.95)`"
 
@@ -52,7 +52,7 @@ class GarbageCollectionOff(MemoryRule):
             return
         yield Hit(
             evidence=(
-                f"garbage_collection_threshold is {threshold:g}, and nothing says that the process is "
+                f"garbage_collection_threshold is {threshold:g}, but the process does not seem to be "
                 "limited to a part of the GPU's memory",
             ),
             remedy=_remedy(memory, threshold),
@@ -64,9 +64,9 @@ def _remedy(memory: MemoryReport, threshold: float) -> str:
         return f"set `PYTORCH_CUDA_ALLOC_CONF={memory.advised}`, the best that was tried"
     both = f"garbage_collection_threshold:{threshold:g},per_process_memory_fraction:0.95"
     if memory.trials:
-        return "leave the setting out: no setting that was tried with it is the one to take"
+        return "remove the setting: none of the settings tried with it is better"
     return (
-        "leave the setting out, or call `torch.cuda.set_per_process_memory_fraction(0.95)` beside it, if "
+        "remove the setting, or call `torch.cuda.set_per_process_memory_fraction(0.95)` in addition, if "
         f"`gapless memory --try {both}` shows that it helps"
     )
 

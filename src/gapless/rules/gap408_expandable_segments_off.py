@@ -10,14 +10,14 @@ from gapless.rules import _memory as held
 
 
 class ExpandableSegmentsOff(MemoryRule):
-    """Memory lies idle in fragments that expandable segments would use: replaying the run with them shows it.
+    """Memory is unused in fragments that expandable segments would use: replaying the run with them shows it.
 
     ## What waits
     Nothing as long as the GPU has more. When it is full, the allocator waits, empties its cache and asks
     again.
 
     ## Why it costs
-    Blocks of different sizes cannot use each other's segments, so that more is reserved than is ever
+    Blocks of different sizes cannot use each other's segments, so more is reserved than is ever
     allocated at once. The difference could hold a larger batch.
 
     ## Example
@@ -32,17 +32,16 @@ class ExpandableSegmentsOff(MemoryRule):
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     import torch
     ```
-    The variable must be set before the first allocation, best in the shell. In such a segment pages are
-    mapped behind those that are there, and blocks of any size share them.
+    The variable must be set before the first allocation, best in the shell. Such a segment grows by
+    mapping more pages at its end, and blocks of any size share them.
 
     ## When it is fine
-    Where memory is no concern, and where tensors are shared with other processes by handles that do not know
-    such segments.
-    """
+    Where memory is not a concern, and where tensors are shared with other processes through handles that do
+    not support such segments."""
 
     code = "GAP408"
     name = "expandable-segments-off"
-    advice = "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: the replay says what it saves"
+    advice = "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: the replay shows what it saves"
     change = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:

@@ -28,13 +28,13 @@ class LaunchBound(ProfileRule):
     """The CPU launches as fast as it can, and the kernels are shorter than their launches.
 
     ## What waits
-    Each operation of the GPU is launched by the CPU: some microseconds for Python, some for PyTorch, some
-    for the driver. Where kernels take less than that, the GPU is done before the next one is launched, and is
+    Each operation of the GPU is launched by the CPU: a few microseconds for Python, a few for PyTorch, a few
+    for the driver. If kernels take less than that, the GPU finishes before the next one is launched, and is
     idle until then.
 
     ## Why it costs
-    The step takes the time of its launches, however fast the GPU is. Many small operations, small batches and
-    optimizers that go from parameter to parameter are the usual causes.
+    The step takes as long as its launches, however fast the GPU is. The usual causes are many small
+    operations, small batches and optimizers that process one parameter at a time.
 
     ## Example
     ```python
@@ -54,22 +54,21 @@ class LaunchBound(ProfileRule):
         F.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
     ```
-    - `torch.compile` makes one kernel of many, and with `mode="reduce-overhead"` one launch of many kernels
+    - `torch.compile` turns many kernels into one, and with `mode="reduce-overhead"` many launches into one
       (a CUDA graph; the shapes must stay the same).
     - `torch.cuda.make_graphed_callables` captures a part of the model without compiling it.
     - A fused optimizer updates many parameters with one kernel.
-    - A larger batch makes kernels longer and leaves their number as it is.
+    - A larger batch makes kernels longer without adding more of them.
 
     ## When it is fine
-    In a step so short that it does not matter, and where the launches are slow only because the profiler
-    records Python stacks (GAP702).
-    """
+    In a step so short that this does not matter, and where the launches are slow only because the
+    profiler records Python stacks (GAP702)."""
 
     code = "GAP501"
     name = "launch-bound"
     advice = (
-        'launch less: `torch.compile(model, mode="reduce-overhead")` or CUDA graphs where shapes stay the '
-        "same, an optimizer with `fused=True`; or give each launch more to do with a larger batch"
+        'launch less: `torch.compile(model, mode="reduce-overhead")` or CUDA graphs if shapes stay the '
+        "same, an optimizer with `fused=True`; or give each launch more work with a larger batch"
     )
     change = '`torch.compile(mode="reduce-overhead")`, or CUDA graphs'
 
@@ -80,7 +79,7 @@ class LaunchBound(ProfileRule):
         queue = tuple(_queue(profile))
         parts = sorted(_parts(profile, found), key=lambda part: -part[0].idle)
         for number, (spot, kind) in enumerate(parts):
-            short = f"{spot.idle_for(profile)}, behind kernels that end before the next one is launched"
+            short = f"{spot.idle_for(profile)}, after kernels that end before the next one is launched"
             # The numbers of the queue are of the whole step: they are told once, with what loses most.
             evidence = (short, told.mostly(spot), *(queue if number == 0 else ()))
             yield spot.hit(profile, evidence, *(_remedy(spot, kind) or (self.advice,)))
@@ -136,25 +135,25 @@ def _remedy(spot: Spot, kind: str | None) -> tuple[str, ...]:
     if kind == _ZEROING:
         return (
             "`optimizer.zero_grad(set_to_none=True)`, the default since torch 2.0, launches nothing: it "
-            "drops the gradients in place of filling them",
+            "drops the gradients instead of filling them with zeros",
             "`zero_grad(set_to_none=True)`",
         )
     if kind in _OPTIMIZERS.values():
         return (
-            f"`torch.optim.{kind}(..., fused=True)` updates many parameters with one kernel; it computes the "
-            "same but for rounding",
+            f"`torch.optim.{kind}(..., fused=True)` updates many parameters with one kernel; the results "
+            "differ only by rounding",
             f"`torch.optim.{kind}(..., fused=True)`",
         )
     if kind and kind not in _FOREACH:
         return (
-            "an optimizer of your own launches for each parameter: use the `torch._foreach_…` functions, or "
-            "compile the update (`step = torch.compile(optimizer.step)`)",
+            "your own optimizer launches kernels for each parameter: use the `torch._foreach_…` "
+            "functions, or compile the update (`step = torch.compile(optimizer.step)`)",
             "compile the update: `step = torch.compile(optimizer.step)`",
         )
     if kind is not None:
         return (
-            "leave `foreach` at its default (many parameters with one kernel, where the optimizer can), or "
-            "compile the update: `step = torch.compile(optimizer.step)`",
-            "leave the optimizer's `foreach` at its default",
+            "keep `foreach` at its default (many parameters with one kernel, if the optimizer supports "
+            "it), or compile the update: `step = torch.compile(optimizer.step)`",
+            "keep the optimizer's `foreach` at its default",
         )
     return told.ONE_LAUNCH if told.compiled(spot) else ()

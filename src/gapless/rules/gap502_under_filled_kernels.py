@@ -24,12 +24,13 @@ class UnderFilledKernels(ProfileRule):
     """The GPU is busy with kernels that have fewer blocks than it has multiprocessors.
 
     ## What waits
-    Nobody, which is why it does not show as idle time: a kernel runs. But its work is cut into so few
-    blocks that some multiprocessors get none, and they have nothing to do until the next kernel.
+    Nothing, which is why it does not show up as idle time: a kernel runs. But its work is divided
+    into so few blocks that some multiprocessors get none and have nothing to do until the next
+    kernel.
 
     ## Why it costs
     A kernel with half a block per multiprocessor uses at most half of the GPU, and one with twice the work
-    would take hardly longer.
+    would barely take longer.
 
     ## Example
     ```python
@@ -41,19 +42,18 @@ class UnderFilledKernels(ProfileRule):
     weights = torch.stack([head.weight for head in heads])
     outputs = torch.einsum("bi,hoi->hbo", features, weights)
     ```
-    Put small operations of one kind together (`torch.bmm`, `torch.stack`, one wide layer in place of several
-    narrow ones), or raise the batch size: there are more blocks, and the step takes hardly longer.
+    Put small operations of one kind together (`torch.bmm`, `torch.stack`, one wide layer instead of several
+    narrow ones), or raise the batch size: there are more blocks, and the step barely takes longer.
     Independent work can also fill the gap on a second stream.
 
     ## When it is fine
-    In inference for one request at a time, where there is nothing to put together.
-    """
+    In inference for one request at a time, where there is nothing to batch."""
 
     code = "GAP502"
     name = "under-filled-kernels"
     advice = (
-        "raise the batch size, or put small operations of one kind together (`torch.bmm`, one wide layer in "
-        "place of several narrow ones), so that a kernel has a block for each multiprocessor"
+        "raise the batch size, or put small operations of one kind together (`torch.bmm`, one wide layer "
+        "instead of several narrow ones), so that each multiprocessor gets a block"
     )
     change = "raise the batch size, or batch small operations"
 
@@ -68,8 +68,8 @@ class UnderFilledKernels(ProfileRule):
             return
         yield Hit(
             evidence=(
-                f"kernels run for {percent(busy)} of the time, and {percent(filled)} of the "
-                "multiprocessors' time is used at most",
+                f"kernels run for {percent(busy)} of the time, and at most {percent(filled)} of the "
+                "multiprocessors' time is used",
                 *(_evidence(profile, kernel) for kernel in empty[:_NAMED]),
             ),
             remedy=self.advice,

@@ -32,15 +32,15 @@ _DATA_FILES = (
     "torchaudio/transforms/",
 )
 _FIRST_TIME = (
-    "operators that launch GPU work of their own keep the CPU so long when they run for the first time "
-    "(kernels are loaded or compiled, algorithms searched): record later steps "
+    "operators that launch GPU work themselves keep the CPU busy this long when they run for the first "
+    "time (kernels are loaded or compiled, algorithms searched): record later steps "
     "(`torch.profiler.schedule(wait=5, warmup=2, active=3)`), and see whether it comes back",
     "record later steps: `schedule(wait=5, warmup=2)`",
 )
 _SLOW_LAUNCHES = (
-    "operators that launch GPU work of their own keep the CPU so long in step after step: launch less "
-    '(`torch.compile(model, mode="reduce-overhead")` or CUDA graphs), and leave the process a core of its '
-    "own where others use them all (loader workers, other jobs)",
+    "operators that launch GPU work themselves keep the CPU busy this long in every step: launch less "
+    '(`torch.compile(model, mode="reduce-overhead")` or CUDA graphs), and leave the process its own core '
+    "if others use them all (loader workers, other jobs)",
     '`torch.compile(mode="reduce-overhead")`, or CUDA graphs',
 )
 """Remedy and change, as all that follow."""
@@ -50,14 +50,14 @@ _SAVING = ("torch/serialization.py", "serialization.py: save", "save_checkpoint"
 
 
 class HostBusy(ProfileRule):
-    """The CPU computes something else between launches, and the GPU is idle meanwhile.
+    """The CPU does other work between launches, and the GPU is idle meanwhile.
 
     ## What waits
-    The GPU has done all that was launched, and the CPU is at work on something of its own: Python,
-    operators on CPU tensors, logging, a checkpoint, preparing data. It waits for nobody, so no call shows it.
+    The GPU has finished everything that was launched, and the CPU is busy with other work: Python, operators
+    on CPU tensors, logging, a checkpoint, preparing data. It waits for nothing, so no call shows it.
 
     ## Why it costs
-    All of it is added to the step. As long as the queue of the GPU is full, the same work is free.
+    All of it is added to the step. While the GPU's queue is full, the same work is free.
 
     ## Example
     ```python
@@ -77,9 +77,9 @@ class HostBusy(ProfileRule):
     for step, (inputs, labels) in enumerate(DataLoader(Mixed(), batch_size=64, num_workers=8)):
         train_step(inputs.to(device), labels.to(device))
     ```
-    Work on data belongs into the dataset, where workers do it beside the training, or onto the GPU. What has
-    to happen in the loop costs less every N steps, in another thread (if it leaves Python's lock), or right
-    behind many launches, when the GPU has enough to do.
+    Data processing belongs in the dataset, where workers do it in parallel with training, or on the GPU.
+    Work that has to happen in the loop costs less every N steps, in another thread (if it releases Python's
+    global lock), or right after many launches, when the GPU has enough to do.
 
     ## When it is fine
     Once per epoch, and where the profiler's own recording of Python makes it look slow (GAP702).
@@ -88,8 +88,8 @@ class HostBusy(ProfileRule):
     code = "GAP503"
     name = "host-busy"
     advice = (
-        "move this into the dataset, where workers do it, or onto the GPU; or do it every N steps only, or "
-        "where much work has just been launched"
+        "move this into the dataset, where workers do it, or to the GPU; or do it only every N steps, or "
+        "right after launching a lot of work"
     )
     change = "take this CPU work out of the step"
 
@@ -98,7 +98,7 @@ class HostBusy(ProfileRule):
         if not told.matters(profile, found):
             return
         for spot, remedy in _gathered(profile, told.told(profile, found)):
-            busy = f"{spot.idle_for(profile)}, while the CPU does something else and launches nothing"
+            busy = f"{spot.idle_for(profile)}, while the CPU does other work and launches nothing"
             yield spot.hit(profile, (busy, told.mostly(spot)), *(remedy or (self.advice,)))
 
 
@@ -128,29 +128,29 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
         )
     if told.first_only(profile, spot):
         return (
-            "it happens in the first step only: leave that out of the profile "
+            "it happens only in the first step: exclude that step from the profile "
             "(`torch.profiler.schedule(wait=5, warmup=2, active=3)`), and see whether it comes back",
-            "leave the first steps out: `schedule(wait=5)`",
+            "exclude the first steps: `schedule(wait=5)`",
         )
     if below & _LOGGING:
         libraries = ", ".join(sorted(below & _LOGGING))
-        return f"log every N steps: {libraries} is at work here", "log every N steps"
+        return f"log every N steps: {libraries} runs here", "log every N steps"
     if below & _DATA or any(name in spot.words for name in _DATA_FILES):
         return (
-            "move this into the dataset, where workers do it beside the training, or do it on the GPU with "
-            "torch's own operators",
+            "move this into the dataset, where workers do it in parallel with training, or do it on the "
+            "GPU with torch's own operators",
             "move this work into the dataset's workers",
         )
     if "gc.collect" in spot.words:
         return (
-            "leave `gc.collect()` out of the loop, or call it every N steps; `gc.freeze()` after the set-up "
+            "remove `gc.collect()` from the loop, or call it every N steps; `gc.freeze()` after set-up "
             "makes collections short",
-            "take `gc.collect()` out of the loop",
+            "remove `gc.collect()` from the loop",
         )
     if told.mostly_in(spot, _COMPILED):
         return (
-            "compiled code is entered here: its guards are checked and its inputs prepared before it "
-            "launches. Fewer, larger regions cost less (`TORCH_LOGS=graph_breaks` says where they end)",
+            "compiled code starts here: its guards are checked and its inputs prepared before it launches. "
+            "Fewer, larger regions cost less (`TORCH_LOGS=graph_breaks` shows where they end)",
             "compile fewer, larger regions: `TORCH_LOGS=graph_breaks`",
         )
     if told.compiled(spot):
@@ -159,14 +159,14 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
         if 2 * sum(cost.launching for cost in spot.costs) > spot.idle:
             return _SLOW_LAUNCHES if told.recurs(profile, spot) else _FIRST_TIME
         return (
-            "an operator that keeps the CPU so long and launches nothing computes on CPU tensors: move them "
-            "to the GPU, or make them there (`device=`)",
+            "an operator that keeps the CPU busy this long without launching anything computes on CPU "
+            "tensors: move them to the GPU, or create them there (`device=`)",
             "move its CPU tensors to the GPU",
         )
     if told.unseen(spot):
         return (
-            "what runs there is not in this profile: record a few steps with `with_stack=True`, and take it "
-            "out of the step, or do it every N steps only",
+            "the code that runs there is not in this profile: record a few steps with `with_stack=True`, "
+            "and move it out of the step, or run it only every N steps",
             "find out with `with_stack=True` what the CPU does between operators",
         )
     if spot.site is None:

@@ -17,7 +17,7 @@ _KINDS = {
 """What is called, by parts of its name in lower case."""
 _REMEDIES = {
     "loads": (
-        "the driver loads kernels when they are first used: run each shape once before it counts, or set "
+        "the driver loads kernels on first use: run each shape once before training, or set "
         "`CUDA_MODULE_LOADING=EAGER`",
         "run each shape once first, or `CUDA_MODULE_LOADING=EAGER`",
     ),
@@ -27,23 +27,23 @@ _REMEDIES = {
         "capture the graph once, before the loop",
     ),
     "launches": (
-        "the launch of the graph takes long itself: capture larger parts in fewer graphs, and launch the "
-        "next one before this one has run",
+        "launching the graph itself takes long: capture larger parts in fewer graphs, and launch the next "
+        "graph before this one has finished",
         "capture larger parts in fewer graphs",
     ),
 }
 
 
 class LongDriverCall(ProfileRule):
-    """The CPU is in a long call of the driver or a compiler inside the step, and launches nothing.
+    """The CPU is in a long driver or compiler call inside the step, and launches nothing.
 
     ## What waits
-    A graph is captured, made ready or launched, the driver loads the code of a kernel that is used for the
-    first time, or `torch.compile` compiles again. The CPU stops there, and the GPU runs out of work.
+    A graph is captured, instantiated or launched, the driver loads the code of a kernel that is used for
+    the first time, or `torch.compile` recompiles. The CPU stops there, and the GPU runs out of work.
 
     ## Why it costs
-    Each of these belongs into the first steps. In a later step it means that something changed: a new
-    shape, another dtype, another branch. It happens as often as that changes.
+    Each of these belongs in the first steps. In a later step it means that something changed: a new
+    shape, another dtype, another branch. It happens each time that changes.
 
     ## Example
     ```python
@@ -60,8 +60,8 @@ class LongDriverCall(ProfileRule):
         torch._dynamo.mark_dynamic(tokens, 1)
         step(tokens)
     ```
-    - `TORCH_LOGS=recompiles` says why something is compiled again. `mark_dynamic` compiles once for all
-      sizes of a dimension; padding to few sizes compiles once for each.
+    - `TORCH_LOGS=recompiles` shows why something is recompiled. `mark_dynamic` compiles once for all
+      sizes of a dimension; padding to a few sizes compiles once for each.
     - Capture a CUDA graph once and replay it; copy new inputs into its static tensors.
     - `CUDA_MODULE_LOADING=EAGER` loads all kernels when the program starts.
 
@@ -72,8 +72,8 @@ class LongDriverCall(ProfileRule):
     code = "GAP504"
     name = "long-driver-call"
     advice = (
-        "find what changes from step to step (a shape, a dtype, a branch): what is compiled, captured or "
-        "loaded for it belongs into the first steps"
+        "find what changes from step to step (a shape, a dtype, a branch): compile, capture and load in "
+        "the first steps only"
     )
     change = "compile, capture and load in the first steps only"
 
@@ -88,7 +88,7 @@ class LongDriverCall(ProfileRule):
         if not told.matters(profile, found):
             return
         for spot in told.told(profile, found):
-            held = f"{spot.idle_for(profile)}, while the CPU is in a call of the driver or a compiler"
+            held = f"{spot.idle_for(profile)}, while the CPU is in a driver call or a compiler"
             yield spot.hit(
                 profile, (held, told.called(profile, spot)), *_REMEDIES.get(_kind(spot), (self.advice,))
             )

@@ -13,12 +13,12 @@ class GapsBetweenKernels(ProfileRule):
     """The step has so many kernels that the pauses between them add up, though all were queued in time.
 
     ## What waits
-    Nobody. Between two kernels of one stream the GPU needs one to two microseconds before the next begins,
-    even where it has long been launched.
+    Nothing. Between two kernels of one stream the GPU needs one to two microseconds before the next
+    begins, even if it was launched long before.
 
     ## Why it costs
-    Beside kernels of a few microseconds these pauses are a large part of the step. Neither an earlier launch
-    nor the removal of syncs makes them shorter: only fewer kernels do.
+    For kernels of a few microseconds, these pauses are a large part of the step. Neither launching earlier
+    nor removing syncs makes them shorter: only fewer kernels do.
 
     ## Example
     ```python
@@ -31,12 +31,11 @@ class GapsBetweenKernels(ProfileRule):
     parameters = [parameter.detach() for parameter in model.parameters()]
     torch._foreach_lerp_(averages, parameters, 0.001)
     ```
-    `torch.compile` makes one kernel of several that follow on one another. Optimizers have `fused=True`. A
-    larger batch makes kernels longer and leaves their number, and with it the pauses, as they are.
+    `torch.compile` fuses consecutive kernels into one. Optimizers have `fused=True`. A larger batch makes
+    kernels longer without adding more of them, and so without adding pauses.
 
     ## When it is fine
-    Where the kernels are as few as they can be.
-    """
+    If there are as few kernels as possible."""
 
     code = "GAP505"
     name = "gaps-between-kernels"
@@ -65,4 +64,4 @@ def _number(profile: Profile, gaps: int, idle: int) -> str:
     if gaps <= 0:
         return ""
     number = three_digits(told.per_step(profile, gaps))
-    return f"{number} such gaps {told.a_step(profile)}, {duration(idle / gaps)} each in the mean"
+    return f"{number} such gaps {told.a_step(profile)}, {duration(idle / gaps)} each on average"

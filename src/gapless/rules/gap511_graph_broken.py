@@ -15,23 +15,23 @@ _MEANT = ("torch._dynamo.graph_break()", "torch.compiler.disable", "Skip inlinin
 _LONG = 220
 _FILE = re.compile(r" in file `[^`]*`")
 _READ_AND_PRINTED = (
-    "keep the value a tensor: return it, and read and print it behind the compiled call",
-    "read and print behind the compiled call",
+    "keep the value a tensor: return it, and read and print it after the compiled call",
+    "read and print after the compiled call",
 )
 _PRINTING = ("print", "logging", "warnings")
 _REMEDIES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("Data-dependent branching", "data-dependent expression", "Data-dependent assertion"),
         "choose on the GPU: `torch.where(condition, a, b)`; `torch.cond(condition, f, g, (x,))` for long "
-        "branches keeps the graph whole, and the sync; what must be decided in Python goes outside of the "
-        "compiled function",
-        "`torch.where` in place of the branch",
+        "branches avoids the break but not the sync; move decisions that must be made in Python outside "
+        "the compiled function",
+        "`torch.where` instead of the branch",
     ),
     (
         ("Tensor.item", "Data dependent operator", "capture_scalar_outputs"),
-        "keep the value a tensor and read it behind the compiled call; where the number itself is needed in "
-        "the graph, `torch._dynamo.config.capture_scalar_outputs = True` keeps the graph whole, and the sync",
-        "keep the value a tensor inside of the compiled code",
+        "keep the value a tensor and read it after the compiled call; if the graph needs the number "
+        "itself, `torch._dynamo.config.capture_scalar_outputs = True` avoids the break but not the sync",
+        "keep the value a tensor inside the compiled code",
     ),
     (
         ("Dynamic shape operator", "nonzero", "Boolean mask"),
@@ -41,20 +41,20 @@ _REMEDIES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ),
     (
         _PRINTING,
-        "print and log behind the compiled call; "
-        "`torch._dynamo.config.reorderable_logging_functions.add(print)` moves prints behind the graph",
-        "print and log outside of the compiled code",
+        "print and log after the compiled call; "
+        "`torch._dynamo.config.reorderable_logging_functions.add(print)` moves prints after the graph",
+        "print and log outside the compiled code",
     ),
     (
         ("marked that the function", "marked as skipped"),
-        "call it before or behind the compiled function: the compiler does not follow it",
-        "call it outside of the compiled function",
+        "call it before or after the compiled function: the compiler does not trace into it",
+        "call it outside the compiled function",
     ),
     (
         ("Tensor.backward", "autograd.grad"),
         "compile the model or the loss, and call `backward()` outside; compiled autograd "
-        "(`torch._dynamo.config.compiled_autograd = True`) takes it in",
-        "call `backward()` outside of the compiled function",
+        "(`torch._dynamo.config.compiled_autograd = True`) includes it",
+        "call `backward()` outside the compiled function",
     ),
 )
 
@@ -63,13 +63,13 @@ class GraphBroken(CompiledRule):
     """The compiler ends a graph in the middle of compiled code, and Python runs in between.
 
     ## What waits
-    Often nobody; sometimes the CPU, where the break is a value that is read from the GPU. `torch.compile`
-    puts what it can follow into graphs. Where it meets something else, a `print`, a branch on a value, a
-    call that it does not know, it ends the graph, lets Python run, and begins another one behind it.
+    Often nothing; sometimes the CPU, if the break is a value that is read from the GPU. `torch.compile`
+    puts what it can trace into graphs. When it meets something else (a `print`, a branch on a value, an
+    unknown call), it ends the graph, lets Python run, and starts another graph afterwards.
 
     ## Why it costs
-    Kernels are fused within a graph only, so each break adds launches and trips through memory. CUDA graphs
-    end there, too, and each graph has guards that are checked in every call. What was meant to be one launch
+    Kernels are fused only within a graph, so each break adds launches and memory traffic. CUDA graphs also
+    end there, and each graph has guards that are checked in every call. What was meant to be one launch
     becomes several, with Python in between.
 
     ## Example
@@ -97,18 +97,18 @@ class GraphBroken(CompiledRule):
         y, mean = scaled(torch.rand(8, device="cuda"))
     print("mean", mean.item())
     ```
-    `torch.compile(..., fullgraph=True)` makes a break an error, so that none comes back.
+    `torch.compile(..., fullgraph=True)` turns a break into an error, so that new breaks are noticed.
 
     ## When it is fine
-    Where the code between two graphs is rare or long anyway. A break that is asked for
+    Where the code between two graphs is rare or long anyway. An intentional break
     (`torch._dynamo.graph_break()`, `torch.compiler.disable`) and one within PyTorch itself are not reported.
     """
 
     code = "GAP511"
     name = "graph-broken"
     advice = (
-        "move what the compiler cannot follow out of the compiled function, and compile with "
-        "`fullgraph=True` so that no break comes back"
+        "move what the compiler cannot trace out of the compiled function, and compile with "
+        "`fullgraph=True` so that new breaks raise an error"
     )
     change = "move what breaks the graph out of the compiled code"
 
@@ -126,7 +126,8 @@ class GraphBroken(CompiledRule):
         where = place(one.line)
         if one.raises:
             first = (
-                f"{which(compiled)} does not compile: `fullgraph=True` allows no break, and {where} is one"
+                f"{which(compiled)} does not compile: `fullgraph=True` allows no graph break, but "
+                f"{where} causes one"
             )
         else:
             first = f"{where} ends a graph of {which(compiled)}, {count(times, 'time')}"

@@ -15,17 +15,16 @@ _NAMED = 4
 
 
 class Recompiled(CompiledRule):
-    """A compiled function is compiled again and again, since what it was compiled for keeps changing.
+    """A compiled function is recompiled again and again, because what it was compiled for keeps changing.
 
     ## What waits
-    Everything. Compiled code holds for the inputs that it was compiled for: sizes, numbers, flags, lengths of
-    lists, attributes of modules. A guard checks each of them at each call, and where one fails the call first
-    compiles, which takes seconds to minutes.
+    Everything. Compiled code is valid for the inputs it was compiled for: sizes, numbers, flags, lengths of
+    lists, attributes of modules. A guard checks each of them at each call, and if one fails, the call first
+    recompiles, which takes seconds to minutes.
 
     ## Why it costs
-    A number that changes at each step (a counter, a learning rate, a value that was read from the GPU) has
-    the function compiled at each step, until the limit of eight is reached and it runs uncompiled from then
-    on.
+    A number that changes in each step (a counter, a learning rate, a value read from the GPU) recompiles
+    the function in each step, until the limit of eight is reached and it runs uncompiled from then on.
 
     ## Example
     ```python
@@ -63,17 +62,17 @@ class Recompiled(CompiledRule):
 
     ## When it is fine
     Once for a second kind of call: an evaluation without gradients, a size that turns out to vary. Such
-    single recompilations are in the table of the report, and are no finding; nor are the first calls of what
-    is compiled several times over, as an optimizer that compiles its update for each of its parameters does.
+    single recompilations are listed in the report's table, but are not findings. Nor are the first calls of
+    code that is compiled several times, such as an optimizer that compiles its update for each parameter.
     """
 
     code = "GAP512"
     name = "recompiled"
     advice = (
-        "make what changes a tensor, mark sizes that vary with `torch._dynamo.mark_dynamic`, and keep "
-        "counters and numbers for the log outside of compiled code"
+        "turn changing values into tensors, mark varying sizes with `torch._dynamo.mark_dynamic`, and keep "
+        "counters and logged numbers outside compiled code"
     )
-    change = "keep what is guarded the same between calls"
+    change = "keep guarded values the same between calls"
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
         for one in compiled.recompiles:
@@ -89,7 +88,7 @@ class Recompiled(CompiledRule):
         user = one.line is not None and one.line.is_user
         stack = tuple(line for line in (one.line if user else None, one.caller) if line is not None)
         told = (
-            f"{which(compiled)} was compiled again {count(one.times, 'time')}, {calls}: {said(one.guard)}",
+            f"{which(compiled)} was recompiled {count(one.times, 'time')}, {calls}: {said(one.guard)}",
             f"the first such call: {place(one.caller)}" if one.caller is not None else "",
         )
         return Hit(

@@ -11,15 +11,15 @@ from gapless.rules._compiled import instead, place, said, site, which
 
 
 class RecompileLimit(CompiledRule):
-    """A function was compiled so often that the compiler gave up: it runs uncompiled from then on.
+    """A function was recompiled so often that the compiler gave up: it runs uncompiled from then on.
 
     ## What waits
     The GPU, for launches. After eight compilations of one function (`torch._dynamo.config.recompile_limit`)
     PyTorch stops compiling it, with one warning in the log, and runs it eagerly.
 
     ## Why it costs
-    All of the time that was spent on compiling is lost, and so is all that compiled code saves: the step is
-    that of eager code again, for the rest of the run.
+    All the time spent on compiling is lost, and so are the savings of compiled code: the function runs
+    eagerly for the rest of the run.
 
     ## Example
     ```python
@@ -38,16 +38,15 @@ class RecompileLimit(CompiledRule):
     ```
 
     ## When it is fine
-    Never: either the function is compiled for what it gets, or it need not be compiled.
-    """
+    Never: either make the function compile for its inputs, or do not compile it."""
 
     code = "GAP513"
     name = "recompile-limit"
     advice = (
-        "see to it that one compiled version serves all calls: mark sizes that vary with "
-        "`torch._dynamo.mark_dynamic`, pad to few sizes, make numbers that change tensors"
+        "make one compiled version serve all calls: mark varying sizes with `torch._dynamo.mark_dynamic`, "
+        "pad to a few sizes, turn changing numbers into tensors"
     )
-    change = "let one compiled version serve all calls"
+    change = "make one compiled version serve all calls"
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
         if not compiled.limit:

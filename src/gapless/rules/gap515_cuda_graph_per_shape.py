@@ -17,12 +17,13 @@ class CudaGraphPerShape(CompiledRule):
     """`mode="reduce-overhead"` captures a CUDA graph for each new size of its inputs.
 
     ## What waits
-    The step with the new size. A CUDA graph has its sizes built in. A compiled graph that takes any size
-    (`dynamic=True`, or once a second size was seen) is captured anew for each size that comes.
+    The step with the new size. A CUDA graph has fixed sizes. A compiled graph that accepts any size
+    (`dynamic=True`, or once a second size was seen) is captured again for each new size.
 
     ## Why it costs
-    Capturing runs the graph twice more and keeps its memory for ever. With batches that are padded to their
-    own longest sequence nearly every step captures, and what CUDA graphs save is spent on making them.
+    Capturing runs the graph two more times and keeps its memory for good. With batches padded to their own
+    longest sequence, nearly every step captures, and the savings of CUDA graphs are spent on capturing
+    them.
 
     ## Example
     ```python
@@ -47,18 +48,18 @@ class CudaGraphPerShape(CompiledRule):
         padded[:length] = torch.rand(length, 16, device="cuda")
         scores(padded)
     ```
-    `gapless.loading.BucketBatchSampler` keeps sizes few where padding to one would waste too much.
+    `gapless.loading.BucketBatchSampler` limits the number of sizes where padding to a single one would waste
+    too much.
 
     ## When it is fine
-    A few sizes that come again and again: each is captured once. Fewer than three are not reported.
-    """
+    A few recurring sizes: each is captured once. Fewer than three are not reported."""
 
     code = "GAP515"
     name = "cuda-graph-per-shape"
     advice = (
-        "pad to one size or a few (multiples of 64, `gapless.loading.BucketBatchSampler`), so that captured "
-        "graphs are used again; `torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True` "
-        "captures none for graphs of many sizes"
+        "pad to one size or a few (multiples of 64, `gapless.loading.BucketBatchSampler`), so that "
+        "captured graphs are reused; `torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True` "
+        "skips capturing for graphs with dynamic sizes"
     )
     change = "pad inputs to a few sizes"
 

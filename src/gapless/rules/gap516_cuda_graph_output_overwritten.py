@@ -10,15 +10,15 @@ from gapless.rules._compiled import place, site, which
 
 
 class CudaGraphOutputOverwritten(CompiledRule):
-    """What a compiled CUDA graph returned is used after a later call, which has its memory.
+    """The result of a compiled CUDA graph is used after a later call has reused its memory.
 
     ## What waits
     Nothing: on a GPU the script ends there, with "accessing tensor output of CUDAGraphs that has been
     overwritten by a subsequent run".
 
     ## Why it costs
-    `mode="reduce-overhead"` gives results in memory that each replay uses again. A loss that is kept in a
-    list for the end of the epoch, or a hidden state that goes from one batch to the next, is gone by then;
+    `mode="reduce-overhead"` returns results in memory that each replay reuses. A loss kept in a list for
+    the end of the epoch, or a hidden state passed from one batch to the next, is overwritten by then;
     `detach()` shares its memory.
 
     ## Example
@@ -45,21 +45,20 @@ class CudaGraphOutputOverwritten(CompiledRule):
 
     ## When it is fine
     Never. Results may be kept until the next call of any compiled CUDA graph, or, with
-    `torch.compiler.cudagraph_mark_step_begin()`, until the next one behind the next mark.
-    """
+    `torch.compiler.cudagraph_mark_step_begin()`, until the first call after the next mark."""
 
     code = "GAP516"
     name = "cuda-graph-output-overwritten"
-    advice = "clone what is kept, outside of the compiled function: `kept = result.detach().clone()`"
-    change = "clone what is kept of a compiled CUDA graph"
+    advice = "clone what you keep, outside the compiled function: `kept = result.detach().clone()`"
+    change = "clone results of a compiled CUDA graph that you keep"
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
         for one in compiled.outside:
             if one.skip == "output-overwritten":
                 yield Hit(
                     evidence=(
-                        f"a result of {which(compiled)} is used at {place(one.line)} after a later call, "
-                        "which has its memory",
+                        f"a result of {which(compiled)} is used at {place(one.line)} after a later call "
+                        "has reused its memory",
                         'on a GPU PyTorch raises "accessing tensor output of CUDAGraphs that has been '
                         'overwritten by a subsequent run"',
                     ),

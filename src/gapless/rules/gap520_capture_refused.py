@@ -6,18 +6,18 @@ from gapless.model.graph_fault import GraphFault
 from gapless.rules import match
 from gapless.rules._graphs import FaultRule
 
-_OUTSIDE = "move it before or behind the capture"
+_OUTSIDE = "move it before or after the capture"
 _TIMED = "DistributedDataParallel's timing"
 _ASIDE = "on a stream that is not captured"
 _REMEDIES = (
     (
         _TIMED,
-        "run at least eleven iterations before the capture: DistributedDataParallel waits for events in the "
-        "first ten, to time them",
+        "run at least eleven iterations before the capture: DistributedDataParallel times the first ten "
+        "and waits for their events",
     ),
     (
         "CUDA graphs must be captured",
-        "capture on a side stream: `with torch.cuda.graph(g):` takes one by itself",
+        "capture on a side stream: `with torch.cuda.graph(g):` uses one automatically",
     ),
     (
         "Capture must end",
@@ -25,24 +25,24 @@ _REMEDIES = (
     ),
     ("This CUDAGraph instance", "capture into a new `torch.cuda.CUDAGraph()`, or call `g.reset()` before"),
     ("Called CUDAGraph::replay", "capture before `g.replay()`: `with torch.cuda.graph(g):`"),
-    ("Cannot prepare for replay", "replay graphs one after the other, outside of captures"),
+    ("Cannot prepare for replay", "replay graphs one after the other, outside captures"),
     ("Attempt to increase offset", "call `g.register_generator_state(generator)` before the capture"),
     (
         "Cannot call CUDAGeneratorImpl",
-        "seed, save and restore random states outside of the capture; for checkpointing without dropout pass "
+        "seed, save and restore random states outside the capture; for checkpointing without dropout pass "
         "`preserve_rng_state=False`",
     ),
     (
         "Please ensure to utilize",
-        "use `generator.graphsafe_set_state(...)`, or set the state outside of the capture",
+        "use `generator.graphsafe_set_state(...)`, or set the state outside the capture",
     ),
-    ("Cannot construct a new", "make generators before the capture"),
+    ("Cannot construct a new", "create generators before the capture"),
     (
         "has a stale reference",
         "run the warm-up on a side stream (`with torch.cuda.stream(s):`), wrap the module with "
         "DistributedDataParallel there as well, and `del loss` before the capture",
     ),
-    ("Attempting CUDA graph capture", "make the optimizer with `capturable=True`"),
+    ("Attempting CUDA graph capture", "create the optimizer with `capturable=True`"),
     (
         "capturing stream has unjoined work",
         "let the captured stream wait for the side stream before the capture ends: "
@@ -55,9 +55,9 @@ _REMEDIES = (
     ),
     (
         "operation would make the legacy",
-        "leave the default stream alone in a capture: it can wait for `g.replay()` instead",
+        "do not use the default stream in a capture: it can wait for `g.replay()` instead",
     ),
-    ("operation not permitted on an event", "synchronize behind `g.replay()`, with an event recorded there"),
+    ("operation not permitted on an event", "synchronize after `g.replay()`, with an event recorded there"),
     ("the operation cannot be performed", "end one capture before the next begins"),
     (
         _ASIDE,
@@ -80,11 +80,11 @@ class CaptureRefused(FaultRule):
     """CUDA or PyTorch refuses something inside the capture of a CUDA graph.
 
     ## What waits
-    Nothing: a capture records launches and runs nothing, so that the CPU cannot be told a value, wait for the
-    GPU, or ask whether it is done. Whatever does that ends the capture with an error.
+    Nothing: a capture records launches and runs nothing, so the CPU cannot read a value, wait for the GPU, or
+    ask whether it is done. Any of these ends the capture with an error.
 
     ## Why it costs
-    The script ends there on a GPU, in words that do not say which line to change.
+    On a GPU the script ends there, with an error that does not say which line to change.
 
     ## Example
     ```python
@@ -105,17 +105,16 @@ class CaptureRefused(FaultRule):
         y = model(x)
         peak = y.max()
     g.replay()
-    print(peak.item())  # behind the replay the CPU may wait
+    print(peak.item())  # after the replay the CPU may wait
     ```
 
     ## When it is fine
-    Never inside of a capture. What must wait belongs between replays.
-    """
+    Never inside a capture. Syncs belong between replays."""
 
     code = "GAP520"
     name = "capture-refused"
     kinds = ("refused",)
-    advice = "move what waits, asks or seeds out of the capture: before it, or behind `g.replay()`"
+    advice = "move syncs, queries and seeding out of the capture: before it, or after `g.replay()`"
     change = "move it out of the capture"
 
     def told(self, fault: GraphFault) -> tuple[str, ...]:

@@ -7,14 +7,14 @@ from gapless.rules._graphs import FaultRule
 
 
 class InputRebound(FaultRule):
-    """The variable of a graph's input gets a new tensor; the graph goes on reading the old one.
+    """The variable of a graph's input is assigned a new tensor; the graph keeps reading the old one.
 
     ## What waits
-    Nothing. A graph holds addresses, not variables: `x = batch.cuda()` makes a tensor somewhere else, and the
-    replay reads the batch of the capture again.
+    Nothing. A graph holds addresses, not variables: `x = batch.cuda()` creates a tensor at another address,
+    and the replay reads the batch of the capture again.
 
     ## Why it costs
-    Every replay computes on the same old values, without an error: the loss stands still.
+    Every replay computes with the same old values, without an error: the loss does not change.
 
     ## Example
     ```python
@@ -39,8 +39,7 @@ class InputRebound(FaultRule):
     ```
 
     ## When it is fine
-    Never, where the graph is meant to see the new values.
-    """
+    Never, if the graph should see the new values."""
 
     code = "GAP521"
     name = "input-rebound"
@@ -52,6 +51,6 @@ class InputRebound(FaultRule):
 
     def remedy(self, fault: GraphFault) -> str:
         return (
-            f"write `{fault.what}.copy_(...)` where `{fault.what}` gets a new tensor: the graph reads the "
-            "memory that it was captured with"
+            f"write `{fault.what}.copy_(...)` instead of assigning a new tensor to `{fault.what}`: the "
+            "graph reads the memory it was captured with"
         )

@@ -7,15 +7,15 @@ from gapless.rules._graphs import FaultRule
 
 
 class NumberFrozen(FaultRule):
-    """A number that Python, or the CPU's memory, held at the capture has another value at a replay.
+    """A number that was in Python, or in CPU memory, during the capture has another value at a replay.
 
     ## What waits
-    Nothing. Python numbers, settings of optimizers and modules, tensors in the CPU's memory and random
-    numbers of Python become constants of the kernels that are recorded.
+    Nothing. Python numbers, settings of optimizers and modules, tensors in CPU memory and Python
+    random numbers become constants in the recorded kernels.
 
     ## Why it costs
-    A learning rate that a scheduler lowers stays as it was, a step counter stands still, the "random" choice
-    is the same in each step: other numbers than without the graph, and no error.
+    A learning rate that a scheduler lowers stays the same, a step counter does not advance, a "random"
+    choice is the same in each step: the results differ from those without the graph, and there is no error.
 
     ## Example
     ```python
@@ -70,8 +70,8 @@ class NumberFrozen(FaultRule):
     name = "number-frozen"
     kinds = ("frozen",)
     advice = (
-        "keep what changes in a tensor on the GPU that is made before the capture, and write it between "
-        "replays with `.fill_()` or `.copy_()`"
+        "keep changing values in a GPU tensor created before the capture, and update it between replays "
+        "with `.fill_()` or `.copy_()`"
     )
     change = "keep the number in a tensor on the GPU"
 
@@ -79,9 +79,9 @@ class NumberFrozen(FaultRule):
         if "'lr'" in fault.what:
             return (
                 "give the optimizer its learning rate as a tensor on the GPU: `lr=torch.tensor(0.1, "
-                'device="cuda")` with `capturable=True` (SGD: `fused=True`); schedulers write into it, '
-                "and replays read it"
+                'device="cuda")` with `capturable=True` (SGD: `fused=True`); schedulers update it, and '
+                "replays read it"
             )
         if fault.what.endswith(".training"):
-            return "capture a graph for training and one for evaluation, and replay the one that fits"
+            return "capture one graph for training and one for evaluation, and replay the matching one"
         return self.advice

@@ -6,14 +6,14 @@ from gapless.rules._graphs import FaultRule
 
 
 class NotReplayed(FaultRule):
-    """Something happens in the capture of a CUDA graph that no replay does again.
+    """Something happens during the capture of a CUDA graph that no replay repeats.
 
     ## What waits
-    Nothing. A graph holds launches of the captured stream and of those that it forks into. Counters in
-    Python, tensors in the CPU's memory and work on other streams are done once, while it is recorded.
+    Nothing. A graph holds the launches of the captured stream and of streams forked from it. Python
+    counters, tensors in CPU memory and work on other streams run once, during the recording.
 
     ## Why it costs
-    What is done with them afterwards sees the state of the capture, in every step.
+    Code that uses them afterwards sees the state at the capture, in every step.
 
     ## Example
     ```python
@@ -40,14 +40,13 @@ class NotReplayed(FaultRule):
     ```
 
     ## When it is fine
-    Where it is meant for the capture alone: a count of captures, a cache that is filled once.
-    """
+    Where it is meant only for the capture: a capture counter, a cache that is filled once."""
 
     code = "GAP523"
     name = "not-replayed"
     kinds = ("not-replayed",)
     advice = (
-        "do it beside `g.replay()`, or keep it in a tensor on the GPU that the captured stream writes; "
-        "other streams join with `side.wait_stream(torch.cuda.current_stream())`"
+        "do it next to `g.replay()`, or keep it in a GPU tensor that the captured stream writes; other "
+        "streams join with `side.wait_stream(torch.cuda.current_stream())`"
     )
-    change = "do it beside the replay, or on the GPU"
+    change = "do it next to the replay, or on the GPU"

@@ -10,12 +10,11 @@ class OutputOverwritten(FaultRule):
     """An output of a CUDA graph is kept over several replays, or read before the first.
 
     ## What waits
-    Nothing. The output of a graph is one piece of memory that each replay writes anew. The capture itself
+    Nothing. The output of a graph is one piece of memory that each replay overwrites. The capture itself
     computes nothing.
 
     ## Why it costs
-    A list of outputs holds the last one many times; before the first replay there is whatever the memory
-    held.
+    A list of outputs holds the last one many times; before the first replay it holds arbitrary data.
 
     ## Example
     ```python
@@ -46,8 +45,7 @@ class OutputOverwritten(FaultRule):
     ```
 
     ## When it is fine
-    Where only the last value is wanted.
-    """
+    Where you need only the last value."""
 
     code = "GAP524"
     name = "output-overwritten"

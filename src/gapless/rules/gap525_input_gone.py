@@ -7,14 +7,14 @@ from gapless.rules._graphs import FaultRule
 
 
 class InputGone(FaultRule):
-    """Memory that a CUDA graph reads was given back or moved before a replay.
+    """Memory that a CUDA graph reads was freed or moved before a replay.
 
     ## What waits
     Nothing. A graph does not keep its inputs alive: it knows their addresses. The memory of a tensor that
-    nothing holds any more is given to the next one that asks.
+    is no longer referenced goes to the next allocation.
 
     ## Why it costs
-    Replays read what other tensors put there, or end with an illegal memory access.
+    Replays read what other tensors wrote there, or end with an illegal memory access.
 
     ## Example
     ```python
@@ -51,10 +51,12 @@ class InputGone(FaultRule):
     code = "GAP525"
     name = "input-gone"
     kinds = ("gone",)
-    advice = "keep every tensor that the graph reads as long as the graph, beside it in the same object"
+    advice = (
+        "keep every tensor that the graph reads alive as long as the graph, for example in the same object"
+    )
     change = "keep the graph's inputs alive, where they are"
 
     def remedy(self, fault: GraphFault) -> str:
         if any("resized" in one for one in fault.told):
-            return "make the tensor as large as it will ever be before the capture, and do not resize it"
+            return "allocate the tensor at its maximum size before the capture, and do not resize it"
         return self.advice

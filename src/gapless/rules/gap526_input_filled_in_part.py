@@ -6,13 +6,13 @@ from gapless.rules._graphs import FaultRule
 
 
 class InputFilledInPart(FaultRule):
-    """A smaller batch is copied into a part of a graph's input; the rest still holds the batch before.
+    """A smaller batch is copied into a part of a graph's input; the rest still holds the previous batch.
 
     ## What waits
-    Nothing. A graph computes on the shapes it was captured with, all rows of them.
+    Nothing. A graph always computes with the shapes it was captured with, all rows included.
 
     ## Why it costs
-    The last batch of an epoch is trained on together with rows of the one before it.
+    The last batch of an epoch is trained on together with rows of the previous batch.
 
     ## Example
     ```python
@@ -36,20 +36,18 @@ class InputFilledInPart(FaultRule):
         x[rows:].zero_()
         g.replay()
     ```
-    `drop_last=True` in the DataLoader leaves the smaller batch out; a graph for each size is captured once
-    for each.
+    `drop_last=True` in the DataLoader drops the smaller batch; a graph per size is captured once per size.
 
     ## When it is fine
-    Where a mask or a length, written as well, leaves the old rows out of everything that is computed, or
-    where each row of the result is made of one row of the input and only the new ones are read. Neither is
-    reported.
+    Where a mask or a length that is also updated excludes the old rows from all computation, or where each
+    row of the result depends on one row of the input and only the new rows are read. Neither is reported.
     """
 
     code = "GAP526"
     name = "input-filled-in-part"
     kinds = ("part",)
     advice = (
-        "overwrite the rest as well (`x[rows:].zero_()`, with a loss that leaves those rows out), pass "
-        "`drop_last=True`, or capture one graph for each size"
+        "also overwrite the rest (`x[rows:].zero_()`, with a loss that ignores those rows), pass "
+        "`drop_last=True`, or capture one graph per size"
     )
     change = "pad the batch, or pass `drop_last=True`"

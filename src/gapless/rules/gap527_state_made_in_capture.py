@@ -6,14 +6,14 @@ from gapless.rules._graphs import FaultRule
 
 
 class StateMadeInCapture(FaultRule):
-    """An optimizer makes its state inside the capture, so that each replay makes it anew.
+    """An optimizer creates its state inside the capture, so each replay creates it again.
 
     ## What waits
-    Nothing. Momentum and moments are made at the first step, filled with zeros. If that step is captured, so
-    are the zeros.
+    Nothing. Momentum and moments are created in the first step, filled with zeros. If that step is captured,
+    so are the zeros.
 
     ## Why it costs
-    Each replay begins with empty momentum and at step one: it trains, and worse than it should.
+    Each replay starts with zero momentum and at step one: it trains, but worse than it should.
 
     ## Example
     ```python

@@ -6,14 +6,14 @@ from gapless.rules._graphs import FaultRule
 
 
 class GradientsDropped(FaultRule):
-    """Gradients that replays write are set to None, so that the optimizer outside of the graph does nothing.
+    """Gradients that replays write are set to None, so the optimizer outside the graph does nothing.
 
     ## What waits
-    Nothing. The captured backward pass writes into the `.grad` that was there, or was made, in the capture.
-    `zero_grad()` sets `.grad` to None; replays do not set it again.
+    Nothing. The captured backward pass writes into the `.grad` that existed, or was created, in the
+    capture. `zero_grad()` sets `.grad` to None; replays do not set it again.
 
     ## Why it costs
-    `optimizer.step()` skips parameters without a gradient: the model stays as it is, without an error.
+    `optimizer.step()` skips parameters without a gradient: the model does not change, and there is no error.
 
     ## Example
     ```python
@@ -41,14 +41,13 @@ class GradientsDropped(FaultRule):
     ```
 
     ## When it is fine
-    Never, where the optimizer is meant to step.
-    """
+    Never, if the optimizer should step."""
 
     code = "GAP528"
     name = "gradients-dropped"
     kinds = ("gradients",)
     advice = (
-        "call `zero_grad(set_to_none=True)` once, before the capture, and not between replays: the "
-        "captured backward pass overwrites the gradients"
+        "call `zero_grad(set_to_none=True)` once, before the capture, not between replays: the captured "
+        "backward pass overwrites the gradients"
     )
-    change = "leave `zero_grad()` out between replays"
+    change = "do not call `zero_grad()` between replays"

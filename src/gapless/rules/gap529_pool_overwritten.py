@@ -6,14 +6,14 @@ from gapless.rules._graphs import FaultRule
 
 
 class PoolOverwritten(FaultRule):
-    """Graphs share a memory pool, and one is replayed while an output of another is still wanted.
+    """Graphs share a memory pool, and one is replayed while an output of another is still needed.
 
     ## What waits
-    Nothing. What an earlier capture no longer used was given to a later capture of the same pool. A replay of
-    the earlier one writes there again.
+    Nothing. Memory that an earlier capture no longer used was given to a later capture of the same pool. A
+    replay of the earlier graph writes there again.
 
     ## Why it costs
-    The output of the later graph is overwritten with values from inside of the earlier one.
+    The output of the later graph is overwritten with intermediate values of the earlier one.
 
     ## Example
     ```python

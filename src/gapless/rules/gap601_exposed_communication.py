@@ -15,63 +15,63 @@ from gapless.rules._traffic import Traffic, traffic
 MATTERS = 0.1
 """The share of the steps from which the TensorBoard plugin warned of communication."""
 
-_ONE_RANK = "seen from one rank, waiting for one that comes late looks the same: all profiles together tell"
-_FIND_RANK = (
-    "find the rank that comes late, with the profiles of all ranks given to `gapless trace` together, before "
-    "anything else"
+_ONE_RANK = (
+    "on a single rank, waiting for a late rank looks the same: only the profiles of all ranks together can "
+    "tell"
 )
+_FIND_RANK = "first find the late rank: pass the profiles of all ranks to `gapless trace` together"
 _LISTED = 3
 _MOSTLY = 0.5
 
 _ALL_REDUCE = (
-    "let the gradients travel during backward: DistributedDataParallel starts a bucket as soon as it is full "
-    "(`bucket_cap_mb` smaller to start earlier, `gradient_as_bucket_view=True`); with gradient accumulation "
-    "leave out all but the last exchange (`with model.no_sync():`), and send half the bytes with "
+    "send the gradients during backward:  DistributedDataParallel starts a bucket as soon as it is full "
+    "(`bucket_cap_mb` smaller to start earlier, `gradient_as_bucket_view=True`); with gradient "
+    "accumulation skip all but the last exchange (`with model.no_sync():`); send half the bytes with "
     "`model.register_comm_hook(None, default_hooks.bf16_compress_hook)`"
 )
 _ONE_ALL_REDUCE = (
     "one all-reduce per step cannot overlap with the backward pass that fills it: use "
-    "DistributedDataParallel, or smaller buckets (`bucket_cap_mb`), so that the first gradients travel while "
-    "the others are computed; with gradient accumulation, `with model.no_sync():` in all but the last"
+    "DistributedDataParallel, or smaller buckets (`bucket_cap_mb`), so that the first gradients are sent "
+    "while the others are computed; with gradient accumulation, `with model.no_sync():` in all but the last"
 )
 _SHARDED = (
     "gather the next layer's parameters while this one computes: `backward_prefetch=BACKWARD_PRE` and "
     "`forward_prefetch=True` in FSDP, `set_modules_to_forward_prefetch` with `fully_shard`; wrap whole "
-    "blocks, keep parameters between forward and backward where they fit (`reshard_after_forward=False`), "
-    "or shard within a machine and replicate between machines"
+    "blocks, keep parameters between forward and backward if they fit (`reshard_after_forward=False`), or "
+    "shard within a machine and replicate between machines"
 )
 _REMEDIES = {
     "all_reduce": _ALL_REDUCE,
     "all_gather": _SHARDED,
     "reduce_scatter": _SHARDED,
     "all_to_all": (
-        "start the exchange before its result is needed and compute something else meanwhile: the next "
-        "batch's in a pipeline (TorchRec's `TrainPipelineSparseDist`), an expert layer's beside the shared "
-        "experts; send fewer bytes (bf16 or fp8 outputs)"
+        "start the exchange before its result is needed and compute something else meanwhile: overlap the "
+        "next batch's exchange in a pipeline (TorchRec's `TrainPipelineSparseDist`), or an expert layer's "
+        "with the shared experts; send fewer bytes (bf16 or fp8 outputs)"
     ),
     "broadcast": (
         "the buffers of the model are sent in each forward pass: `DistributedDataParallel(..., "
-        "broadcast_buffers=False)` where ranks need not agree on them"
+        "broadcast_buffers=False)` if ranks need not agree on them"
     ),
     "send_recv": (
         "stages wait for one another: more and smaller micro-batches, an interleaved or zero-bubble "
-        "schedule, and stages that take equally long"
+        "schedule, and stages of equal length"
     ),
-    "barrier": "leave the barrier out: a collective orders the ranks by itself",
+    "barrier": "remove the barrier: a collective already orders the ranks",
 }
 
 
 class ExposedCommunication(ProfileRule):
-    """The GPU only communicates: nothing is computed while collectives run.
+    """The GPU only communicates: it computes nothing while collectives run.
 
     ## What waits
-    Kernels of collectives run on a stream of their own, and what needs their result waits for them. Where no
-    computing kernel is left to run meanwhile, the GPU does nothing but send and receive, or wait for
-    peers who have not come yet.
+    Collective kernels run on their own stream, and work that needs their result waits for them. If no
+    compute kernel is left to run meanwhile, the GPU only sends and receives, or waits for ranks that have
+    not arrived yet.
 
     ## Why it costs
-    The multiprocessors are idle all that time. Communication behind computing kernels costs next to nothing,
-    so the same bytes may be free or take a third of the step.
+    The multiprocessors are idle all that time. Communication that overlaps with compute kernels costs almost
+    nothing, so the same bytes may be free or take a third of the step.
 
     ## Example
     ```python
@@ -98,9 +98,8 @@ class ExposedCommunication(ProfileRule):
     parameters, prefetch the next layer's.
 
     ## When it is fine
-    At the end of backward a part of the last bucket always stands alone. On a slow network it may be the best
-    there is: then compute more between two exchanges (larger batches, gradient accumulation).
-    """
+    At the end of backward, part of the last bucket never overlaps. On a slow network this may be the best
+    possible: then compute more between two exchanges (larger batches, gradient accumulation)."""
 
     code = "GAP601"
     name = "exposed-communication"
@@ -137,16 +136,19 @@ class ExposedCommunication(ProfileRule):
         )
         evidence = [one for one in hit.evidence if one != _ONE_RANK]
         evidence.append(
-            f"in the collectives that several of these ranks recorded, a rank waits {duration(waiting)} per "
-            f"step for the last one, and transfers for {duration(transfer)}"
+            f"in the collectives recorded by several of these ranks, a rank waits {duration(waiting)} per "
+            f"step for the last rank and transfers for {duration(transfer)}"
         )
         remedy = hit.remedy
         if _FIND_RANK in remedy:
             late = ranks.latecomers.late if ranks.latecomers is not None else ()
             names = ", ".join(str(one.rank) for one in late)
-            who = f"find out why {'rank' if len(late) == 1 else 'ranks'} {names} come late (GAP602)"
+            who = (
+                f"find out why {'rank' if len(late) == 1 else 'ranks'} {names} "
+                f"{'arrives' if len(late) == 1 else 'arrive'} late (GAP602)"
+            )
             remedy = remedy.replace(
-                _FIND_RANK, who if late else "each rank is late in turn: even out the work"
+                _FIND_RANK, who if late else "each rank is late in turn: balance the work"
             )
         return msgspec.structs.replace(hit, evidence=tuple(evidence), remedy=remedy)
 
@@ -170,8 +172,8 @@ def _evidence(profile: Profile, idle: int, found: list[Traffic]) -> Iterator[str
     total = sum(one.time for one in found)
     if 0 < waiting >= MATTERS * total:
         yield (
-            f"{duration(waiting)} of these {duration(total)} are more than the same collectives take at "
-            "their fastest: waiting for other ranks, or sharing the links with others"
+            f"{duration(waiting)} of these {duration(total)} exceed the fastest run of the same "
+            "collectives: waiting for other ranks, or sharing the links"
         )
     elif any(one.name in SYNCHRONIZING for one in found):
         yield _ONE_RANK
@@ -198,7 +200,7 @@ def _remedy(found: list[Traffic], advice: str) -> str:
     waiting = sum(one.excess for one in found)
     if 0 < waiting >= _MOSTLY * total:
         share = percent(waiting / total)
-        return f"{share} of it is no transfer: {_FIND_RANK}"
+        return f"{share} of it is not transfer: {_FIND_RANK}"
     main = found[0]
     if main.name == "all_reduce" and main.count < 1.5:
         return _ONE_ALL_REDUCE

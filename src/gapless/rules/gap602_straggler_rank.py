@@ -17,12 +17,12 @@ _TOGETHER = 0.5
 
 
 class StragglerRank(RanksRule):
-    """One rank comes later to the collectives than its peers, and all of them wait for it.
+    """One rank arrives at the collectives later than its peers, and all of them wait for it.
 
     ## What waits
-    No rank leaves an all-reduce, an all-gather or a reduce-scatter before the last has come. The kernels of
-    those who came early run on and do nothing, and what is queued behind them waits too. The rank with the
-    shortest kernels is the late one.
+    No rank leaves an all-reduce, an all-gather or a reduce-scatter before the last one has arrived. The
+    kernels of early ranks keep running without doing anything, and work queued after them waits too. The
+    rank with the shortest kernels is the late one.
 
     ## Why it costs
     Every step takes as long as on the slowest rank, on all GPUs. In the profile of a rank that waits this
@@ -44,21 +44,20 @@ class StragglerRank(RanksRule):
         if rank == 0 and step % 100 == 0:
             pending.append(loss.detach().to("cpu", non_blocking=True))
     ```
-    What only one rank does delays all: do it seldom, in another thread, or on all ranks alike. Where the
-    ranks get different amounts of work (sequences of different lengths, uneven shards), give batches of
-    equal cost. Where the same kernels take longer on one GPU, look at its clocks, its temperature and at
-    what else runs there; a slow loader shows as idleness until the next batch.
+    Work that only one rank does delays all: do it rarely, in another thread, or on all ranks. If the
+    ranks get different amounts of work (sequences of different lengths, uneven shards), give them
+    batches of equal cost. If the same kernels take longer on one GPU, check its clocks, its temperature
+    and what else runs there; a slow loader shows up as idle time until the next batch.
 
     ## When it is fine
-    Where another rank is the last in each step: then the work is uneven, and no rank is slow. Where a few
-    ranks are the last in turn, they are named together, each with its part of the waiting.
-    """
+    If a different rank is last in each step: then the work is uneven, and no rank is slow. If a few ranks
+    take turns being last, they are named together, each with its share of the waiting."""
 
     code = "GAP602"
     name = "straggler-rank"
     advice = (
-        "make the slow rank as fast as its peers: move what only it does out of the step, balance the "
-        "batches, and check its GPU's clocks and its loader"
+        "make the slow rank as fast as its peers: move work that only this rank does out of the step, "
+        "balance the batches, and check its GPU clocks and its loader"
     )
     change = "make the slow rank as fast as its peers"
 
@@ -95,8 +94,8 @@ def _of_several(many: Latecomers, advice: str) -> Hit:
     step = "of a step" if many.steps > 1 else "of the one step"
     return Hit(
         evidence=(
-            f"ranks {names} come last: {shares} of the time that ranks wait in "
-            f"{count(many.shared, 'collective')} is for them",
+            f"ranks {names} arrive last: {shares} of the time that ranks wait in "
+            f"{count(many.shared, 'collective')} is spent on them",
             f"a rank waits {duration(many.lost)} {step} with nothing else to do, {percent(many.share)}",
         ),
         remedy=f"compare what ranks {names} do with the others; {advice}",
@@ -115,7 +114,7 @@ def _others(slow: Straggler, many: Latecomers | None) -> Iterator[str]:
         who = "rank" if len(others) == 1 else "ranks"
         names = _listed([str(one.rank) for one in others])
         shares = _listed([percent(one.share) for one in others])
-        yield f"{who} {names} {'is' if len(others) == 1 else 'are'} waited for, too: {shares} of all waiting"
+        yield f"{who} {names} {'is' if len(others) == 1 else 'are'} also waited for: {shares} of all waiting"
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -126,14 +125,16 @@ def _listed(parts: Sequence[str]) -> str:
 def _evidence(slow: Straggler, profile: Profile) -> Iterator[str]:
     peers = "its peer waits" if slow.peers == 1 else f"its {slow.peers} peers wait"
     step = f"of each {duration(profile.steps.mean)} step" if slow.steps > 1 else "of the one step"
-    yield f"rank {slow.rank} comes last: {peers} {duration(slow.lost)} {step} for it, {percent(slow.share)}"
+    yield (
+        f"rank {slow.rank} arrives last: {peers} {duration(slow.lost)} {step} for it, {percent(slow.share)}"
+    )
     when = f"in {slow.slowest} of {count(slow.steps, 'step')}, " if slow.steps > 1 else ""
-    most = f"the last to come for {percent(slow.blame)} of the time that ranks wait"
+    most = f"the last to arrive for {percent(slow.blame)} of the time that ranks wait"
     yield f"it is the slowest {when}and {most} in {count(slow.shared, 'collective')}"
     for reason in slow.reasons:
         yield f"rank {slow.rank}: {reason.text}"
     if not slow.reasons:
-        yield "nothing that was recorded tells what it does longer than its peers"
+        yield "the recording does not show what takes it longer than its peers"
 
 
 def _remedy(slow: Straggler, advice: str) -> str:

@@ -33,13 +33,13 @@ class ManySmallCollectives(ProfileRule):
     """Dozens of tiny collectives in a step, where one would carry the same data.
 
     ## What waits
-    A collective of a few elements takes as long as one of some thousands: a launch, a round through all
+    A collective of a few elements takes as long as one of several thousand: a launch, a round through all
     ranks, the end. Sent one by one, each parameter's gradient or each metric's state pays for that again,
     and the ranks wait for one another each time.
 
     ## Why it costs
-    Some 50 microseconds each on one machine and more between machines, of the CPU and of the GPU, and
-    each is another moment at which all wait for the slowest rank.
+    About 50 microseconds each on one machine, and more between machines, on both CPU and GPU; and
+    each is another point where all ranks wait for the slowest.
 
     ## Example
     ```python
@@ -57,8 +57,7 @@ class ManySmallCollectives(ProfileRule):
 
     ## When it is fine
     Where each needs the result of the one before, as between the layers of a tensor-parallel model: those are
-    not reported where their sizes show it.
-    """
+    not reported if their sizes show it."""
 
     code = "GAP603"
     name = "many-small-collectives"
@@ -66,7 +65,7 @@ class ManySmallCollectives(ProfileRule):
         "send one tensor instead of many: DistributedDataParallel's buckets for gradients, one flat "
         "reduction for the states of all metrics"
     )
-    change = "send one tensor in place of many"
+    change = "send one tensor instead of many"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         for one in traffic(profile):
@@ -106,7 +105,7 @@ def _hit(profile: Profile, one: Traffic, small: Traffic) -> Hit:
         size = f"whose kernels take at most {duration(max(small.lengths))}"
     evidence = [f"{number} {one.name} {a_step(profile)}{group} {size}, {duration(small.time)} of kernels"]
     if one.count > small.count:
-        evidence.append(f"{three_digits(one.count - small.count)} larger ones beside them")
+        evidence.append(f"{three_digits(one.count - small.count)} larger ones in addition")
     total = small.count * OVERHEAD
     share = percent(part(profile, total * profile.steps.count))
     evidence.append(
@@ -132,7 +131,7 @@ def _remedy(small: Traffic) -> str:
     if small.name == "broadcast":
         return (
             "send buffers and parameters as one flat tensor, or only once: `DistributedDataParallel(..., "
-            "broadcast_buffers=False)` where ranks need not agree on buffers"
+            "broadcast_buffers=False)` if ranks need not agree on buffers"
         )
     if small.sent >= 0 and max(small.elements) <= SCALARS:
         return (

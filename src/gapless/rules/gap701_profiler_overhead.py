@@ -12,15 +12,15 @@ _NAMED = 2
 
 
 class ProfilerOverhead(ProfileRule):
-    """The profiler took a good part of the steps for itself: without it they are shorter.
+    """The profiler itself took a good part of the steps: without it they are shorter.
 
     ## What waits
-    The CPU, while the profiler writes down what happened, fetches its buffers from the driver or sets up the
-    recording of kernels.
+    The CPU, while the profiler records events, fetches its buffers from the driver or sets up kernel
+    recording.
 
     ## Why it costs
-    The training itself loses nothing, but what is measured here is longer than what runs without a profiler,
-    and idleness that the profiler made looks like the program's.
+    Training itself loses nothing, but the times measured here are longer than without a profiler, and idle
+    time caused by the profiler looks like the program's.
 
     ## Example
     ```python
@@ -34,12 +34,11 @@ class ProfilerOverhead(ProfileRule):
     with torch.profiler.profile(schedule=schedule) as prof:
         train(steps=10, after_each=prof.step)
     ```
-    Much of it falls into the first recorded step: the schedule's warm-up takes it there. Record stacks,
-    memory and shapes only where the question needs them.
+    Much of it falls into the first recorded step, and the schedule's warm-up absorbs it. Record stacks,
+    memory and shapes only when you need them.
 
     ## When it is fine
-    Where only the order of findings matters and not the length of the step.
-    """
+    If only the order of findings matters and not the length of the step."""
 
     code = "GAP701"
     name = "profiler-overhead"

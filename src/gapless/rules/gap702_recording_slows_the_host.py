@@ -17,12 +17,12 @@ class RecordingSlowsTheHost(ProfileRule):
     """The CPU looks slower than it is, because the profiler recorded each Python call or each allocation.
 
     ## What waits
-    Nothing of the program. With `with_stack=True` the profiler notes every call and return of Python, with
-    `profile_memory=True` every allocation, and the CPU launches later for it.
+    Nothing in the program. With `with_stack=True` the profiler records every Python call and return, with
+    `profile_memory=True` every allocation, and the CPU launches kernels later because of that.
 
     ## Why it costs
-    A training that keeps the GPU busy by itself can look launch-bound in such a profile. The lines are right,
-    the times on the CPU are too long, and those on the GPU are right again.
+    A training loop that keeps the GPU busy can look launch-bound in such a profile. The lines are right, the
+    CPU times are too long, and the GPU times are right.
 
     ## Example
     ```python
@@ -35,17 +35,16 @@ class RecordingSlowsTheHost(ProfileRule):
     with torch.profiler.profile() as prof:
         train(steps=3)
     ```
-    Take one profile with stacks, to see the lines, and one without, to see the times.
+    Record one profile with stacks for the lines, and one without for the times.
 
     ## When it is fine
-    Where the idleness has other causes: syncs and a late input are as long as they look.
-    """
+    If the idle time has other causes: syncs and late input are as long as they look."""
 
     code = "GAP702"
     name = "recording-slows-the-host"
     advice = (
-        "take a second profile without `with_stack` and `profile_memory`, and believe the times of that one "
-        "and the lines of this one"
+        "take a second profile without `with_stack` and `profile_memory`, and use the times from that one "
+        "and the lines from this one"
     )
     change = "record again without `with_stack`, `profile_memory`"
 
@@ -59,7 +58,8 @@ class RecordingSlowsTheHost(ProfileRule):
         yield Hit(
             evidence=(
                 f"recorded with {' and '.join(options)}{many}",
-                f"the GPU waits for the CPU for {told.of_steps(profile, host)}, and for less without this",
+                f"the GPU waits for the CPU for {told.of_steps(profile, host)}, and would wait less "
+                "without this",
             ),
             remedy=self.advice,
         )

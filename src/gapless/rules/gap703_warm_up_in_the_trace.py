@@ -21,15 +21,15 @@ _STEPS = 3
 
 
 class WarmUpInTheTrace(ProfileRule):
-    """The beginning of the program is in the trace, and is counted in all numbers.
+    """The start of the program is in the trace and is included in all numbers.
 
     ## What waits
-    In its first step a program loads kernels, tries algorithms, compiles, asks the driver for memory, starts
-    the workers of its DataLoader; in its first recorded step the profiler sets itself up.
+    In its first step a program loads kernels, tries algorithms, compiles, requests memory from the driver
+    and starts its DataLoader workers; in its first recorded step the profiler sets itself up.
 
     ## Why it costs
-    The training pays this once and the averages of a short profile pay it in full: causes that never come
-    back look important.
+    Training pays this once, but it counts fully in the averages of a short profile: causes that never
+    come back look important.
 
     ## Example
     ```python
@@ -45,23 +45,22 @@ class WarmUpInTheTrace(ProfileRule):
     ```
 
     ## When it is fine
-    Where the start is what you want to see.
-    """
+    If you want to see the start."""
 
     code = "GAP703"
     name = "warm-up-in-the-trace"
     advice = (
-        "leave the first steps out of the profile: `torch.profiler.schedule(wait=5, warmup=2, active=3)`, "
+        "exclude the first steps from the profile: `torch.profiler.schedule(wait=5, warmup=2, active=3)`, "
         "with `prof.step()` at the end of each step"
     )
-    change = "leave the first steps out: `schedule(wait=5)`"
+    change = "exclude the first steps: `schedule(wait=5)`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         evidence = tuple(_longer(profile))
         found = list(_once(profile))
         if told.part(profile, min(told.idle_of(found), profile.idle)) >= _EXCESS:
             whole = told.of_all(told.together(found))
-            begins = f"{whole.idle_for(profile)}, in calls that a program makes when it begins"
+            begins = f"{whole.idle_for(profile)}, in calls that a program makes at startup"
             yield whole.hit(profile, (*evidence, begins, told.mostly(whole)), self.advice)
         elif evidence:
             yield Hit(evidence=evidence, remedy=self.advice, steps=1)
@@ -77,7 +76,7 @@ def _longer(profile: Profile) -> Iterator[str]:
     surplus = told.part(profile, first - others)
     if first >= _LONGER * others and surplus >= _EXCESS:
         yield f"the first step takes {duration(first)}, the others {duration(others)} (median)"
-        yield f"its surplus is {percent(surplus)} of all {len(lengths)} steps"
+        yield f"the excess is {percent(surplus)} of all {len(lengths)} steps"
 
 
 def _once(profile: Profile) -> Iterator[Spot]:

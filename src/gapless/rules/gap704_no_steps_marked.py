@@ -13,14 +13,14 @@ _IDLE = 0.1
 
 
 class NoStepsMarked(ProfileRule):
-    """Nothing in the trace says where a step begins: all numbers are of the whole of it, set-up included.
+    """Nothing in the trace marks where a step begins: all numbers cover the whole trace, including set-up.
 
     ## What waits
-    Nothing. The profiler was not told of the steps, and no optimizer is in the trace to tell by.
+    Nothing. The profiler was not told about steps, and the trace contains no optimizer to recognize them by.
 
     ## Why it costs
-    What happens once cannot be told from what happens in each step, and idleness before and after the loop
-    counts with that in it.
+    One-time events cannot be distinguished from events in each step, and idle time before and after the
+    loop is counted together with idle time inside it.
 
     ## Example
     ```python
@@ -38,8 +38,7 @@ class NoStepsMarked(ProfileRule):
     ```
 
     ## When it is fine
-    Where the trace is of one call and not of a loop.
-    """
+    If the trace covers a single call and not a loop."""
 
     code = "GAP704"
     name = "no-steps-marked"
@@ -54,6 +53,6 @@ class NoStepsMarked(ProfileRule):
         if profile.steps.source != "span" or not works or told.part(profile, profile.idle) < _IDLE:
             return
         yield Hit(
-            evidence=(f"all numbers are of the whole {duration(profile.steps.total)}, set-up included",),
+            evidence=(f"all numbers cover the whole {duration(profile.steps.total)}, including set-up",),
             remedy=self.advice,
         )

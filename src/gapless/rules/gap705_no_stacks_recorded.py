@@ -9,14 +9,14 @@ from gapless.rules import _profile as told
 
 
 class NoStacksRecorded(ProfileRule):
-    """The trace has no Python stacks: findings name operators in place of lines.
+    """The trace has no Python stacks: findings name operators instead of lines.
 
     ## What waits
-    Nothing. The profiler records Python stacks only where it is asked to.
+    Nothing. The profiler records Python stacks only on request.
 
     ## Why it costs
-    The same operator stands in a hundred places of a program, and only the stack tells which one made the
-    GPU idle.
+    The same operator appears in a hundred places of a program, and only the stack shows which one made
+    the GPU idle.
 
     ## Example
     ```python
@@ -30,14 +30,13 @@ class NoStacksRecorded(ProfileRule):
     with torch.profiler.profile(activities=activities, with_stack=True) as prof:
         train(steps=3)
     ```
-    The CPU must be among the activities. Stacks make the CPU slower (GAP702) and the file larger: a few
-    steps are enough. Inside what `torch.compile` compiled there are no Python frames to record.
-    Where a few functions are in question, `gapless.annotate(loss_function)` names their lines in the trace
-    without stacks, and without editing them.
+    The CPU must be among the activities. Stacks slow the CPU down (GAP702) and make the file larger: a few
+    steps are enough. Inside code compiled with `torch.compile` there are no Python frames to record. For a
+    few functions, `gapless.annotate(loss_function)` marks their lines in the trace without stacks and
+    without editing them.
 
     ## When it is fine
-    Where the operators tell enough.
-    """
+    If the operators are informative enough."""
 
     code = "GAP705"
     name = "no-stacks-recorded"

@@ -8,15 +8,15 @@ from gapless.model import Hit, Profile, ProfileRule
 
 
 class RecordsMissing(ProfileRule):
-    """Part of what the GPU or the CPU did is not in the file: launches without their kernels, for one.
+    """Part of what the GPU or the CPU did is not in the file, for example launches without their kernels.
 
     ## What waits
     Nothing. The profiler ran out of buffers, it was stopped before the GPU had finished, several processes
     wrote into one file, or the file was damaged afterwards.
 
     ## Why it costs
-    A GPU that works and is not recorded looks like one that idles. Below 95 % of the records no idleness is
-    told, nothing is priced, and gates end with status 3.
+    A GPU that works but is not recorded looks idle. Below 95 % of the records, no idle time is reported,
+    nothing is priced, and gates end with status 3.
 
     ## Example
     ```python
@@ -32,15 +32,14 @@ class RecordsMissing(ProfileRule):
             train_step(inputs, labels)
             prof.step()
     ```
-    Let the GPU finish (`torch.cuda.synchronize()`) before the profiler stops, and give each process a file.
+    Let the GPU finish (`torch.cuda.synchronize()`) before the profiler stops, and write one file per process.
 
     ## When it is fine
-    Never for numbers; that a call waits may still be true.
-    """
+    Never for numbers; the syncs found may still be true."""
 
     code = "GAP707"
     name = "records-missing"
-    advice = "record fewer steps at once, with a schedule, and one file for each process"
+    advice = "record fewer steps at once, with a schedule, and write one file per process"
     change = "record fewer steps at once"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:

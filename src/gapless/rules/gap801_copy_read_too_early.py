@@ -9,17 +9,17 @@ from gapless.rules._races import KindRule, at, side
 
 
 class CopyReadTooEarly(KindRule):
-    """The CPU reads what a copy with `non_blocking=True` may still be filling: wrong numbers.
+    """The CPU reads memory that a copy with `non_blocking=True` may still be filling: wrong numbers.
 
     ## What waits
     Nothing, and that is the mistake. A copy from the GPU into pinned memory with `non_blocking=True` is only
-    queued: the CPU goes on at once, and `x.to("cpu", non_blocking=True)` lands in pinned memory, too. What
-    reads the copy before something has made the CPU wait for it gets the bytes that were there before.
+    queued: the CPU continues immediately, and `x.to("cpu", non_blocking=True)` also lands in pinned memory.
+    Code that reads the copy before something makes the CPU wait for it gets the old bytes.
 
     ## Why it costs
     Numbers are wrong, without an error: the value of an earlier step, zeros, or half of a tensor. How
-    often depends on how far the CPU is ahead, in training nearly always. A checkpoint that is written from
-    such a copy is corrupt.
+    often depends on how far ahead the CPU runs; in training, nearly always. A checkpoint written from such
+    a copy is corrupt.
 
     ## Example
     ```python
@@ -41,29 +41,30 @@ class CopyReadTooEarly(KindRule):
         copied.synchronize()  # as late as possible: just before the read
         total += on_cpu
     ```
-    `gapless.ops.read_later` does that: `reading.ready()` says whether the copy is done, without a sync.
+    `gapless.ops.read_later` does that: `reading.ready()` reports whether the copy is done, without a sync.
 
     ## When it is fine
-    Never. Where a copy is known to be done because something later on its stream was waited for, that wait
-    is seen, and nothing is said.
-    """
+    Never. If the CPU waits for something later on the same stream, the copy is known to be done, and
+    nothing is reported."""
 
     code = "GAP801"
     name = "copy-read-too-early"
     kind = "in-flight-read"
     advice = (
-        "record an event behind the copy and call `event.synchronize()` just before the read, or use "
-        "`gapless.ops.read_later`, which tells when the copy is done; a plain `.cpu()` waits by itself"
+        "record an event after the copy and call `event.synchronize()` just before the read, or use "
+        "`gapless.ops.read_later`, which reports when the copy is done; a plain `.cpu()` waits on its own"
     )
     change = "wait for the copy before reading: `event.synchronize()`"
 
     def told(self, race: Race) -> Iterator[str]:
         yield side(race.earlier, "starts a copy that fills it,")
         if race.later.line is None and race.later.what:
-            yield f"{race.later.what} may read it on the CPU at once; nothing in between makes the CPU wait"
+            yield (
+                f"{race.later.what} may read it on the CPU immediately; nothing in between makes the CPU wait"
+            )
             return
         what = f" ({race.later.what})" if race.later.what else ""
         yield f"{at(race.later.line)} reads it on the CPU{what}; nothing in between makes the CPU wait"
 
     def wrong(self, race: Race) -> str:
-        return "it reads what was there before, or part of each, as often as the copy is not done by then"
+        return "it reads old values, or a mix of old and new, whenever the copy is not done by then"

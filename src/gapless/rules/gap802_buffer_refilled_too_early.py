@@ -13,11 +13,11 @@ class BufferRefilledTooEarly(KindRule):
 
     ## What waits
     Nothing, and that is the mistake. A copy from pinned memory to the GPU with `non_blocking=True` reads its
-    source when the GPU comes to it. What the CPU writes there in the meantime is what arrives.
+    source when the GPU gets to it. Whatever the CPU writes there in the meantime is what arrives.
 
     ## Why it costs
     Numbers are wrong, without an error: the batch on the GPU is the next one, or a mixture of both. How often
-    depends on how far the CPU is ahead, in training nearly always.
+    depends on how far ahead the CPU runs; in training, nearly always.
 
     ## Example
     ```python
@@ -42,15 +42,16 @@ class BufferRefilledTooEarly(KindRule):
     `gapless.ops.to_device` and a DataLoader with `pin_memory=True` do that.
 
     ## When it is fine
-    Never. Letting go of the pinned tensor while the copy is under way is fine, and is not reported.
+    Never. Dropping the pinned tensor while the copy is in progress is fine, and is not reported.
     """
 
     code = "GAP802"
     name = "buffer-refilled-too-early"
     kind = "in-flight-write"
     advice = (
-        "give each buffer an event that is recorded behind its copy, and call `event.synchronize()` before "
-        "writing there again (two buffers in turn hardly ever wait); or pin a fresh tensor for each copy"
+        "give each buffer an event that is recorded after its copy, and call `event.synchronize()` before "
+        "writing there again (two alternating buffers hardly ever wait); or pin a fresh tensor for each "
+        "copy"
     )
     change = "wait for the copy before refilling its buffer"
 
@@ -65,5 +66,5 @@ class BufferRefilledTooEarly(KindRule):
 
     def wrong(self, race: Race) -> str:
         if race.earlier.writes:
-            return "the copy may land on what was written, as often as it is not done by then"
-        return "the newer values arrive, or part of each, as often as the copy is not done by then"
+            return "the copy may overwrite what was written, whenever it is not done by then"
+        return "the newer values arrive, or a mix of both, whenever the copy is not done by then"

@@ -12,12 +12,12 @@ class StreamNotWaitedFor(KindRule):
     """Two streams use the same tensor, at least one of them writes it, and neither waits for the other.
 
     ## What waits
-    Nothing, and that is the mistake. Work of one stream runs in order, work of two streams runs in any order,
-    or at once. The order in which Python launches it says nothing.
+    Nothing, and that is the mistake. Work on one stream runs in order; work on two streams runs in any order,
+    or at the same time, whatever the order in which Python launches it.
 
     ## Why it costs
     Numbers are wrong, without an error, whenever the GPU happens to run it in the other order: stale or mixed
-    values, more often the busier the GPU is. It may show on another GPU or in a longer run only.
+    values, more often the busier the GPU is. It may show up only on another GPU or in a longer run.
 
     ## Example
     ```python
@@ -38,20 +38,20 @@ class StreamNotWaitedFor(KindRule):
     torch.cuda.current_stream().wait_stream(side)  # y is there
     total = y.sum()
     ```
-    The CPU waits for neither. `event.record(side)` behind the work and `stream.wait_event(event)` are finer.
-    An event stands for what was queued before it was recorded: record it behind the work. A wait for an event
-    that was never recorded returns at once.
+    The CPU waits for neither. `event.record(side)` after the work and `stream.wait_event(event)` are more
+    precise. An event covers what was queued before it was recorded: record it after the work. A wait for an
+    event that was never recorded returns at once.
 
     ## When it is fine
-    Never, unless the values do not matter. Both streams reading is no race and is not reported.
-    """
+    Never, unless the values do not matter. Two streams that only read are not a race and are not
+    reported."""
 
     code = "GAP803"
     name = "stream-not-waited-for"
     kind = "unordered"
     advice = (
-        "make the second stream wait: `stream.wait_stream(other)` behind the other's work and before the "
-        "use, or an event recorded behind that work and `stream.wait_event(event)`"
+        "make the second stream wait: `stream.wait_stream(other)` after the other's work and before the "
+        "use, or an event recorded after that work and `stream.wait_event(event)`"
     )
     change = "make the stream wait: `wait_stream` or `wait_event`"
 
@@ -64,7 +64,7 @@ class StreamNotWaitedFor(KindRule):
             return "either of the two may be the last to write"
         if race.later.writes:
             return "the first may read what the second writes"
-        return "it reads stale or half-written values, as often as the first is not done by then"
+        return "it reads stale or half-written values, whenever the first is not done by then"
 
     def remedy(self, race: Race) -> str:
         if race.backward:

@@ -9,16 +9,16 @@ from gapless.rules._races import KindRule, at, does, side
 
 
 class FreedWhileInUse(KindRule):
-    """A tensor is let go of while another stream still uses it, and its memory goes to a new tensor.
+    """A tensor is freed while another stream still uses it, and its memory goes to a new tensor.
 
     ## What waits
     Nothing, and that is the mistake. PyTorch's allocator gives freed memory to the next request of the stream
-    that it was taken in. That another stream still uses it the allocator knows only where
-    `tensor.record_stream(stream)` said so.
+    it was allocated on. The allocator knows that another stream still uses it only if
+    `tensor.record_stream(stream)` was called.
 
     ## Why it costs
-    The new tensor is written while the old one is still read: wrong numbers or NaN, without an error, now and
-    then, far from the line that is to blame.
+    The new tensor is written while the old one is still being read: wrong numbers or NaN, without an error,
+    now and then, far from the line responsible.
 
     ## Example
     ```python
@@ -47,17 +47,16 @@ class FreedWhileInUse(KindRule):
     `gapless.loading.DevicePrefetcher` does.
 
     ## When it is fine
-    Never. Whether the allocator takes just that block depends on what else is free: here the next request of
-    its stream and pool that fits is taken to get it.
-    """
+    Never. Whether the allocator reuses exactly that block depends on what else is free; here the next
+    matching request of its stream and pool is assumed to get it."""
 
     code = "GAP804"
     name = "freed-while-in-use"
     kind = "freed"
     of_the_first = True
     advice = (
-        "call `tensor.record_stream(stream)` with the stream that uses it, before the last reference goes; "
-        "or keep the tensor until its own stream has waited for that stream"
+        "call `tensor.record_stream(stream)` with the stream that uses it, before the last reference is "
+        "dropped; or keep the tensor until its own stream has waited for that stream"
     )
     change = "call `record_stream` before the tensor is freed"
 
@@ -65,10 +64,16 @@ class FreedWhileInUse(KindRule):
         yield side(race.earlier, does(race.earlier))
         freed = Access(stack=race.freed).line
         if freed is not None and freed.short != (race.later.line.short if race.later.line else ""):
-            yield f"{at(freed)} lets go of it; that stream may not be done, and no `record_stream` says so"
+            yield (
+                f"{at(freed)} drops the last reference to it; that stream may not be done, and no "
+                "`record_stream` protects it"
+            )
         else:
-            yield "it is let go of while that stream may not be done, and no `record_stream` says so"
+            yield (
+                "its last reference is dropped while that stream may not be done, and no `record_stream` "
+                "protects it"
+            )
         yield f"{at(race.later.line)} may get the same memory ({race.later.where}, {race.later.what})"
 
     def wrong(self, race: Race) -> str:
-        return "the new values may overwrite the old ones while they are in use, now and then"
+        return "now and then, the new values may overwrite the old ones while they are in use"

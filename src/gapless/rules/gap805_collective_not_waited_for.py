@@ -12,12 +12,12 @@ class CollectiveNotWaitedFor(KindRule):
     """A tensor of an asynchronous collective is used before its `wait()` on the stream that uses it.
 
     ## What waits
-    Nothing, and that is the mistake. With `async_op=True` a collective runs on a stream of NCCL's own.
-    `work.wait()` makes the stream that is current where it is called wait for it, and not the CPU.
+    Nothing, and that is the mistake. With `async_op=True` a collective runs on NCCL's own stream.
+    `work.wait()` makes the current stream wait for it, not the CPU.
 
     ## Why it costs
-    Numbers are wrong, without an error: sums of some of the ranks, or what was in the tensor before. Ranks
-    may come to differ, which shows much later.
+    Numbers are wrong, without an error: partial sums, or the tensor's old values. Ranks may diverge, which
+    shows much later.
 
     ## Example
     ```python
@@ -38,23 +38,22 @@ class CollectiveNotWaitedFor(KindRule):
     mean = total / torch.distributed.get_world_size()
     torch.distributed.destroy_process_group()
     ```
-    Tensors that are given must not be written before `wait()` either.
+    Input tensors must not be written before `wait()` either.
 
     ## When it is fine
-    Never. Reading what a collective only reads is no race and is not reported.
-    """
+    Never. Reading a tensor that the collective only reads is not a race and is not reported."""
 
     code = "GAP805"
     name = "collective-not-waited-for"
     kind = "collective"
-    advice = "call `work.wait()` before the use, with the stream current that uses the tensor"
+    advice = "call `work.wait()` before the use, on the stream that uses the tensor"
     change = "call `wait()` on the work before its tensors are used"
 
     def told(self, race: Race) -> Iterator[str]:
         yield side(race.earlier, does(race.earlier))
-        yield f"{side(race.later, does(race.later))}; no `wait()` in between holds that stream up"
+        yield f"{side(race.later, does(race.later))}; no `wait()` in between makes that stream wait"
 
     def wrong(self, race: Race) -> str:
         if race.later.writes and not race.earlier.writes:
             return "other ranks may get what was written later"
-        return "it may see the sums of some ranks, or what was there before"
+        return "it may see partial sums, or the old values"

@@ -9,15 +9,15 @@ from gapless.rules._races import KindRule, at
 
 
 class GeneratorSharedByThreads(KindRule):
-    """Two threads draw random numbers from one generator at the same time: other numbers in each run.
+    """Two threads draw random numbers from one generator at the same time: different numbers in every run.
 
     ## What waits
     Nothing, and that is the mistake. Each draw takes the next numbers of the generator; which thread comes
-    first, Python's scheduler decides. Without one of their own, all threads draw from the GPU's default one.
+    first depends on scheduling. Without their own generators, all threads draw from the GPU's default one.
 
     ## Why it costs
     The seed does not make a run repeatable: dropout masks, noise and augmentations differ from run to run.
-    What is compared with an earlier run, or resumed from a checkpoint, differs without a reason that shows.
+    Comparisons with an earlier run, or runs resumed from a checkpoint, differ for no visible reason.
 
     ## Example
     ```python
@@ -49,22 +49,21 @@ class GeneratorSharedByThreads(KindRule):
     augment(2)
     thread.join()
     ```
-    A lock does not help: it keeps the draws apart, and not in order.
+    A lock does not help: it separates the draws but does not order them.
 
     ## When it is fine
-    Where nobody needs the same numbers again. Draws from a default generator that the script has not seeded
-    are not reported, nor are those of threads that take turns.
-    """
+    If nobody needs the same numbers again. Draws from a default generator that the script has not seeded
+    are not reported, nor are those of threads that take turns."""
 
     code = "GAP806"
     name = "generator-shared-by-threads"
     kind = "generator"
-    advice = "give each thread a generator of its own: `torch.Generator(device='cuda').manual_seed(seed)`"
-    change = "give each thread a generator of its own"
+    advice = "give each thread its own generator: `torch.Generator(device='cuda').manual_seed(seed)`"
+    change = "give each thread its own generator"
 
     def told(self, race: Race) -> Iterator[str]:
         yield f"{at(race.earlier.line)} draws from a generator in one thread ({race.earlier.what})"
         yield f"{at(race.later.line)} draws from it in another, at the same time ({race.later.what})"
 
     def wrong(self, race: Race) -> str:
-        return "as here, each thread gets other numbers in each run, in spite of the seed"
+        return "here too, each thread gets different numbers in every run despite the seed"

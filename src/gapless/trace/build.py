@@ -63,7 +63,7 @@ _ARROWS = {"ac2g", "async", "async_gpu", "async_cpu_to_gpu"}
 """Arrows from a call to what it launched."""
 TWICE = "there twice"
 """What is counted of events that are the same as others; they are no loss."""
-ASTRAY = "without a credible time"
+ASTRAY = "with impossible times"
 """What is counted of events that lie days away from the others."""
 _LATEST = 9e15
 """Microseconds: what is later overflows as nanoseconds, and would be in the year 2255."""

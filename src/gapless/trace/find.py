@@ -42,7 +42,7 @@ def _meant(path: str, skipped: list[str]) -> list[str]:
     if not os.path.lexists(path) and _PATTERN.search(path):
         return _matched(path, glob.glob(path, recursive=True), skipped)
     if not os.path.lexists(path):
-        raise UnreadableInput(f"{path} cannot be read: there is no such file or folder")
+        raise UnreadableInput(f"cannot read {path}: there is no such file or folder")
     return [path]
 
 
@@ -73,10 +73,10 @@ def _traces(place: str, names: Iterator[str], skipped: list[str]) -> list[str]:
     found = _checked(names, others)
     skipped += others
     if not found:
-        seen = f"{len(others)} JSON files, none of them a trace" if others else "no *.json or *.json.gz"
+        seen = f"{len(others)} JSON files, none of which is a trace" if others else "no *.json or *.json.gz"
         if len(others) == 1:
-            seen = f"only {os.path.basename(others[0])}, which is no trace"
-        raise UnreadableInput(f"{place} is a folder without traces: it holds {seen}")
+            seen = f"only {os.path.basename(others[0])}, which is not a trace"
+        raise UnreadableInput(f"{place} is a folder without traces: it contains {seen}")
     return found
 
 

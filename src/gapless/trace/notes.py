@@ -19,33 +19,33 @@ def _sentences(rest: Rest, builder: Builder, made: Timeline, trouble: str) -> It
     if trouble:
         yield trouble
     elif rest.truncated and not dropped["cut"]:
-        yield "The file is cut off between two events: what came later is missing"
+        yield "The file is truncated between two events: the rest is missing"
     if count := dropped["cut"]:
-        yield f"{events(count, 'was', 'were')} cut off at the end of the file: what came later is missing"
+        yield f"{events(count, 'was', 'were')} cut off at the end of the file: the rest is missing"
     if count := dropped["broken"]:
-        yield f"{events(count, 'was', 'were')} broken and left out"
+        yield f"{events(count, 'was', 'were')} damaged and skipped"
     if count := dropped["foreign"]:
         where = "one place" if count == 1 else f"{count:,} places"
-        yield f"Text that does not belong to the profile stands in {where} of the file"
+        yield f"Text that does not belong to the profile was found in {where} of the file"
     if count := repaired["values"]:
         what = (
-            "value that is no JSON (NaN, N/A) was"
+            "value that is not valid JSON (NaN, N/A) was"
             if count == 1
-            else "values that are no JSON (NaN, N/A) were"
+            else "values that are not valid JSON (NaN, N/A) were"
         )
-        yield f"{count:,} {what} taken as unknown"
+        yield f"{count:,} {what} treated as unknown"
     if count := repaired["types"]:
-        yield f"{events(count, 'was', 'were')} not written as the profiler does and read leniently"
+        yield f"{events(count, 'was', 'were')} not formatted as the profiler does, and parsed leniently"
     if count := repaired["fields"]:
-        yield f"{events(count, 'was', 'were')} no valid JSON; their fields were read one by one"
+        yield f"{events(count, 'was', 'were')} invalid JSON; their fields were parsed one by one"
     for what, count in sorted(builder.dropped.items()):
         if count:
-            yield f"{events(count, '', '')}{what} {'was' if count == 1 else 'were'} left out"
+            yield f"{events(count, '', '')}{what} {'was' if count == 1 else 'were'} skipped"
     if rest.lists > 1:
-        yield f"The file holds {rest.lists} profiles one after the other; they were read as one"
+        yield f"The file contains {rest.lists} profiles one after the other; they were read as one"
     processes = {thread.pid for row, thread in enumerate(made.threads) if _runs(made, row)}
     if len(processes) > 1:
-        yield f"The file holds {len(processes)} processes; they were read as one"
+        yield f"The file contains {len(processes)} processes; they were read as one"
 
 
 def _runs(made: Timeline, thread: int) -> bool:

@@ -25,21 +25,22 @@ def reason(data: bytes, name: str, whole: bool) -> str:
     if not text:
         return f"{name} is empty: the profiler wrote nothing, or was killed before it could"
     if _PICKLE.match(data):
-        return f"{name} is a Python pickle, such as a snapshot of memory, and no trace: see gapless memory"
+        return f"{name} is a Python pickle (such as a memory snapshot), not a trace: see gapless memory"
     if data.startswith(_ZIP):
-        return f"{name} was written by torch.save: it holds tensors, not a trace"
+        return f"{name} was written by torch.save: it contains tensors, not a trace"
     if data.startswith(_SQLITE):
-        return f"{name} is a database, such as Nsight Systems exports, and no trace of PyTorch's profiler"
+        return f"{name} is a database (such as Nsight Systems exports), not a PyTorch profiler trace"
     if data.startswith(_LFS):
-        return f"{name} is a pointer of Git LFS and not the file itself: git lfs pull"
+        return f"{name} is a Git LFS pointer, not the file itself: git lfs pull"
     if hopeless(data):
         if b"\0" in data[:1024] or sum(byte < 9 or byte > 126 for byte in text[:256]) > 64:
-            return f"{name} is a binary file, not JSON: it begins with {data[:8].hex(' ')}"
+            return f"{name} is a binary file, not JSON: it starts with {data[:8].hex(' ')}"
         first = text[:24].decode(errors="replace").split("\n")[0]
-        return f"{name} is not JSON: it begins with {first!r}"
+        return f"{name} is not JSON: it starts with {first!r}"
     if not whole:
         return (
-            f'{name} is no PyTorch profiler trace: it has no "traceEvents" in its first {len(data) >> 20} MB'
+            f'{name} is not a PyTorch profiler trace: it has no "traceEvents" in its first '
+            f"{len(data) >> 20} MB"
         )
     return _of_json(data.strip(_BLANK), name)
 
@@ -48,15 +49,17 @@ def _of_json(data: bytes, name: str) -> str:
     try:
         found = msgspec.json.decode(data)
     except RecursionError:
-        return f"{name} is no PyTorch profiler trace: it is JSON nested without end"
+        return f"{name} is not a PyTorch profiler trace: it is endlessly nested JSON"
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if "truncated" in str(error):
-            return f"{name} is cut off before its first event: was the job killed while it wrote the file?"
-        return f'{name} is no PyTorch profiler trace: it has no "traceEvents", and is broken JSON ({error})'
+            return f"{name} ends before its first event: was the job killed while it wrote the file?"
+        return (
+            f'{name} is not a PyTorch profiler trace: it has no "traceEvents", and is broken JSON ({error})'
+        )
     if isinstance(found, list):
-        return f"{name} is no PyTorch profiler trace: it is a JSON list, but not of events"
+        return f"{name} is not a PyTorch profiler trace: it is a JSON list, but not of events"
     if str(found.get("format", "")).startswith("gapless"):
         return f"{name} is a Gapless session, not a trace: gapless show {name}"
     keys = ", ".join(repr(key) for key in list(found)[:4])
     held = f"it is JSON with {keys}" if keys else "it is an empty JSON object"
-    return f'{name} is no PyTorch profiler trace: {held}, but no "traceEvents"'
+    return f'{name} is not a PyTorch profiler trace: {held}, but no "traceEvents"'

@@ -35,7 +35,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     try:
         fsspec: Any = import_module("fsspec")
     except ImportError:
-        raise UnreadableInput(f"{url} is remote: reading it needs fsspec (pip install fsspec)") from None
+        raise UnreadableInput(f"{url} is remote: to read it, install fsspec (pip install fsspec)") from None
     try:
         found: tuple[Any, str] = fsspec.core.url_to_fs(url)
     except ImportError as error:
@@ -129,7 +129,7 @@ class Source:
                     if not data:
                         break
                     if not _GZIP.startswith(data[:2]):
-                        self.trouble = "What follows the compressed data is not gzip and was left out"
+                        self.trouble = "The data after the compressed part is not gzip and was skipped"
                         return
                     machine = zlib.decompressobj(31)
                 before = machine.copy()
@@ -145,10 +145,10 @@ class Source:
                 if machine.eof:
                     machine = None
         if machine is not None:
-            self.trouble, self.short = "The compressed file is cut off: what came later is missing", True
+            self.trouble, self.short = "The compressed file is truncated: the rest is missing", True
 
     def _damaged(self) -> None:
-        self.trouble = "The compressed file is damaged: what came after the damage is missing"
+        self.trouble = "The compressed file is damaged: everything after the damage is missing"
         self.short = True
 
     def _unzstd(self) -> Iterator[bytes]:
@@ -164,7 +164,7 @@ class Source:
             given = given or bool(more)
             yield more
         if given and not getattr(machine, "eof", True):
-            self.trouble, self.short = "The compressed file is cut off: what came later is missing", True
+            self.trouble, self.short = "The compressed file is truncated: the rest is missing", True
 
     def _unzipped(self) -> Iterator[bytes]:
         if not self._raw.seekable():
@@ -177,7 +177,7 @@ class Source:
         except zipfile.BadZipFile as error:
             raise UnreadableInput(f"{self._name} is a damaged zip archive: {error}") from None
         if any(name.endswith("data.pkl") for name in names):
-            raise UnreadableInput(f"{self._name} was written by torch.save: it holds tensors, not a trace")
+            raise UnreadableInput(f"{self._name} was written by torch.save: it contains tensors, not a trace")
         inside = [name for name in names if name.endswith(".json")]
         if len(inside) != 1:
             raise UnreadableInput(
@@ -230,7 +230,7 @@ def _zstd(name: str) -> Callable[[], Any]:
         return lambda: zstandard.ZstdDecompressor().decompressobj()
     except ImportError:
         raise UnreadableInput(
-            f"{name} is compressed with zstd: reading it needs zstandard (pip install zstandard)"
+            f"{name} is compressed with zstd: to read it, install zstandard (pip install zstandard)"
         ) from None
 
 

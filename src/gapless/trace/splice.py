@@ -42,7 +42,7 @@ def splice(path: str, target: str, more: More) -> None:
         UnreadableInput: `path` is no trace, or `target` cannot be written.
     """
     if path == "-":
-        raise UsageError("standard input can be read only once: give the trace as a file")
+        raise UsageError("standard input can be read only once: pass the trace as a file")
     if not is_url(path) and os.path.exists(target) and os.path.samefile(path, target):
         raise UsageError(f"{target} is the trace itself: write to another file")
     rest = _rest(path)

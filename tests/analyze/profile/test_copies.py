@@ -160,7 +160,7 @@ def test_pinned_copies_of_the_profile_itself_say_what_the_link_can_do():
 def test_a_gpu_whose_link_is_unknown_gets_no_rate():
     found = seen(bench("Some Accelerator", 4, [100 * MB], (3.0, 3.0), False))
     assert found.verdict.sentence.endswith("3 GB/s")
-    assert "of this GPU can do is not known" in found.verdict.why[0]
+    assert "the bandwidth of this GPU's link is not known" in found.verdict.why[0]
 
 
 def test_kernels_beside_small_copies_are_not_about_copies():

@@ -70,7 +70,7 @@ def test_what_is_not_there_cannot_be_left_out(what):
 
 
 def test_one_launch_for_each_step_needs_steps():
-    with pytest.raises(UsageError, match="no steps are marked"):
+    with pytest.raises(UsageError, match="needs marked steps"):
         profile(waiting().timeline(), asked=["@graphs"])
 
 
@@ -128,7 +128,7 @@ def test_a_launch_bound_profile_gains_by_one_launch_for_each_step():
     assert prices.asked.saved > 0.5 * prices.span
     assert prices.span - prices.asked.saved > 6 * 50 * 6_000
     told = report([found]).verdict.why[0]
-    assert told.startswith("With one launch for each step, ")
+    assert told.startswith("With one launch per step, ")
     assert " less" in told
 
 

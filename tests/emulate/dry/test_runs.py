@@ -82,7 +82,7 @@ def test_what_was_assumed_is_saved_with_the_session(tmp_path):
     assert restored.environment.dry
     found = gapless.report(restored)
     assert {one.kind for one in found.assumptions} == {"bool"}  # the loss and the norm decide nothing
-    assert "assumed value" in " ".join(found.verdict.not_seen)
+    assert "are assumed" in " ".join(found.verdict.not_seen)
     assert any(one.title.startswith("Assumed") for one in found.tables)
 
 

@@ -124,7 +124,7 @@ def test_a_log_is_written_behind_each_replay_and_not_in_the_graph() -> None:
         x, graph, log = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph(), LogBuffer()
         with torch.cuda.graph(graph):
             total = x.sum()
-            with pytest.raises(RuntimeError, match="behind each replay"):
+            with pytest.raises(RuntimeError, match="after each replay"):
                 log.add(total=total)
         for at in range(3):
             x.fill_(at)

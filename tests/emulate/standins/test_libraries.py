@@ -264,7 +264,7 @@ def test_the_operators_are_there_where_they_cannot_be_loaded(
                 ops.roi_pool(x, rois, 1.0, 2, 2)
             except NotEmulated as error:
                 print("torchvision::roi_pool" in str(error))
-            print(sum("cannot be loaded beside this torch" in note for note in seen.session.notes))
+            print(sum("cannot be loaded with this torch" in note for note in seen.session.notes))
     """
     done = python("-c", textwrap.dedent(script))
     assert done.stdout == "1 True\n0 [1, 2] 8.0 cuda:0\nTrue\n1\n", done.stderr
@@ -282,11 +282,9 @@ def test_kernels_of_the_hub_stand_in_or_refuse_when_they_are_called(
 ) -> None:
     package(
         "kernels",
-        """
-        def has_kernel(repo_id): ...
-        def get_kernel(repo_id, revision=None, version=None):
-            raise FileNotFoundError("no build for the CPU")
-        """,
+        "\n        def has_kernel(repo_id): ...\n        def get_kernel(repo_id, revision=None, "
+        'version=None):\n            raise FileNotFoundError("no build for , which launches the '
+        'kernels")\n        ',
     )
     with gapless.emulate("h100"):
         get = importlib.import_module("kernels").get_kernel

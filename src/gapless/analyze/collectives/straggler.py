@@ -32,14 +32,14 @@ _KERNELS = 3
 _REASONS = 3
 _WHY: dict[str, str] = {
     "wait": "while the CPU waits for the GPU",
-    "input": "until the next batch is there",
+    "input": "until the next batch arrives",
     "transfer": "while the CPU copies",
-    "launch": "because the CPU launches no faster",
-    "host": "while the CPU does something else",
-    "allocator": "while memory is taken from the driver",
-    "graph": "in a long call of the driver",
-    "profiler": "while the profiler works",
-    "unknown": "with nothing recorded",
+    "launch": "because the CPU does not launch faster",
+    "host": "while the CPU does other work",
+    "allocator": "while the allocator gets memory from the driver",
+    "graph": "in a long driver call",
+    "profiler": "because of the profiler",
+    "unknown": "for a reason that was not recorded",
 }
 
 
@@ -205,7 +205,7 @@ def _idle(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
     for key, more in _more(slow, peers, amounts):
         cause, place = key
         at = f" at {place}" if place else ""
-        why = _WHY.get(cause, "with no cause told")
+        why = _WHY.get(cause, "for an unknown reason")
         found.append(
             Reason(f"idle {duration(more)} longer in each step{at}, {why}", more, sites[cause, place])
         )
@@ -220,7 +220,7 @@ def _lines(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
         return _per_step(profile, (((_place(line.site),), line.total) for line in profile.lines))
 
     return [
-        Reason(f"{duration(more)} more work for the GPU in each step from {key[0]}", more, sites[key])
+        Reason(f"{duration(more)} more GPU work in each step from {key[0]}", more, sites[key])
         for key, more in _more(slow, peers, amounts)
         if key[0]
     ]
@@ -254,7 +254,7 @@ def _slower_device(slow: Profile, peers: Sequence[Profile]) -> Reason | None:
     if len(ratios) < _KERNELS or sorted(ratios)[len(ratios) // 4] < SLOWER:
         return None
     longer = percent(median(ratios) - 1)
-    text = f"the same kernels, as many of them, take {longer} longer: a slower GPU or larger inputs"
+    text = f"the same number of the same kernels takes {longer} longer: a slower GPU or larger inputs"
     return Reason(text, more)
 
 

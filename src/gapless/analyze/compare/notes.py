@@ -45,9 +45,9 @@ def _one_capture(pair: Both) -> list[str]:
 def _devices(pair: Both) -> list[str]:
     before, after = pair.before.gpu, pair.after.gpu
     if before and after and before != after:
-        return [f"before ran on {before}, after on {after}: the hardware is part of the difference"]
+        return [f"before ran on {before}, after on {after}: part of the difference is the hardware"]
     if pair.before.vendor and pair.after.vendor and pair.before.vendor != pair.after.vendor:
-        return ["the two ran on GPUs of different makers: the hardware is part of the difference"]
+        return ["the two runs used GPUs of different vendors: part of the difference is the hardware"]
     return []
 
 
@@ -66,22 +66,21 @@ def _steps(made: Comparison, pair: Both) -> list[str]:
     if made.per == "trace":
         if not before.steps and not after.steps:
             return [
-                "no steps are marked: the whole traces are compared, which says little unless both hold "
-                "the same work (profiler.step() after each step marks them)"
+                "no steps are marked, so the whole traces are compared, which is only meaningful if both "
+                "contain the same work (call profiler.step() after each step)"
             ]
         name, other, steps = ("before", "after", before) if before.steps else ("after", "before", after)
         return [
-            f"{other} has no steps marked: all {count(steps.steps, 'step')} of {name} are compared with the "
-            f"whole of {other}, which may hold another amount of work"
+            f"{other} has no steps marked: all {count(steps.steps, 'step')} of {name} are compared with "
+            f"the whole of {other}, which may contain a different amount of work"
         ]
     notes = []
     if before.marks.split("#")[0] != after.marks.split("#")[0]:
-        notes.append(f"before counts steps by {before.marks}, after by {after.marks}")
+        notes.append(f"before marks steps with {before.marks}, after with {after.marks}")
     fewer, more = sorted((before.steps, after.steps))
     if fewer < FEW or more >= UNEVEN * fewer:
         notes.append(
-            f"before has {count(before.steps, 'step')}, after has {after.steps}: "
-            f"the mean of so few says little"
+            f"before has {count(before.steps, 'step')}, after has {after.steps}: too few for a reliable mean"
         )
     return notes
 
@@ -96,7 +95,7 @@ def _mean_and_median(made: Comparison) -> list[str]:
         return []
     way = "less" if median < 0 else "more"
     told = "as long as before" if abs(median) < 0.5 else f"{percents(median)} {way}"
-    return [f"a few long steps weigh on the means: the median step takes {told}"]
+    return [f"a few long steps dominate the means: the median step takes {told}"]
 
 
 def _recording(pair: Both) -> list[str]:
@@ -104,7 +103,7 @@ def _recording(pair: Both) -> list[str]:
     notes = []
     if bool(before.stacks or before.with_stack) != bool(after.stacks or after.with_stack):
         name = "before" if before.stacks or before.with_stack else "after"
-        notes.append(f"only {name} was recorded with stacks, which slows the host there")
+        notes.append(f"only {name} was recorded with stacks, which slows the CPU down there")
     for field, words in _RECORDINGS.items():
         if getattr(before, field) != getattr(after, field):
             notes.append(f"{words} {'before' if getattr(before, field) else 'after'} only")
@@ -140,15 +139,15 @@ def session_notes(before: Report, after: Report, made: Comparison) -> tuple[str,
     unseen = sum(row.unseen for row in made.findings)
     if unseen:
         notes.append(
-            f"before ended after {count(before.steps.seen, 'step')}: "
-            f"{count(unseen, 'finding')} of after came later, and may not be new"
+            f"before ended after {count(before.steps.seen, 'step')}: {count(unseen, 'finding')} of after "
+            "came later and may not be new"
         )
     if made.per == "run":
         notes.append(_without_steps((made.before, made.after)))
     elif min(before.steps.steady, after.steps.steady) < FEW:
         notes.append(
-            f"before has {count(before.steps.steady, 'steady step')}, after has {after.steps.steady}: "
-            "too few to tell waits of every step from those of the first"
+            f"before has {count(before.steps.steady, 'steady step')}, after has {after.steps.steady}: too "
+            "few to separate syncs in every step from those in the first steps"
         )
     return tuple(notes)
 
@@ -156,5 +155,5 @@ def session_notes(before: Report, after: Report, made: Comparison) -> tuple[str,
 def _without_steps(sides: tuple[Side, Side]) -> str:
     if sides[0].steps or sides[1].steps:
         name = "after" if sides[0].steps else "before"
-        return f"{name} took no training step: the waits of the whole runs are compared"
-    return "neither took a training step: the waits of the whole runs are compared"
+        return f"{name} took no training step: the syncs of the whole runs are compared"
+    return "neither took a training step: the syncs of the whole runs are compared"

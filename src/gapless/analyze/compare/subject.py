@@ -40,9 +40,9 @@ def subject(
     others = [profile for i, profile in enumerate(profiles) if i != at]
     if others:
         stands = f"rank {one.rank}" if one.rank >= 0 else one.path
-        notes += (f"{stands}, the slowest of {len(profiles)} traces, stands for them",)
+        notes += (f"{stands}, the slowest of {len(profiles)} traces, represents them",)
         if len(runs(profiles)) > 1:
-            notes += ("not all of these traces are surely ranks of one run",)
+            notes += ("some of these traces may not be ranks of one run",)
     return Subject(name, one, findings([one, *others]), len(profiles), notes)
 
 

@@ -88,23 +88,24 @@ def why_nothing(timeline: Timeline) -> str:
     named = timeline.names_where(LAUNCH.match)
     launches = int(named[timeline.host.name].sum()) if named.any() else 0
     if timeline.facts.truncated:
-        return "is cut off before the work of the GPU: let the process live until the trace is written"
+        return (
+            "was cut off before the GPU's work was written: keep the process alive until the trace is "
+            "complete"
+        )
     if timeline.facts.losses.astray:
-        return "has no GPU work, but events days away from the others: their times were changed, or the unit"
+        return "has no GPU work, but events days away from the others: their times or the unit were changed"
     if launches:
         return (
-            f"has no GPU work and {launches:,} launches, so that it was lost: let the GPU finish before the "
-            "profiler stops, and let no other profiler run (Nsight, DCGM)"
+            f"has no GPU work but {launches:,} launches, so the GPU records were lost: let the GPU finish "
+            "before the profiler stops, and run no other profiler (Nsight, DCGM)"
         )
     unread = ", ".join(repr(category) for category in timeline.facts.unread[:_FEW] if category)
     if not len(timeline.host):
         held = f"its events are of other categories ({unread})" if unread else "its events have no category"
-        return f"is no trace of PyTorch's profiler: {held}"
+        return f"is not a PyTorch profiler trace: {held}"
     if unread:
         return f"has no work of an NVIDIA or AMD GPU: other devices ({unread}) are not supported"
-    return (
-        "has no GPU work: record it on the GPU, with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
-    )
+    return "has no GPU work: record it on a GPU with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 
 
 def _missing(timeline: Timeline, device: int, calls: Ints, gone: Ints) -> Iterator[Missing]:

@@ -93,9 +93,9 @@ def _told(loss: Loss, profile: Profile, faster: bool) -> tuple[str, ...]:
         each, syncs = " per step" if steps > 1 else "", count(loss.calls, "sync")
         blocked = f"the CPU stops for {duration(loss.blocked / steps)}{each}, {syncs} in all"
         if not profile.coverage.complete:
-            blocked += "; what that costs is unknown"
+            blocked += "; the cost is unknown"
         elif loss.unknown:
-            blocked += ", for something that the profile does not show: what that costs is unknown"
+            blocked += ", for something that the profile does not show: the cost is unknown"
         elif long(loss.idle, loss.blocked, profile.steps.total):
             blocked += (
                 ", while its copies run"

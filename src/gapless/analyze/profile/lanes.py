@@ -193,7 +193,7 @@ def _threads(drawing: _Drawing, timeline: Timeline, waits: Bars) -> None:
             what = _host_names(drawing, timeline, rows)
             drawing.parts.append(bars(line + deep, host.start[rows], host.end[rows], what))
     if deepest > DEEP:
-        drawing.left_out.append(f"spans within more than {DEEP - 1} others")
+        drawing.left_out.append(f"spans nested deeper than {DEEP - 1} levels")
 
 
 def _columns(table: Bars) -> tuple[Ints, ...]:

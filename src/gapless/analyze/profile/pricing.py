@@ -175,7 +175,7 @@ def _asked(
             position for group in groups for position in group.costs if _is(what, group, costs[position].site)
         }
         if not meant:
-            raise UsageError(f"nothing to leave out: no wait of this profile is {what!r}")
+            raise UsageError(f"nothing to leave out: this profile has no sync that matches {what!r}")
         chosen |= meant
     gone = _rows(sorted(chosen), rows)
     saved = [
@@ -202,8 +202,8 @@ def _with_steps(model: Model) -> Model:
     marks = find_marks(timeline, launched)
     if marks is None:
         raise UsageError(
-            "--what-if graphs cannot be answered: no steps are marked, and one launch for all of the profile "
-            "is none that could be (call `prof.step()` after each step)"
+            "--what-if graphs needs marked steps: one launch for the whole profile is not realistic (call "
+            "`prof.step()` after each step)"
         )
     return dataclasses.replace(model, steps=Steps(model.steps.thread, marks.start, marks.end))
 
@@ -226,7 +226,7 @@ def _assumption(model: Model, what: str) -> Change:
         meant = np.flatnonzero(named[timeline.work.name])
         if not len(meant):
             raise UsageError(
-                f"nothing to make faster: no kernel of this profile has {what[5:]!r} in its name"
+                f"nothing to make faster: this profile has no kernel with {what[5:]!r} in its name"
             )
         return halved(meant.tolist())
     raise UsageError(f"--what-if takes pinned, input, graphs or half:KERNEL, not {what!r}")

@@ -163,9 +163,7 @@ def _stretched(timeline: Timeline, device: int, launched: tuple[Ints, Ints], mar
     notes: tuple[str, ...] = ()
     if keep < len(counts):
         gone = ", ".join(marks.names[keep:])
-        notes = (
-            f"{gone} left out: so little device work is there that the recording seems to end before it",
-        )
+        notes = (f"{gone} left out: it has so little GPU work that the recording seems to end before it",)
     return StepSpans(marks.source, marks.names[:keep], start[:keep], end[:keep], notes)
 
 

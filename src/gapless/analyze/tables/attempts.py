@@ -21,7 +21,7 @@ def search(report: Report) -> Table | None:
     unit = _unit(made.attempts)
     nccl = _nccl(report)
     rows = [_row(one, str(one.value), unit, nccl, best=one.value == made.found) for one in made.attempts]
-    given = f"given to the script as {made.words}" if made.words else ""
+    given = f"passed to the script as {made.words}" if made.words else ""
     notes = tuple(filter(None, [given, _scarce(nccl, made.attempts)]))
     return table(f"{made.argument} tried", _columns(unit), rows, where="before", notes=notes)
 

@@ -157,7 +157,7 @@ def short(kernel: str) -> str:
 def _lines(made: Comparison) -> Table:
     rows = [each for one in made.lines if one.state != "same" for each in _line(one)]
     columns = "<time | before | after | change"
-    return table("Lines and places", columns, rows, shown=SHOWN, rest="changed by less")
+    return table("Lines and places", columns, rows, shown=SHOWN, rest="that changed less")
 
 
 def _line(one: LineChange) -> list[Row]:
@@ -179,7 +179,7 @@ def _findings(made: Comparison) -> Table:
     changed = [one for one in made.findings if one.state != "same"]
     rows = [_finding(made, one) for one in changed]
     same = len(made.findings) - len(changed)
-    notes = (f"{count(same, 'finding')} as before",) if same else ()
+    notes = (f"{count(same, 'unchanged finding')}",) if same else ()
     columns = "<is | <at | before | after" + (" | <syncs" if made.of == "sessions" else "")
     return table("Findings", columns, rows, shown=SHOWN, rest="changed too", notes=notes)
 

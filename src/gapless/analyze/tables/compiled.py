@@ -26,11 +26,11 @@ def compiled(report: Report) -> Table | None:
         for one in report.compiled
     ]  # fmt: skip
     return table(
-        "Compiled code, compiled again after the run as for the GPU",
+        "Compiled code (compiled again after the run, as for the GPU)",
         "calls | graphs | breaks | recompiled | sizes | <at",
         rows,
         shown=4,
-        notes=("sizes: each graph counted once for each set of input sizes that it ran with",),
+        notes=("sizes: counts each graph once for each set of input sizes it ran with",),
     )
 
 
@@ -49,7 +49,7 @@ def what_if(report: Report) -> Table | None:
         "If the forward and the backward pass were compiled",
         "now | then",
         rows,
-        notes=(f"{saved}, if one graph holds them", f"assumed: {ASSUMED}"),
+        notes=(f"{saved}, if a single graph holds both", f"assumed: {ASSUMED}"),
         where="before",
     )
 

@@ -22,13 +22,13 @@ def efficiencies(profile: Profile, per: int) -> Iterator[Table]:
         return
     columns = "GPU time | calls | TFLOP/s | GB/s | FLOP/byte"
     if found.card:
-        columns += " | of the roof"
+        columns += " | of the roofline"
     if found.estimated:
         columns += " | estimated"
     families = (_row(one.name, one, per, found) for one in found.families)
     yield table("GPU time by family", columns, families, shown=0, notes=tuple(_explained(found)))
     operators = (_row(_named(one), one, per, found) for one in found.operators[:_ROWS])
-    yield table("Operators furthest below the roof", columns, operators, shown=0)
+    yield table("Operators furthest below the roofline", columns, operators, shown=0)
 
 
 def _row(name: str, one: Rate, per: int, found: Efficiency) -> Row:
@@ -58,11 +58,11 @@ def _shape(shape: Shape) -> str:
 
 def _explained(found: Efficiency) -> Iterator[str]:
     share = percent(found.covered / found.time) if found.time else "none"
-    yield f"Operators whose recorded shapes tell what they move: {share} of the GPU's time"
+    yield f"Operators whose recorded shapes show how many bytes they move: {share} of the GPU's time"
     if found.card:
         yield (
-            f"The roof is the data sheet of the {found.card}: what the arithmetic, or the bytes that must be "
-            "read and written at least, would take at its peaks"
+            f"The roofline is from the data sheet of the {found.card}: the time that the arithmetic, or "
+            "reading and writing the minimum number of bytes, would take at peak rates"
         )
     else:
-        yield "This GPU is in no table of Gapless: no roof, and no estimate"
+        yield "Gapless has no data for this GPU: no roofline, and no estimate"

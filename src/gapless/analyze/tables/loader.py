@@ -28,12 +28,12 @@ def _costs(made: Diagnosis) -> Table:
         rows = [_cost("the next batch", around.cpu, around.wall - around.cpu)]
         held = f"{size(fetch.batch_bytes)} in {count(fetch.tensors, 'tensor')} per batch"
         return table("What a batch costs", "CPU time | waiting", rows, notes=(held,), where="before")
-    items = "items, fetched at once" if fetch.at_once else f"items ({duration(fetch.item)} each)"
+    items = "items, fetched together" if fetch.at_once else f"items ({duration(fetch.item)} each)"
     size_of = max(fetch.batch_size, 1)
     rows = [_cost(items, fetch.item_cpu * size_of, fetch.item_wait * size_of)]
     rows.append(_cost("collating", fetch.collate_cpu, 0))
     if transfer.batches:
-        rows.append(_cost("sending, in a worker", transfer.send, 0))
+        rows.append(_cost("sending, in the worker", transfer.send, 0))
         rows.append(_cost("receiving", transfer.receive, transfer.latency))
     if around is not None and around.wall:
         rows.append(_cost(f"{around.name}, around it", around.cpu, around.wall - around.cpu))
@@ -51,16 +51,19 @@ def _facts(made: Diagnosis) -> Iterator[str]:
     tensors = count(fetch.tensors, "tensor")
     yield f"{size(fetch.batch_bytes)} in {tensors} per batch, {size(fetch.item_bytes)} per item"
     if transfer.batches:
-        told = f"a worker's first batch comes after {duration(transfer.first)} ({made.machine.start})"
+        told = (
+            f"a worker's first batch comes after {duration(transfer.first)} (start method: "
+            f"{made.machine.start})"
+        )
         if transfer.private >= 0:
             more = size(int(transfer.growth))
-            told += f"; a worker has {size(transfer.private)} of its own, {more} more per batch"
+            told += f"; each worker has {size(transfer.private)} of its own memory, plus {more} per batch"
         yield told
 
 
 def _lines(made: Diagnosis) -> Table:
     rows = (Row((one.line, percent(one.share), one.line.code)) for one in made.hot)
-    return table("Where making batches takes its time", "share | <", rows)
+    return table("Where the time for a batch goes", "share | <", rows)
 
 
 def _settings(made: Diagnosis) -> Table:
@@ -75,8 +78,8 @@ def _settings(made: Diagnosis) -> Table:
     rows = (_setting(one, made) for one in order)
     columns = "prefetch | step | waiting | ready | first batch | memory | <"
     bounds = ", ".join(f"{one.stage} {duration(one.least)}" for one in made.bounds if one.least >= 1_000)
-    notes = (f"no step is shorter than: {bounds}",) if bounds else ()
-    title = "num_workers" if made.doubt is None else "num_workers, not reliable"
+    notes = (f"lower bounds of a step: {bounds}",) if bounds else ()
+    title = "num_workers" if made.doubt is None else "num_workers (not reliable)"
     return table(title, columns, rows, shown=shown, rest="settings", notes=notes)
 
 
@@ -128,5 +131,5 @@ def _correctness(of: Verification) -> Table:
     others = [count(of.ranks, "rank")] if of.ranks > 1 else []
     others += [count(of.workers, "worker")] if of.workers else []
     told += f" of {' and '.join(others)}" if others else ""
-    right = () if of.mistakes else (f"It yields what it should: nothing wrong in {told}",)
-    return Table(title="Does it yield what it should?", notes=(*right, *of.notes))
+    right = () if of.mistakes else (f"Yes: no mistakes found in {told}",)
+    return Table(title="Does it yield the right items?", notes=(*right, *of.notes))

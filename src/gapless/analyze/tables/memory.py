@@ -57,8 +57,8 @@ def _curve(made: MemoryReport) -> Table | None:
 
 
 _SOURCES = {
-    "workspace": "what torch gives cuBLAS for each handle and stream (CublasHandlePool.cpp)",
-    "communication": "buffers of torch.distributed's own; NCCL's come on top",
+    "workspace": "PyTorch's cuBLAS workspace for each handle and stream (CublasHandlePool.cpp)",
+    "communication": "torch.distributed's own buffers; NCCL's come on top",
 }
 
 
@@ -74,10 +74,14 @@ def _room(made: MemoryReport) -> Table | None:
     asked = sum(one.bytes for one in moment.parts)
     room = allowed(made)
     rest = (
-        ("rounding", moment.allocated - asked, "to 512 bytes, and what blocks are not split for"),
+        (
+            "rounding",
+            moment.allocated - asked,
+            "to 512 bytes, plus the ends of blocks that are not split off",
+        ),
         ("cached, or missing" if made.lack is not None else "cached", needs - moment.allocated, ""),
-        ("not for this process", made.limit - room, "torch.cuda.set_per_process_memory_fraction"),
-        ("CUDA itself", total - made.limit, "context and libraries: taken to be so much, not measured"),
+        ("not available to this process", made.limit - room, "torch.cuda.set_per_process_memory_fraction"),
+        ("CUDA itself", total - made.limit, "context and libraries: assumed, not measured"),
     )
     rows = [
         Row((TENSORS.get(one.kind, one.kind), binary_size(one.bytes), share(one.bytes / total), _where(one)))
@@ -90,7 +94,9 @@ def _room(made: MemoryReport) -> Table | None:
     ]
     left = room - needs
     if made.nccl is not None:
-        rows.append(Row(("NCCL's buffers", *_nccl(made.nccl, total), "in no other row (docs/fit.md)"), "dim"))
+        rows.append(
+            Row(("NCCL's buffers", *_nccl(made.nccl, total), "not in any other row (docs/fit.md)"), "dim")
+        )
     told = Row(("left", binary_size(left), share(left / total), ""), "good")
     short = Row(("short", binary_size(-left), share(-left / total), ""), "bad")
     title = f"The memory of the {made.gpu.removeprefix('NVIDIA ')}" if made.gpu else "The GPU's memory"
@@ -159,7 +165,7 @@ def owner(one: Owner) -> tuple[str, Cell, str]:
     what = one.operator.removeprefix("aten::") + (", …" if one.operators > 1 else "")
     kind = TENSORS.get(one.kind, one.kind)
     if line is None:
-        nobody = "no Python stack, as in backward" if one.threaded else "no stack recorded"
+        nobody = "no Python stack, for example in backward" if one.threaded else "no stack recorded"
         return module(one) or what or ("from before the recording" if one.before else nobody), "", kind
     at = line if line.is_user else SourceLine(_tail(line.file), line.line)
     return module(one, f"{_tail(line.file, 1)}:{line.line}") or what or line.function, at, kind
@@ -195,7 +201,7 @@ def _parts(moment: Moment, total: int) -> Iterator[str]:
         yield f"{len(moment.modules) - _PARTS} more {share(more / total)}"
     rest = total - sum(one.bytes for one in moment.modules)
     if rest > 0:
-        yield f"outside of modules {share(rest / total)}"
+        yield f"outside modules {share(rest / total)}"
 
 
 def kept(one: Kept) -> str:
@@ -203,11 +209,11 @@ def kept(one: Kept) -> str:
     at = f"{_tail(one.line.file, 1)}:{one.line.line}" if one.line else one.operator
     what = f"`{one.name}` ({at})" if one.name else f"the result of {at}"
     gain = f"saves {binary_size(one.saves)} at the peak ({change(one.before, one.after, 'bytes')})"
-    act = f"`del {one.name}`" if one.name else "letting go of it"
+    act = f"`del {one.name}`" if one.name else "releasing it"
     if one.sure:
-        return f"nothing uses {what} any more when the peak comes: {act} after the last use {gain}"
+        return f"{what} is not used any more at the peak: {act} after the last use {gain}"
     return (
-        f"{what} outlives its step until the next one assigns it anew: if that does not use it, {act} at the "
+        f"{what} stays alive until the next step reassigns it: if that step does not read it, {act} at the "
         f"end of the step {gain}"
     )
 
@@ -243,11 +249,11 @@ def _driver(made: MemoryReport) -> Table:
 def idle(height: Moment) -> str:
     """What is reserved and not used when most is reserved."""
     if not height.free:
-        return "nothing: all that is reserved is in use when most is"
+        return "nothing: at the peak, all reserved memory is in use"
     pieces = f"in {count(height.free_blocks, 'piece')}, the largest {binary_size(height.largest)}"
     if height.free_blocks == 1:
         pieces = "in one piece"
-    told = f"{binary_size(height.free)} of {binary_size(height.reserved)} when most is reserved"
+    told = f"{binary_size(height.free)} of {binary_size(height.reserved)} at the peak of reserved memory"
     told += f", {pieces}" if height.free_blocks else ""  # a profile does not tell the pieces
     told += f" ({binary_size(height.small)} of it for requests up to 1 MiB)" if height.small else ""
     return told + (f"; rounding takes {binary_size(height.slack)}" if height.slack else "")
@@ -259,15 +265,15 @@ def calls(made: MemoryReport) -> str:
     parts = list(_counts(base))
     if not parts:
         return "none: the cache serves every request"
-    times = "by this run's own times" if made.times.source == "measured" else "at typical times"
+    times = "with this run's own timings" if made.times.source == "measured" else "with typical timings"
     of = f", {percent(base.price / made.span)} of the run" if made.span > 0 else ""
     price = f"about {duration(base.price)} {times}{of}"
     if base.retries and made.replayed:
         drain = made.times.drain
         price += (
-            f"; {duration(base.retries * drain)} of it the GPU drains before a retry"
+            f"; {duration(base.retries * drain)} of it is the GPU finishing its queue before a retry"
             if drain >= 0
-            else "; how long the GPU drains before each retry is not known and comes on top"
+            else "; the time for the GPU to finish its queue before each retry is not known and comes on top"
         )
     return ", ".join([*parts, price])
 
@@ -293,21 +299,21 @@ def _fidelity(made: MemoryReport) -> str:
         return ""
     if not one.exact:
         return "not exact: " + ", ".join(one.misses)
-    told = "exact: calls and reserved memory are as recorded"
-    return told + (f", {one.addresses} of {one.allocations} addresses too" if one.allocations else "")
+    told = "exact: calls and reserved memory match the recording"
+    return told + (f", and so do {one.addresses} of {one.allocations} addresses" if one.allocations else "")
 
 
 def _largest(one: LargestBatch) -> str:
     if not one.batch:
-        return "none fits, not even one of 1"
-    told = f"{one.batch} at most fits"
+        return "none fits, not even a batch of 1"
+    told = f"{one.batch} is the largest that fits"
     if 0 < one.without_retries < one.batch:
         told += f", {one.without_retries} without a request that finds the GPU full"
     elif not one.without_retries:
         told += ", with requests that find the GPU full"
     recorded = " and ".join(map(str, one.recorded))
     reserved = binary_size(one.outcome.peak_reserved)
-    return f"{told}: {reserved} reserved. Sizes lie on a straight line through batches of {recorded}"
+    return f"{told}: {reserved} reserved. Sizes are estimated linearly from batches of {recorded}"
 
 
 _COLUMNS = "reserved | change | retries | calls"
@@ -321,7 +327,7 @@ def _trials(made: MemoryReport) -> Table | None:
     if made.searched:
         best += tuple(one for one in rest if one.asked)
         rest = tuple(one for one in rest if not one.asked)
-    rows = [_row(made.settings or "as the run has them", made.baseline, made, _price(made.baseline))]
+    rows = [_row(made.settings or "as in the run", made.baseline, made, _price(made.baseline))]
     rows += [_trial(one, made) for one in (*best, *rest)]
     failing = sum(one.outcome is not None and bool(failed(one.outcome)) for one in rest)
     return table(

@@ -90,16 +90,16 @@ def _notes(report: Report) -> tuple[str, ...]:
     sheets = sorted({one.source for one in found if one.source})
     asked = ", ".join(dict.fromkeys(line.short for line in report.asked))
     notes = [
-        f"the script ran once, on an emulated {report.environment.device.removeprefix('NVIDIA ')}: the same "
-        "requests for memory and the same work are reckoned for each GPU",
-        f"the script asks which GPU it has ({asked}), and may do something else on another one"
+        f"the script ran once, on an emulated {report.environment.device.removeprefix('NVIDIA ')}; the "
+        "same memory requests and the same work are assumed for every GPU",
+        f"the script asks which GPU it has ({asked}) and may behave differently on another one"
         if asked
         else "",
-        f"price of an hour: {', '.join(prices)}" if prices else "",
+        f"price per hour: {', '.join(prices)}" if prices else "",
         f"a step may take {', '.join(ranges)}" if ranges else "",
         *(f"no step on the {short_name(one.gpu)}: {one.refused}" for one in found if one.refused),
         *(
-            f"the {short_name(one.gpu)} is found full {one.retries} times, and the cache emptied each time"
+            f"the {short_name(one.gpu)} runs full {one.retries} times, and the cache is emptied each time"
             for one in found
             if one.fits and one.retries
         ),
@@ -107,7 +107,7 @@ def _notes(report: Report) -> tuple[str, ...]:
             next((made.nccl for made in report.memory), None),
             [(f"the {short_name(one.gpu)}", -one.short) for one in found if one.fits],
         ),
-        "shares of the peaks are those of NVIDIA's GPUs, for AMD's too"
+        "AMD GPUs are assumed to reach the same shares of their peaks as NVIDIA GPUs"
         if any(one.gpu.startswith("AMD") for one in found)
         else "",
         f"figures: {'; '.join(sheets)}" if sheets else "",

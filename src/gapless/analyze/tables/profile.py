@@ -74,12 +74,12 @@ def _numbers(profile: Profile, per: int) -> Table | None:
     ahead = launches.depth if launches.count else -1.0
     numbers: tuple[tuple[float, str, Callable[[Any], str]], ...] = (
         (launches.count / per or -1.0, f"kernel launches{each}", three_digits),
-        (ahead, "launches the CPU is ahead of the GPU by, on average", three_digits),
+        (ahead, "launches the CPU runs ahead of the GPU, on average", three_digits),
         (memory.peak_allocated, "memory allocated at the peak", size),
         (memory.peak_reserved, "memory reserved at the peak", size),
         (profile.utilization, "share of the time with a kernel running (nvidia-smi's utilization)", percent),
         (profile.sm_efficiency, "est. SM efficiency: multiprocessors with work", percent),
-        (profile.occupancy / 100, "est. occupancy: of the threads they could hold", percent),
+        (profile.occupancy / 100, "est. occupancy: share of the threads they could hold", percent),
     )
     rows = (row(name, told(number)) for number, name, told in numbers if number >= 0)
     return table("How the GPU is used", "value", rows, shown=0)

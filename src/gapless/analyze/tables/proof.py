@@ -132,7 +132,7 @@ def _where(made: Proof) -> Table:
         Row((one.line or one.place, f"{one.code} {one.name}", rate(one.frequency.per_step, "sync", "call")))
         for one in (made.costs[0].findings if made.costs else ())
     ]
-    return table("Where it waited before", "< | >", rows, shown=SHOWN)
+    return table("Where it synced before", "< | >", rows, shown=SHOWN)
 
 
 def _sweep(sweep: Sweep) -> Table:
@@ -148,20 +148,20 @@ def _sweep(sweep: Sweep) -> Table:
         tone: Tone = "" if row.same else "bad"
         rows.append(Row((str(row.value), *sides, f"{time.ratio.median:.2f}", around, faster), tone))
     title = f"{sweep.key}; {clock}, {unit.name}"
-    columns = "before | after | quotient | 99 % | faster"
+    columns = "before | after | ratio | 99 % | faster"
     return table(title, columns, rows, notes=tuple(_crossings(sweep)))
 
 
 def _crossings(sweep: Sweep) -> Iterator[str]:
     for one in sweep.crossings:
         yield (
-            f"Above {sweep.key} = {one.value:.3g} {one.faster} is faster, below it the other "
-            f"(between {one.low:g} and {one.high:g})"
+            f"Above {sweep.key} = {one.value:.3g}, {one.faster} is faster; below it, the other one "
+            f"(crossover between {one.low:g} and {one.high:g})"
         )
     if sweep.crossings:
         return
     sides = {row.time.faster for row in sweep.rows} - {"neither"}
     if sides:
-        yield f"Neither overtakes the other: {sides.pop()} is faster wherever a difference can be told"
+        yield f"No crossover: {sides.pop()} is faster at every value with a measurable difference"
     else:
-        yield "At no value a difference can be told"
+        yield "No measurable difference at any value"

@@ -8,7 +8,7 @@ from gapless.model.table import Row, table
 from gapless.model.wording import duration, percent, reach
 
 _FEW = 3
-_NOTE = "a capture wants fixed shapes, inputs that stay where they are, and a few warm-up steps"
+_NOTE = "a capture needs fixed shapes, inputs that stay at the same addresses, and a few warm-up steps"
 
 
 def tables(report: Report) -> tuple[Table, ...]:
@@ -32,7 +32,7 @@ def tables(report: Report) -> tuple[Table, ...]:
     if ready.obstacles:
         rows = [_obstacle(one, ready.steps) for one in ready.obstacles]
         made.append(
-            table("Stays out of a CUDA graph", "<at | steps | <change", rows, shown=8, where="before")
+            table("Cannot go into a CUDA graph", "<at | steps | <change", rows, shown=8, where="before")
         )
     return tuple(made)
 

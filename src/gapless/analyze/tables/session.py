@@ -49,7 +49,7 @@ def _assumed(report: Report) -> Table | None:
         rows.append(Row((_answer(one), times, one.made_by.lstrip("_"), one.line or "")))
     if not rows:
         return None
-    note = f"say otherwise: --assume {_place(report)}=VALUE"
+    note = f"to set them: --assume {_place(report)}=VALUE"
     return table("Assumed in this dry run", "times | <a value of | <at", rows, shown=5, notes=(note,))
 
 
@@ -79,7 +79,7 @@ def _outside(report: Report) -> Table | None:
         if members[0].frequency.rare:
             name += f" ({sum(one.frequency.total for one in members)} in all): fine"
         rows.append(Row((name, number(waits), _places(members))))
-    return table("Other than in each step", "syncs | <at", rows) if rows else None
+    return table("Not in every step", "syncs | <at", rows) if rows else None
 
 
 def _communication(report: Report) -> Table | None:
@@ -105,7 +105,7 @@ def _communication(report: Report) -> Table | None:
         rows,
         shown=_FEW,
         rest="more",
-        notes=("bytes as NCCL's rings move them; a collective ends when the last of its ranks has come",),
+        notes=("bytes as NCCL's rings move them; a collective ends when its last rank arrives",),
     )
 
 
@@ -136,17 +136,17 @@ def _estimate(report: Report) -> Table | None:
     if one is None or one.refused:
         return None
     rows = [
-        Row(("a step, at the sizes of this run", _ranged(one.step))),
-        Row(("of it the GPU has work for", duration(one.device))),
-        Row(("and the CPU, launching it", duration(one.host))),
-        Row(("what limits it", _limited(one))),
-        Row(("all syncs together cost", _ranged(one.saved))),
+        Row(("step, at the sizes of this run", _ranged(one.step))),
+        Row(("GPU work in it", duration(one.device))),
+        Row(("CPU time to launch it", duration(one.host))),
+        Row(("limited by", _limited(one))),
+        Row(("cost of all syncs together", _ranged(one.saved))),
     ]
     if one.eager:
-        rows.insert(1, Row(("kernels in it, fused as compiled code is", _fused(one))))
+        rows.insert(1, Row(("kernels in it, fused as in compiled code", _fused(one))))
     if one.uncalibrated > 0 and one.profiled > 0:
-        rows.insert(1, Row(("by the data sheet, without the profile", duration(one.uncalibrated))))
-        rows.insert(2, Row(("a step of the profile itself", duration(one.profiled))))
+        rows.insert(1, Row(("from the data sheet, without the profile", duration(one.uncalibrated))))
+        rows.insert(2, Row(("a step in the profile itself", duration(one.profiled))))
     if one.speed is not None:
         rows.insert(3, Row(("the CPU's speed", host(one.speed))))
     notes = tuple(f"assumed: {text}" for text in one.assumptions)

@@ -18,7 +18,7 @@ SHOWN = 8
 def sided(title: str, rows: Sequence[Row], shown: int = -1, more: str = "", where: Where = "after") -> Table:
     """A table of two sides; with a further column `more`."""
     columns = f"{COLUMNS} | {more}" if more else COLUMNS
-    return table(title, columns, rows, shown=shown, rest="changed by less", where=where)
+    return table(title, columns, rows, shown=shown, rest="that changed less", where=where)
 
 
 def measured(one: Measure, unit: Scale | None = None, name: str = "", judged: bool = True) -> Row:

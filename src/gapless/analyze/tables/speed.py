@@ -13,16 +13,16 @@ def speeds(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
     for name, counted in (("samples", done.samples), ("tokens", done.tokens)):
         if counted is not None:
             per_step = number(round(counted.number, 2))
-            yield f"{name} per second, {per_step} a step", speed(counted.number, step)
+            yield f"{name} per second, {per_step} per step", speed(counted.number, step)
     if done.flops and done.peak:
         unit = f"{about(done.peak)} TFLOP/s in {done.unit}"
-        yield f"of the peak, {unit}, the model's arithmetic takes (MFU)", utilisation(done, step)
-        yield "arithmetic of a step, in TFLOP", three_digits(done.flops / 1e12)
+        yield f"share of the peak, {unit}, that the model's arithmetic uses (MFU)", utilisation(done, step)
+        yield "arithmetic per step, in TFLOP", three_digits(done.flops / 1e12)
     if done.repeated:
-        yield "and what checkpointing computes again, in TFLOP", three_digits(done.repeated / 1e12)
+        yield "recomputed by checkpointing, in TFLOP", three_digits(done.repeated / 1e12)
     total = sum(done.phases.values())
     for phase, time in done.phases.items():
-        yield f"of the GPU's work: {phase}", f"{percent(time / total)}"
+        yield f"share of the GPU's work: {phase}", f"{percent(time / total)}"
 
 
 def each_of(done: Throughput | None) -> tuple[float, str]:
@@ -60,6 +60,6 @@ def told_by(done: Throughput | None) -> Iterator[str]:
                 yield f"{name} by {counted.told}"
         if done.flops:
             yield (
-                "arithmetic of products, convolutions and attention (in full, causal or not), a "
-                "multiplication and an addition as two"
+                "counts products, convolutions and attention (in full, causal or not); a multiplication "
+                "and an addition count as two"
             )

@@ -12,7 +12,9 @@ from gapless.model.verdict import Level
 def of_runs(made: Comparison, new: tuple[Finding, ...]) -> Verdict:
     """The first lines of a comparison; `new` are the findings that the second run alone has."""
     if made.incomplete:
-        told = made.idle is not None and "What was recorded is compared below, and says little of the change"
+        told = (
+            made.idle is not None and "What was recorded is compared below, but says little about the change"
+        )
         return Verdict(sentence=made.sentence, level="unknown", why=(told,) if told else ())
     worse = bool(new) or (made.length.change > 0 and not made.within_spread)
     waits = [(position, one.frequency.per_step) for position, one in enumerate(new) if one.frequency.per_step]

@@ -166,16 +166,17 @@ def _rate(one: CopyTime) -> str:
 def _could(one: CopyTime) -> str:
     rate = _two(one.reach)
     if not one.reach:
-        return "what the link of this GPU can do is not known"
+        return "the bandwidth of this GPU's link is not known"
     if one.rate >= _NEAR * one.reach:
         return (
-            f"that is what the link can do ({rate} GB/s): only fewer bytes, or copying beside kernels, help"
+            f"that is the link's limit ({rate} GB/s): only fewer bytes, or overlapping copies with "
+            "kernels, help"
         )
     if one.measured:
         return f"pinned copies in this profile reach {rate} GB/s"
     return (
-        f"with pinned memory about {rate} GB/s are usual for this GPU (its PCIe at full width; half of that "
-        "where the machine's is a generation older)"
+        f"with pinned memory, about {rate} GB/s are usual for this GPU (its PCIe at full width; half of "
+        "that on a machine one PCIe generation older)"
     )
 
 

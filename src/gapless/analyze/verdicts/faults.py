@@ -35,13 +35,13 @@ def with_faults(told: Verdict, found: Report) -> Verdict:
 def _sentences(faults: list[Finding]) -> Iterator[str]:
     refused = [one for one in faults if one.name == _REFUSED]
     if refused:
-        yield f"CUDA refuses the capture of a graph{_places(refused)}"
+        yield f"CUDA refuses to capture a graph{_places(refused)}"
     races = [one for one in faults if one.is_race and one.name != _DRAWN]
     if races:
         yield f"Wrong numbers possible on a GPU: {count(len(races), 'race')}{_places(races)}"
     drawn = [one for one in faults if one.name == _DRAWN]
     if drawn:
-        yield f"Other random numbers in each run, in spite of the seed{_places(drawn)}"
+        yield f"Random numbers differ in each run despite the seed{_places(drawn)}"
     wrong = [one for one in faults if one.is_graph and one.name != _REFUSED]
     if wrong:
         what = count(len(wrong), "mistake")

@@ -18,8 +18,8 @@ _KNOWN = {
     "given": "as given",
     "estimate": "estimated",
     "timed": "timed here",
-    "profile": "by the profile",
-    "session": "by the saved check",
+    "profile": "from the profile",
+    "session": "from the saved check",
 }
 """Where the length of a step is known from."""
 
@@ -31,7 +31,7 @@ def verdict(made: Diagnosis) -> Verdict:
     sentence, level = _sentence(made) if told else _withheld(made)
     if wrong:
         named = ", ".join(dict.fromkeys(f"{one.name} ({one.code})" for one in wrong))
-        sentence, level = f"The loader yields something else than it seems to: {named}. {sentence}", "act"
+        sentence, level = f"The loader does not yield what it should: {named}. {sentence}", "act"
     return Verdict(
         sentence=sentence,
         level=level,
@@ -63,9 +63,9 @@ def _sentence(made: Diagnosis) -> tuple[str, Level]:
     lost = f"Your GPU would wait {percent(wait / before)} of each {duration(before)} step for data"
     left = made.seen_advised.wait if made.seen_advised is not None else made.advised.wait
     if before <= after * (1 + SHARE):
-        return f"{lost}, and no setting helps: make a batch cheaper", "act"
+        return f"{lost}, and no setting helps: make batches cheaper", "act"
     return (
-        f"{lost}; with {words.arguments(made)} {duration(left)} of it remain"
+        f"{lost}; with {words.arguments(made)}, {duration(left)} of it remains"
         if left > SHARE * after
         else lost
     ), "act"
@@ -92,5 +92,5 @@ def _changes(made: Diagnosis) -> tuple[Change, ...]:
 
 
 def _confidence(made: Diagnosis) -> str:
-    ran = "the advice was run" if made.seen_advised is not None else "predicted, not run"
+    ran = "advice verified by running it" if made.seen_advised is not None else "predicted, not run"
     return f"{count(made.machine.allowed, 'core')}, measured for {made.duration:.1f} s; {ran}"

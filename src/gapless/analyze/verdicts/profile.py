@@ -25,10 +25,10 @@ _CLAUSES: dict[Cause, str] = {
     "communication": "while ranks communicate or wait for one another",
     "launch": "because kernels finish faster than the CPU launches them",
     "host": "while the CPU does other work between launches",
-    "allocator": "while memory is taken from the driver or given back",
+    "allocator": "while the allocator gets memory from the driver or returns it",
     "graph": "in long driver calls (graph launches, compilation)",
-    "profiler": "because the profiler itself is in the way",
-    "unknown": "for no recorded reason",
+    "profiler": "because of the profiler's own overhead",
+    "unknown": "for a reason that was not recorded",
 }
 
 
@@ -36,7 +36,7 @@ def verdict(found: Report, profile: Profile) -> Verdict:
     """The first lines on `profile`, of which `found` holds the findings."""
     total = profile.steps.total
     if not total:
-        return Verdict(sentence="The trace has no time in it", level="unknown")
+        return Verdict(sentence="The trace covers no time", level="unknown")
     if not profile.coverage.complete:
         return _untold(profile)
     sentence, level = _sentence(found, profile)
@@ -46,6 +46,7 @@ def verdict(found: Report, profile: Profile) -> Verdict:
         why=tuple(_why(found, profile)),
         do_first=_changes(found, profile) if level == "act" else (),
         confidence=_confidence(profile),
+        not_seen=tuple(_missing(profile)),
         per="per step" if profile.steps.count > 1 else "",
     )
 
@@ -59,6 +60,7 @@ def _untold(profile: Profile) -> Verdict:
         level="unknown",
         why=(*_of_what_was_recorded(profile), f"{remedy[:1].upper()}{remedy[1:]}"),
         confidence=_confidence(profile),
+        not_seen=tuple(_missing(profile)),
     )
 
 
@@ -68,11 +70,11 @@ def _of_what_was_recorded(profile: Profile) -> Iterator[str]:
     idle = profile.idle / total
     what = _what(profile)
     if held.idle_known:
-        yield f"The GPU idles {percent(idle)} of {what}; what for cannot be told"
+        yield f"The GPU idles {percent(idle)} of {what}; the reason cannot be determined"
     elif held.profiles > 1 or held.processes > 1 or held.contradictory:
         return
     elif held.cut or held.unrecorded:
-        yield f"Of what was recorded, the GPU idles {percent(idle)}: this says little of {what}"
+        yield f"In what was recorded, the GPU idles {percent(idle)}; this says little about {what}"
     else:
         least = max(idle - held.hidden / total, 0.0)
         known = held.hidden and not any(one.kind == "record" for one in held.missing)
@@ -106,7 +108,7 @@ def _sentence(found: Report, profile: Profile) -> tuple[str, Level]:
         )
     sentence = f"{who} idles {percent(idle / total)} of {what}"
     if not causes or causes[0][1] < ENOUGH * total:
-        return f"{sentence}, for no one reason that stands out", "act"
+        return f"{sentence}, with no single dominant cause", "act"
     cause, lost = causes[0]
     part = f", mostly ({percent(lost / total)})" if lost < 0.95 * idle else ""
     return f"{sentence}{part or ','} {_CLAUSES[cause]}", "act"
@@ -142,31 +144,31 @@ def _asked(prices: Prices, asked: Asked) -> str:
         share = percent(abs(asked.saved) / prices.span)
         told += f"take {left}, {share} {'less' if asked.saved > 0 else 'more'}"
     if asked.least < asked.saved:
-        told += f" ({duration(asked.saved - asked.least)} of it only if the peers come earlier, too)"
+        told += f" ({duration(asked.saved - asked.least)} of it only if the other ranks also arrive earlier)"
     return f"At best: {told[:1].lower()}{told[1:]}" if prices.reasons else told
 
 
 def _confidence(profile: Profile) -> str:
     steps = profile.steps
     marked = "no steps are marked" if steps.source == "span" else count(steps.count, "step")
-    return ", ".join(part for part in (profile.gpu, marked, _missing(profile)) if part)
+    return ", ".join(part for part in (profile.gpu, marked) if part)
 
 
-def _missing(profile: Profile) -> str:
+def _missing(profile: Profile) -> Iterator[str]:
     """What is missing where enough is there for a verdict."""
     held = profile.coverage
-    parts = [f"an excerpt: {held.excerpt:,} CPU events came before it"] if held.excerpt else []
+    if held.excerpt:
+        yield f"The trace is an excerpt: {held.excerpt:,} CPU events came before it"
     if held.endless and held.complete and not held.excerpt:
-        parts.append("the profiler's mark of its end is missing")
+        yield "The trace lacks the profiler's end mark, so its end may be missing"
     if held.silent and held.complete:
-        parts.append(f"nothing recorded in its first {duration(held.silent)}")
+        yield f"Nothing was recorded in the first {duration(held.silent)} of the trace"
     if held.bare:
-        parts.append("no CPU operators recorded")
+        yield "The trace has no CPU operators"
     if held.complete and held.missing:
-        parts.append(f"{100 * held.share:.1f} % of the records")
+        yield f"The trace has {100 * held.share:.1f} % of the records"
     elif held.complete and held.broken:
-        parts.append(f"without {count(held.broken, 'damaged event')}")
-    return ", ".join(parts)
+        yield f"{count(held.broken, 'damaged event')} {'was' if held.broken == 1 else 'were'} skipped"
 
 
 def _changes(found: Report, profile: Profile) -> tuple[Change, ...]:

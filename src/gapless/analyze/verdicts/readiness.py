@@ -34,22 +34,22 @@ def with_readiness(told: Verdict, found: Report) -> Verdict:
 
 def _sentence(ready: Readiness) -> str:
     if ready.refused:
-        return f"What a CUDA graph could hold cannot be told: {ready.refused}"
+        return f"Cannot tell what a CUDA graph could hold: {ready.refused}"
     if not ready.eager:
-        return f"CUDA graphs launch all of a step already ({count(ready.held, 'kernel')})"
+        return f"CUDA graphs already launch the whole step ({count(ready.held, 'kernel')})"
     held = (
-        f"CUDA graphs launch {percent(ready.held / ready.launches)} of a step already" if ready.held else ""
+        f"CUDA graphs already launch {percent(ready.held / ready.launches)} of a step" if ready.held else ""
     )
     if not ready.stretches:
         if held:
-            return f"{held}, and nothing else of it can be captured as it stands"
-        return "Nothing of a step can be captured in a CUDA graph as it stands"
+            return f"{held}, and nothing else in it can be captured as it is"
+        return "Nothing in a step can be captured in a CUDA graph as it is"
     longest = ready.stretches[0]
     share = percent(longest.launches / ready.launches)
     where = f"{longest.launches} of {ready.launches} launches{_between(longest)}"
     begins = f"{held}; another one" if held else "A CUDA graph"
     more = f"{share} more" if held else f"{share} of a step"
-    return f"{begins} could hold {more} as it stands ({where}): {_saves(longest, ready)}"
+    return f"{begins} could hold {more} as it is ({where}): {_saves(longest, ready)}"
 
 
 def _saves(longest: Stretch, ready: Readiness) -> str:
@@ -57,7 +57,7 @@ def _saves(longest: Stretch, ready: Readiness) -> str:
     if saved is None or step is None:
         return "what it saves was not estimated"
     if not saved.tells(step.likely):
-        return f"a replay saves next to nothing of {duration(step.likely)}"
+        return f"a replay saves almost nothing of {duration(step.likely)}"
     reached = reach(saved.least, saved.most)
     return f"a replay saves {duration(saved.likely)} ({reached}) of {duration(step.likely)} per step"
 
@@ -79,11 +79,11 @@ def _why(ready: Readiness) -> tuple[str, ...]:
         first = stops[0]
         at = f" at {first.line.short}" if first.line is not None else ""
         more = f", and {count(len(stops) - 1, 'more obstacle')}" if len(stops) > 1 else ""
-        told.append(f"What stops it: {first.reason}{at}{more}")
+        told.append(f"Main obstacle: {first.reason}{at}{more}")
     whole = ready.whole
     if stops and whole is not None and ready.step is not None and whole.tells(ready.step.likely):
         told.append(
-            f"With nothing in the way, one replay of the whole step saves {duration(whole.likely)} "
+            f"Without obstacles, one replay of the whole step saves {duration(whole.likely)} "
             f"({reach(whole.least, whole.most)})"
         )
     return tuple(told)
@@ -95,7 +95,7 @@ def _captured(found: Report) -> tuple[str, ...]:
     if not names:
         return ()
     many = f"{names[0]} and {count(len(names) - 1, 'other')}" if len(names) > 1 else names[0]
-    told = f"PyTorch makes CUDA graphs of {many} already: its launches are counted here as if in none"
+    told = f"PyTorch already turns {many} into CUDA graphs; here the launches are counted as if it did not"
     return (told,)
 
 

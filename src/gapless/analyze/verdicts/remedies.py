@@ -35,7 +35,7 @@ def with_remedies(usual: Verdict, found: Report) -> Verdict:
     made = [_change(one, lack.needs, *before, nccl) for one in helping]
     named = {one.what for one in usual.do_first}
     todo = (*usual.do_first, *(one for one in made if one.what not in named))[:MOST]
-    why = "Each change that was tried makes it fit by itself" if len(todo) > 1 else ""
+    why = "Each change that was tried is enough by itself" if len(todo) > 1 else ""
     return msgspec.structs.replace(usual, do_first=todo, why=(*usual.why, *filter(None, [why])))
 
 

@@ -24,7 +24,7 @@ def with_search(found: Report, usual: Verdict) -> Verdict:
             usual, sentence=f"Not even {made.argument}={made.least} fits: {usual.sentence}"
         )
     which = (
-        f"the largest asked about: all up to {made.most} that were tried fit"
+        f"the end of your range: every value tried up to {made.most} fits"
         if made.found + made.by > made.most and not made.holes
         else f"of {made.least} to {made.most}{f' by {made.by}' if made.by > 1 else ''}"
     )
@@ -32,7 +32,7 @@ def with_search(found: Report, usual: Verdict) -> Verdict:
     return msgspec.structs.replace(
         usual,
         sentence=sentence,
-        why=(f"{memory(best)} are reserved at most", *_why(made), usual.sentence, *usual.why),
+        why=(f"{memory(best)} reserved at most", *_why(made), usual.sentence, *usual.why),
     )
 
 
@@ -47,6 +47,8 @@ def _why(made: Search) -> Iterator[str]:
         yield f"{made.argument}={one.value} {'does not run: ' if one.failed else ''}{short}"
     if made.holes:
         told = ", ".join(map(str, made.holes))
-        yield f"smaller is not always enough: {told} {'does' if len(made.holes) == 1 else 'do'} not fit"
+        yield (
+            f"a smaller value is not always enough: {told} {'does' if len(made.holes) == 1 else 'do'} not fit"
+        )
     tried = sorted(one.value for one in made.attempts)
     yield f"{count(len(tried), 'run')} of the script: {made.argument} {', '.join(map(str, tried))}"

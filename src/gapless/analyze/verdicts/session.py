@@ -40,8 +40,8 @@ ENOUGH = 3
 _FEW_OPERATORS = 3
 """Operators that are named where it is not known whether they wait."""
 _UNCOMPILED = (
-    "What is compiled ran uncompiled here, and keeps results that fused kernels never write: "
-    "this is the most that it can need"
+    "Compiled code ran uncompiled here and keeps results that fused kernels never write: this is an upper "
+    "limit"
 )
 _IN_STEPS = ("every-step", "some-steps")
 
@@ -103,8 +103,8 @@ def _nothing_to_tell(found: Report) -> Verdict | None:
     return Verdict(
         sentence=f"{seen}, but no training step was seen",
         why=(
-            "Steps are told by optimizer steps, `profiler.step()` or `gapless.step()`; call the last at the "
-            "end of an iteration that has no optimizer",
+            "Gapless recognizes steps by optimizer steps, `profiler.step()` or `gapless.step()`; if an "
+            "iteration has no optimizer, call `gapless.step()` at its end",
         ),
         do_first=_unpriced(found),
         per=_per(found),
@@ -241,18 +241,18 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
     if estimate is not None and estimate.uncalibrated > 0 and estimate.profiled > 0:
         off = three_digits(estimate.uncalibrated / estimate.profiled)
         step = duration(estimate.profiled)
-        yield f"The estimate without the profile was {off} × the profile's step of {step}"
+        yield f"Without the profile, the estimate was {off} × the profile's step of {step}"
 
 
 _LIMITED = {
-    "host": ("the CPU", ", which launches the work"),
+    "host": ("the CPU", ", which launches the kernels"),
     "device": ("the GPU", ""),
-    "input": ("its batches", ", which come late"),
+    "input": ("the data loader", ""),
     "communication": ("communication", " between ranks"),
     "copies": ("copies", " between CPU and GPU"),
 }
 _SURE = 0.95
-_COMPILING = ": `--what-if compile` tells what compiling would bring"
+_COMPILING = ": `--what-if compile` estimates what compiling would bring"
 
 
 def limited(estimate: Estimate) -> str:
@@ -298,23 +298,12 @@ def _speed(found: Report, estimate: Estimate | None) -> Iterator[str]:
 
 def _confidence(found: Report, estimate: Estimate | None, late: bool) -> str:
     if estimate is None:
-        how = "counted without values" if found.environment.dry else "counted"
-        more = f"; {_left_out(found)}" if found.switch is not None else ""
-        return f"{how} on an emulated {found.environment.device}{more}" if found.environment.emulated else ""
+        return f"counted on an emulated {found.environment.device}" if found.environment.emulated else ""
     step = estimate.step
     how = "times from a real profile" if estimate.calibrated else "estimated"
-    how += " without values" if found.environment.dry else ""
     gpu = (estimate.gpu or found.environment.device).removeprefix("NVIDIA ")
     what = "step without waiting for data" if late else "step"
-    told = f"{gpu}, {how}: {what} {duration(step.likely)} ({reach(step.least, step.most)})"
-    return f"{told}; {_left_out(found)}" if found.switch is not None else told
-
-
-def _left_out(found: Report) -> str:
-    """Where a run went on without values, in the report's head: printed losses are none of the script's."""
-    at = found.switch.line if found.switch is not None else None
-    since = f" from {at.short} on" if at is not None else ""
-    return f"numbers that the script printed or saved{since} are assumed: --values computes them"
+    return f"{gpu}, {how}: {what} {duration(step.likely)} ({reach(step.least, step.most)})"
 
 
 # -- what to do first -----------------------------------------------------------------------------------
@@ -397,33 +386,40 @@ def not_seen(found: Report) -> Iterator[str]:
     """How the run ended, where that bears on what was seen, and what to do about it."""
     how, status, message = found.ending.how, found.ending.status, found.ending.message
     who = "The cell" if found.script == ("the cell",) else "The script"
-    for one in found.memory:
-        if one.limit < 0:
-            most = binary_size(one.baseline.peak_reserved)
-            yield f"Whether its memory fits was not asked: at most {most} (`gapless memory --gpu NAME FILE`)"
     if how == "enough-steps":
         yield f"Only {count(found.steps.seen, 'training step')} ran; {missed(found)}"
     elif how == "exit" and status:
-        yield f"{who} left with status {status}: only what ran until then was checked"
+        yield f"{who} exited with status {status}: only what ran until then was checked"
     elif how == "interrupted":
         yield f"{who} was interrupted: only what ran until then was checked"
     elif how == "error":
         yield f"{who} failed ({message}): only what ran until then was checked"
     elif how == "not-emulated":
         yield f"The run ended early: {message.rstrip('.')}"
+    if found.environment.dry:
+        yield _assumed(found)
     if found.unknown:
         yield unknown(found.unknown)
-    if found.assumptions:
-        yield _assumed(found)
+    for one in found.memory:
+        if one.limit < 0:
+            most = binary_size(one.baseline.peak_reserved)
+            yield (
+                f"Whether its memory fits was not checked: at most {most} (`gapless memory --gpu NAME FILE`)"
+            )
 
 
 def _assumed(found: Report) -> str:
-    """``2 decisions rest on assumed values (train.py:31, train.py:40); --assume says otherwise``."""
+    """That printed losses are none of the script's, and which decisions rest on values that are not known."""
+    at = found.switch.line if found.switch is not None else None
+    since = f" from {at.short} on" if at is not None else ""
+    numbers = f"Numbers that the script printed or saved{since} are assumed (`--values` computes them)"
+    if not found.assumptions:
+        return numbers
     lines = list(dict.fromkeys(one.line.short for one in found.assumptions if one.line is not None))
     more = f" and {count(len(lines) - _FEW_OPERATORS, 'other line')}" if len(lines) > _FEW_OPERATORS else ""
-    what, rest = count(len(found.assumptions), "decision"), "rests" if len(found.assumptions) == 1 else "rest"
+    what, verb = count(len(found.assumptions), "decision"), "is" if len(found.assumptions) == 1 else "are"
     places = f" ({', '.join(lines[:_FEW_OPERATORS])}{more})" if lines else ""
-    return f"{what} of this dry run {rest} on assumed values{places}: --assume FILE:LINE=VALUE says otherwise"
+    return f"{numbers}, and so {verb} {what}{places} (`--assume FILE:LINE=VALUE` sets them)"
 
 
 def unknown(operators: Sequence[str]) -> str:
@@ -436,7 +432,7 @@ def unknown(operators: Sequence[str]) -> str:
     rest = len(operators) - _FEW_OPERATORS
     names = f"{shown} and {count(rest, 'other operator')}" if rest > 0 else shown
     makes, it = ("makes", "it") if len(operators) == 1 else ("make", "them")
-    return f"Whether {names} {makes} the CPU wait is not known: what waits in {it} is not counted"
+    return f"Whether {names} {makes} the CPU wait is not known: syncs in {it} are not counted"
 
 
 def script_name(script: Sequence[str]) -> str:

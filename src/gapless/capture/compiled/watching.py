@@ -100,7 +100,8 @@ class Watch:
             return
         if standing_in := _STANDS_IN.search(reason):
             self.heard.unable = (
-                f"the compiler does not follow the stand-in of {standing_in[1]}, an operator on a GPU"
+                f"the compiler does not trace into the stand-in for {standing_in[1]}, which is an "
+                "operator on a GPU"
             )
             return
         own = stack_of([*_above(), *(getattr(error, "real_stack", None) or ())])

@@ -19,8 +19,8 @@ from gapless.torch_internals import C
 NCCL_VERSION = (2, 29, 7)
 """That of torch 2.13."""
 
-TORCH_ALLOCATES = "Tensors are allocated through torch itself: leave this out when the device is emulated."
-NO_LIBRARY = "No library can work on an emulated device: leave this out when the device is emulated."
+TORCH_ALLOCATES = "Tensors are allocated through PyTorch itself: remove this when the device is emulated."
+NO_LIBRARY = "No library can work on an emulated device: remove this when the device is emulated."
 _NCCL = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "unique_id", "init_rank")
 
 
@@ -134,7 +134,7 @@ def _refused() -> Functions:
     for name in ("read_file", "get_results", "get_validators"):
         names[f"_cuda_tunableop_{name}"] = (f"torch.cuda.tunable.{name}", NO_LIBRARY)
     for name in _NCCL:
-        names[f"_nccl_{name}"] = (f"torch.cuda.nccl.{name}", "Use torch.distributed, which is carried.")
+        names[f"_nccl_{name}"] = (f"torch.cuda.nccl.{name}", "Use torch.distributed, which is emulated.")
     return {binding: refusal(*words) for binding, words in names.items()}
 
 

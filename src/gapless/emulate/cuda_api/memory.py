@@ -21,7 +21,7 @@ _COUNTERS = (
     "num_oom_rejections",
 )
 _ADDRESS = 0x7F00_0000_0000
-_HISTORY = "torch.cuda.memory._record_memory_history keeps no history of allocations on the emulated device"
+_HISTORY = "torch.cuda.memory._record_memory_history records no allocation history on the emulated device"
 
 
 class Memory:

@@ -53,9 +53,7 @@ class Runtime:
             if variable is not None and variable == self._hidden_outside:
                 # Set where Gapless was started, to hide a real GPU; a script that sets it itself means it.
                 variable = None
-                self.device.note(
-                    f"{_VISIBLE} hides every GPU here; the script sees the emulated ones all the same"
-                )
+                self.device.note(f"{_VISIBLE} hides every GPU here; the script still sees the emulated ones")
             self._count = visible_devices(self.device.device_count, variable)
         return self._count
 
@@ -178,6 +176,6 @@ def refusal(name: str, instead: str) -> Callable[..., NoReturn]:
     """A function that raises `NotEmulated`, naming what was called and what to do."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise NotEmulated(f"{name} cannot be had without a CUDA device. {instead}")
+        raise NotEmulated(f"{name} needs a CUDA device. {instead}")
 
     return refuse

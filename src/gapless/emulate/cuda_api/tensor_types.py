@@ -90,7 +90,7 @@ def legacy_type(value: Any) -> tuple[str, torch.dtype] | None:
 
 def _no_storage(cls: type, *_: Any, **__: Any) -> NoReturn:
     name = f"torch.cuda.{cls.__name__}"
-    refusal(name, 'Make a tensor, torch.empty(n, device="cuda"), and take its untyped_storage().')()
+    refusal(name, 'Create a tensor, torch.empty(n, device="cuda"), and use its untyped_storage().')()
 
 
 def install(runtime: Runtime, patches: Patches) -> None:

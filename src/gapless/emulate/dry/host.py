@@ -89,8 +89,8 @@ def shown(values: Any, tensor: Tensor, how: str) -> None:
             values.reads.values(record, tensor.numel())
     else:
         values.core.note(
-            f"{how.strip('_')} of {tensor.nbytes / 2**20:.0f} MB without values gives whatever is in memory"
-            f"{asked_at()}, zeros most often: what is computed from it is not the script's"
+            f"{how.strip('_')} of {tensor.nbytes / 2**20:.0f} MB without values returns whatever is in "
+            f"memory{asked_at()}, usually zeros: values computed from it are not the script's"
         )
 
 
@@ -158,10 +158,10 @@ def _is_archive(file: str | os.PathLike[str]) -> bool:
 
 
 _WRITTEN = (
-    "{} wrote zeros for what has no values in a dry run: the file has its full length; do not use "
-    "it as a checkpoint"
+    "{} wrote zeros for tensors without values in a dry run: the file has its full length; do not use it "
+    "as a checkpoint"
 )
 _SAVED = (
-    "torch.save wrote no values of what has none in a dry run: the file has its full length, takes no room "
-    "on disk and reads as zeros; do not use it as a checkpoint"
+    "torch.save wrote no data for tensors without values in a dry run: the file has its full length, takes "
+    "no disk space and reads as zeros; do not use it as a checkpoint"
 )

@@ -177,7 +177,7 @@ class Reads:
         """What the user has said of lines at which nothing was read, for a report."""
         for place in self._given:
             if place not in self.used:
-                yield f"--assume {place}: nothing without values was read at that line"
+                yield f"--assume {place}: no value without data was read at that line"
 
     def afresh(self) -> None:
         """As if nothing had been told before."""

@@ -433,8 +433,9 @@ class Values(Table):
                 raise error.cause
             size = f"{largest / 2**20:.0f} MB"
             raise NotEmulated(
-                f"What {kind.name} makes depends on values, which a dry run does not have{asked_at()}: its "
-                f"argument of {size} is too large to make some up. Check it with values, or smaller."
+                f"The result of {kind.name} depends on values, which a dry run does not have{asked_at()}: "
+                f"its argument of {size} is too large to make up values. Check it with values, or at a "
+                "smaller size."
             )
         for one in tensors:
             self.fill(one)

@@ -145,7 +145,7 @@ class Bindings:
             if used is None or used.writes or used.slot.written or not bound.other(frames):
                 continue
             told = (
-                f"`{bound.name}` is another tensor now, and nothing was copied into the one that the graph "
+                f"`{bound.name}` is now another tensor, and nothing was copied into the one that the graph "
                 "reads since its last replay"
             )
             found.add(bound.slot.number)

@@ -94,7 +94,7 @@ class Capture:
             self.streams.add(stream)
             self.joined[moment[1]] = max(self.joined.get(moment[1], -1), moment[2])
         elif stream in self.streams:
-            raise self.refuse(words.ISOLATION, "a stream of the capture waits for work from outside of it")
+            raise self.refuse(words.ISOLATION, "a stream of the capture waits for work outside it")
 
     def unjoined(self) -> bool:
         """Whether a stream that forked off has work that nothing in the capture waits for."""
@@ -246,7 +246,9 @@ class Capture:
         before = self.core.placement.placed
         out = mode.__torch_dispatch__(func, types, args, kwargs)
         if self.at()[1] and self.core.placement.placed != before and self.mode != "relaxed":
-            raise self.refuse(words.UNSUPPORTED, f"{plan.name} takes memory on a stream that is not captured")
+            raise self.refuse(
+                words.UNSUPPORTED, f"{plan.name} allocates memory on a stream that is not captured"
+            )
         if plan.launches:
             self.core.graphs.found.uncaptured(self, plan.name)
         return out

@@ -73,7 +73,9 @@ class Found:
 
     def uncaptured(self, capture: Any, what: str) -> None:
         """`what` ran on a stream that is not captured."""
-        told = "it ran on a stream that the capture does not hold: once, while it recorded, and in no replay"
+        told = (
+            "it ran on a stream that is not part of the capture: once, during the recording, and in no replay"
+        )
         self.add("not-replayed", what, (told,), capture.place)
 
     # -- between replays -----------------------------------------------------------------------------

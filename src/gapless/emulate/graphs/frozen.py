@@ -46,9 +46,8 @@ class Frozen:
             original = constant.original()
             if original is not None and not _same(original, constant.value):
                 was, now = constant.value.item(), original.detach().item()
-                told = f"a tensor in the CPU's memory was {was:g} when a kernel took it along, and is "
-                f"{now:g} now"
-                self._tell("a tensor in the CPU's memory", told)
+                told = f"a tensor in CPU memory was {was:g} when a kernel captured it, and is {now:g} now"
+                self._tell("a tensor in CPU memory", told)
         self._counters(frames)
 
     def _tell(self, what: str, told: str) -> None:
@@ -84,9 +83,7 @@ class Frozen:
             seen = self._seen.setdefault(name, set())
             seen.add(now)
             if len(seen) > 1:
-                told = (
-                    f"`{name}` was {value:g} in the capture, where kernels took it along, and is {now:g} now"
-                )
+                told = f"`{name}` was {value:g} in the capture, where kernels recorded it, and is {now:g} now"
                 self._tell(name, told)
 
 

@@ -167,13 +167,13 @@ class GraphBase:
             raise RuntimeError(words.NO_RAW)
         if self.tape is None:
             raise RuntimeError(words.NO_RAW_YET)
-        raise refuse("the raw cudaGraph_t", "Leave out what edits its nodes when the device is emulated.")
+        raise refuse("the raw cudaGraph_t", "Remove code that edits its nodes when the device is emulated.")
 
     def raw_cuda_graph_exec(self) -> int:
         """There is none, as of `raw_cuda_graph`."""
         if not self._instantiated:
             raise RuntimeError(words.NO_EXEC_YET)
-        raise refuse("the raw cudaGraphExec_t", "Leave out what uses it when the device is emulated.")
+        raise refuse("the raw cudaGraphExec_t", "Remove code that uses it when the device is emulated.")
 
     @classmethod
     def get_currently_capturing_graph(cls) -> Any:

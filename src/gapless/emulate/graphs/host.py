@@ -102,13 +102,13 @@ class HostWork:
         for kind, what, place in self._done:
             if kind == "number":
                 name, before, now = what.split("\n")
-                told = f"`{name}` went from {before} to {now} in the capture; replays leave it as it is"
+                told = f"`{name}` changed from {before} to {now} in the capture; replays leave it unchanged"
                 watch.found.add("not-replayed", name, (told,), watch.place, place)
             elif kind == "draws":
-                told = f"{what} drew a random number in the capture: replays go on using that one"
+                told = f"{what} drew a random number in the capture: replays keep using that one"
                 watch.found.add("frozen", what, (told,), watch.place, place)
             else:
-                told = f"{what} wrote into a tensor in the CPU's memory in the capture; replays do not"
+                told = f"{what} wrote to a tensor in CPU memory in the capture; replays do not"
                 watch.found.add("not-replayed", what, (told,), watch.place, place)
 
 

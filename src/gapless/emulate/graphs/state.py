@@ -33,7 +33,7 @@ _SELDOM = 8
 
 _COLLECTIVES = (
     "collectives in the capture of a CUDA graph ran once, when it was recorded, and in no replay: values "
-    "that depend on them are not those of a GPU"
+    "that depend on them differ from those on a GPU"
 )
 _RANDOM = (
     "set, save and restore random states outside of the graph; for checkpointing without dropout pass "
@@ -124,15 +124,15 @@ class Graphs:
         """What keeps a step of `optimizer` out of a graph, and what to change."""
         kind, groups = type(optimizer).__name__, optimizer.param_groups
         if not all(group.get("capturable", True) for group in groups):
-            yield f"{kind}.step() without capturable=True", f"make {kind} with `capturable=True`"
+            yield f"{kind}.step() without capturable=True", f"create {kind} with `capturable=True`"
         elif any(_on_host(state) for state in optimizer.state.values()):
-            yield f"{kind} keeps state in the CPU's memory", "use an optimizer with `capturable=True`"
+            yield f"{kind} keeps state in CPU memory", "use an optimizer with `capturable=True`"
         rates = [group["lr"] for group in groups if type(group.get("lr")) is float]
         before = self._rates.get(optimizer, rates)
         self._rates[optimizer] = rates
         if before != rates:
-            what = f"the learning rate of {kind} changes, and is a number of Python's"
-            yield what, f'make {kind} with `lr=torch.tensor(..., device="cuda")`'
+            what = f"the learning rate of {kind} changes, but is a Python number"
+            yield what, f'create {kind} with `lr=torch.tensor(..., device="cuda")`'
 
     # -- asked ---------------------------------------------------------------------------------------
 
@@ -341,7 +341,7 @@ class Graphs:
         """`what` asks the driver something that it does not answer in a capture."""
         if self.capture is not None and self.capture.holds():
             raise self.capture.refuse(words.UNSUPPORTED, what)
-        self._obstacle(what, "ask outside of the graph")
+        self._obstacle(what, "query it outside the graph")
 
     def not_here(self, attempt: str, what: str) -> None:
         """`what` is kept out of captures by torch itself, which then says `attempt`."""

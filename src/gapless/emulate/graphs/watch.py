@@ -76,13 +76,15 @@ class Output:
             watch.found.add("output", operator, (told,), watch.place)
         elif watch.spoiled:
             told = (
-                "since its replay another graph of the same memory pool was replayed, whose memory overlaps"
+                "since its replay, another graph of the same memory pool was replayed whose memory overlaps"
             )
             watch.found.add("order", operator, (told,), watch.place)
 
     def kept(self, operator: str, times: int) -> None:
         """It stands several times in one list."""
-        told = f"{operator} is given the memory of one graph output {times} times: all are the last replay's"
+        told = (
+            f"{operator} receives the memory of one graph output {times} times: all are from the last replay"
+        )
         self.watch.found.add("output", operator, (told,), self.watch.place)
 
 
@@ -169,13 +171,13 @@ class Watch:
         for used in self.inputs.values():
             slot = used.slot
             name = self._bindings.name(slot) or f"an input of {slot.nbytes:,} bytes"
-            where = "the CPU's memory" if slot.index < 0 else "GPU memory"
+            where = "CPU memory" if slot.index < 0 else "GPU memory"
             if slot.pooled or slot.number in rebound:
                 continue
             if slot.forgotten():
-                told = f"nothing holds it any more, so its place in {where} is given to other tensors"
+                told = f"it is no longer referenced, so its place in {where} is given to other tensors"
             elif slot.moved():
-                told = f"it was resized: the graph goes on reading its old place in {where}"
+                told = f"it was resized: the graph keeps reading its old place in {where}"
             else:
                 continue
             self.found.add("gone", name, (told,), self.place)
@@ -188,8 +190,8 @@ class Watch:
             return
         name = self._bindings.name(used.slot) or "an input"
         told = (
-            f"{used.filled():,} of its {used.slot.nbytes:,} bytes were written before this replay, and "
-            "all of them before an earlier one: the rest still has the values of that batch"
+            f"{used.filled():,} of its {used.slot.nbytes:,} bytes were written before this replay, but all "
+            "of them before an earlier one: the rest still has the values of that batch"
         )
         self.found.add("part", name, (told,), self.place)
 
@@ -211,8 +213,8 @@ class Watch:
                 self._held[id(value), name] = same
                 if 0 < before.get((id(value), name), 0) < same:
                     told = (
-                        f"`{name}` holds the memory of one graph output {same} times: all of them have the "
-                        "values of the last replay"
+                        f"`{name}` holds the memory of one graph output {same} times: all have the values "
+                        "of the last replay"
                     )
                     self.found.add("output", name, (told,), self.place)
 
@@ -225,8 +227,8 @@ class Watch:
             tensors = [t for one in optimizer.state.values() for t in _values(one)]
             if any((s := storage_of(t)) is not None and s._cdata in made for t in tensors):
                 told = (
-                    "its state was made in the capture: each replay begins with zeros again, as if every "
-                    "step were the first"
+                    "its state was created in the capture: each replay starts with zeros again, as if "
+                    "every step were the first"
                 )
                 self.found.add(
                     "made-inside", f"{type(optimizer).__name__}.step", (told,), self.place, self.place
@@ -260,8 +262,8 @@ class Watch:
                     kind = type(optimizer).__name__
                     has = "None" if one.grad is None else "another tensor"
                     told = (
-                        f"`.grad` of a parameter is {has}, and not the memory that replays write its "
-                        "gradient into: the step does not see it"
+                        f"`.grad` of a parameter is {has}, not the memory that replays write its gradient "
+                        "into: the optimizer step does not see it"
                     )
                     self.found.add("gradients", f"{kind}.step", (told,), self.place)
                     return

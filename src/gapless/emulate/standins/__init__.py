@@ -46,9 +46,7 @@ def notes() -> tuple[str, ...]:
     if not asked:
         return ()
     rest = f" and {len(asked) - _FEW} more" if len(asked) > _FEW else ""
-    return (
-        f"the stand-in lacks {', '.join(asked[:_FEW])}{rest}: whoever asked was told so by an ImportError",
-    )
+    return (f"the stand-in lacks {', '.join(asked[:_FEW])}{rest}: importing it raised an ImportError",)
 
 
 def _used(core: Core, name: str) -> None:
@@ -57,8 +55,8 @@ def _used(core: Core, name: str) -> None:
     package = finder.standing_in(name)
     if package is not None:
         core.note(
-            f"{package.distribution} is not installed here: Gapless computed what it does with plain torch "
-            f"({package.lacks}); --no-standins runs without it"
+            f"{package.distribution} is not installed here: Gapless computed its functions in plain "
+            f"PyTorch ({package.lacks}); --no-standins runs without this"
         )
 
 

@@ -120,7 +120,7 @@ def _where(core: Core, name: str, tensors: Sequence[Tensor], anywhere: bool) -> 
         return HOST if anywhere else core.current_device()
     if HOST in places:
         raise RuntimeError(
-            f"{name} takes CUDA tensors, and {'one is' if len(places) > 1 else 'these are'} on the CPU"
+            f"{name} takes CUDA tensors, but {'one is' if len(places) > 1 else 'these are'} on the CPU"
         )
     raise RuntimeError(f"{name}: its tensors are on {len(places)} different devices")
 

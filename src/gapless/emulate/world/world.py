@@ -37,7 +37,7 @@ class World(NamedTuple):
         if size < 1:
             raise UsageError(f"a world of {size} ranks: it has at least one")
         if not 0 <= rank < size:
-            raise UsageError(f"rank {rank} is none of {size} ranks: they are 0 to {size - 1}")
+            raise UsageError(f"rank {rank} is not one of {size} ranks, which are 0 to {size - 1}")
         real = os.environ.get("WORLD_SIZE", "1")
         if real.isdecimal() and int(real) > 1 and not launched:
             raise UsageError(

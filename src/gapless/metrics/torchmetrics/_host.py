@@ -19,7 +19,7 @@ from gapless.metrics.packing import form_of, packed, unpacked
 from gapless.metrics.torchmetrics._relink import in_library
 from gapless.trees import mapped
 
-SAYS = "runs on the host, from one copy of the states: one wait in all"
+SAYS = "runs on the CPU, from one copy of the states: one sync in total"
 
 ON_HOST: dict[str, tuple[str, ...]] = {
     "retrieval.base": ("RetrievalMetric",),

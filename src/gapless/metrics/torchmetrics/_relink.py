@@ -17,10 +17,10 @@ from gapless.metrics.torchmetrics._constants import as_tensor_without_waiting, t
 from gapless.metrics.torchmetrics._registry import Function, table
 
 LIBRARY = "torchmetrics"
-SCALARS = "numbers become tensors by a fill on the device, not by a copy"
+SCALARS = "numbers become tensors by a fill on the GPU, not by a copy"
 
 
-GREATER = "the greater of two values is chosen on the device"
+GREATER = "the greater of two values is chosen on the GPU"
 ASKS_MAX = ("torchmetrics.functional.image.ssim",)
 """Modules that call Python's `max` on tensors, which compares them on the host."""
 

@@ -10,7 +10,8 @@ from gapless.metrics.torchmetrics._measured import Waits
 
 WIDTH = 80
 CHECKS = (
-    'checks cost one wait more in each compute, one in all for a whole collection, none with `checks="later"`'
+    "checks cost one additional sync in each compute, one in total for a whole collection, none with "
+    '`checks="later"`'
 )
 
 
@@ -66,7 +67,7 @@ def render(changes: Iterable[MetricChanges], strange: Iterable[str] = (), versio
     if strange:
         names = ", ".join(strange)
         yield from _wrapped(
-            f"left alone, because TorchMetrics {version} has another text for it: {names}", ""
+            f"left unchanged, because TorchMetrics {version} has different code for it: {names}", ""
         )
 
 
@@ -76,7 +77,7 @@ def _waits_table(changes: list[MetricChanges]) -> Iterator[str]:
         yield from _wrapped(", ".join(one.label for one in changes), "")
         return
     width = min(46, max(len(label) for label, _ in counted))
-    yield f"{'waits per':{width}}  {'update':^11}  {'compute':^11}".rstrip()
+    yield f"{'syncs per':{width}}  {'update':^11}  {'compute':^11}".rstrip()
     for label, waits in counted:
         if len(label) > width:
             yield from _wrapped(label, "")
@@ -84,7 +85,7 @@ def _waits_table(changes: list[MetricChanges]) -> Iterator[str]:
         update = f"{waits.update:>4} → {waits.update_unwaited:<4}"
         compute = f"{waits.compute:>4} → {waits.compute_unwaited:<4}"
         yield f"{label:{width}}  {update}  {compute}".rstrip()
-    yield from _wrapped("as counted for these classes with usual inputs", "  ")
+    yield from _wrapped("as counted for these classes with typical inputs", "  ")
     if any(waits.checks for _, waits in counted):
         yield from _wrapped(CHECKS, "  ")
 

@@ -28,13 +28,13 @@ from gapless.metrics.torchmetrics._own_code import waiting_lines, where
 from gapless.metrics.torchmetrics._relink import SCALARS, in_library
 from gapless.metrics.torchmetrics._report import MetricChanges, render
 
-NAN_SAYS = "update: `nan` is counted on the device and left out with weight 0; numbers are filled in on it"
-CUT_SAYS = "update: `nan` is not cut out, but by compute; numbers are filled in on the device"
-FILL_SAYS = "update: numbers are filled in on the device"
+NAN_SAYS = "update: `nan` is counted on the GPU and excluded with weight 0; numbers are filled in there"
+CUT_SAYS = "update: `nan` is removed in compute, not in update; numbers are filled in on the GPU"
+FILL_SAYS = "update: numbers are filled in on the GPU"
 COLLECTION_SAYS = (
-    "groups are compared with one read, not with one for each pair",
-    "forward: metrics made alike share one update",
-    "states of all metrics are exchanged at once, checks of all are read at once",
+    "groups are compared with one read instead of one per pair",
+    "forward: identical metrics share one update",
+    "the states of all metrics are exchanged at once, and all checks are read at once",
 )
 
 
@@ -114,7 +114,7 @@ def unwait(metrics: Any, *, checks: Delivery = "compute", stable_states: bool = 
         ValueError: `checks` is none of the three.
     """
     if checks not in ("compute", "later", "off"):
-        raise ValueError(f'`checks` is {checks!r}; it can be "compute", "later" or "off"')
+        raise ValueError(f'`checks` is {checks!r}, but must be "compute", "later" or "off"')
     changes: list[MetricChanges] = []
     things: list[Metric | MetricCollection] = []
     seen: set[int] = set()
@@ -167,12 +167,12 @@ def _aggregator(metric: BaseAggregator, changed: list[str], left: list[str]) -> 
         changed.append(NAN_SAYS)
     else:
         changed.append(FILL_SAYS)
-        left.append("update: looks for `nan`, because what would stand for one is not known of this class")
+        left.append("update: checks for `nan`, because its replacement value is not known for this class")
 
 
 def _counted(cls: type, waits: Waits, left: list[str]) -> None:
     if issubclass(cls, CatMetric):
-        left.append("compute: 1 wait, to cut out `nan`")
+        left.append("compute: 1 sync, to remove `nan`")
         return
     for method, n, place in (
         ("update", waits.update_unwaited, waits.update_place),
@@ -180,7 +180,7 @@ def _counted(cls: type, waits: Waits, left: list[str]) -> None:
     ):
         if n:
             if method == "compute" and any(on_host(one) for one in cls.__mro__):
-                left.append("compute: 1 wait, for the copy of the states")
+                left.append("compute: 1 sync, to copy the states")
                 continue
             at = f"{' at' if n == 1 else 's, most at'} {place}" if place else "s"[n == 1 :]
             left.append(f"{method}: {n} wait{at}")
@@ -188,7 +188,7 @@ def _counted(cls: type, waits: Waits, left: list[str]) -> None:
 
 def _of_its_own(cls: type, own: str, left: list[str]) -> None:
     if own:
-        left.append(f"{own}: replaced on the object, left alone")
+        left.append(f"{own}: replaced on the object, left unchanged")
     for name in ("update", "compute", "forward", "_cast_and_nan_check_input"):
         home = next((one for one in cls.__mro__ if name in vars(one)), None)
         if home is None or in_library(home.__module__) or home.__module__.startswith("torch."):
@@ -197,7 +197,7 @@ def _of_its_own(cls: type, own: str, left: list[str]) -> None:
         text = f"{name}: {home.__name__}'s own ({where(method) or home.__module__}), runs as it is"
         lines = waiting_lines(method)
         if lines:
-            text += "; waits there where it meets device tensors: " + "; ".join(lines)
+            text += "; syncs there where it meets GPU tensors: " + "; ".join(lines)
         left.append(text)
 
 
@@ -208,7 +208,7 @@ def _syncing(metric: Metric, changed: list[str], left: list[str]) -> None:
         left.append("sync: its lists are gathered one tensor at a time")
     elif _sync.announced(metric):
         changed.append("sync: two collectives")
-        left.append("sync: one wait, for the shapes of the other ranks")
+        left.append("sync: one sync, for the shapes of the other ranks")
     else:
         changed.append("sync: one collective")
 

@@ -8,7 +8,7 @@ from torchmetrics.wrappers import MinMaxMetric
 
 from gapless.metrics.torchmetrics._constants import fill
 
-KEEPS = "the least and the greatest value are chosen on the device"
+KEEPS = "the minimum and the maximum are chosen on the GPU"
 
 
 def _beside(bound: Tensor, value: Tensor) -> Tensor:

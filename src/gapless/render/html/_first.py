@@ -12,14 +12,14 @@ from gapless.render import _words as words
 from gapless.render.html._clean import Clean
 
 MEANING = {
-    "wait": "the CPU waited for the GPU, and nothing was queued behind what it waited for",
-    "input": "the next batch was not there",
+    "wait": "the CPU waited for the GPU, and nothing else was queued",
+    "input": "the next batch was not ready",
     "launch": "kernels are shorter than their launches",
-    "host": "the CPU did something else and launched nothing",
-    "allocator": "memory was taken from the driver or given back",
-    "communication": "only collectives ran, or their peers were waited for",
+    "host": "the CPU did other work and launched nothing",
+    "allocator": "the allocator got memory from the driver or returned it",
+    "communication": "only collectives ran, or ranks waited for one another",
     "graph": "a graph launch, a compilation or another long driver call",
-    "profiler": "the profiler itself",
+    "profiler": "the profiler's own overhead",
     "unknown": "nothing recorded explains it",
 }
 _WORK = (("kernel", "kernels"), ("memcpy", "copies"), ("memset", "memset"))

@@ -116,9 +116,9 @@ def others(made: MemoryReport, track: Track) -> list[dict[str, Any]]:
 
 def _stops(made: MemoryReport, track: Track, target: str) -> list[dict[str, Any]]:
     """What is worth going to, in order: the peaks, and where the driver had no more."""
-    found = [(made.peak.event, "the peak: most is allocated", target)]
+    found = [(made.peak.event, "peak of allocated memory", target)]
     if made.height.event != made.peak.event:
-        found.append((made.height.event, "most is reserved", ""))
+        found.append((made.height.event, "peak of reserved memory", ""))
     base = made.baseline
     for one, told in ((base.shortage, "out of memory"), (base.failure, "a request that failed")):
         if one is not None:

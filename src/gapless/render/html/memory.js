@@ -24,11 +24,11 @@ for (const root of document.querySelectorAll(".memory-track")) {
   const scale = unit(near ? Math.max(most, data.limit) : most);
   const { bytes } = window.gaplessStage;
   const KINDS = [
-    ["driver takes", ["malloc", "map"], "c-launch"],
-    ["gives back", ["free", "unmap", "collect"], "c-host"],
-    ["finds it full", ["retry", "failed"], "accent"],
+    ["driver alloc", ["malloc", "map"], "c-launch"],
+    ["driver free", ["free", "unmap", "collect"], "c-host"],
+    ["GPU full", ["retry", "failed"], "accent"],
   ];
-  const NAMES = { malloc: "cudaMalloc", free: "cudaFree", map: "mapping", unmap: "unmapping", retry: "found the GPU full, emptied the cache", collect: "garbage collection", failed: "request that could not be met" };
+  const NAMES = { malloc: "cudaMalloc", free: "cudaFree", map: "mapping", unmap: "unmapping", retry: "found the GPU full, emptied the cache", collect: "garbage collection", failed: "failed request" };
   const ticks = KINDS.map(([label, what, color]) => ({ kind: "calls", label, color, rows: [...calls.what.keys()].filter((i) => what.includes(calls.what[i])) })).filter((one) => one.rows.length);
   let chart = { y: 0, height: 0 };
   let steps = null;
@@ -340,7 +340,7 @@ for (const root of document.querySelectorAll(".memory-track")) {
   }
 
   function where({ points, i, start, end }) {
-    const parts = [end - start > 1 ? "the most of events " + (start + 2).toLocaleString("en") + " to " + (end + 1).toLocaleString("en") : "event " + (end + 1).toLocaleString("en")];
+    const parts = [end - start > 1 ? "maximum of events " + (start + 2).toLocaleString("en") + " to " + (end + 1).toLocaleString("en") : "event " + (end + 1).toLocaleString("en")];
     const step = data.steps.findIndex((last) => end <= last);
     if (data.steps.length && step >= 0) parts.push("step " + (step * data.each + 1));
     if (points.time) parts.push("after " + (points.time[i] / 1e6).toFixed(1) + " ms");
@@ -354,7 +354,7 @@ for (const root of document.querySelectorAll(".memory-track")) {
     closest: 8,
     grain: 1,
     margin: Math.max(40, (whole[1] - whole[0]) / 60),
-    title: ["all of the run", "all"],
+    title: ["the whole run", "all"],
     chosen: (one) => one.id,
   });
   api.legend([["accent", "reserved"], ["b-frame", "reserved, idle"], ...data.layers.map((one) => [one.color, one.name])]);

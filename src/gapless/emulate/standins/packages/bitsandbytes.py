@@ -41,7 +41,7 @@ def _outliers(call: Call) -> int:
         return 1 + bool((call.subject.abs() >= threshold).any())
 
 
-_QUANTIZES = (Known("read", "whether values are over the threshold is read, then where", _SOURCE, _outliers),)
+_QUANTIZES = (Known("read", "reads whether values exceed the threshold, then where", _SOURCE, _outliers),)
 OPERATORS = {
     **{f"bitsandbytes::{name}": () for name in _NEVER},
     "bitsandbytes::int8_vectorwise_quant": _QUANTIZES,

@@ -27,7 +27,7 @@ def _plain(name: str, options: dict[str, Any]) -> None:
     given = {one: options.get(one) for one in _FORMS}
     asked = [one for one, value in given.items() if isinstance(value, Tensor) or value]
     if asked:
-        raise refuse(f"`{_NAME}.{name}` with {' and '.join(asked)}", "Leave it out for this check.")
+        raise refuse(f"`{_NAME}.{name}` with {' and '.join(asked)}", "Omit it for this check.")
 
 
 @PACKAGE.provides(_NAME)

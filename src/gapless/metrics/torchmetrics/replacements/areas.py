@@ -19,7 +19,7 @@ from gapless.metrics.classification.scores import Rising, rising_at
 from gapless.metrics.torchmetrics._registry import Function, instead_of
 from gapless.metrics.torchmetrics._relink import RELINKER
 
-SAYS = "exact areas are computed in fixed size, all classes at once, with one look at whether one is empty"
+SAYS = "exact areas are computed at a fixed size, all classes at once, with one check for empty classes"
 CHUNK = 2**24
 """So many scores are put in order at once; the columns of more are taken in turn."""
 

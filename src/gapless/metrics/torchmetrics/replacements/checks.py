@@ -14,7 +14,7 @@ from torch import Tensor
 from gapless.metrics.torchmetrics._checks import checks_are_on, report
 from gapless.metrics.torchmetrics._registry import Function, instead_of
 
-SAYS = "checks of values are counted on the device and reported later"
+SAYS = "checks of values are counted on the GPU and reported later"
 _STAT = "functional.classification.stat_scores"
 _MATRIX = "functional.classification.confusion_matrix"
 _CURVE = "functional.classification.precision_recall_curve"

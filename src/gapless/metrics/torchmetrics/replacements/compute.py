@@ -10,7 +10,7 @@ from torch import Tensor
 from gapless.metrics.regression.variance import MULTIOUTPUT, explained
 from gapless.metrics.torchmetrics._registry import Function, instead_of
 
-CHOICES = "results choose between cases on the device"
+CHOICES = "results choose between cases on the GPU"
 
 
 @instead_of("functional.classification.auroc:_reduce_auroc", CHOICES)

@@ -18,7 +18,7 @@ from gapless.metrics.torchmetrics.replacements.counting import IGNORED, OUT_OF_R
 from gapless.metrics.torchmetrics.replacements.matrices import kept, mark
 
 _CURVE = "functional.classification.precision_recall_curve"
-SAYS = "binned curves count places among the thresholds; ignored targets are not cut out but not counted"
+SAYS = "binned curves count positions among the thresholds; ignored targets are not removed but not counted"
 
 LOOPED_FROM = 50_000
 """With more scores than this, TorchMetrics takes every binary target but 1 for a 0."""

@@ -9,7 +9,7 @@ from gapless.metrics.torchmetrics._registry import Function, instead_of
 from gapless.metrics.torchmetrics.replacements.counting import IGNORED, count_checked
 
 _MATRIX = "functional.classification.confusion_matrix"
-SAYS = "counts have a fixed size; ignored targets are not cut out but not counted"
+SAYS = "counts have a fixed size; ignored targets are not removed but not counted"
 
 
 def mark(preds: Tensor, target: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:

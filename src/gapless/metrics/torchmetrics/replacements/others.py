@@ -14,9 +14,9 @@ from gapless.metrics.torchmetrics._constants import fill
 from gapless.metrics.torchmetrics._registry import Function, instead_of
 from gapless.metrics.torchmetrics.replacements.matrices import as_scores
 
-DIVISION = "what stands for a division by zero is filled in on the device"
-MASKS = "masked values are given weight 0, not cut out"
-RANKS = "ranks are places in the ordered values, without the list of different ones"
+DIVISION = "the result of a division by zero is filled in on the GPU"
+MASKS = "masked values get weight 0 instead of being removed"
+RANKS = "ranks are positions in the sorted values, without a list of distinct values"
 
 
 @instead_of("utilities.compute:_safe_divide", DIVISION)

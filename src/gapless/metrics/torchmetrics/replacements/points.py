@@ -14,7 +14,7 @@ from torchmetrics.utilities.prints import rank_zero_warn
 from gapless.metrics.torchmetrics._constants import fill
 from gapless.metrics.torchmetrics._registry import Function, instead_of
 
-SAYS = "points of a curve are chosen on the device, not one after the other on the host"
+SAYS = "points of a curve are chosen on the GPU, not one after the other on the CPU"
 LOWEST = float("-inf")
 
 
@@ -152,7 +152,7 @@ def _log_areas(original: Function) -> Function:
         scores = torch.stack([area(x, y, fpr_range) for x, y in zip(fpr, tpr, strict=False)])
         missing = scores.isnan()
         if bool(missing.any()):
-            rank_zero_warn(f"LogAUC is `nan` for some classes or labels; they are left out ({average})")
+            rank_zero_warn(f"LogAUC is `nan` for some classes or labels; they are excluded ({average})")
         if none:
             return scores
         if weights is None or average == "macro":

@@ -7,7 +7,7 @@ from typing import Any
 from gapless.emulate.refusals import refuse
 from gapless.emulate.standins.packages.apex._package import PACKAGE
 
-_INSTEAD = "torch.amp (autocast and GradScaler) does the same and needs no apex."
+_INSTEAD = "torch.amp (autocast and GradScaler) does the same without apex."
 
 
 @PACKAGE.provides("apex.amp")

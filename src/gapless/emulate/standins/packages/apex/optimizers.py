@@ -129,7 +129,7 @@ class FusedAdam(_Fused):
             raise RuntimeError("FusedAdam does not support the AMSGrad variant.")
         if capturable or master_weights:
             raise RuntimeError(
-                "the stand-in for apex's FusedAdam is neither capturable nor keeps master weights"
+                "the stand-in for apex's FusedAdam is not capturable and keeps no master weights"
             )
         defaults = {
             "lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps,

@@ -8,5 +8,6 @@ PACKAGE = Package(
     "flash_attn",
     "flash-attn",
     "2.8.4",
-    lacks="dropout draws other random numbers; flash_attn.modules, .models and .ops.fused_dense are missing",
+    lacks="dropout draws different random numbers; flash_attn.modules, .models and .ops.fused_dense are "
+    "missing",
 )

@@ -117,7 +117,7 @@ class _Compiled:
             raise AttributeError(name)
 
         def function(*_: Any, **__: Any) -> Any:
-            raise refuse(f"`flash_attn_2_cuda.{name}`", "flash_attn_func and its like are computed.")
+            raise refuse(f"`flash_attn_2_cuda.{name}`", "flash_attn_func and similar functions are computed.")
 
         return function
 

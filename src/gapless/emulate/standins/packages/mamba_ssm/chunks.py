@@ -114,7 +114,7 @@ def mamba_chunk_scan_combined(
     """
     if return_varlen_states:
         raise NotImplementedError(
-            "the stand-in for mamba_ssm gives no states of sequences of different lengths"
+            "the stand-in for mamba_ssm returns no states for sequences of different lengths"
         )
     body = partial(_scanned, dt_softplus, dt_limit, return_final_states)
     return differentiable(

@@ -30,7 +30,7 @@ def _kept(tensor: Tensor, mark: str = "_no_weight_decay") -> nn.Parameter:
 
 def _no_cache(inference_params: Any) -> None:
     if inference_params is not None:
-        raise refuse("mamba_ssm's generation with a cache", "The stand-in knows whole sequences only.")
+        raise refuse("mamba_ssm's generation with a cache", "The stand-in supports whole sequences only.")
 
 
 @PACKAGE.provides("mamba_ssm", "mamba_ssm.modules.mamba_simple")

@@ -24,8 +24,8 @@ _SCHEMAS = (
     "SymInt offset_groups, bool use_mask) -> Tensor",
 )
 _COMPUTED = (
-    "torchvision's compiled operators cannot be loaded beside this torch: Gapless computed nms and roi_align "
-    "with plain torch, and its other operators refuse"
+    "torchvision's compiled operators cannot be loaded with this torch: Gapless computed nms and roi_align "
+    "in plain PyTorch, and its other operators raise an error"
 )
 _library: Any = None
 

@@ -38,8 +38,8 @@ def _version() -> tuple[int, int]:
 OPERATORS = {
     **{f"torchvision::{name}": () for name in _NEVER},
     "torchvision::nms": (
-        Known("size", "the boxes that are kept are selected by a mask", _SOURCE, _chosen_on_device),
-        Known("d2h", "the mask of overlaps is copied to the host", _SOURCE, _chosen_on_host),
+        Known("size", "a mask selects the boxes that are kept", _SOURCE, _chosen_on_device),
+        Known("d2h", "the mask of overlaps is copied to the CPU", _SOURCE, _chosen_on_host),
         Known("h2d", "the numbers of the boxes that are kept are copied back", _SOURCE, _chosen_on_host),
     ),
 }

@@ -243,7 +243,7 @@ class LayerNormMLP(nn.Module):
         if tp_size != 1 or sequence_parallel:
             raise NotImplementedError(_ONE_PROCESS)
         if activation not in (*_ACTIVATIONS, *_GATED):
-            raise ValueError(f"LayerNormMLP: activation {activation!r} is not known to the stand-in")
+            raise ValueError(f"LayerNormMLP: the stand-in does not support the activation {activation!r}")
         self.eps, self.normalization, self.zero_centered_gamma = eps, normalization, zero_centered_gamma
         self.activation, self.return_bias = activation, return_bias
         self.return_layernorm_output = return_layernorm_output
