@@ -10,6 +10,8 @@ import pytest
 from timelines import assert_sound, columns, host_rows, work_rows
 from tracing import Dialect, Trace, training
 
+from gapless.analyze.profile.lines import launching
+from gapless.trace.read import read_bytes
 from gapless.trace.timeline import HostKind
 
 DIALECTS = get_args(Dialect)
@@ -166,3 +168,16 @@ def test_blocks_per_sm(value: object, expected: float) -> None:
     trace = Trace()
     trace.kernel("k", 0, 1, **{"blocks per SM": value})
     assert trace.timeline().work.blocks_per_sm.tolist() == [expected]
+
+
+def test_calls_of_another_runtime_launch_and_their_waits_are_not_known() -> None:
+    document = training("new").document()
+    for event in document["traceEvents"]:
+        if event.get("cat") == "cuda_runtime":
+            event |= {"cat": "xpu_runtime", "name": f"ur{event['name'].removeprefix('cuda')}"}
+    timeline = read_bytes(json.dumps(document).encode())
+    (note,) = timeline.notes
+    assert "syncs are not found" in note
+    assert (timeline.launchers >= 0).any()
+    held = launching(timeline, timeline.launchers[timeline.launchers >= 0])
+    assert held.any()

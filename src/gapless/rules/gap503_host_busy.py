@@ -30,6 +30,10 @@ _DATA_FILES = (
     "torchvision/io/",
     "torchvision/datasets/",
     "torchaudio/transforms/",
+    "transformers/image_",
+    "transformers/video_",
+    "transformers/feature_extraction",
+    "transformers/tokenization",
 )
 _FIRST_TIME = (
     "operators that launch GPU work themselves keep the CPU busy this long when they run for the first "

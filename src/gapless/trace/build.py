@@ -41,6 +41,8 @@ _HOST = {
     "user_annotation": HostKind.ANNOTATION,
     "overhead": HostKind.OVERHEAD,
 }
+_UNNAMED = ("xpu_runtime", "privateuse1_runtime")
+"""Calls whose names say nothing here: which of them wait is not known."""
 _NUMBERED = (HostKind.OPERATOR, HostKind.ANNOTATION)
 """What the profiler numbers in order, without gaps."""
 _WORK = {
@@ -151,6 +153,7 @@ class Builder:
         self.zero: int | None = None
         self.events = 0
         self.dropped: Counter[str] = Counter()
+        self.unnamed = 0
         self.unread: Counter[str] = Counter()
         """Spans by their category, of categories that are not read."""
 
@@ -249,6 +252,7 @@ class Builder:
             self.arrows.add(*self._instants([event for event in events if event.ph == "f"]))
             return True
         kind = _HOST.get(category)
+        self.unnamed += len(events) if category in _UNNAMED else 0
         if kind is HostKind.OVERHEAD:
             events = [event for event in events if event.name not in _DRIVERS]
         if kind is not None:

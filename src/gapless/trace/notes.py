@@ -41,6 +41,8 @@ def _sentences(rest: Rest, builder: Builder, made: Timeline, trouble: str) -> It
     for what, count in sorted(builder.dropped.items()):
         if count:
             yield f"{events(count, '', '')}{what} {'was' if count == 1 else 'were'} skipped"
+    if builder.unnamed:
+        yield "The names of this device's runtime calls are not known: syncs are not found among them"
     if rest.lists > 1:
         yield f"The file contains {rest.lists} profiles one after the other; they were read as one"
     processes = {thread.pid for row, thread in enumerate(made.threads) if _runs(made, row)}

@@ -353,6 +353,7 @@ def launching(timeline: Timeline, rows: Ints) -> Bools:
     span = int(host.end.max()) + 2
     axis = host.thread.astype(np.int64) * span + host.start
     launches = timeline.names_where(LAUNCH.match)[host.name] & (host.kind == HostKind.CALL)
+    launches[timeline.launchers[timeline.launchers >= 0]] = True
     when = axis[launches]  # rows are by thread and start
     held = outer[inside]
     end = host.thread[held].astype(np.int64) * span + host.end[held]
