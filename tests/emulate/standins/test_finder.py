@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ import torch
 import gapless
 from gapless.emulate.standins import finder
 
-NAMES = sorted(name for name in finder.names() if finder.package_of(name) is not None)
+PACKAGES = [one for name in sorted(finder.names()) if (one := finder.package_of(name)) is not None]
+NAMES = [one.name for one in PACKAGES]
+DISTRIBUTIONS = {one.distribution for one in PACKAGES}
 
 
 def test_libraries_find_what_they_ask_for() -> None:
@@ -35,6 +39,25 @@ def test_libraries_find_what_they_ask_for() -> None:
     assert not [name for name in set(sys.modules) - before if name.partition(".")[0] in NAMES]
     for name in NAMES:
         assert importlib.util.find_spec(name) is None or not finder.is_standin(importlib.import_module(name))
+
+
+def test_asking_whether_they_are_installed_makes_none_of_their_classes() -> None:
+    """Libraries register all subclasses of torch's by name, and those of two packages have one name."""
+    code = f"""
+        import importlib.metadata
+        import importlib.util
+        import torch
+        import gapless
+
+        with gapless.emulate("H100"):
+            there = {{one.metadata["Name"] for one in importlib.metadata.distributions()}}
+            print(len(there & {DISTRIBUTIONS}))
+            print(all(importlib.util.find_spec(name) for name in {NAMES}))
+            made = [*torch.nn.Module.__subclasses__(), *torch.optim.Optimizer.__subclasses__()]
+            print([one for one in made if one.__module__.startswith("gapless.emulate.standins.packages.")])
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [str(len(DISTRIBUTIONS)), "True", "[]"], done.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -106,7 +106,7 @@ class Finder(MetaPathFinder):
             return None
         if fullname != package.name and not is_standin(sys.modules.get(package.name)):
             return None  # a part of the real one
-        if fullname not in package.modules:
+        if fullname != package.name and fullname not in package.modules:
             self.missed(fullname)
             return None
         return ModuleSpec(fullname, _Loader(), origin=ORIGIN, is_package=package.has_submodules(fullname))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gapless.emulate.standins.packages.apex import amp, dense, norms, optimizers
 from gapless.emulate.standins.packages.apex._package import PACKAGE
 
-__all__ = ["PACKAGE", "amp", "dense", "norms", "optimizers"]
+__all__ = ["PACKAGE"]

@@ -9,4 +9,5 @@ PACKAGE = Package(
     "apex",
     "0.1",
     lacks="apex.amp and apex.contrib refuse or are missing",
+    parts=("amp", "dense", "norms", "optimizers"),
 )

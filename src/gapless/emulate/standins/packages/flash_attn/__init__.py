@@ -5,7 +5,6 @@ What is launched and what waits is as in the package's own source.
 
 from __future__ import annotations
 
-from gapless.emulate.standins.packages.flash_attn import interface, losses, norms, padding, rotary
 from gapless.emulate.standins.packages.flash_attn._package import PACKAGE
 
-__all__ = ["PACKAGE", "interface", "losses", "norms", "padding", "rotary"]
+__all__ = ["PACKAGE"]

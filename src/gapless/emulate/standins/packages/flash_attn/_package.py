@@ -10,4 +10,5 @@ PACKAGE = Package(
     "2.8.4",
     lacks="dropout draws different random numbers; flash_attn.modules, .models and .ops.fused_dense are "
     "missing",
+    parts=("interface", "losses", "norms", "padding", "rotary"),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gapless.emulate.standins.packages.mamba_ssm import chunks, layers, norms, scan
 from gapless.emulate.standins.packages.mamba_ssm._package import PACKAGE
 
-__all__ = ["PACKAGE", "chunks", "layers", "norms", "scan"]
+__all__ = ["PACKAGE"]

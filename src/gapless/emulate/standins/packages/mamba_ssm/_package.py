@@ -9,4 +9,5 @@ PACKAGE = Package(
     "mamba-ssm",
     "2.3.2",
     lacks="complex states, Mamba3, generation, and the models around the layers are missing",
+    parts=("chunks", "layers", "norms", "scan"),
 )

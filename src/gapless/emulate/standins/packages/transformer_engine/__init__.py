@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gapless.emulate.standins.packages.transformer_engine import layers, optimizers, precision
 from gapless.emulate.standins.packages.transformer_engine._package import PACKAGE
 
-__all__ = ["PACKAGE", "layers", "optimizers", "precision"]
+__all__ = ["PACKAGE"]

@@ -10,4 +10,5 @@ PACKAGE = Package(
     "2.19.0",
     lacks="fp8 and fp4 are not computed: values, memory and times are those of the weights' dtype; "
     "attention and TransformerLayer are missing",
+    parts=("layers", "optimizers", "precision"),
 )

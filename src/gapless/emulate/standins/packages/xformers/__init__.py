@@ -10,10 +10,9 @@ from types import ModuleType
 
 from gapless.emulate.imports import when_imported
 from gapless.emulate.patches import Patches
-from gapless.emulate.standins.packages.xformers import attention, biases, layers
 from gapless.emulate.standins.packages.xformers._package import PACKAGE
 
-__all__ = ["PACKAGE", "attention", "biases", "installed", "layers"]
+__all__ = ["PACKAGE", "installed"]
 
 
 def installed(module: ModuleType, patches: Patches) -> None:
@@ -22,6 +21,8 @@ def installed(module: ModuleType, patches: Patches) -> None:
 
 
 def _replaced(patches: Patches, module: ModuleType) -> None:
+    from gapless.emulate.standins.packages.xformers import attention
+
     for name in ("memory_efficient_attention", "memory_efficient_attention_forward"):
         if hasattr(module, name):
             patches.set_everywhere(module, name, getattr(attention, name), "xformers")

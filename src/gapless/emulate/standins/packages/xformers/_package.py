@@ -9,4 +9,5 @@ PACKAGE = Package(
     "xformers",
     "0.0.35",
     lacks="paged and padded attention biases, sparsity and the fused parallel layers are missing",
+    parts=("attention", "biases", "layers"),
 )
