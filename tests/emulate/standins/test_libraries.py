@@ -18,6 +18,7 @@ import torch
 import gapless
 from gapless.emulate.call import Call
 from gapless.emulate.standins import finder, known
+from gapless.emulate.standins.launch import launch
 from gapless.emulate.standins.packages import bitsandbytes, deepspeed, torchvision
 from gapless.errors import NotEmulated
 
@@ -232,6 +233,27 @@ def test_regions_are_averaged_sample_by_sample(samples: int, aligned: bool) -> N
     weights = torch.randn_like(out)
     found, same = (torch.autograd.grad((one * weights).sum(), source)[0] for one in (out, expected))
     torch.testing.assert_close(found, same, atol=1e-5, rtol=1e-4)
+
+
+def test_without_values_regions_lie_in_no_image_and_have_their_size() -> None:
+    with gapless.emulate(dry=True):
+        source = torch.randn(2, 3, 64, 64, device="cuda", requires_grad=True)
+        regions = torch.randn(8000, 5, device="cuda")
+        out = torchvision.boxes.roi_align(source, regions, 1.0, 2, 2, 2, True)
+        out.sum().backward()
+        assert out.shape == (8000, 3, 2, 2)
+        assert source.grad is not None
+        assert source.grad.shape == source.shape
+
+
+def test_what_cannot_be_computed_with_made_up_values_is_named() -> None:
+    def body(x: torch.Tensor) -> torch.Tensor:
+        return x[:2][[int(x.flatten()[0].item()) + 1_000_000]]
+
+    with gapless.emulate(dry=True):
+        x = torch.randn(200, 200, device="cuda")
+        with pytest.raises(NotEmulated, match="What pack::pick makes depends on values"):
+            launch("pack::pick", body, x)
 
 
 def test_the_operators_are_there_where_they_cannot_be_loaded(

@@ -12,6 +12,8 @@ from gapless.emulate.dry import filling
 from gapless.emulate.dry.guess import anything
 from gapless.emulate.dry.shapes import without_data
 from gapless.emulate.dry.table import Table
+from gapless.emulate.refusals import asked_at
+from gapless.errors import NotEmulated
 
 Tensor = torch.Tensor
 
@@ -28,6 +30,9 @@ def without_values(
 
     `shaped` is asked with tensors that have no data, and gives such ones. Where it needs their values it is
     computed with values that are made up.
+
+    Raises:
+        NotEmulated: it cannot be computed with those.
     """
     given: dict[int, Tensor] = {}
     kept: list[Tensor] = []  # their numbers hold as long as they do
@@ -50,7 +55,13 @@ def without_values(
     except (RuntimeError, NotImplementedError, TypeError, ValueError):  # it reads values, or refuses these
         for tensor in trees.tensors(args):
             table.fill(tensor)
-        out = compute(*args)
+        try:
+            out = compute(*args)
+        except (RuntimeError, ValueError, LookupError) as error:
+            raise NotEmulated(
+                f"What {name} makes depends on values, which a dry run does not have{asked_at()}: with some "
+                f"that are made up it says: {error}. Check it with values (`--values`), or smaller."
+            ) from error
         for tensor in (*trees.tensors(out), *writes):
             table.mark(tensor, filling.made_up(name, tensor.dtype))
         return out

@@ -140,7 +140,11 @@ class _RoiAlign(torch.autograd.Function):
         def body(source: Tensor, regions: Tensor) -> Tensor:
             return _pooled(pooling, source, regions)
 
-        out: Tensor = launch("torchvision::roi_align", body, source, regions, anywhere=True)
+        def shaped(source: Tensor, regions: Tensor) -> Tensor:
+            return source.new_empty(len(regions), source.shape[1], *pooling.bins)
+
+        name = "torchvision::roi_align"
+        out: Tensor = launch(name, body, source, regions, anywhere=True, shaped=shaped)
         return out
 
     @staticmethod
@@ -149,9 +153,12 @@ class _RoiAlign(torch.autograd.Function):
         def body(gradient: Tensor, regions: Tensor) -> Tensor:
             return _spread(ctx.pooling, gradient, regions, ctx.shape)
 
+        def shaped(gradient: Tensor, regions: Tensor) -> Tensor:
+            return gradient.new_empty(ctx.shape)
+
         (regions,) = ctx.saved_tensors
         name = "torchvision::_roi_align_backward"
-        return launch(name, body, gradient, regions, anywhere=True), None, None
+        return launch(name, body, gradient, regions, anywhere=True, shaped=shaped), None, None
 
 
 def roi_align(
