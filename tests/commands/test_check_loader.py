@@ -46,6 +46,7 @@ def spawned(rank):
 if __name__ == "__main__":
     if sys.argv[2] == "spawn":
         torch.multiprocessing.spawn(spawned, nprocs=1)
+        next(iter(DataLoader(Lines(), batch_size=4)))
     else:
         train()
 """
@@ -130,9 +131,15 @@ def test_no_look_at_loaders(train, python):
 
 
 def test_the_loader_of_a_process_that_the_script_starts(train, python):
-    seen = python(*CHECK, "-f", "json", "train.py", "0.005", "spawn", "0")
+    """That of this process, which fed no step, does not take its place, nor in what is saved."""
+    seen = python(*CHECK, "-f", "json", "-o", "run.json", "train.py", "0.005", "spawn", "0")
     assert seen.returncode == 0, seen.stderr
-    assert found(json.loads(seen.stdout.splitlines()[-1]), "GAP301")["line"]["line"] == 19
+    told = json.loads(seen.stdout.splitlines()[-1])
+    assert found(told, "GAP301")["line"]["line"] == 19
+    assert "waiting for data" in told["verdict"]
+    assert [one["made"]["line"] for one in told["loaders"]] == [19]
+    again = json.loads(python("-m", "gapless", "show", "-f", "json", "run.json").stdout)
+    assert found(again, "GAP301") == found(told, "GAP301")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -13,7 +13,9 @@ from gapless.analyze import report
 from gapless.analyze.tables.session import tables
 from gapless.analyze.verdicts.session import verdict
 from gapless.model.estimate import Range
+from gapless.model.profile import Price
 from gapless.render import Style, renderer
+from gapless.render._words import saving
 
 STYLE = Style(folder="/work", width=200)
 WAITING = [add(10.0), read(), *[add()] * 300]
@@ -148,3 +150,12 @@ def test_json_has_all_of_it():
     price = document["findings"][0]["price"]
     assert price["estimated"] is True
     assert price["least_last"] <= price["last"] <= price["most_last"]
+
+
+def test_a_loader_that_no_setting_helps_saves_nothing_and_says_no_number():
+    made = told(*WAITING)
+    price = Price(estimated=True, of=4_000_000)
+    late = msgspec.structs.replace(made.findings[0], price=price)
+    assert saving(late, made) == []
+    helped = msgspec.structs.replace(price, last=2_000_000, most_last=2_000_000, least_last=2_000_000)
+    assert saving(msgspec.structs.replace(late, price=helped), made) == ["2 ms per step, of 4 ms"]

@@ -47,7 +47,8 @@ class Loaders:
         A request to end the process is heeded: then the report comes with what is known until then.
         """
         self._uses.stop()
-        if not self._uses.uses or not can_measure(session):
+        measured = session.loaders  # by the process that made the steps, where this one has started it
+        if measured or not self._uses.uses or not can_measure(session):
             return session, found
         from gapless.analyze.session import fed
         from gapless.capture.signals import Terminated, terminable

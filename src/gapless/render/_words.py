@@ -81,6 +81,8 @@ def saving(one: Finding, report: Report) -> list[str]:
     price, estimate, profile = one.price, report.estimate, report.profile
     if price is None:
         return []
+    if price.of and price.most_last <= _NOTHING:
+        return []
     if price.estimated:
         return [_estimated(price, estimate)] if estimate is not None or price.of else []
     prices = profile.prices if profile is not None else None
