@@ -118,12 +118,10 @@ class Metric(Operators, Core, nn.Module):
                 article = "an" if name in ("compute_on_cpu", "dist_sync_on_step") else "a"
                 raise ValueError(f"Expected keyword argument `{name}` to be {article} `bool` but got {value}")
             setattr(self, name, value)
-        self.dist_sync_fn = options.pop("dist_sync_fn", None)
-        if self.dist_sync_fn is not None and not callable(self.dist_sync_fn):
-            raise ValueError(
-                "Expected keyword argument `dist_sync_fn` to be an callable function "
-                f"but got {self.dist_sync_fn}"
-            )
+        self.dist_sync_fn = gather = options.pop("dist_sync_fn", None)
+        if gather is not None and not callable(gather):
+            words = "Expected keyword argument `dist_sync_fn` to be an callable function"
+            raise ValueError(f"{words} but got {gather}")
         available: Callable[[], bool] | None = options.pop("distributed_available_fn", None)
         self.distributed_available_fn = available or distributed.available
         if options:
@@ -200,10 +198,8 @@ class Metric(Operators, Core, nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the result over this batch alone, from the same pass over the data."""
         if self._is_synced:
-            raise user_error(
-                RuntimeError,
-                "The Metric shouldn't be synced when performing ``forward``: call ``unsync`` first",
-            )
+            words = "The Metric shouldn't be synced when performing ``forward``: call ``unsync`` first"
+            raise user_error(RuntimeError, words)
         if self._lender is not None:
             self._take_back()
         if self._holders():
@@ -219,8 +215,10 @@ class Metric(Operators, Core, nn.Module):
             self._follow(args, self.device)
         with self.batch_only(graph=self.keeps_graph((*args, *kwargs.values()))):
             self.update(*args, **kwargs)
-            with self.sync_context(should_sync=self.dist_sync_on_step):
-                return self._squeezed_result()
+            if self.dist_sync_on_step:
+                with self.sync_context():
+                    return self._squeezed_result()
+            return self._squeezed_result()
 
     def _result(self) -> Any:
         """The result from the states as they are, by a subclass's own ``compute`` or by :meth:`value`."""
