@@ -127,5 +127,5 @@ def test_no_check_is_lost_in_a_collection() -> None:
 
 
 def test_unknown_delivery() -> None:
-    with pytest.raises(ValueError, match="it can be"):
+    with pytest.raises(ValueError, match="but must be"):
         unwait(MeanMetric(), checks="never")  # type: ignore[arg-type]
