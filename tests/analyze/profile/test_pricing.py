@@ -56,6 +56,17 @@ def test_no_price_is_made_unless_asked_for():
     assert all(one.price is None for one in findings([found]))
 
 
+def test_of_prices_that_are_not_there_nothing_is_said():
+    """Few operations make prices bounds, which matters where there is one."""
+    trace = Trace()
+    for number in range(5):
+        trace.launch("gemm", 10.0 * number, 5, kernel=(100.0 * number + 5, 90))
+    found = profile(trace.timeline(), priced=True)
+    assert found.prices is not None
+    assert found.prices.reasons
+    assert all(one.title != "Prices" for one in report([found]).tables)
+
+
 @pytest.mark.parametrize("what", ["GAP101", "gap10", "train.py:3", "/work/train.py", "work/train.py"])
 def test_leaving_out_what_was_asked_for(what):
     found = profile(waiting().timeline(), asked=[what])

@@ -171,7 +171,7 @@ def _lines(profile: Profile, per: int) -> Table | None:
 
 def _prices(prices: Prices | None) -> Table | None:
     """What all waits together cost."""
-    if prices is None or prices.refused or not prices.span:
+    if prices is None or prices.refused or not prices.span or not (prices.each or prices.asked):
         return None
     if prices.reasons:
         return Table(title="Prices", notes=(f"Prices are upper limits: {'; '.join(prices.reasons)}",))
