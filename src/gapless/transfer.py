@@ -42,9 +42,9 @@ class Reading:
             self._form, lambda value: value, lambda one: next(arrived) if one is _HERE else one
         )
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """**Wait** until the values have arrived."""
-        self._arrival.settle()
+        self._arrival.synchronize()
 
     def __await__(self) -> Generator[Any, None, Any]:
         """``await reading`` gives way to other tasks until the values have arrived."""
@@ -86,7 +86,7 @@ class Arrival:
         """Whether all of them are there."""
         return all(event.query() for event in self._events)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until all of them are there."""
         for event in self._events:
             event.synchronize()
@@ -94,7 +94,7 @@ class Arrival:
     def wait(self) -> list[Tensor]:
         """All of them, once they are there."""
         if not self.ready():
-            self.settle()
+            self.synchronize()
         offsets = dict.fromkeys(self._landed, 0)
         found = []
         for shape, dtype, device in self._like:

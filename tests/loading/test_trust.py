@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gapless.loading import predict
 from gapless.loading.sentence import notes, sentence
-from gapless.loading.trust import REFUTED, calibrated, doubt, faster, off, reasons, settled
+from gapless.loading.trust import REFUTED, calibrated, concluded, doubt, faster, off, reasons
 from gapless.model.loading import (
     Demand,
     Diagnosis,
@@ -61,13 +61,13 @@ def made(**more: object) -> Diagnosis:
 
 
 def said(of: Diagnosis) -> str:
-    return sentence(settled(of))
+    return sentence(concluded(of))
 
 
 def test_what_came_true_is_told_as_it_was_run():
     told = said(made())
     assert told.endswith("take num_workers=2, a step then takes 21 ms instead of 61 ms")
-    assert settled(made()).recommended["num_workers"] == 2
+    assert concluded(made()).recommended["num_workers"] == 2
 
 
 def test_what_was_not_run_is_told_as_that():
@@ -81,7 +81,7 @@ def test_no_number_is_told_that_its_own_run_refutes(factor, own):
         if own
         else {"seen_advised": run(2, 20 * factor, 20, others=0.0)}
     )
-    found = settled(made(**runs))
+    found = concluded(made(**runs))
     wrong = max(factor, 1 / factor) > REFUTED
     assert (found.doubt is not None) == wrong
     if found.doubt is not None:
@@ -91,17 +91,17 @@ def test_no_number_is_told_that_its_own_run_refutes(factor, own):
 
 
 def test_a_refuted_setting_is_advised_only_if_it_was_faster():
-    found = settled(made(seen_advised=run(2, 35, 20)))
+    found = concluded(made(seen_advised=run(2, 35, 20)))
     assert faster(found)
     assert found.recommended["num_workers"] == 2
     assert sentence(found).endswith("num_workers=2 was faster than num_workers=0")
-    found = settled(made(seen_advised=run(2, 58, 20)))
+    found = concluded(made(seen_advised=run(2, 58, 20)))
     assert found.recommended == {}
     assert sentence(found).endswith("was not clearly faster than num_workers=0")
 
 
 def test_a_setting_that_gains_nothing_when_it_is_run_is_not_advised():
-    found = settled(made(seen=run(0, 61, 55), seen_advised=run(2, 60, 50)))
+    found = concluded(made(seen=run(0, 61, 55), seen_advised=run(2, 60, 50)))
     assert found.doubt is None
     assert found.recommended["num_workers"] == 0
 
@@ -116,7 +116,7 @@ def test_a_run_of_a_few_steps_says_nothing():
     [(0.0, False), (0.3, False), (1.0, True), (1.8, True), (-1.0, False)],
 )
 def test_who_has_the_cores_is_the_first_word(others, busy):
-    found = settled(made(fetch=fetch(delay=5, others=others)))
+    found = concluded(made(fetch=fetch(delay=5, others=others)))
     assert (found.doubt is not None and found.doubt.kind == "busy") is busy
     if busy:
         assert sentence(found) == (
@@ -148,13 +148,13 @@ def test_who_gets_no_core_cannot_measure_whoever_has_it():
 
 
 def test_what_was_interrupted_is_told_until_there():
-    found = settled(made(interrupted="workers", seen=None, seen_advised=None))
+    found = concluded(made(interrupted="workers", seen=None, seen_advised=None))
     assert found.recommended == {}
     assert sentence(found) == (
         "interrupted while trying a worker: a batch takes 40 ms to make, 40 ms of it CPU time; no setting "
         "was run"
     )
-    assert settled(made(interrupted="mistakes")).doubt is None
+    assert concluded(made(interrupted="mistakes")).doubt is None
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_the_simulated_machine_gives_one_process_what_it_got(delay, allowed):
 
 
 def test_a_doubt_comes_back_from_disk_and_stays_for_another_step():
-    found = settled(made(fetch=fetch(others=1.8)))
+    found = concluded(made(fetch=fetch(others=1.8)))
     assert decode(encode(found)).doubt == Doubt(kind="busy", others=1.8)
     again = predict.again(found, Demand(step=50 * MS))
     assert again.sentence.startswith("cannot be measured now")

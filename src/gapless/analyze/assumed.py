@@ -24,10 +24,10 @@ def decisions(assumptions: Sequence[Assumption], read: ReadSource = read_source)
     return tuple(sorted(by_line.values(), key=lambda one: (not one.broken, one.kind != "size", -one.times)))
 
 
-def _decides(one: Assumption, read: ReadSource) -> bool:
-    if one.broken or one.kind in ("size", "bool"):
+def _decides(assumption: Assumption, read: ReadSource) -> bool:
+    if assumption.broken or assumption.kind in ("size", "bool"):
         return True
-    return one.kind != "values" and _used_to_decide(one.stack, read)
+    return assumption.kind != "values" and _used_to_decide(assumption.stack, read)
 
 
 def _used_to_decide(stack: Stack, read: ReadSource) -> bool:

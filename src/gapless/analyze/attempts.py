@@ -38,12 +38,12 @@ def _failed(session: Session) -> str:
     return "" if find_steps(session.marks).seen else "it took no training step"
 
 
-def _timed(made: Attempt, session: Session) -> Attempt:
+def _timed(attempt: Attempt, session: Session) -> Attempt:
     if session.programme is None:
-        return made
+        return attempt
     from gapless.analyze.estimate.estimate import estimate
 
     found = estimate(session, find_steps(session.marks), {})
     if found is None or found.step == Range():
-        return made
-    return msgspec.structs.replace(made, step=found.step, throughput=found.throughput)
+        return attempt
+    return msgspec.structs.replace(attempt, step=found.step, throughput=found.throughput)

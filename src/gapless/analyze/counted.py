@@ -28,18 +28,18 @@ def counted_events(session: Session, steps: Steps) -> tuple[Event, ...]:
     missing = _missing_in_training(events, steps)
     if not missing:
         return events
-    settled: list[Event] = []
+    counted: list[Event] = []
     for event in events:
         place = (event.site, steps.of(event.tick))
         moved = min(missing[place], event.waits) if event.phase == "eval" else 0
         if not moved:
-            settled.append(event)
+            counted.append(event)
             continue
         missing[place] -= moved
-        settled.append(msgspec.structs.replace(event, phase="train", waits=moved))
+        counted.append(msgspec.structs.replace(event, phase="train", waits=moved))
         if event.waits > moved:
-            settled.append(msgspec.structs.replace(event, waits=event.waits - moved, bytes=0))
-    return tuple(settled)
+            counted.append(msgspec.structs.replace(event, waits=event.waits - moved, bytes=0))
+    return tuple(counted)
 
 
 def _missing_in_training(events: tuple[Event, ...], steps: Steps) -> Counter[_Place]:

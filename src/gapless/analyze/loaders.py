@@ -29,49 +29,57 @@ _FAR = 2.0
 """A factor by which measurement and profile may differ and still speak of the same loader."""
 
 
-def report(made: Diagnosis) -> Report:
+def report(diagnosis: Diagnosis) -> Report:
     """The diagnosis of a loader as a document."""
     return Report(
-        verdict=verdict(made),
+        verdict=verdict(diagnosis),
         kind="loader",
-        findings=order(findings([_alone(made)])),
-        tables=tables(made),
-        notes=made.notes,
-        loader=made,
+        findings=order(findings([_alone(diagnosis)])),
+        tables=tables(diagnosis),
+        notes=diagnosis.notes,
+        loader=diagnosis,
     )
 
 
-def _alone(made: Diagnosis) -> LoaderUse:
+def _alone(diagnosis: Diagnosis) -> LoaderUse:
     """The loader as a run would have used it that asks for one batch in each step."""
 
     def exactly(nanoseconds: float) -> Range:
         return Range(*[round(nanoseconds)] * 3)
 
-    told = made.demand.step > 0 and made.now is not None and made.advised is not None and made.doubt is None
+    told = (
+        diagnosis.demand.step > 0
+        and diagnosis.now is not None
+        and diagnosis.advised is not None
+        and diagnosis.doubt is None
+    )
     return LoaderUse(
-        dataset=made.dataset,
-        made=made.line,
-        setting=made.setting,
-        length=made.length,
+        dataset=diagnosis.dataset,
+        made=diagnosis.line,
+        setting=diagnosis.setting,
+        length=diagnosis.length,
         per_step=1.0,
-        step=exactly(made.demand.step),
-        late=exactly(made.now.wait) if told and made.now is not None else Range(),
-        left=exactly(made.advised.wait) if told and made.advised is not None else Range(),
-        fetch=made.fetch,
-        diagnosis=made if made.doubt is None else None,
-        mistakes=made.correctness.mistakes if made.correctness is not None else (),
+        step=exactly(diagnosis.demand.step),
+        late=exactly(diagnosis.now.wait) if told and diagnosis.now is not None else Range(),
+        left=exactly(diagnosis.advised.wait) if told and diagnosis.advised is not None else Range(),
+        fetch=diagnosis.fetch,
+        diagnosis=diagnosis if diagnosis.doubt is None else None,
+        mistakes=diagnosis.correctness.mistakes if diagnosis.correctness is not None else (),
     )
 
 
 def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
     """What the rules find in each of `uses`, each once, though several loops meet it; the dearest first."""
     made = [
-        _found(rule, hit, use) for use in uses for rule in of_kind(LoaderRule) for hit in rule.of_loader(use)
+        _finding(rule, hit, use)
+        for use in uses
+        for rule in of_kind(LoaderRule)
+        for hit in rule.of_loader(use)
     ]
     yield from dict.fromkeys(sorted(made, key=lambda one: -(one.price.last if one.price is not None else 0)))
 
 
-def _found(rule: Rule, hit: Hit, use: LoaderUse) -> Finding:
+def _finding(rule: Rule, hit: Hit, use: LoaderUse) -> Finding:
     return finding(
         rule,
         hit,
@@ -159,60 +167,60 @@ def loading(profile: Profile) -> float:
     return spent / max(profile.steps.count, 1)
 
 
-def joined(found: Report, made: Diagnosis) -> Report:
-    """The report of a profile, its waits for input explained by `made`, the loader measured.
+def joined(report: Report, diagnosis: Diagnosis) -> Report:
+    """The report of a profile, its waits for input explained by `diagnosis`, the loader measured.
 
-    `made` is what follows from the measurement for this profile's own step. Prices stay the replay's.
+    `diagnosis` is what follows from the measurement for this profile's own step. Prices stay the replay's.
     """
-    profile = found.profile
-    if profile is None or made.now is None or made.advised is None:
-        return found
-    starved = any(one.code == STARVED for one in found.findings)
+    profile = report.profile
+    if profile is None or diagnosis.now is None or diagnosis.advised is None:
+        return report
+    starved = any(one.code == STARVED for one in report.findings)
     return msgspec.structs.replace(
-        found,
+        report,
         findings=tuple(
-            _explained(one, profile, made) if one.code == STARVED else one for one in found.findings
+            _explained(one, profile, diagnosis) if one.code == STARVED else one for one in report.findings
         ),
-        notes=(*found.notes, *_differences(profile, made, starved)),
+        notes=(*report.notes, *_differences(profile, diagnosis, starved)),
     )
 
 
-def _explained(one: Finding, profile: Profile, made: Diagnosis) -> Finding:
-    assert made.now is not None
-    assert made.advised is not None
-    where = told.hottest(made)
-    cost = told.cost(made) + (f"; {where}" if where else "")
+def _explained(finding: Finding, profile: Profile, diagnosis: Diagnosis) -> Finding:
+    assert diagnosis.now is not None
+    assert diagnosis.advised is not None
+    where = told.hottest(diagnosis)
+    cost = told.cost(diagnosis) + (f"; {where}" if where else "")
     predicted = (
-        f"predicted for this profile's step of {duration(made.demand.step)} without its input: "
-        f"{duration(made.now.wait)} of waiting with {told.setting(made.setting)}, measured on a machine "
-        f"with {told.machine(made)}"
+        f"predicted for this profile's step of {duration(diagnosis.demand.step)} without its input: "
+        f"{duration(diagnosis.now.wait)} of waiting with {told.setting(diagnosis.setting)}, "
+        f"measured on a machine with {told.machine(diagnosis)}"
     )
-    remedy, change = _advice(profile, made)
+    remedy, change = _advice(profile, diagnosis)
     return msgspec.structs.replace(
-        one, evidence=(*one.evidence, cost, predicted), remedy=remedy, change=change
+        finding, evidence=(*finding.evidence, cost, predicted), remedy=remedy, change=change
     )
 
 
-def _advice(profile: Profile, made: Diagnosis) -> tuple[str, str]:
+def _advice(profile: Profile, diagnosis: Diagnosis) -> tuple[str, str]:
     """What to write instead, and the same in a few words."""
-    assert made.now is not None
-    assert made.advised is not None
-    now, advised = made.now, made.advised
-    if told.same(made.setting, made) or advised.step > (1 - told.MATTERS) * now.step:
+    assert diagnosis.now is not None
+    assert diagnosis.advised is not None
+    now, advised = diagnosis.now, diagnosis.advised
+    if told.same(diagnosis.setting, diagnosis) or advised.step > (1 - told.MATTERS) * now.step:
         return f"no setting keeps up on the machine where it was measured: {told.CHEAPER}", told.CHEAPER
     gain = (
-        f"`DataLoader(..., {told.arguments(made)})`: predicted step {duration(advised.step)} instead of "
+        f"`DataLoader(..., {told.arguments(diagnosis)})`: predicted step {duration(advised.step)} instead of "
         f"{duration(profile.steps.mean)}"
     )
     if advised.wait > 2 * told.MATTERS * advised.step:
         gain += f"; for the rest, {told.CHEAPER}"
-    return gain, told.change(made)
+    return gain, told.change(diagnosis)
 
 
-def _differences(profile: Profile, made: Diagnosis, starved: bool) -> Iterator[str]:
+def _differences(profile: Profile, diagnosis: Diagnosis, starved: bool) -> Iterator[str]:
     """Where profile and measurement do not seem to be of the same loader on the same machine."""
-    assert made.now is not None
-    seen, predicted, step = loading(profile), made.now.wait, profile.steps.mean
+    assert diagnosis.now is not None
+    seen, predicted, step = loading(profile), diagnosis.now.wait, profile.steps.mean
     if max(seen, predicted) < told.MATTERS * step:
         return
     if not starved and predicted > told.MATTERS * step:

@@ -68,10 +68,10 @@ def _offer(
     return msgspec.structs.replace(found, has=room, needs=needs, fits=fits, retries=retries)
 
 
-def _of_report(made: MemoryReport) -> tuple[int, bool, int]:
-    if made.lack is not None:
-        return made.lack.needs, False, 0
-    return made.baseline.peak_reserved, True, made.baseline.retries
+def _of_report(report: MemoryReport) -> tuple[int, bool, int]:
+    if report.lack is not None:
+        return report.lack.needs, False, 0
+    return report.baseline.peak_reserved, True, report.baseline.retries
 
 
 def _replayed(run: MemoryRun, card: Card, recorded_on: str, room: int) -> tuple[int, bool, int]:

@@ -28,18 +28,18 @@ def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=_weight))
 
 
-def _weight(one: Finding) -> tuple[object, ...]:
-    often, line = one.frequency, one.line or SourceLine("", 0)
-    price = one.price.last if one.price is not None and one.price.estimated else 0
-    idle, blocked = (one.loss.idle, one.loss.blocked) if one.loss is not None else (0, 0)
+def _weight(finding: Finding) -> tuple[object, ...]:
+    often, line = finding.frequency, finding.line or SourceLine("", 0)
+    price = finding.price.last if finding.price is not None and finding.price.estimated else 0
+    idle, blocked = (finding.loss.idle, finding.loss.blocked) if finding.loss is not None else (0, 0)
     return (
-        not one.is_fault,
+        not finding.is_fault,
         _PHASES.get(often.when, _LAST),
         -(idle or price),
-        -often.per_step if one.loss is None else 0.0,
+        -often.per_step if finding.loss is None else 0.0,
         -blocked,
         -often.waits,
-        (line.file, line.line, one.backward, one.code, one.place),
-        -one.bytes,
-        one.remedy,
+        (line.file, line.line, finding.backward, finding.code, finding.place),
+        -finding.bytes,
+        finding.remedy,
     )

@@ -119,13 +119,13 @@ def _belongs(one: _File, capture: list[_File], crowded: bool) -> bool:
     return bool(_meet(one, first, proof=True))
 
 
-def _same_steps(one: Profile, other: Profile) -> bool:
+def _same_steps(profile: Profile, other: Profile) -> bool:
     """Whether steps with numbers overlap; any others tell nothing."""
-    if one.steps.source != other.steps.source:
+    if profile.steps.source != other.steps.source:
         return False
-    if one.steps.source != "ProfilerStep" or not one.steps.names or not other.steps.names:
+    if profile.steps.source != "ProfilerStep" or not profile.steps.names or not other.steps.names:
         return True
-    return not set(one.steps.names).isdisjoint(other.steps.names)
+    return not set(profile.steps.names).isdisjoint(other.steps.names)
 
 
 def _meet(one: _File, other: _File, *, proof: bool) -> Pairs:
@@ -140,28 +140,28 @@ def _meet(one: _File, other: _File, *, proof: bool) -> Pairs:
     return {}
 
 
-def _together(one: Profile, other: Profile) -> bool:
+def _together(profile: Profile, other: Profile) -> bool:
     """Whether both were recorded by one launch, or else at one time.
 
     Ranks that exchange nothing may run one after the other where processors are few.
     """
-    if one.launch and other.launch:
-        return one.launch == other.launch
-    return _same_time(one, other)
+    if profile.launch and other.launch:
+        return profile.launch == other.launch
+    return _same_time(profile, other)
 
 
-def _same_time(one: Profile, other: Profile) -> bool:
+def _same_time(profile: Profile, other: Profile) -> bool:
     """Whether both were recorded at one time, as far as their clocks can tell."""
-    if not _epoch(one, other):
+    if not _epoch(profile, other):
         return True
-    begin = max(one.origin, other.origin)
-    end = min(one.origin + one.span, other.origin + other.span)
+    begin = max(profile.origin, other.origin)
+    end = min(profile.origin + profile.span, other.origin + other.span)
     return begin - end <= _APART
 
 
-def _epoch(one: Profile, other: Profile) -> bool:
+def _epoch(profile: Profile, other: Profile) -> bool:
     """Whether the times of both count from 1970."""
-    return min(one.origin, other.origin) >= _EPOCH
+    return min(profile.origin, other.origin) >= _EPOCH
 
 
 def _told(capture: list[_File]) -> list[str]:

@@ -47,11 +47,11 @@ def candidates(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Can
         return
 
 
-def _classes(run: MemoryRun, made: MemoryReport) -> list[tuple[str, str]]:
+def _classes(run: MemoryRun, report: MemoryReport) -> list[tuple[str, str]]:
     """Paths and classes of repeated modules that hold most activations when memory runs out: the layers
     themselves, and the largest part of them."""
-    held = _activations(run, made)
-    total = sum(one.bytes for one in (made.failing or made.peak).parts) or 1
+    held = _activations(run, report)
+    total = sum(one.bytes for one in (report.failing or report.peak).parts) or 1
     known = dict(run.classes)
     repeated = {
         path: sum(size for module, size in held.items() if module == path or module.startswith(f"{path}."))
@@ -71,10 +71,10 @@ def _classes(run: MemoryRun, made: MemoryReport) -> list[tuple[str, str]]:
     return list(chosen.items())
 
 
-def _activations(run: MemoryRun, made: MemoryReport) -> Counter[str]:
+def _activations(run: MemoryRun, report: MemoryReport) -> Counter[str]:
     """Bytes of activations by module, numbers left out, when memory runs out."""
     held: Counter[str] = Counter()
-    for one in (made.failing or made.peak).owners:
+    for one in (report.failing or report.peak).owners:
         if one.kind in ("activation", "forward", "kept") and one.module:
             held[folded(one.module)] += one.bytes
     return held

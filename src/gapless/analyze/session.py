@@ -57,7 +57,7 @@ def report(
     steps = replace(steps, mixed=phases.steps())
     groups = group_events(session, steps, loops, phases)
     groups = groups if by_line else merged(groups, session, steps)
-    waits = [_found(group, session, steps, read) for group in groups]
+    waits = [_finding(group, session, steps, read) for group in groups]
     estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
     nccl = buffers(session)
     memory = tuple(msgspec.structs.replace(replayed(run, drawn), nccl=nccl) for run in session.memory)
@@ -150,7 +150,7 @@ def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
     )
 
 
-def _found(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
+def _finding(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
     """`group` as a finding."""
     often = frequency(group, steps)
     evidence = known_from([session.sites[number] for number in group.by_site])

@@ -275,14 +275,14 @@ class _Labels:
             return node
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             return self._inner(node)
-        inside = self._inside(node)
+        inside = self._with_labels(node)
         # A range that is open while the function is suspended would not nest with those of others.
         return inside if _suspends(node) else self._labelled(inside, node)
 
     def _inner(self, node: Any) -> Any:
         return _Labels(self.source, f"{self.name}.{node.name}").function(node)
 
-    def _inside(self, node: ast.stmt) -> ast.stmt:
+    def _with_labels(self, node: ast.stmt) -> ast.stmt:
         """The statement with the statements in it labelled."""
         if isinstance(node, ast.ClassDef):
             return node

@@ -181,10 +181,10 @@ class Conclusion:
 
         return msgspec.structs.replace(session, programme=calibrated(self._calibration, programme))
 
-    def _report(self, found: Report) -> None:
+    def _report(self, report: Report) -> None:
         shown = self.wishes.shown
-        _output.write(self._stream, shown.lead + renderer(shown.form)(found, self._style))
-        over = _gate.exceeded(found, self.wishes.max_waits, self.wishes.fail_on)
+        _output.write(self._stream, shown.lead + renderer(shown.form)(report, self._style))
+        over = _gate.exceeded(report, self.wishes.max_waits, self.wishes.fail_on)
         for reason in over:
             self.watch.progress.problem(reason)
         if over and not self.status:

@@ -66,13 +66,13 @@ def _of_session(path: str) -> Diagnosis:
     return msgspec.structs.replace(made, notes=(which, *made.notes))
 
 
-def explained(reports: Sequence[Report], made: Diagnosis) -> list[Report]:
+def explained(reports: Sequence[Report], diagnosis: Diagnosis) -> list[Report]:
     """Reports of profiles with what was measured of their loader, predicted for their own steps."""
     from gapless.loading.predict import again
 
     found = []
     for one in reports:
         step = own_step(one.profile) if one.profile is not None else 0.0
-        demand = Demand(step=step, busy=made.demand.busy, source="profile")
-        found.append(joined(one, again(made, demand)) if step else one)
+        demand = Demand(step=step, busy=diagnosis.demand.busy, source="profile")
+        found.append(joined(one, again(diagnosis, demand)) if step else one)
     return found

@@ -99,7 +99,7 @@ class Finder:
             if made.failed and ran.why:
                 made = msgspec.structs.replace(made, failed=ran.why)
             self._sessions[value] = ran.session
-        self._progress.tried(told(made))
+        self._progress.tried(described(made))
         if made.failed and value == asked.least:
             raise UsageError(
                 f"the script does not run with {self._as_given(value)}: {made.failed}. Does it take this "
@@ -124,10 +124,10 @@ class Finder:
             )
 
 
-def told(one: Attempt) -> str:
+def described(attempt: Attempt) -> str:
     """``batch_size=64: fits, 12.3 GiB of 78.7 GiB (4.2 s)``."""
-    took = duration(one.seconds * 1e9)
-    if one.failed:
-        return f"{one.what}: {one.failed} ({took})"
-    needs = f"{binary_size(one.needs)} of {binary_size(one.has)}"
-    return f"{one.what}: {'fits' if one.fits else 'does not fit'}, {needs} ({took})"
+    took = duration(attempt.seconds * 1e9)
+    if attempt.failed:
+        return f"{attempt.what}: {attempt.failed} ({took})"
+    needs = f"{binary_size(attempt.needs)} of {binary_size(attempt.has)}"
+    return f"{attempt.what}: {'fits' if attempt.fits else 'does not fit'}, {needs} ({took})"

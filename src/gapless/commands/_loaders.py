@@ -68,10 +68,10 @@ class Loaders:
             return session, _noted(found, f"the loaders could not be measured: {why}")
         return msgspec.structs.replace(session, loaders=uses), fed(found, uses)
 
-    def _examine(self, found: Report, steps: int) -> tuple[LoaderUse, ...]:
+    def _examine(self, report: Report, steps: int) -> tuple[LoaderUse, ...]:
         from gapless.loading.examine import Step, examine
 
-        estimate, waits = found.estimate, found.steps.waits_per_step
+        estimate, waits = report.estimate, report.steps.waits_per_step
         known = estimate is not None and not estimate.refused
         if estimate is not None and known:
             length, host, device = estimate.step, estimate.host, estimate.device
@@ -87,8 +87,8 @@ class Loaders:
         self._tell(where, self._budget)
 
 
-def _noted(found: Report, note: str) -> Report:
-    return msgspec.structs.replace(found, notes=(*found.notes, note))
+def _noted(report: Report, note: str) -> Report:
+    return msgspec.structs.replace(report, notes=(*report.notes, note))
 
 
 def can_measure(session: Session) -> bool:

@@ -43,9 +43,9 @@ def compare(
     return compare_runs((was, one), (now, same or choose(after, None, Where())), nearby)
 
 
-def regression(made: Comparison, bound: float) -> str:
+def regression(comparison: Comparison, bound: float) -> str:
     """Why it is a regression over `bound` percent: requests fail now, or more is reserved; "": it is none."""
-    memory, peak = made.memory, made.length
+    memory, peak = comparison.memory, comparison.length
     if memory is not None and memory.after.failures > memory.before.failures:
         return "memory requests fail that did not fail before"
     if peak.change <= 0 or (peak.percent is not None and peak.percent <= bound):

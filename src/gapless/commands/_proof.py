@@ -107,12 +107,12 @@ def given() -> list[str]:
     ]
 
 
-def status(made: Proof, fail_if_slower: bool) -> int:
-    """The exit status that follows from `made`; that the second is slower is said where it matters."""
-    slower = fail_if_slower and made.time is not None and made.time.faster == "before"
+def status(proof: Proof, fail_if_slower: bool) -> int:
+    """The exit status that follows from `proof`; that the second is slower is said where it matters."""
+    slower = fail_if_slower and proof.time is not None and proof.time.faster == "before"
     if slower:
         _output.say("AFTER is slower (--fail-if-slower)")
-    return EXIT_OK if made.same and not slower else EXIT_FINDINGS
+    return EXIT_OK if proof.same and not slower else EXIT_FINDINGS
 
 
 def proof(before: str, after: str, asked: dict[str, Any]) -> Proof:
@@ -132,7 +132,7 @@ def proof(before: str, after: str, asked: dict[str, Any]) -> Proof:
     return msgspec.structs.replace(made, again=_again(before, after, asked, made))
 
 
-def _again(before: str, after: str, asked: dict[str, Any], made: Proof) -> str:
+def _again(before: str, after: str, asked: dict[str, Any], proof: Proof) -> str:
     """The command that runs the first failing case alone."""
     words = ["gapless", "compare", before, after, "--inputs", asked["inputs"] or ""]
     words += ["--cases", asked["cases"]] if asked.get("cases") else []
@@ -140,4 +140,4 @@ def _again(before: str, after: str, asked: dict[str, Any], made: Proof) -> str:
     words += ["--bounded"] if asked.get("bounded") else []
     words += ["--contract", asked["contract"]] if asked.get("contract") else []
     words += ["--seed", str(asked["seed"])] if asked.get("seed") else []
-    return shlex.join([*words, "--case", made.failed[0].name])
+    return shlex.join([*words, "--case", proof.failed[0].name])

@@ -15,7 +15,7 @@ from gapless.capture.signals import Terminated, terminable
 from gapless.commands import _ranks
 from gapless.commands._again import Again
 from gapless.commands._argument import given
-from gapless.commands._find import told
+from gapless.commands._find import described
 from gapless.commands._progress import Progress
 from gapless.model import Report, Session
 from gapless.model.attempt import Attempt
@@ -27,13 +27,13 @@ _GOOD = ("finished", "enough-steps", "exit")
 
 
 def with_remedies(
-    session: Session, found: Report, again: Again, progress: Progress
+    session: Session, report: Report, again: Again, progress: Progress
 ) -> tuple[Session, Report]:
     """Both with what would make the run fit, where it does not; as they were under a launcher."""
-    if _ranks.several() or all(one.lack is None for one in found.memory):
-        return session, found
-    session = Remedies(again, progress).tried(session, found)
-    return session, fed(msgspec.structs.replace(found, remedies=session.remedies), session.loaders)
+    if _ranks.several() or all(one.lack is None for one in report.memory):
+        return session, report
+    session = Remedies(again, progress).tried(session, report)
+    return session, fed(msgspec.structs.replace(report, remedies=session.remedies), session.loaders)
 
 
 class Remedies:
@@ -43,9 +43,9 @@ class Remedies:
         self._again = again
         self._progress = progress
 
-    def tried(self, session: Session, found: Report) -> Session:
+    def tried(self, session: Session, report: Report) -> Session:
         """`session` with what was tried, where it does not fit; else as it was."""
-        lacking = [made for made in found.memory if made.lack is not None]
+        lacking = [made for made in report.memory if made.lack is not None]
         if not lacking or session.ending.how not in _GOOD or session.ending.status:
             return session
         remedies: list[Attempt] = []
@@ -55,18 +55,18 @@ class Remedies:
         began = time.monotonic()
         try:
             with terminable():
-                for what, words, options in self._changes(session, found):
+                for what, words, options in self._changes(session, report):
                     if time.monotonic() - began > BUDGET:
                         break
                     remedies.append(self._try(what, words, options))
         except (KeyboardInterrupt, Terminated):
             self._progress.tried("stopped: changes not tried yet are left out")
-        remedies += reckoned(session, found.memory)
+        remedies += reckoned(session, report.memory)
         return msgspec.structs.replace(session, remedies=tuple(remedies))
 
-    def _changes(self, session: Session, found: Report) -> Iterator[tuple[str, list[str], tuple[str, ...]]]:
+    def _changes(self, session: Session, report: Report) -> Iterator[tuple[str, list[str], tuple[str, ...]]]:
         words = list(self._again.words)
-        for one in candidates(session, found.memory):
+        for one in candidates(session, report.memory):
             yield one.what, words, ("--with", one.option)
         smaller = half_batch(words if self._again.module else words[1:])
         if smaller is not None:
@@ -87,7 +87,7 @@ class Remedies:
             made = Attempt(what=what, seconds=ran.seconds, failed=ran.why)
         else:
             made = attempt(ran.session, what, seconds=ran.seconds)
-        self._progress.tried(told(made))
+        self._progress.tried(described(made))
         command = " ".join((*options, *words))
         return msgspec.structs.replace(made, command=command, note=self._hint(what, options))
 

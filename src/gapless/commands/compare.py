@@ -155,22 +155,22 @@ def compare(before: str, after: str, quiet: bool = True, gpu: str | None = None)
     return compare_profiles(_subject(before, kinds[0], quiet), _subject(after, kinds[1], quiet))
 
 
-def regression(made: Comparison, bound: float, path: Callable[[str], str] = str) -> list[str]:
-    """Why `made` is a regression over `bound` percent, a line for each reason.
+def regression(comparison: Comparison, bound: float, path: Callable[[str], str] = str) -> list[str]:
+    """Why `comparison` is a regression over `bound` percent, a line for each reason.
 
     `path` says how files are named. A change within the spread of the steps is none.
     """
     from gapless.analyze.compare import grown, worse
 
-    if made.of == "memory":
-        reason = _memory_compare.regression(made, bound)
+    if comparison.of == "memory":
+        reason = _memory_compare.regression(comparison, bound)
         return [f"{reason} (--fail-on-regression)"] if reason else []
-    rows = worse(made, bound)
+    rows = worse(comparison, bound)
     reasons = [_worse(row, path) for row in rows]
-    if grown(made, bound):
-        percent = made.length.percent
+    if grown(comparison, bound):
+        percent = comparison.length.percent
         more = f"{percents(percent)} more" if percent is not None else "more"
-        what = "syncs" if made.of == "sessions" else "time"
+        what = "syncs" if comparison.of == "sessions" else "time"
         reasons.append(f"{more} {what} than before, over the limit of {percents(bound)}")
     return [f"{reason} (--fail-on-regression)" for reason in reasons]
 

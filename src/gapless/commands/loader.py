@@ -143,20 +143,20 @@ def command(
     return _INTERRUPTED if made.interrupted else _status(found, made, codes)
 
 
-def _status(found: Report, made: Diagnosis, codes: tuple[str, ...]) -> int:
+def _status(report: Report, diagnosis: Diagnosis, codes: tuple[str, ...]) -> int:
     """1 where something is found that a code in `codes` names, which is said."""
-    every = {one.code for one in found.findings} | ({STARVED} if _starved(made) else set())
+    every = {one.code for one in report.findings} | ({STARVED} if _starved(diagnosis) else set())
     named = sorted(code for code in every if codes and code.startswith(codes))
     if named:
         _output.say(f"{', '.join(named)} (--fail-on)")
     return EXIT_FINDINGS if named else EXIT_OK
 
 
-def _starved(made: Diagnosis) -> bool:
+def _starved(diagnosis: Diagnosis) -> bool:
     """Whether the step that was named waits for its batch: as it was run, or as predicted; not in doubt."""
-    if not made.demand.step or made.doubt is not None:
+    if not diagnosis.demand.step or diagnosis.doubt is not None:
         return False
-    run = made.seen if made.seen is not None else made.now
+    run = diagnosis.seen if diagnosis.seen is not None else diagnosis.now
     return run is not None and run.wait > MATTERS * run.step
 
 
@@ -211,8 +211,8 @@ def _diagnosed(diagnose: Callable[..., Diagnosis], *words: Any, **named: Any) ->
         raise _Interrupted("interrupted before the first item was made: nothing measured") from None
 
 
-def _correct(made: Diagnosis, target: str, loader: Any, ranks: int, seconds: float) -> Diagnosis:
-    """`made` with whether the loader yields what it should."""
+def _correct(diagnosis: Diagnosis, target: str, loader: Any, ranks: int, seconds: float) -> Diagnosis:
+    """`diagnosis` with whether the loader yields what it should."""
     from gapless.loading import verify
     from gapless.loading.factory import maker_of
     from gapless.loading.sentence import DOING
@@ -220,9 +220,9 @@ def _correct(made: Diagnosis, target: str, loader: Any, ranks: int, seconds: flo
     try:
         found = verify(maker_of(target) if ranks > 1 else loader, ranks=ranks, seconds=seconds)
     except KeyboardInterrupt:
-        notes = (*made.notes, f"interrupted while {DOING['mistakes']}")
-        return msgspec.structs.replace(made, interrupted="mistakes", notes=notes)
-    return msgspec.structs.replace(made, correctness=found)
+        notes = (*diagnosis.notes, f"interrupted while {DOING['mistakes']}")
+        return msgspec.structs.replace(diagnosis, interrupted="mistakes", notes=notes)
+    return msgspec.structs.replace(diagnosis, correctness=found)
 
 
 def _again(path: str, demand: Demand) -> Diagnosis:

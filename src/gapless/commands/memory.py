@@ -141,18 +141,18 @@ def _made(run: MemoryRun, wishes: Wishes, quiet: bool) -> MemoryReport:
     return msgspec.structs.replace(made, findings=findings(made))
 
 
-def _drawn(run: MemoryRun, made: MemoryReport, wishes: Wishes) -> MemoryReport:
+def _drawn(run: MemoryRun, report: MemoryReport, wishes: Wishes) -> MemoryReport:
     """The report with what a page draws."""
     from gapless.memory.tracking import track
 
-    return msgspec.structs.replace(made, track=track(run, made, wishes.where))
+    return msgspec.structs.replace(report, track=track(run, report, wishes.where))
 
 
 def _keep(
-    run: MemoryRun, made: MemoryReport, wishes: Wishes, output: str | None, exported: str | None
+    run: MemoryRun, report: MemoryReport, wishes: Wishes, output: str | None, exported: str | None
 ) -> None:
     """Write the files that were asked for."""
-    if exported and not made.replayed:
+    if exported and not report.replayed:
         raise UsageError(f"--export writes a replay, but {run.path} does not contain enough for one")
     if output:
         from gapless.model.memory import save

@@ -130,7 +130,7 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     named = shlex.join(words) if module is None else shlex.join(("-m", module, *words))
     profiling_of, recipe = _prepared(wishes, f"gapless check {named}")
     target = Target.of(module, words)
-    told = Told(
+    told = ProfileProgress(
         _output.own_copy(sys.stderr),
         recipe.steps,
         quiet=wishes.quiet or _ranks.rank() > 0,
@@ -181,7 +181,7 @@ def _prepared(wishes: Wishes, instead: str) -> tuple[Callable[..., Profiling], R
     return partial(profiling.Profiling, recipe, found, StepEnds()), recipe
 
 
-class Told(Progress):
+class ProfileProgress(Progress):
     """What is said on standard error while a profile is taken."""
 
     def starting(self, name: str, profiling: Profiling) -> None:
@@ -198,7 +198,7 @@ class Told(Progress):
 class Recorded(Watcher):
     """Says how far the recording is, and when it is done."""
 
-    def __init__(self, profiling: Profiling, told: Told) -> None:
+    def __init__(self, profiling: Profiling, told: ProfileProgress) -> None:
         self._profiling = profiling
         self._told = told
 
@@ -210,7 +210,7 @@ class Recorded(Watcher):
 class Conclusion:
     """Explains what was recorded, once, and remembers the exit status that follows."""
 
-    def __init__(self, wishes: Wishes, told: Told, profiling: Profiling) -> None:
+    def __init__(self, wishes: Wishes, told: ProfileProgress, profiling: Profiling) -> None:
         self.wishes = wishes
         self.told = told
         self.profiling = profiling

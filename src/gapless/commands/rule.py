@@ -36,10 +36,10 @@ def command(code: str | None, no_color: bool) -> int:
     return 0
 
 
-def rests_on(one: Rule) -> list[str]:
+def rests_on(rule: Rule) -> list[str]:
     """Where the waits that the rule is about are known from: an item each, what real GPUs show first."""
     names: dict[str, dict[str, None]] = {}
     for row in sorted(table().rows, key=lambda row: bool(row.basis)):
-        if row.waits and match(row.site()).code == one.code:
+        if row.waits and match(row.site()).code == rule.code:
             names.setdefault(row.known_from, {}).setdefault(row.name)
     return [f"{', '.join(of)}: {known}" for known, of in names.items()]

@@ -236,21 +236,21 @@ def _boxes(wishes: Wishes, traces: int) -> int:
     return _perfetto.BOXES if wishes.perfetto else 0
 
 
-def _mark(found: Report, target: str) -> None:
-    """Write the trace of `found` again, with what was found in it."""
+def _mark(report: Report, target: str) -> None:
+    """Write the trace of `report` again, with what was found in it."""
     from gapless.trace.splice import splice
 
-    path = found.profile.path if found.profile else ""
+    path = report.profile.path if report.profile else ""
     style = Style(folder=os.getcwd())
-    splice(path, target, lambda base: _perfetto.events(found, style, base))
+    splice(path, target, lambda base: _perfetto.events(report, style, base))
 
 
-def over(found: Report, wishes: Wishes) -> list[str]:
+def over(report: Report, wishes: Wishes) -> list[str]:
     """What is over the bounds the user set, in words."""
-    profile = found.profile
+    profile = report.profile
     if profile is not None and not profile.coverage.complete:
         return []
-    reasons = _gate.exceeded(found, None, wishes.fail_on)
+    reasons = _gate.exceeded(report, None, wishes.fail_on)
     if wishes.max_idle is not None and profile is not None and profile.steps.total:
         idle = 100 * profile.idle / profile.steps.total
         if idle > wishes.max_idle:

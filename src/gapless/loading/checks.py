@@ -13,7 +13,7 @@ from gapless.model.loading_mistakes import Mistake, mistake
 
 def mistakes(world: World) -> Iterator[Mistake]:
     """Every mistake."""
-    yield from of_streams(world) if world.one.iterable else of_positions(world)
+    yield from of_streams(world) if world.first.iterable else of_positions(world)
     yield from _lengths(world)
 
 
@@ -32,7 +32,7 @@ def _lengths(world: World) -> Iterator[Mistake]:
         )
         remedy = (
             "`gapless.loading.shard(dataset)` gives every rank the same number"
-            if world.one.iterable
+            if world.first.iterable
             else "`DistributedSampler` and `gapless.loading.BucketBatchSampler` give every rank the same "
             "number"
         )

@@ -22,7 +22,7 @@ class World(NamedTuple):
     alone: RankItems | None
 
     @property
-    def one(self) -> RankItems:
+    def first(self) -> RankItems:
         """The first rank."""
         return self.ranks[0]
 
@@ -35,8 +35,8 @@ class World(NamedTuple):
     def makers(self) -> str:
         """Who yields, in words."""
         parts = []
-        if self.one.workers:
-            parts.append(of(self.one.workers, "worker"))
+        if self.first.workers:
+            parts.append(of(self.first.workers, "worker"))
         if len(self.ranks) > 1:
             parts.append(of(len(self.ranks), "rank"))
         return " of each of ".join(parts) if len(parts) == 2 else (parts or ["one process"])[0]
@@ -49,15 +49,15 @@ def of(count: int, noun: str) -> str:
 def by_ranks(world: World, items: int, extra: int, inside: bool) -> Mistake:
     ranks = len(world.ranks)
     total = f"an epoch of {of(ranks, 'rank')} has {items + extra:,} items, but the data has only {items:,}"
-    workers = world.one.workers
-    if workers > 1 and not inside and world.one.iterable:
+    workers = world.first.workers
+    if workers > 1 and not inside and world.first.iterable:
         total += f"; the {workers} workers of a rank split them, but the ranks do not"
-    if world.one.iterable:
+    if world.first.iterable:
         remedy = (
             "also split by rank: `gapless.loading.shard(dataset)`, or in `__iter__` take every `world_size "
             "* num_workers`-th item, starting at `rank * num_workers + worker`"
         )
-    elif world.one.sampler == "DistributedSampler":
+    elif world.first.sampler == "DistributedSampler":
         remedy = "give each rank's sampler its own `rank`, and the same `num_replicas` everywhere"
     else:
         remedy = (
@@ -68,7 +68,7 @@ def by_ranks(world: World, items: int, extra: int, inside: bool) -> Mistake:
 
 
 def ordering_line(world: World) -> SourceLine | None:
-    return world.one.line if world.one.iterable else world.one.sampler_line or world.one.line
+    return world.first.line if world.first.iterable else world.first.sampler_line or world.first.line
 
 
 def lost(world: World, seen: str, missing: int, items: int, remedy: str) -> Mistake:

@@ -22,7 +22,7 @@ def _repeated_positions(world: World) -> Iterator[Mistake]:
     if len(ranks) < 2 or not world.complete:
         return
     each = [rank.epochs[0].values() for rank in ranks]
-    length = world.one.length
+    length = world.first.length
     if any(len(numpy.unique(part)) < len(part) - len(ranks) for part in each):
         return  # drawn with replacement: nothing follows from an item that comes twice
     extra = sum(map(len, each)) - len(numpy.unique(numpy.concatenate(each)))
@@ -35,8 +35,8 @@ def _repeated_positions(world: World) -> Iterator[Mistake]:
 def _lost_positions(world: World) -> Iterator[Mistake]:
     if not world.complete:
         return
-    if world.one.plain:
-        wanted = numpy.arange(world.one.length)
+    if world.first.plain:
+        wanted = numpy.arange(world.first.length)
     elif world.alone is not None:
         wanted = numpy.unique(numpy.concatenate([epoch.values() for epoch in world.alone.epochs]))
         if any(len(numpy.unique(epoch.values())) < len(epoch.values()) for epoch in world.alone.epochs):
@@ -45,9 +45,9 @@ def _lost_positions(world: World) -> Iterator[Mistake]:
         return
     given = [epoch.values() for rank in world.ranks for epoch in rank.epochs]
     missing = numpy.setdiff1d(wanted, numpy.concatenate(given))
-    dropped = world.one.batch_size - 1 if world.one.drop_last else 0  # told by another rule
+    dropped = world.first.batch_size - 1 if world.first.drop_last else 0  # told by another rule
     if len(missing) > len(world.ranks) * dropped:
-        epochs = len(world.one.epochs)
+        epochs = len(world.first.epochs)
         ranks = f"any of {of(len(world.ranks), 'rank')}" if len(world.ranks) > 1 else "the sampler"
         seen = (
             f"{of(len(missing), 'position')} of {len(wanted):,} never come from {ranks} in any of "
@@ -63,7 +63,7 @@ _POSITIONS = (
 
 
 def _same_positions(world: World) -> Iterator[Mistake]:
-    one = world.one
+    one = world.first
     if len(one.epochs) < 2 or not one.shuffles:
         return
     first, second = (epoch.values() for epoch in one.epochs[:2])
@@ -84,7 +84,7 @@ def _same_positions(world: World) -> Iterator[Mistake]:
 
 def _same_numbers(world: World) -> Iterator[Mistake]:
     """Workers, or epochs, whose random numbers begin in the same state."""
-    one = world.one
+    one = world.first
     told: set[str] = set()
     used = [draw for draw in one.draws if draw.used]
     for draw in used:

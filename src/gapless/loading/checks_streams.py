@@ -100,7 +100,7 @@ _DIVIDE = (
 
 
 def _by_workers(world: World, items: int, extra: int) -> Mistake:
-    workers = world.one.workers
+    workers = world.first.workers
     if extra == items * (workers - 1):
         each = f"each of {of(workers, 'worker')} yields all {items:,} items"
         seen = f"{each}, so an epoch has {items + extra:,}"
@@ -109,7 +109,7 @@ def _by_workers(world: World, items: int, extra: int) -> Mistake:
             f"the {of(workers, 'worker')} of a rank yield {items + extra:,} items, but the data has only "
             f"{items:,}"
         )
-    return mistake("GAP311", world.one.line, seen, _DIVIDE, items=items, repeated=extra, workers=workers)
+    return mistake("GAP311", world.first.line, seen, _DIVIDE, items=items, repeated=extra, workers=workers)
 
 
 def _same_beginnings(world: World) -> Iterator[Mistake]:
@@ -131,7 +131,7 @@ def _same_beginnings(world: World) -> Iterator[Mistake]:
     if len(world.ranks) > 1 and common:
         yield mistake(
             "GAP312",
-            world.one.line,
+            world.first.line,
             f"all {of(len(world.ranks), 'rank')} yield the same first {common:,} items",
             "also split by rank: `gapless.loading.shard(dataset)`",
             same=common,
@@ -181,7 +181,7 @@ _REST = (
 
 def _same_stream(world: World) -> Iterator[Mistake]:
     """Random numbers were drawn, and the order is the same twice."""
-    one = world.one
+    one = world.first
     if len(one.epochs) < 2:
         return
     used = sorted({draw.name for draw in one.draws if draw.used})

@@ -140,7 +140,7 @@ def _verification(world: World) -> Verification:
     return Verification(
         mistakes=tuple(sorted(mistakes(world), key=lambda found: found.code)),
         ranks=len(world.ranks),
-        workers=world.one.workers,
+        workers=world.first.workers,
         items=looked,
         complete=world.complete,
         notes=tuple(_notes(world)),
@@ -153,10 +153,10 @@ def _notes(world: World) -> list[str]:
         notes.append("the sampler yields keys that are not positions: which ones to expect is unknown")
     elif not world.complete:
         notes.append("the end of an epoch was not reached: lost items cannot be checked (items=, seconds=)")
-    elif world.one.iterable and foreign(world):
+    elif world.first.iterable and foreign(world):
         notes.append(
             "items depend on the worker that produces them: only the first items of each worker are compared"
         )
-    if not all(rank.fingerprints for rank in world.ranks) and world.one.iterable:
+    if not all(rank.fingerprints for rank in world.ranks) and world.first.iterable:
         notes.append("the content of items cannot be compared: they are identified by their number only")
     return notes

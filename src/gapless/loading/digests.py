@@ -102,7 +102,7 @@ def generators(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(value, _FAMILIES):
             yield name, value
         else:
-            waiting += _inside(name, value)
+            waiting += _parts_of(name, value)
 
 
 def of_locals(iterator: Any) -> dict[str, str]:
@@ -115,7 +115,7 @@ def of_locals(iterator: Any) -> dict[str, str]:
     }
 
 
-def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _parts_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, (str, bytes, int, float, Tensor, numpy.ndarray, type, types.ModuleType)):
         return
     if isinstance(value, Mapping):

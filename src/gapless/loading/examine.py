@@ -240,30 +240,30 @@ def _measured(use: Use, seen: LoaderUse, step: Step, budget: float) -> LoaderUse
     )
 
 
-def _doubted(made: Diagnosis, doubt: Doubt, stands: bool) -> str:
+def _doubted(diagnosis: Diagnosis, doubt: Doubt, stands: bool) -> str:
     """What a report says of a prediction that a run refuted, or that no run could check.
 
     The wait of the loader as it is `stands` where its own run was as predicted.
     """
     reasons = "; ".join(doubt.reasons)
     if doubt.kind != "refuted":
-        had = f"other programs used {doubt.others:.1f} of {count(made.machine.allowed, 'core')}"
-        told = had if doubt.others >= trust.BUSY * made.machine.allowed else reasons
+        had = f"other programs used {doubt.others:.1f} of {count(diagnosis.machine.allowed, 'core')}"
+        told = had if doubt.others >= trust.BUSY * diagnosis.machine.allowed else reasons
         return f"{told}: the prediction was not checked by a run"
     if not stands:
-        return f"no waiting time is reported: {made.sentence} ({reasons})"
+        return f"no waiting time is reported: {diagnosis.sentence} ({reasons})"
     return f"the recommended setting was run, and its time differed from the prediction ({reasons})"
 
 
-def _borne_out(made: Diagnosis) -> bool:
+def _borne_out(diagnosis: Diagnosis) -> bool:
     """Whether the loader as it is took in its run what was predicted for it."""
-    return made.seen is not None and trust.off(made.seen) <= trust.REFUTED
+    return diagnosis.seen is not None and trust.off(diagnosis.seen) <= trust.REFUTED
 
 
-def _left_in_run(made: Diagnosis, late: int, per_step: float) -> int:
+def _left_in_run(diagnosis: Diagnosis, late: int, per_step: float) -> int:
     """What the setting to take left of a wait when it was run: all of it where it was not clearly faster."""
-    seen = made.seen_advised
-    return min(round(seen.wait * per_step), late) if seen is not None and trust.faster(made) else late
+    seen = diagnosis.seen_advised
+    return min(round(seen.wait * per_step), late) if seen is not None and trust.faster(diagnosis) else late
 
 
 def _lengths(step: Range) -> tuple[int, int, int]:
@@ -282,9 +282,11 @@ def _leads(length: Range, step: Step) -> tuple[int, ...]:
     return tuple(free) if step.waits < 1 else (0, 0, free[2])
 
 
-def _late(one: Diagnosis, per_step: float, lead: int) -> tuple[int, int]:
+def _late(diagnosis: Diagnosis, per_step: float, lead: int) -> tuple[int, int]:
     """How long a training step waits: as it is, and under the setting that is advised."""
-    now, then = (_exposed(p, per_step, lead) if p is not None else 0 for p in (one.now, one.advised))
+    now, then = (
+        _exposed(p, per_step, lead) if p is not None else 0 for p in (diagnosis.now, diagnosis.advised)
+    )
     return now, then
 
 
@@ -294,14 +296,16 @@ def _exposed(one: Prediction, per_step: float, lead: int) -> int:
     return wait if one.setting.workers else max(wait - lead, 0)
 
 
-def _shared(made: Diagnosis, ranks: int) -> Diagnosis:
+def _shared(diagnosis: Diagnosis, ranks: int) -> Diagnosis:
     """The measurement on a machine that nobody uses but this training, with so many ranks at work on it.
 
     Who else uses this one at the moment does not use that of the training.
     """
-    at = msgspec.structs.replace(made.machine, others=0.0, allowed=max(1, made.machine.allowed // ranks))
+    at = msgspec.structs.replace(
+        diagnosis.machine, others=0.0, allowed=max(1, diagnosis.machine.allowed // ranks)
+    )
     notes = (f"{ranks} ranks share the cores of this machine",) if ranks > 1 else ()
-    return msgspec.structs.replace(made, machine=at, notes=(*made.notes, *notes))
+    return msgspec.structs.replace(diagnosis, machine=at, notes=(*diagnosis.notes, *notes))
 
 
 def _verified(use: Use, fetch: Fetch, seconds: float) -> dict[str, tuple[Mistake, ...]]:

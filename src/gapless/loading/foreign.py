@@ -81,12 +81,12 @@ def concluded(made: Diagnosis) -> Diagnosis:
     return msgspec.structs.replace(made, sentence=sentence(made))
 
 
-def _crowded(made: Diagnosis) -> Doubt | None:
+def _crowded(diagnosis: Diagnosis) -> Doubt | None:
     """That others had the cores while it was run: what it does by itself is not known then."""
-    others = max(made.machine.others, made.seen.others if made.seen is not None else 0.0)
-    if others < _BUSY * made.machine.allowed or others + 1 <= made.machine.allowed:
+    others = max(diagnosis.machine.others, diagnosis.seen.others if diagnosis.seen is not None else 0.0)
+    if others < _BUSY * diagnosis.machine.allowed or others + 1 <= diagnosis.machine.allowed:
         return None
-    return Doubt(kind="busy", others=round(min(others, made.machine.allowed), 1))
+    return Doubt(kind="busy", others=round(min(others, diagnosis.machine.allowed), 1))
 
 
 def _length(thing: Any) -> int:

@@ -24,7 +24,7 @@ from gapless.loading.measure_items import hot_lines, measure_items
 from gapless.loading.measure_loop import AT_LEAST, loop, use
 from gapless.loading.measure_workers import measure_transfer
 from gapless.loading.sentence import notes, sentence
-from gapless.loading.trust import REFUTED, calibrated, off, settled
+from gapless.loading.trust import REFUTED, calibrated, concluded, off
 from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Seen, Transfer
 from gapless.model.loading_feed import Begin
 from gapless.model.wording import duration, number, percent
@@ -191,9 +191,9 @@ class _Measurement:
             advised=advised,
         )
 
-    def _runs(self, made: Diagnosis) -> None:
+    def _runs(self, diagnosis: Diagnosis) -> None:
         """The loader as it is, and under the setting that is advised; once more where that is refuted."""
-        now, advised = made.now, made.advised
+        now, advised = diagnosis.now, diagnosis.advised
         assert now is not None
         assert advised is not None
         if self.workers or not self.setting.workers:
@@ -221,7 +221,7 @@ class _Measurement:
             interrupted=self.interrupted,
             duration=time.monotonic() - self.began,
         )
-        made = settled(made)
+        made = concluded(made)
         told = (*self.remarks, *notes(made), *_open_files(self.loader.dataset))
         return msgspec.structs.replace(made, sentence=sentence(made), notes=told)
 

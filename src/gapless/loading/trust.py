@@ -48,7 +48,7 @@ def calibrated(at: Machine, fetch: Fetch) -> Machine:
     return msgspec.structs.replace(at, others=round(max(at.allowed / had - 1.0, 0.0), 2))
 
 
-def settled(of: Diagnosis) -> Diagnosis:
+def concluded(of: Diagnosis) -> Diagnosis:
     """`of` with what follows from its runs: what is advised in the end, and whether that can be told."""
     of = msgspec.structs.replace(of, doubt=doubt(of))
     now, advised = of.now, of.advised

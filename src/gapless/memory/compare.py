@@ -59,18 +59,18 @@ def compare_runs(
     )
 
 
-def _whole(run: MemoryRun, made: MemoryReport) -> Moment:
+def _whole(run: MemoryRun, report: MemoryReport) -> Moment:
     """The peak with all of its owners."""
     if recorded_curve.has_curve(run):
         return recorded_curve.peak(run, run.allocated, most=_ALL)
-    return moment(run, made.peak.event, most=_ALL)
+    return moment(run, report.peak.event, most=_ALL)
 
 
-def _key(one: Owner) -> Key:
-    file = one.line.name if one.line else ""
-    function = one.line.function if one.line else ""
-    operator = "" if one.line and one.line.is_user else one.operator
-    return one.kind, _LINE.sub("", one.module), file, function, operator, one.before
+def _key(owner: Owner) -> Key:
+    file = owner.line.name if owner.line else ""
+    function = owner.line.function if owner.line else ""
+    operator = "" if owner.line and owner.line.is_user else owner.operator
+    return owner.kind, _LINE.sub("", owner.module), file, function, operator, owner.before
 
 
 def _changes(before: tuple[Owner, ...], after: tuple[Owner, ...], notable: float) -> tuple[OwnerChange, ...]:

@@ -102,27 +102,27 @@ def _words(known: Iterable[Part]) -> Iterator[str]:
         yield f"{TENSORS.get(one.kind, one.kind)} {size}{more}"
 
 
-def room(made: MemoryReport) -> str:
+def room(report: MemoryReport) -> str:
     """``peak 66.7 GiB reserved (61.9 allocated) of 78.7 on the A100-SXM4-80GB: fits; weights 12.6 GiB, …``.
 
     "" where nothing says what it should fit into, or where it does not.
     """
-    if made.lack is not None or made.limit < 0 or made.at_least:
+    if report.lack is not None or report.limit < 0 or report.at_least:
         return ""
-    base = made.baseline
+    base = report.baseline
     unit = unit_of(base.peak_reserved)
     peak = f"peak {binary_size(base.peak_reserved)} reserved ({in_unit(base.peak_allocated, unit)} allocated)"
-    limit = allowed(made)
+    limit = allowed(report)
     has = in_unit(limit, unit) if unit_of(limit) == unit else binary_size(limit)
-    whom = f" on the {made.gpu.removeprefix('NVIDIA ')}" if made.gpu else ""
+    whom = f" on the {report.gpu.removeprefix('NVIDIA ')}" if report.gpu else ""
     retries = f", but runs full for {base.retries} requests" if base.retries else ""
-    answer = f"fits{retries}{beside(made.nccl, limit - base.peak_reserved)}"
-    return "; ".join(filter(None, [f"{peak} of {has}{whom}: {answer}", told(made.peak)]))
+    answer = f"fits{retries}{beside(report.nccl, limit - base.peak_reserved)}"
+    return "; ".join(filter(None, [f"{peak} of {has}{whom}: {answer}", told(report.peak)]))
 
 
-def allowed(made: MemoryReport) -> int:
+def allowed(report: MemoryReport) -> int:
     """What the process may have: the device's, or the fraction of it that it is limited to; bytes."""
-    fraction = parse(made.settings).fraction
-    if fraction >= 1 or made.total_memory < 0:
-        return made.limit
-    return min(made.limit, int(fraction * made.total_memory))
+    fraction = parse(report.settings).fraction
+    if fraction >= 1 or report.total_memory < 0:
+        return report.limit
+    return min(report.limit, int(fraction * report.total_memory))

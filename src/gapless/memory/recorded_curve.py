@@ -90,9 +90,9 @@ def _shortage(run: MemoryRun, capacity: int) -> Shortage | None:
     return None
 
 
-def lack(run: MemoryRun, made: Outcome, capacity: int) -> OutOfMemory | None:
+def lack(run: MemoryRun, outcome: Outcome, capacity: int) -> OutOfMemory | None:
     """What is missing where not even the tensors fit, which may be more."""
-    short = made.shortage
+    short = outcome.shortage
     if short is None:
         return None
     return OutOfMemory(

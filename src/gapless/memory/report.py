@@ -262,17 +262,22 @@ def _failing(run: MemoryRun, where: Where, lack: OutOfMemory | None) -> Moment |
     return moment(run, lack.event, **where._asdict())
 
 
-def _advised(made: MemoryReport, measure: Outcome | None) -> str:
+def _advised(report: MemoryReport, measure: Outcome | None) -> str:
     """The one setting that is advised, which a replay has confirmed; "" where none is."""
-    if made.remedy >= 0:
-        return made.remedies[made.remedy].settings
-    if made.best >= 0:
-        return made.trials[made.best].settings
-    if made.trials or measure is None or made.expandable is None or not improves(made.expandable, measure):
+    if report.remedy >= 0:
+        return report.remedies[report.remedy].settings
+    if report.best >= 0:
+        return report.trials[report.best].settings
+    if (
+        report.trials
+        or measure is None
+        or report.expandable is None
+        or not improves(report.expandable, measure)
+    ):
         return ""
     # Memory that is never given back is asked for once: sooner is no reason then.
     again = measure.frees or measure.unmaps or measure.retries or measure.failures
-    return EXPANDABLE if again or measure.shortage or lowers_peak(made.expandable, measure) else ""
+    return EXPANDABLE if again or measure.shortage or lowers_peak(report.expandable, measure) else ""
 
 
 def _expandable(

@@ -40,26 +40,26 @@ _NAMES: dict[str, Call] = {
 Ints = NDArray[np.int64]
 
 
-def track(run: MemoryRun, made: MemoryReport, where: Where | None = None) -> Track:
-    """What a page draws of `run`, of which `made` is the report: one more replay, and one for each setting
+def track(run: MemoryRun, report: MemoryReport, where: Where | None = None) -> Track:
+    """What a page draws of `run`, of which `report` is the report: one more replay, and one for each setting
     that is drawn beside it."""
     where = where or Where()
     run = told_apart(run)
-    layers, group = _layers(run, made.peak)
-    as_recorded = run.allocated and not (made.replayed and (made.trials or where.capacity >= 0))
+    layers, group = _layers(run, report.peak)
+    as_recorded = run.allocated and not (report.replayed and (report.trials or where.capacity >= 0))
     seen = _Recorded(run) if as_recorded else _Watched(run, where)
     cells = _cells(run, seen.curve, group, len(layers))
     calls = _calls(seen.rows)
     end = seen.curve.event[-1] + 1
     steps = [at for at, action in enumerate(run.action[:end]) if action == STEP]
     return Track(
-        windows=tuple(_windows(cells, calls, _places_of_interest(made, calls))),
+        windows=tuple(_windows(cells, calls, _places_of_interest(report, calls))),
         finest=max(1, -(-len(run) // CELLS)),
         layers=layers,
         calls=calls,
         places=seen.places(),
         steps=tuple(steps[:: max(1, -(-len(steps) // _STEPS))]),
-        others=tuple(_others(run, made, where)),
+        others=tuple(_others(run, report, where)),
     )
 
 
@@ -279,16 +279,16 @@ def _windows(cells: _Cells, calls: Calls, places: Sequence[int]) -> list[Points]
     return found + [_points(cells, low, high, 1) for low, high in sorted(taken)]
 
 
-def _places_of_interest(made: MemoryReport, calls: Calls) -> list[int]:
+def _places_of_interest(report: MemoryReport, calls: Calls) -> list[int]:
     """Events worth a closer look, the most important first."""
-    base = made.baseline
+    base = report.baseline
     shortages = [one.event for one in (base.shortage, base.failure) if one is not None]
-    found = [*shortages, made.peak.event, made.height.event]
+    found = [*shortages, report.peak.event, report.height.event]
     rare = [at for at, what in zip(calls.event, calls.what, strict=True) if what not in ("malloc", "map")]
     found += rare[:: max(1, len(rare) // WINDOWS)]
-    if len(made.ends) > 2:
-        middle = len(made.ends) // 2
-        found.append((made.ends[middle - 1].event + made.ends[middle].event) // 2)
+    if len(report.ends) > 2:
+        middle = len(report.ends) // 2
+        found.append((report.ends[middle - 1].event + report.ends[middle].event) // 2)
     return found
 
 
@@ -320,10 +320,10 @@ def _ints(values: Ints) -> tuple[int, ...]:
 # Other settings -----------------------------------------------------------------------------------
 
 
-def _others(run: MemoryRun, made: MemoryReport, where: Where) -> list[Course]:
+def _others(run: MemoryRun, report: MemoryReport, where: Where) -> list[Course]:
     """The first of the settings that were tried: the best ones, where they were searched."""
     found = []
-    for one in [trial for trial in made.trials if trial.outcome is not None][:LINES]:
+    for one in [trial for trial in report.trials if trial.outcome is not None][:LINES]:
         curve = Simulation(run, one.settings, **where._asdict()).go(points=WHOLE // 4).curve
         found.append(Course(name=one.settings, event=curve.event, reserved=curve.reserved))
     return found

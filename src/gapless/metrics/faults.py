@@ -84,7 +84,7 @@ def check(statistics: Sequence[Watched]) -> None:
     found = [(statistic, names, statistic.fault_pieces()) for statistic, names in statistics]
     known = [(statistic, names, pieces) for statistic, names, pieces in found if pieces is not None]
     reading = Reading([pieces for _, _, pieces in known])
-    reading.settle()
+    reading.synchronize()
     arrived = reading.result()
     deliver(
         [

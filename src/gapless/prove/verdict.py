@@ -54,16 +54,16 @@ def difference(one: Difference) -> str:
     return f"{where}, largest difference {three(one.largest)} ({one.after} instead of {one.before})"
 
 
-def _what(one: Difference) -> str:
-    if one.kind == "error":
-        return f"gives {one.after} instead of {one.before}"
-    if one.kind == "gradient":
-        return one.after
-    kind = "" if one.kind in ("structure", "type") else f"{one.kind} "
+def _what(difference: Difference) -> str:
+    if difference.kind == "error":
+        return f"gives {difference.after} instead of {difference.before}"
+    if difference.kind == "gradient":
+        return difference.after
+    kind = "" if difference.kind in ("structure", "type") else f"{difference.kind} "
     return (
-        f"has {kind}{one.after} instead of {one.before}"
+        f"has {kind}{difference.after} instead of {difference.before}"
         if kind
-        else f"is {one.after} instead of {one.before}"
+        else f"is {difference.after} instead of {difference.before}"
     )
 
 

@@ -33,39 +33,39 @@ def cut(text: str, most: int) -> str:
     return told if len(told) <= most else told[: most - 1] + "…"
 
 
-def level(one: Finding) -> Level:
+def level(finding: Finding) -> Level:
     """``warning`` for what costs training steps, ``note`` for set-up, evaluation and what costs nothing."""
-    often = one.frequency
-    if not often.in_steps or often.rare or one.code.startswith(_OF_THE_PROFILE):
+    often = finding.frequency
+    if not often.in_steps or often.rare or finding.code.startswith(_OF_THE_PROFILE):
         return "note"
-    loss = one.loss
+    loss = finding.loss
     if loss is not None and (loss.idle or loss.blocked) and loss.share < _MATTERS:
         return "note"
     return "warning"
 
 
-def cost(one: Finding, report: Report) -> str:
+def cost(finding: Finding, report: Report) -> str:
     """What mending it saves, as far as that is known; else ""."""
-    told = words.saving(one, report)
+    told = words.saving(finding, report)
     return f"saves {'; '.join(told)}" if told else ""
 
 
-def waits(one: Finding) -> str:
+def waits(finding: Finding) -> str:
     """What waits, in words; "" where nothing does."""
-    if one.operators and any(site.mechanism != "none" for site in one.sites):
-        return words.operators(one)
+    if finding.operators and any(site.mechanism != "none" for site in finding.sites):
+        return words.operators(finding)
     return ""
 
 
-def message(one: Finding, report: Report) -> str:
+def message(finding: Finding, report: Report) -> str:
     """The finding in sentences: what happens how often, what it costs, what to write instead."""
     parts = []
-    told = waits(one)
+    told = waits(finding)
     if told:
         told = f"the CPU waits for the GPU in {told}"
-        parts.append(f"in backward of this line {told}" if one.backward else told)
-    parts += [words.weight(one, report), *one.evidence, cost(one, report)]
-    instead = plain(one.remedy)
+        parts.append(f"in backward of this line {told}" if finding.backward else told)
+    parts += [words.weight(finding, report), *finding.evidence, cost(finding, report)]
+    instead = plain(finding.remedy)
     text = "; ".join(plain(part) for part in dict.fromkeys(parts) if part)
     return f"{text[:1].upper()}{text[1:]}. Instead: {instead}." if text else f"{instead}."
 
@@ -110,12 +110,12 @@ def effect(each: Change, bound: bool = True) -> str:
     return change(each.before, each.after, each.unit, bound and each.bound)
 
 
-def effects(one: Verdict) -> tuple[str, list[str]]:
+def effects(verdict: Verdict) -> tuple[str, list[str]]:
     """What the numbers of the changes are of, and what each brings; what all of them are is said once."""
-    told = [each.bound for each in one.do_first if effect(each)]
+    told = [each.bound for each in verdict.do_first if effect(each)]
     once = bool(told) and all(told)
-    of = ", ".join(filter(None, (one.per, "at best" if once else "")))
-    return of, [effect(each, not once) for each in one.do_first]
+    of = ", ".join(filter(None, (verdict.per, "at best" if once else "")))
+    return of, [effect(each, not once) for each in verdict.do_first]
 
 
 def portable(text: str) -> str:
@@ -143,13 +143,13 @@ def in_repository(line: SourceLine | None, style: Style) -> bool:
     return line is not None and line.is_user and bool(_within(line.file, style.folder))
 
 
-def where(one: Finding, style: Style) -> str:
+def where(finding: Finding, style: Style) -> str:
     """The lines that it is about, ``train.py:60–62``, or what else is known of the place."""
     files: dict[str, list[int]] = {}
-    for line in one.lines:
+    for line in finding.lines:
         files.setdefault(shown_path(line, style), []).append(line.line)
     told = (f"{file}:{numbers(sorted(found))}" for file, found in files.items())
-    return ", ".join(told) or one.place or "the whole run"
+    return ", ".join(told) or finding.place or "the whole run"
 
 
 def subject(report: Report, style: Style) -> str:
@@ -166,11 +166,11 @@ def run(report: Report, style: Style) -> str:
     return shown_path(SourceLine(file, 0), style) if file else subject(report, style)
 
 
-def reached(one: Finding) -> Iterator[SourceLine]:
+def reached(finding: Finding) -> Iterator[SourceLine]:
     """The finding's line and the library's frames below it, as they were called."""
-    if one.line is not None:
-        yield one.line
-    yield from reversed(one.library_stack)
+    if finding.line is not None:
+        yield finding.line
+    yield from reversed(finding.library_stack)
 
 
 @cache

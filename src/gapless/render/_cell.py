@@ -53,23 +53,23 @@ def _cells(cells: list[str]) -> str:
     return f"<tr>{row}</tr>"
 
 
-def _row(one: Finding, report: Report, style: Style) -> str:
-    weight = "font-weight:bold" if brief.level(one) == "warning" else "opacity:.7"
-    place = brief.where(one, style)
-    code = f"<br><code>{_text(one.line.code)}</code>" if one.line and one.line.code else ""
+def _row(finding: Finding, report: Report, style: Style) -> str:
+    weight = "font-weight:bold" if brief.level(finding) == "warning" else "opacity:.7"
+    place = brief.where(finding, style)
+    code = f"<br><code>{_text(finding.line.code)}</code>" if finding.line and finding.line.code else ""
     rows = [
-        ("called", "; ".join(words.callers(one, style.path))),
-        ("waits", brief.waits(one)),
-        ("seen", "; ".join(one.evidence)),
-        ("instead", one.remedy),
+        ("called", "; ".join(words.callers(finding, style.path))),
+        ("waits", brief.waits(finding)),
+        ("seen", "; ".join(finding.evidence)),
+        ("instead", finding.remedy),
     ]
     told = "".join(f"<div><i>{label}</i> {_text(text)}</div>" for label, text in rows if text)
     details = f"<details><summary>{_text(place)}{code}</summary>{told}</details>"
-    priced = [words.weight(one, report), brief.cost(one, report)]
+    priced = [words.weight(finding, report), brief.cost(finding, report)]
     return _cells(
         [
-            f'<span style="{weight}">{one.code} {_text(one.name)}</span>',
-            ("backward of " if one.backward and not one.spots else "") + details,
+            f'<span style="{weight}">{finding.code} {_text(finding.name)}</span>',
+            ("backward of " if finding.backward and not finding.spots else "") + details,
             "<br>".join(_text(text) for text in priced if text),
         ]
     )

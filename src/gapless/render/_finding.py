@@ -42,15 +42,15 @@ def finding(canvas: Canvas, one: Finding, report: Report, advised: Finding) -> N
                 canvas.hanging(lead, row)
 
 
-def _place(canvas: Canvas, one: Finding, spot: Finding | Spot) -> None:
+def _place(canvas: Canvas, finding: Finding, spot: Finding | Spot) -> None:
     line = spot.line
     lead = Text("  backward of " if spot.backward else "  ", style="dim")
     if line is None:
-        if one.place:
-            canvas.hanging(lead, Text(one.place))  # of whatever length
+        if finding.place:
+            canvas.hanging(lead, Text(finding.place))  # of whatever length
         return
     named = line.function and line.function != "<module>"
-    waits = f" ({words.times(spot.waits)})" if isinstance(spot, Spot) and len(one.spots) > 1 else ""
+    waits = f" ({words.times(spot.waits)})" if isinstance(spot, Spot) and len(finding.spots) > 1 else ""
     canvas.place(
         lead, f"{canvas.style.path(line.file)}:{line.line}", (f" in {line.function}" if named else "") + waits
     )
@@ -59,30 +59,30 @@ def _place(canvas: Canvas, one: Finding, spot: Finding | Spot) -> None:
 
 
 def _details(
-    canvas: Canvas, one: Finding, advised: Finding, report: Report
+    canvas: Canvas, finding: Finding, advised: Finding, report: Report
 ) -> Iterator[tuple[str, list[Text]]]:
     """Labels and what stands beside each, nothing where there is nothing to say."""
-    yield "called", [Text(text) for text in words.callers(one, canvas.style.path)]
-    yield "through", list(_frames(canvas, one))
-    yield "seen", [Text(text) for text in one.evidence]
-    yield "saves", [Text(text) for text in words.saving(one, report)]
-    yield "waits", [Text(text) for text in (brief.waits(one),) if text]
-    if advised is one:
-        yield "instead", [Text(one.remedy, style="green")]
+    yield "called", [Text(text) for text in words.callers(finding, canvas.style.path)]
+    yield "through", list(_frames(canvas, finding))
+    yield "seen", [Text(text) for text in finding.evidence]
+    yield "saves", [Text(text) for text in words.saving(finding, report)]
+    yield "waits", [Text(text) for text in (brief.waits(finding),) if text]
+    if advised is finding:
+        yield "instead", [Text(finding.remedy, style="green")]
     else:
         where = _where(canvas, advised)
         told = f"see {advised.code} at {where} above" if where else f"see {advised.code} above"
         yield "instead", [Text(told, style="dim")]
 
 
-def _where(canvas: Canvas, one: Finding) -> str:
-    return f"{canvas.style.path(one.line.file)}:{one.line.line}" if one.line else one.place
+def _where(canvas: Canvas, finding: Finding) -> str:
+    return f"{canvas.style.path(finding.line.file)}:{finding.line.line}" if finding.line else finding.place
 
 
-def _frames(canvas: Canvas, one: Finding) -> Iterator[Text]:
+def _frames(canvas: Canvas, finding: Finding) -> Iterator[Text]:
     """Library frames as they were called: the one the user's line calls first, the one that waits last."""
-    site = one.sites[0] if one.sites else None
-    called = tuple(reversed(one.library_stack))
+    site = finding.sites[0] if finding.sites else None
+    called = tuple(reversed(finding.library_stack))
     if canvas.style.frames:
         yield from (_frame(frame) for frame in called)
         return
@@ -97,7 +97,7 @@ def _frames(canvas: Canvas, one: Finding) -> Iterator[Text]:
         yield _frame(until[-1])
     if until[-1].code:
         yield Text(_BAR, style="dim") + canvas.code(until[-1].code)
-    others = len(_deciding(one.sites)) - 1
+    others = len(_deciding(finding.sites)) - 1
     if others > 0:
         yield Text(f"and {count(others, 'more place')} below this line", style="dim")
 

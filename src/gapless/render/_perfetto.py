@@ -115,20 +115,20 @@ def _steps(profile: Profile, clock: _Clock) -> Iterator[Json]:
         yield _slice(clock, _STEPS, name, start, end, args)
 
 
-def _title(one: Finding, style: Style) -> str:
-    return f"{one.code} {brief.where(one, style) if one.line or one.place else one.name}"
+def _title(finding: Finding, style: Style) -> str:
+    return f"{finding.code} {brief.where(finding, style) if finding.line or finding.place else finding.name}"
 
 
-def _told(one: Finding, report: Report, style: Style) -> Json:
+def _told(finding: Finding, report: Report, style: Style) -> Json:
     """What is known of a finding, for the panel of a slice."""
     rows = {
-        "rule": f"{one.code} {one.name}",
-        "where": brief.where(one, style),
-        "code": one.line.code if one.line else "",
-        "what waits": brief.waits(one),
-        "costs": words.weight(one, report),
-        "price": brief.cost(one, report),
-        "instead": one.remedy,
+        "rule": f"{finding.code} {finding.name}",
+        "where": brief.where(finding, style),
+        "code": finding.line.code if finding.line else "",
+        "what waits": brief.waits(finding),
+        "costs": words.weight(finding, report),
+        "price": brief.cost(finding, report),
+        "instead": finding.remedy,
     }
     return {key: _text(value) for key, value in rows.items() if value}
 
@@ -184,7 +184,7 @@ def _slices(lanes: Lanes, number: int) -> Iterator[Slice]:
     for window in windows:
         for row in window.boxes:
             if row.lane == number:
-                found += [one for one in _unpacked(window.start, row) if not _inside(one, covered)]
+                found += [one for one in _unpacked(window.start, row) if not _lies_within(one, covered)]
         covered.append((window.start, window.end))
     yield from _apart(sorted(found))
 
@@ -197,7 +197,7 @@ def _unpacked(start: int, row: Any) -> Iterator[Slice]:
         yield at, at + length, what, count, busy
 
 
-def _inside(one: Slice, covered: Iterable[tuple[int, int]]) -> bool:
+def _lies_within(one: Slice, covered: Iterable[tuple[int, int]]) -> bool:
     return any(start <= one[0] and one[1] <= end for start, end in covered)
 
 

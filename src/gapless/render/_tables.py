@@ -26,33 +26,33 @@ def tables(canvas: Canvas, every: Iterable[Table], where: str) -> bool:
     return folded
 
 
-def _table(canvas: Canvas, one: Table) -> bool:
-    """Write `one`; whether anything of it was folded away."""
+def _table(canvas: Canvas, table: Table) -> bool:
+    """Write `table`; whether anything of it was folded away."""
     unfold = canvas.style.unfold
-    shown = one.rows if unfold or one.shown < 0 else one.rows[: one.shown]
-    if not shown and not (one.notes and one.shown):
-        return bool(one.rows)
+    shown = table.rows if unfold or table.shown < 0 else table.rows[: table.shown]
+    if not shown and not (table.notes and table.shown):
+        return bool(table.rows)
     canvas.blank()
-    if not one.rows:
-        for note in one.notes:
+    if not table.rows:
+        for note in table.notes:
             canvas.wrapped(Text(f"{note}."))
         return False
-    if all(column.kind == "text" for column in one.columns) and len(one.columns) == 2:
-        _prose(canvas, one, shown)
+    if all(column.kind == "text" for column in table.columns) and len(table.columns) == 2:
+        _prose(canvas, table, shown)
     else:
-        _grid(canvas, one, shown)
-    rest = len(one.rows) - len(shown)
+        _grid(canvas, table, shown)
+    rest = len(table.rows) - len(shown)
     if rest:
-        canvas.clipped(Text(f"  … and {rest} {one.rest} (--all)", style="dim"))
-    for note in one.notes:
+        canvas.clipped(Text(f"  … and {rest} {table.rest} (--all)", style="dim"))
+    for note in table.notes:
         canvas.hanging(Text("  "), Text(note))
     return bool(rest)
 
 
-def _prose(canvas: Canvas, one: Table, rows: Sequence[Row]) -> None:
+def _prose(canvas: Canvas, table: Table, rows: Sequence[Row]) -> None:
     """Two columns of text: names, and sentences of any length beside them."""
-    if one.title:
-        canvas.clipped(Text(one.title, style="bold"))
+    if table.title:
+        canvas.clipped(Text(table.title, style="bold"))
     width = min(max(len(_plain(canvas, row.cells[0])) for row in rows), canvas.style.width // 3)
     for row in rows:
         lead = Text(f"  {_plain(canvas, row.cells[0]):<{width}}  ", style="dim")
@@ -63,17 +63,17 @@ def _prose(canvas: Canvas, one: Table, rows: Sequence[Row]) -> None:
             canvas.hanging(lead, said)
 
 
-def _grid(canvas: Canvas, one: Table, rows: Sequence[Row]) -> None:
+def _grid(canvas: Canvas, table: Table, rows: Sequence[Row]) -> None:
     """Columns, below their names; a long title stands above them."""
-    named = [column.name for column in one.columns[1:]]
-    title = one.title
+    named = [column.name for column in table.columns[1:]]
+    title = table.title
     if len(title) > _LONG_TITLE:
         canvas.wrapped(Text(title, style="bold"))
         title = ""
-    widths = _widths(canvas, one.columns, rows, title)
-    _row(canvas, one.columns, [title, *named], widths, head=True)
+    widths = _widths(canvas, table.columns, rows, title)
+    _row(canvas, table.columns, [title, *named], widths, head=True)
     for row in rows:
-        _row(canvas, one.columns, row.cells, widths, tone=row.tone)
+        _row(canvas, table.columns, row.cells, widths, tone=row.tone)
 
 
 def _widths(canvas: Canvas, columns: Sequence[Column], rows: Sequence[Row], title: str) -> list[int]:

@@ -42,22 +42,22 @@ def often(frequency: Frequency, steady: int) -> str:
     return f"{told} {part(when, frequency.phase, frequency.times, frequency.apart)}"
 
 
-def matters(one: Finding) -> bool:
+def matters(finding: Finding) -> bool:
     """Whether it stands out: it recurs, or the GPU idles for it."""
-    if one.is_fault:
+    if finding.is_fault:
         return True
-    return one.loss.share >= 10 * _MATTERS if one.loss is not None else one.frequency.per_step > 0
+    return finding.loss.share >= 10 * _MATTERS if finding.loss is not None else finding.frequency.per_step > 0
 
 
-def weight(one: Finding, report: Report) -> str:
+def weight(finding: Finding, report: Report) -> str:
     """What a finding costs, beside its name: the GPU's idleness, or how often it happens."""
-    loss = one.loss
-    if one.is_race:
-        return "different numbers in each run" if one.name == _DRAWN else "wrong numbers possible"
-    if one.is_graph:
-        return "CUDA refuses it" if one.name == _REFUSED else "wrong numbers"
+    loss = finding.loss
+    if finding.is_race:
+        return "different numbers in each run" if finding.name == _DRAWN else "wrong numbers possible"
+    if finding.is_graph:
+        return "CUDA refuses it" if finding.name == _REFUSED else "wrong numbers"
     if loss is None:
-        return often(one.frequency, report.steps.steady)
+        return often(finding.frequency, report.steps.steady)
     if not (loss.idle or loss.blocked):
         return ""
     if loss.unknown:
@@ -76,9 +76,9 @@ def _steps(report: Report) -> int:
     return max(report.comparison.after.steps, 1) if report.comparison is not None else 1
 
 
-def saving(one: Finding, report: Report) -> list[str]:
+def saving(finding: Finding, report: Report) -> list[str]:
     """What mending it saves, with the condition; nothing where it has no price."""
-    price, estimate, profile = one.price, report.estimate, report.profile
+    price, estimate, profile = finding.price, report.estimate, report.profile
     if price is None:
         return []
     if price.of and price.most_last <= _NOTHING:
@@ -91,65 +91,65 @@ def saving(one: Finding, report: Report) -> list[str]:
     return _replayed(price, 0 if prices.reasons else prices.span, max(profile.steps.count, 1))
 
 
-def _replayed(one: Price, span: int, steps: int) -> list[str]:
+def _replayed(price: Price, span: int, steps: int) -> list[str]:
     """`span` is the trace's length, 0 where the replay is not trusted; over `steps` steps."""
     per = " per step" if steps > 1 else ""
     if not span:
         return [
-            f"up to {duration(max(one.alone, one.last) / steps)}{per}; the replay is not accurate "
+            f"up to {duration(max(price.alone, price.last) / steps)}{per}; the replay is not accurate "
             "enough to say more"
         ]
-    told = f"{duration(one.alone / steps)}{per} if you fix only this"
-    if one.last - one.alone >= 0.005 * span:
-        told += f", {duration(one.last / steps)} once the other syncs are fixed"
-    told += f" ({percent(max(one.alone, one.last) / span)} of the trace)"
+    told = f"{duration(price.alone / steps)}{per} if you fix only this"
+    if price.last - price.alone >= 0.005 * span:
+        told += f", {duration(price.last / steps)} once the other syncs are fixed"
+    told += f" ({percent(max(price.alone, price.last) / span)} of the trace)"
     rows = [told]
-    if one.kept:
-        rows.append(f"{count(one.kept, 'more sync')} here cannot be priced")
+    if price.kept:
+        rows.append(f"{count(price.kept, 'more sync')} here cannot be priced")
     return rows
 
 
-def _estimated(one: Price, of: Estimate | None) -> str:
+def _estimated(price: Price, of: Estimate | None) -> str:
     """What mending it saves of a step on a GPU that is not there; an upper limit where no more is known."""
-    if one.of:
-        return f"{duration(one.last)}{_reach(one)} per step, of {duration(one.of)}"
+    if price.of:
+        return f"{duration(price.last)}{_reach(price)} per step, of {duration(price.of)}"
     if of is None:
-        return f"up to {duration(one.most_last)} per step"
+        return f"up to {duration(price.most_last)} per step"
     step = f"(step ≈ {duration(of.step.likely)})"
     if of.reasons:
-        return f"{_bounded(one)} {step}"
-    if one.most_last < 0.001 * of.step.likely:
+        return f"{_bounded(price)} {step}"
+    if price.most_last < 0.001 * of.step.likely:
         return f"next to nothing {step}"
-    saved = Range(one.least_last, one.last, one.most_last)
+    saved = Range(price.least_last, price.last, price.most_last)
     if not saved.tells(of.step.likely):
         most = f"{duration(saved.most)} per step"
         small = saved.small(of.step.likely)
         return f"too small to tell, at most {most} {step}" if small else f"up to {most}, or nothing {step}"
-    last = f"{duration(one.last)}{_reach(one)}"
-    if one.last - one.alone < 0.005 * of.step.likely:
+    last = f"{duration(price.last)}{_reach(price)}"
+    if price.last - price.alone < 0.005 * of.step.likely:
         return f"{last} per step {step}"
     return (
-        f"{duration(one.alone)} per step if you fix only this, {last} once the other syncs are fixed {step}"
+        f"{duration(price.alone)} per step if you fix only this, {last} once the other syncs are fixed {step}"
     )
 
 
-def _bounded(one: Price) -> str:
+def _bounded(price: Price) -> str:
     """A price of which no more than the upper limit is known."""
-    if one.most_last <= _NOTHING:
+    if price.most_last <= _NOTHING:
         return "next to nothing"
-    if one.most_alone < one.most_last:
+    if price.most_alone < price.most_last:
         return (
-            f"up to {duration(one.most_alone)} per step if you fix only this, up to "
-            f"{duration(one.most_last)} once the other syncs are fixed"
+            f"up to {duration(price.most_alone)} per step if you fix only this, up to "
+            f"{duration(price.most_last)} once the other syncs are fixed"
         )
-    return f"up to {duration(one.most_last)} per step"
+    return f"up to {duration(price.most_last)} per step"
 
 
-def _reach(one: Price) -> str:
+def _reach(price: Price) -> str:
     """The interval, where it is wide enough to be worth telling."""
-    if one.most_last - one.least_last < 0.01 * one.last:
+    if price.most_last - price.least_last < 0.01 * price.last:
         return ""
-    return f" ({reach(one.least_last, one.most_last)})"
+    return f" ({reach(price.least_last, price.most_last)})"
 
 
 def operators(finding: Finding) -> str:
@@ -167,14 +167,14 @@ def operators(finding: Finding) -> str:
     return text
 
 
-def callers(one: Finding, path: Naming) -> list[str]:
+def callers(finding: Finding, path: Naming) -> list[str]:
     """``4× from train.py:51 main, train.py:80`` for each of several: innermost first, until they differ."""
-    stacks = [each.stack for each in one.callers]
+    stacks = [each.stack for each in finding.callers]
     deepest = max(map(len, stacks), default=0)
     depth = next(
         (n for n in range(_CALLS, deepest) if len({own[:n] for own in stacks}) == len(stacks)), deepest
     )
-    told = [f"{times(each.waits)} from {_chain(each.stack[:depth], path)}" for each in one.callers]
+    told = [f"{times(each.waits)} from {_chain(each.stack[:depth], path)}" for each in finding.callers]
     return told if len(told) > 1 else []
 
 
@@ -205,26 +205,26 @@ def _about_profile(profile: Profile, path: Naming) -> list[str]:
     return [*parts, path(profile.path)]
 
 
-def _about_loader(made: Diagnosis) -> list[str]:
-    parts, around = [made.dataset], made.around
+def _about_loader(diagnosis: Diagnosis) -> list[str]:
+    parts, around = [diagnosis.dataset], diagnosis.around
     if around is None or not around.foreign:
-        parts.append("iterable" if made.iterable else "map-style")
+        parts.append("iterable" if diagnosis.iterable else "map-style")
     if around is not None and not around.foreign:
         parts.append(f"in a DataLoader in {around.name}")
-    parts.append(f"{made.length} batches per epoch" if made.length >= 0 else "unknown length")
-    if made.fetch.inside:
-        parts.append(f"{made.fetch.inside} items per batch, made by the dataset")
-    elif made.fetch.batch_size:
-        parts.append(f"{made.fetch.batch_size:.4g} items per batch")
+    parts.append(f"{diagnosis.length} batches per epoch" if diagnosis.length >= 0 else "unknown length")
+    if diagnosis.fetch.inside:
+        parts.append(f"{diagnosis.fetch.inside} items per batch, made by the dataset")
+    elif diagnosis.fetch.batch_size:
+        parts.append(f"{diagnosis.fetch.batch_size:.4g} items per batch")
     return parts
 
 
-def _about_memory(made: MemoryReport, path: Naming) -> list[str]:
-    parts = [count(made.allocations, "allocation")]
-    parts += [count(made.steps, "step")] if made.steps else []
-    parts += [duration(made.span)] if made.span >= 0 else []
-    parts += [f"GPU {made.device}", made.settings or "default settings"]
-    return [*parts, path(made.path)] if made.path else parts
+def _about_memory(report: MemoryReport, path: Naming) -> list[str]:
+    parts = [count(report.allocations, "allocation")]
+    parts += [count(report.steps, "step")] if report.steps else []
+    parts += [duration(report.span)] if report.span >= 0 else []
+    parts += [f"GPU {report.device}", report.settings or "default settings"]
+    return [*parts, path(report.path)] if report.path else parts
 
 
 def _about_run(report: Report, path: Naming) -> list[str]:

@@ -56,31 +56,31 @@ def together(reports: Sequence[Report], style: Style) -> str:
     return text.getvalue()
 
 
-def _row(one: Finding, report: Report, style: Style) -> Iterator[str | int | float]:
-    line = one.line
+def _row(finding: Finding, report: Report, style: Style) -> Iterator[str | int | float]:
+    line = finding.line
     yield brief.run(report, style)
-    yield from (one.code, one.name, brief.level(one))
+    yield from (finding.code, finding.name, brief.level(finding))
     yield brief.shown_path(line, style) if line else ""
     yield line.line if line else ""
-    yield " ".join(str(spot.line.line) for spot in one.spots)
+    yield " ".join(str(spot.line.line) for spot in finding.spots)
     yield line.function if line else ""
-    yield int(one.backward)
-    yield one.frequency.when
-    yield one.frequency.every or ""
-    yield number(round(one.frequency.per_step, 4)) if one.loss is None else ""
-    yield one.frequency.total if one.loss is None else one.loss.calls
-    yield from _times(one, report)
-    yield one.place
-    yield one.remedy
+    yield int(finding.backward)
+    yield finding.frequency.when
+    yield finding.frequency.every or ""
+    yield number(round(finding.frequency.per_step, 4)) if finding.loss is None else ""
+    yield finding.frequency.total if finding.loss is None else finding.loss.calls
+    yield from _times(finding, report)
+    yield finding.place
+    yield finding.remedy
 
 
-def _times(one: Finding, report: Report) -> Iterator[str | int | float]:
+def _times(finding: Finding, report: Report) -> Iterator[str | int | float]:
     """Idleness per step, its share, and what mending it saves per step: alone, and at most."""
     steps = max(report.profile.steps.count, 1) if report.profile is not None else 1
-    known = one.loss is not None and not one.loss.unknown
-    yield round(one.loss.idle / steps) if one.loss is not None and known else ""
-    yield round(one.loss.share, 6) if one.loss is not None and known else ""
-    price = one.price
+    known = finding.loss is not None and not finding.loss.unknown
+    yield round(finding.loss.idle / steps) if finding.loss is not None and known else ""
+    yield round(finding.loss.share, 6) if finding.loss is not None and known else ""
+    price = finding.price
     if price is None or not (price.waits or price.estimated or price.of):
         yield from ("", "")
     elif price.estimated:

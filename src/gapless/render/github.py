@@ -27,18 +27,20 @@ def command(name: str, message: str, properties: dict[str, str]) -> str:
     return f"::{name} {told}::{_data(message)}" if told else f"::{name}::{_data(message)}"
 
 
-def _annotations(one: Finding, report: Report, style: Style) -> Iterator[str]:
+def _annotations(finding: Finding, report: Report, style: Style) -> Iterator[str]:
     """One at each line that it is about: the first says everything, the others which change mends them."""
-    name, title = _COMMANDS[brief.level(one)], f"{one.code} {one.name}"
-    text = brief.message(one, report)
-    lines = [line for line in one.lines if brief.in_repository(line, style)]
+    name, title = _COMMANDS[brief.level(finding)], f"{finding.code} {finding.name}"
+    text = brief.message(finding, report)
+    lines = [line for line in finding.lines if brief.in_repository(line, style)]
     if not lines:
-        yield command(name, f"{brief.plain(brief.where(one, style))}: {text}", {"title": title})
+        yield command(name, f"{brief.plain(brief.where(finding, style))}: {text}", {"title": title})
     for position, line in enumerate(lines):
         file, number = brief.plain(brief.shown_path(line, style)), str(max(line.line, 1))
         yield command(name, text, {"file": file, "line": number, "title": title})
         if not position:
-            text = f"The change at {file}:{number} also fixes this line. Instead: {brief.plain(one.remedy)}."
+            text = (
+                f"The change at {file}:{number} also fixes this line. Instead: {brief.plain(finding.remedy)}."
+            )
 
 
 def _data(text: str) -> str:

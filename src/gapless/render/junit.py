@@ -51,22 +51,24 @@ def _run(report: Report, subject: str) -> str:
     return f"{head}>{error}</testcase>"
 
 
-def _case(one: Finding, report: Report, subject: str, style: Style) -> str:
-    where = brief.plain(brief.where(one, style))
-    backward = " (backward)" if one.backward else ""
-    name = f"{one.code} {one.name} at {where}{backward}"
+def _case(finding: Finding, report: Report, subject: str, style: Style) -> str:
+    where = brief.plain(brief.where(finding, style))
+    backward = " (backward)" if finding.backward else ""
+    name = f"{finding.code} {finding.name} at {where}{backward}"
     place = ""
-    if one.line is not None and brief.in_repository(one.line, style):
-        file = brief.shown_path(one.line, style)
-        place = f' file={_attribute(file)} line="{max(one.line.line, 1)}"'
+    if finding.line is not None and brief.in_repository(finding.line, style):
+        file = brief.shown_path(finding.line, style)
+        place = f' file={_attribute(file)} line="{max(finding.line.line, 1)}"'
     head = f"    <testcase classname={_attribute(subject)} name={_attribute(name)}{place}>"
-    message = brief.message(one, report)
-    if brief.level(one) == "note":
+    message = brief.message(finding, report)
+    if brief.level(finding) == "note":
         return f"{head}<system-out>{_content(message)}</system-out></testcase>"
-    often = words.weight(one, report) or one.name
+    often = words.weight(finding, report) or finding.name
     told = f"{where}: {often}"
-    body = "\n".join(filter(None, [told, brief.plain(one.line.code) if one.line else "", message]))
-    failure = f"<failure type={_attribute(one.code)} message={_attribute(told)}>{_content(body)}</failure>"
+    body = "\n".join(filter(None, [told, brief.plain(finding.line.code) if finding.line else "", message]))
+    failure = (
+        f"<failure type={_attribute(finding.code)} message={_attribute(told)}>{_content(body)}</failure>"
+    )
     return f"{head}{failure}</testcase>"
 
 

@@ -98,9 +98,9 @@ def _table(report: Report, style: Style) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _where(one: Finding, style: Style) -> str:
-    place = code(brief.where(one, style))
-    return f"backward of {place}" if one.backward and one.line else place
+def _where(finding: Finding, style: Style) -> str:
+    place = code(brief.where(finding, style))
+    return f"backward of {place}" if finding.backward and finding.line else place
 
 
 def _details(report: Report, style: Style) -> str:
@@ -110,17 +110,17 @@ def _details(report: Report, style: Style) -> str:
     return f"<details>\n<summary>{title}</summary>\n\n{body}\n</details>\n"
 
 
-def _detail(one: Finding, report: Report, style: Style) -> str:
-    lines = [f"**{one.code} {text(one.name)}** at {_where(one, style)}\n"]
-    if one.line is not None and one.line.code:
-        lines.append(_block(one.line.code))
-    frames = [f"{brief.shown_path(line, style)}:{line.line}" for line in reversed(one.library_stack)]
+def _detail(finding: Finding, report: Report, style: Style) -> str:
+    lines = [f"**{finding.code} {text(finding.name)}** at {_where(finding, style)}\n"]
+    if finding.line is not None and finding.line.code:
+        lines.append(_block(finding.line.code))
+    frames = [f"{brief.shown_path(line, style)}:{line.line}" for line in reversed(finding.library_stack)]
     rows = [
         ("through", " → ".join(code(frame) for frame in frames[:1] + frames[1:][-2:])),
-        ("seen", text("; ".join(one.evidence))),
-        ("costs", text(brief.cost(one, report))),
-        ("waits", text(brief.waits(one))),
-        ("instead", text(one.remedy)),
+        ("seen", text("; ".join(finding.evidence))),
+        ("costs", text(brief.cost(finding, report))),
+        ("waits", text(brief.waits(finding))),
+        ("instead", text(finding.remedy)),
     ]
     lines += [f"- {label}: {told}" for label, told in rows if told]
     return "\n".join(lines) + "\n"
@@ -139,18 +139,18 @@ def _first(report: Report, style: Style) -> list[str]:
     return [*told, "".join(rows)] if rows else told
 
 
-def _numbers(one: Table, style: Style) -> str:
+def _numbers(table: Table, style: Style) -> str:
     """A table, without what is drawn in it."""
-    kept = [n for n, column in enumerate(one.columns) if column.kind != "drawn"]
-    names = [one.title, *(column.name for column in one.columns[1:])]
-    marks = ["---:" if one.columns[n].kind == "number" and n else "---" for n in kept]
+    kept = [n for n, column in enumerate(table.columns) if column.kind != "drawn"]
+    names = [table.title, *(column.name for column in table.columns[1:])]
+    marks = ["---:" if table.columns[n].kind == "number" and n else "---" for n in kept]
     rows = [f"| {' | '.join(text(names[n]) for n in kept)} |", f"|{'|'.join(marks)}|"]
-    for row in one.rows[: one.shown] if one.shown > 0 else one.rows:
+    for row in table.rows[: table.shown] if table.shown > 0 else table.rows:
         rows.append(f"| {' | '.join(_cell(row.cells[n], style) for n in kept)} |")
-    left = len(one.rows) - one.shown if one.shown > 0 else 0
-    rows += [f"| … and {left} {text(one.rest)} |{' |' * (len(kept) - 1)}"] if left > 0 else []
-    body = "\n".join(rows) + "\n" if one.rows else ""
-    return body + "".join(f"\n{text(note)}.\n" for note in one.notes)
+    left = len(table.rows) - table.shown if table.shown > 0 else 0
+    rows += [f"| … and {left} {text(table.rest)} |{' |' * (len(kept) - 1)}"] if left > 0 else []
+    body = "\n".join(rows) + "\n" if table.rows else ""
+    return body + "".join(f"\n{text(note)}.\n" for note in table.notes)
 
 
 def _cell(cell: Cell, style: Style) -> str:

@@ -90,43 +90,47 @@ def _rule(rule: Rule) -> Json:
     }
 
 
-def _result(one: Finding, numbers: dict[str, int], mark: str, report: Report, style: Style) -> Json:
+def _result(finding: Finding, numbers: dict[str, int], mark: str, report: Report, style: Style) -> Json:
     found: Json = {
-        "ruleId": one.code,
-        "level": brief.level(one),
-        "message": {"text": _message(one, report, style)},
-        "locations": [_location(one, report, style)],
+        "ruleId": finding.code,
+        "level": brief.level(finding),
+        "message": {"text": _message(finding, report, style)},
+        "locations": [_location(finding, report, style)],
         "partialFingerprints": {FINGERPRINT: mark},
     }
-    if one.code in numbers:
-        found["ruleIndex"] = numbers[one.code]
-    further = [line for line in one.lines[1:] if brief.in_repository(line, style)]
+    if finding.code in numbers:
+        found["ruleIndex"] = numbers[finding.code]
+    further = [line for line in finding.lines[1:] if brief.in_repository(line, style)]
     if further:
         found["relatedLocations"] = [
             {"id": n, "message": {"text": "The same change fixes this line"}, **_place(line, style)}
             for n, line in enumerate(further, 1)
         ]
-    if one.library_stack:
-        found["stacks"] = [_stack(one, style)]
+    if finding.library_stack:
+        found["stacks"] = [_stack(finding, style)]
     found["properties"] = {
-        "when": one.frequency.when,
-        "waitsPerStep": one.frequency.per_step,
-        "totalWaits": one.frequency.total,
+        "when": finding.frequency.when,
+        "waitsPerStep": finding.frequency.per_step,
+        "totalWaits": finding.frequency.total,
     }
     return found
 
 
-def _message(one: Finding, report: Report, style: Style) -> str:
-    text = brief.message(one, report)
-    return text if brief.in_repository(one.line, style) else f"{brief.plain(brief.where(one, style))}: {text}"
+def _message(finding: Finding, report: Report, style: Style) -> str:
+    text = brief.message(finding, report)
+    return (
+        text
+        if brief.in_repository(finding.line, style)
+        else f"{brief.plain(brief.where(finding, style))}: {text}"
+    )
 
 
-def _location(one: Finding, report: Report, style: Style) -> Json:
+def _location(finding: Finding, report: Report, style: Style) -> Json:
     """The user's line; what was looked at where there is none, for a result without a place is refused."""
-    if one.line is None or not brief.in_repository(one.line, style):
+    if finding.line is None or not brief.in_repository(finding.line, style):
         name = brief.subject(report, style) or "gapless"
         return {"physicalLocation": {"artifactLocation": _artifact(name, True), "region": {"startLine": 1}}}
-    return _place(one.line, style)
+    return _place(finding.line, style)
 
 
 def _place(line: SourceLine, style: Style) -> Json:
@@ -145,8 +149,8 @@ def _artifact(name: str, ours: bool) -> Json:
     return {"uri": uri, "uriBaseId": ROOT} if ours else {"uri": uri}
 
 
-def _stack(one: Finding, style: Style) -> Json:
-    frames = [{"location": _place(line, style)} for line in reversed(list(brief.reached(one)))]
+def _stack(finding: Finding, style: Style) -> Json:
+    frames = [{"location": _place(line, style)} for line in reversed(list(brief.reached(finding)))]
     return {"message": {"text": "from the wait to the line that leads to it"}, "frames": frames}
 
 
@@ -166,9 +170,15 @@ def fingerprints(findings: Sequence[Finding], style: Style) -> list[str]:
     return marks
 
 
-def _key(one: Finding, style: Style) -> tuple[str, ...]:
-    line = one.line
+def _key(finding: Finding, style: Style) -> tuple[str, ...]:
+    line = finding.line
     if line is None:
-        return (one.code, one.place)
+        return (finding.code, finding.place)
     code = " ".join(line.code.split()) or str(line.line)
-    return (one.code, brief.shown_path(line, style), line.function, code, "backward" if one.backward else "")
+    return (
+        finding.code,
+        brief.shown_path(line, style),
+        line.function,
+        code,
+        "backward" if finding.backward else "",
+    )

@@ -50,13 +50,13 @@ def render(report: Report, style: Style) -> str:
     return canvas.text()
 
 
-def _matters(one: Finding, total: int) -> bool:
+def _matters(finding: Finding, total: int) -> bool:
     """Whether a finding is told in full without being asked for: what steps lose, and what has no time."""
-    loss = one.loss
+    loss = finding.loss
     if loss is not None and (loss.idle or loss.blocked):
         # Other tools would name a long wait first: that it costs nothing is worth knowing.
         return loss.share >= _MATTERS or (total > 0 and loss.blocked >= _LONG * total)
-    return one.frequency.in_steps and not one.frequency.rare
+    return finding.frequency.in_steps and not finding.frequency.rare
 
 
 def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:

@@ -24,10 +24,13 @@ _DEFAULTS: dict[str, tuple[object, ...]] = {
 }
 
 
-def arguments(made: Diagnosis) -> str:
+def arguments(diagnosis: Diagnosis) -> str:
     """``num_workers=4, pin_memory=True``: what is recommended and is not torch's default."""
     # What is pinned now stays so: where there is no GPU nothing was measured that would speak against it.
-    advised = {**made.recommended, "pin_memory": made.recommended.get("pin_memory") or made.setting.pin}
+    advised = {
+        **diagnosis.recommended,
+        "pin_memory": diagnosis.recommended.get("pin_memory") or diagnosis.setting.pin,
+    }
     told = [
         f"{name}={value}"
         for name, value in advised.items()
@@ -36,11 +39,11 @@ def arguments(made: Diagnosis) -> str:
     return ", ".join(told)
 
 
-def change(made: Diagnosis, library: str = "") -> str:
+def change(diagnosis: Diagnosis, library: str = "") -> str:
     """The settings that are recommended, the first ones where all are too many for a list of things to do."""
     prefix = "dataloader_" if library == "transformers" else ""
     told = ""
-    for one in arguments(made).split(", "):
+    for one in arguments(diagnosis).split(", "):
         longer = f"{told}, {prefix}{one}" if told else prefix + one
         if told and len(longer) + 2 > _SHORT:
             break
@@ -48,9 +51,9 @@ def change(made: Diagnosis, library: str = "") -> str:
     return f"`{told}`"
 
 
-def cost(made: Diagnosis) -> str:
+def cost(diagnosis: Diagnosis) -> str:
     """``a batch takes 25.4 ms to make, 16.6 ms CPU time and 8.5 ms waiting for I/O``."""
-    fetch = made.fetch
+    fetch = diagnosis.fetch
     total = fetch.cpu + fetch.wait
     told = f"a batch takes {duration(total)} to make"
     if fetch.wait < _PART * total:
@@ -63,9 +66,9 @@ def cost(made: Diagnosis) -> str:
     return f"{told}, {duration(collate)} of it collating" if collate > 0.5 * total else told
 
 
-def hottest(made: Diagnosis) -> str:
+def hottest(diagnosis: Diagnosis) -> str:
     """``62 % of it at data.py:33``; "" where no line stands out."""
-    for one in made.hot[:1]:
+    for one in diagnosis.hot[:1]:
         if one.share >= _HOT:
             return (
                 f"{percent(one.share)} of it at `{one.line.code}` ({_short(one.line.file)}:{one.line.line})"
@@ -82,37 +85,37 @@ def setting(of: Setting) -> str:
     return f"num_workers={of.workers}"
 
 
-def machine(made: Diagnosis) -> str:
+def machine(diagnosis: Diagnosis) -> str:
     """``2 cores``; how much of them there was, where others had some of it."""
-    cores, at = made.machine.cores, made.machine
+    cores, at = diagnosis.machine.cores, diagnosis.machine
     told = count(at.allowed, "core")
     return told if cores >= 0.8 * at.allowed else f"{told}, of which this process got {cores:.1f}"
 
 
-def call(use: LoaderUse, made: Diagnosis) -> str:
+def call(use: LoaderUse, diagnosis: Diagnosis) -> str:
     """What to write, in the words of the library that makes the loader."""
     if use.library == "transformers":
-        named = ", ".join(f"dataloader_{word}" for word in arguments(made).split(", "))
+        named = ", ".join(f"dataloader_{word}" for word in arguments(diagnosis).split(", "))
         return f"`TrainingArguments({named})`"
-    return f"`DataLoader(..., {arguments(made)})`"
+    return f"`DataLoader(..., {arguments(diagnosis)})`"
 
 
-def behind(made: Diagnosis) -> bool:
+def behind(diagnosis: Diagnosis) -> bool:
     """Whether the loop waits for batches to be made, and not only for those that are there to be handed over.
 
     Taking a batch over from a worker takes the CPU a millisecond or two. It launches nothing meanwhile, but
     more workers are no help, and a GPU that has work does not notice.
     """
-    now = made.now
+    now = diagnosis.now
     if now is None or not now.setting.workers:
         return True
-    workers, work = now.setting.workers, made.fetch.cpu + made.transfer.send
-    together = max(made.machine.share(workers), 0.01)
-    made_every = max((work + made.fetch.wait) / workers, work / together)
+    workers, work = now.setting.workers, diagnosis.fetch.cpu + diagnosis.transfer.send
+    together = max(diagnosis.machine.share(workers), 0.01)
+    made_every = max((work + diagnosis.fetch.wait) / workers, work / together)
     return made_every >= _KEPT_BACK * now.step
 
 
-def same(one: Setting, made: Diagnosis) -> bool:
+def same(one: Setting, diagnosis: Diagnosis) -> bool:
     """Whether the loader already has what is recommended, as far as it matters here."""
-    advised = made.advised.setting if made.advised is not None else one
+    advised = diagnosis.advised.setting if diagnosis.advised is not None else one
     return one.workers == advised.workers

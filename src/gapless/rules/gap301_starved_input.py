@@ -94,18 +94,18 @@ class StarvedInput(ProfileRule, LoaderRule):
         yield Hit(evidence=evidence, remedy=remedy, change=change, idle=late.likely, steps=1)
 
 
-def _advised(use: LoaderUse, made: Diagnosis) -> tuple[str, str]:
+def _advised(use: LoaderUse, diagnosis: Diagnosis) -> tuple[str, str]:
     """The setting that is recommended, what it gives, and what to do where it is not enough; and in short."""
     step, late, left = use.step.likely, use.late.likely, use.left.likely
     enough = left <= 2 * loader.MATTERS * (step + left)
     gains = left < (1 - loader.MATTERS) * late
-    if loader.same(use.setting, made) or not gains:
+    if loader.same(use.setting, diagnosis) or not gains:
         return f"no setting keeps up on this machine: {loader.CHEAPER}", loader.CHEAPER
     told = (
-        f"{loader.call(use, made)}: a step then takes {duration(step + left)} instead of "
+        f"{loader.call(use, diagnosis)}: a step then takes {duration(step + left)} instead of "
         f"{duration(step + late)}"
     )
-    change = loader.change(made, use.library)
+    change = loader.change(diagnosis, use.library)
     return (told if enough else f"{told}; for the rest, {loader.CHEAPER}"), change
 
 

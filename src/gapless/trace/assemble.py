@@ -129,9 +129,9 @@ def _once(builder: Builder, table: T, ids: Sequence[str]) -> T:
     return table.take(~same) if same.any() else table
 
 
-def _window(builder: Builder, made: Timeline, earliest: int) -> tuple[int, int] | None:
+def _window(builder: Builder, timeline: Timeline, earliest: int) -> tuple[int, int] | None:
     """From when to when was recorded by the profiler's own mark; None where there is none to be believed."""
-    window, span = builder.window(), made.span
+    window, span = builder.window(), timeline.span
     if window is None or span[1] <= span[0] or window[1] - window[0] > _FAR:
         return None
     begin, end = (time - earliest for time in window)
@@ -266,20 +266,20 @@ def _set_marks(host: Host, names: tuple[str, ...]) -> None:
         host.kind[marks[host.name] & (host.kind == HostKind.OPERATOR)] = HostKind.ANNOTATION
 
 
-def _facts(facts: Facts, head: Head, made: Timeline) -> Facts:
+def _facts(facts: Facts, head: Head, timeline: Timeline) -> Facts:
     devices = head.devices or head.devices_before_1_9
     known = {one.id: Gpu(one.id, one.name, one.multiprocessors, one.memory) for one in devices}
-    gpus = tuple(known.get(int(number), Gpu(int(number))) for number in distinct(made.work.device))
-    frames = bool((made.host.kind == HostKind.FRAME).any())
+    gpus = tuple(known.get(int(number), Gpu(int(number))) for number in distinct(timeline.work.device))
+    frames = bool((timeline.host.kind == HostKind.FRAME).any())
     return replace(
         facts,
         rank=head.distributed.rank,
         world_size=head.distributed.world_size,
         backend=head.distributed.backend,
         gpus=gpus,
-        vendor=_vendor(gpus, made.names) if len(made.work) else "",
-        with_stack=bool(head.with_stack) or frames or bool(made.stacks),
-        with_memory=bool(head.profile_memory) or bool(len(made.memory)),
+        vendor=_vendor(gpus, timeline.names) if len(timeline.work) else "",
+        with_stack=bool(head.with_stack) or frames or bool(timeline.stacks),
+        with_memory=bool(head.profile_memory) or bool(len(timeline.memory)),
         with_shapes=bool(head.record_shapes),
     )
 

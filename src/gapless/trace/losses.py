@@ -32,7 +32,7 @@ class Numbered(NamedTuple):
     dense: bool = False
 
 
-def numbered(builder: Builder, made: Timeline, earliest: int) -> Numbered:
+def numbered(builder: Builder, timeline: Timeline, earliest: int) -> Numbered:
     """What the profiler's numbers for events of the CPU say; `earliest` is the first event's time.
 
     ``Ev Idx`` counts operators and annotations without gaps, in some versions with records of memory among
@@ -46,7 +46,7 @@ def numbered(builder: Builder, made: Timeline, earliest: int) -> Numbered:
         best = max(counts, key=lambda one: one.seen / one.of)
         # Excerpts have the others after an unknown distance.
         return best if best.before else _together(best, alone[0], others[0], builder.frame_numbers.all()[0])
-    host = made.host
+    host = timeline.host
     rows = np.isin(host.kind, (HostKind.OPERATOR, HostKind.ANNOTATION)) & (host.external > 0)
     found = distinct(host.external[rows])
     if len(found) < _FEW:
@@ -84,29 +84,29 @@ class Ends(NamedTuple):
     uncaused: tuple[int, ...] = ()
 
 
-def arrows(builder: Builder, made: Timeline, earliest: int) -> Ends:
+def arrows(builder: Builder, timeline: Timeline, earliest: int) -> Ends:
     """What arrows that lead to a device say; `earliest` is the first event's time."""
-    ends, times = builder.arrows.beside({(one.pid, one.tid) for one in made.threads})
+    ends, times = builder.arrows.beside({(one.pid, one.tid) for one in timeline.threads})
     if not len(ends) or builder.dropped[TWICE]:  # of arrows there is no telling which are there twice
         return Ends()
     wanted, first, counts = np.unique(ends, return_index=True, return_counts=True)
-    for there in (made.work.correlation, made.syncs.correlation):
+    for there in (timeline.work.correlation, timeline.syncs.correlation):
         known, held = np.unique(there, return_counts=True)
         at = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
         counts = counts - np.where(known[at] == wanted, held[at], 0) if len(known) else counts
-    every = (made.host.correlation, made.work.correlation, made.syncs.correlation)
+    every = (timeline.host.correlation, timeline.work.correlation, timeline.syncs.correlation)
     alone = ~among(wanted, np.concatenate(every))
     uncaused = np.sort(times[first[alone]] - earliest)
     return Ends(int(np.maximum(counts, 0).sum()), tuple(uncaused.tolist()))
 
 
-def ranges(builder: Builder, made: Timeline, earliest: int) -> tuple[tuple[tuple[int, int], ...], int]:
+def ranges(builder: Builder, timeline: Timeline, earliest: int) -> tuple[tuple[tuple[int, int], ...], int]:
     """The spans at the ends of annotations on a device that have no work, and how much runs beyond them.
 
     Those the profiler writes last, each from the beginning of the first to the end of the last operation
     that was launched in the annotation, one for each stream.
     """
-    work = made.work
+    work = timeline.work
     bare: list[tuple[int, int]] = []
     beyond = 0
     streams = {one[:2] for one in builder.ranges}

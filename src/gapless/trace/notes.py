@@ -9,12 +9,12 @@ from gapless.trace.chunks import Rest
 from gapless.trace.timeline import Timeline
 
 
-def notes(rest: Rest, builder: Builder, made: Timeline, trouble: str) -> tuple[str, ...]:
+def notes(rest: Rest, builder: Builder, timeline: Timeline, trouble: str) -> tuple[str, ...]:
     """A sentence for each kind of damage."""
-    return tuple(_sentences(rest, builder, made, trouble))
+    return tuple(_sentences(rest, builder, timeline, trouble))
 
 
-def _sentences(rest: Rest, builder: Builder, made: Timeline, trouble: str) -> Iterator[str]:
+def _sentences(rest: Rest, builder: Builder, timeline: Timeline, trouble: str) -> Iterator[str]:
     repaired, dropped = rest.damage.repaired, rest.damage.dropped
     if trouble:
         yield trouble
@@ -45,15 +45,15 @@ def _sentences(rest: Rest, builder: Builder, made: Timeline, trouble: str) -> It
         yield "The names of this device's runtime calls are not known: syncs are not found among them"
     if rest.lists > 1:
         yield f"The file contains {rest.lists} profiles one after the other; they were read as one"
-    processes = {thread.pid for row, thread in enumerate(made.threads) if _runs(made, row)}
+    processes = {thread.pid for row, thread in enumerate(timeline.threads) if _runs(timeline, row)}
     if len(processes) > 1:
         yield f"The file contains {len(processes)} processes; they were read as one"
 
 
-def _runs(made: Timeline, thread: int) -> bool:
+def _runs(timeline: Timeline, thread: int) -> bool:
     """Whether operators or calls ran there (frames of threads that the profiler does not know have none)."""
-    begin, end = made.thread_rows[thread]
-    return bool((made.host.kind[begin:end] <= 1).any())
+    begin, end = timeline.thread_rows[thread]
+    return bool((timeline.host.kind[begin:end] <= 1).any())
 
 
 def events(count: int, one: str, many: str) -> str:

@@ -96,30 +96,30 @@ def match(one: Sequences, other: Sequences, apart: int, *, proof: bool) -> Pairs
     return pairs if sum(map(len, pairs.values())) >= max(ENOUGH, possible / 2) else {}
 
 
-def _shorter(one: Series, other: Series) -> int:
-    return min(len(one.end), len(other.end))
+def _shorter(series: Series, other: Series) -> int:
+    return min(len(series.end), len(other.end))
 
 
-def _clocks(one: Series, other: Series, name: str, apart: int, proof: bool) -> Trend | None:
+def _clocks(series: Series, other: Series, name: str, apart: int, proof: bool) -> Trend | None:
     """How the clocks differ, if these are the same collectives.
 
     The kernels are taken to be the same by the clocks, then from the first on, then up to the last; only
     where none of these fits, in any other way. Steps are alike, so the ends of unrelated runs fit somehow:
     those of the same collectives fit far better than if they were taken to be the ones before or after.
     """
-    last = len(one.end) - len(other.end)
-    usual = tuple(dict.fromkeys((_vote(one, other, Trend(0, apart, 0.0)), 0, last)))
-    need = max(min(ENOUGH, _shorter(one, other)), (_shorter(one, other) + 1) // 2)
-    for shifts in (usual, range(need - len(other.end), len(one.end) - need + 1)):
+    last = len(series.end) - len(other.end)
+    usual = tuple(dict.fromkeys((_vote(series, other, Trend(0, apart, 0.0)), 0, last)))
+    need = max(min(ENOUGH, _shorter(series, other)), (_shorter(series, other) + 1) // 2)
+    for shifts in (usual, range(need - len(other.end), len(series.end) - need + 1)):
         tried = [
-            (*_judge(one, other, name, shift), shift)
+            (*_judge(series, other, name, shift), shift)
             for shift in shifts
-            if _common(one, other, shift) >= need
+            if _common(series, other, shift) >= need
         ]
         error, trend, shift = min(tried, key=lambda found: max(found[0], SURE), default=_NOTHING)
         if error <= SURE and not proof:
             return trend
-        if error <= tolerance(one, other) and _stands_out(one, other, name, error, shift):
+        if error <= tolerance(series, other) and _stands_out(series, other, name, error, shift):
             return trend
     return None
 
@@ -127,41 +127,41 @@ def _clocks(one: Series, other: Series, name: str, apart: int, proof: bool) -> T
 _NOTHING = (float("inf"), Trend(0, 0.0, 0.0), 0)
 
 
-def _common(one: Series, other: Series, shift: int) -> int:
+def _common(series: Series, other: Series, shift: int) -> int:
     """How many kernels have a partner."""
-    return min(len(one.end), len(other.end) + shift) - max(0, shift)
+    return min(len(series.end), len(other.end) + shift) - max(0, shift)
 
 
-def _stands_out(one: Series, other: Series, name: str, error: float, shift: int) -> bool:
+def _stands_out(series: Series, other: Series, name: str, error: float, shift: int) -> bool:
     """Whether the kernels before and after fit much worse."""
-    need = max(ENOUGH + 1, (_shorter(one, other) + 1) // 2)
+    need = max(ENOUGH + 1, (_shorter(series, other) + 1) // 2)
     rivals = 0
     for rival in range(shift - _RIVALS, shift + _RIVALS + 1):
-        if rival != shift and _common(one, other, rival) >= need:
+        if rival != shift and _common(series, other, rival) >= need:
             rivals += 1
-            if _judge(one, other, name, rival)[0] <= CLEARLY * max(error, _RESOLUTION):
+            if _judge(series, other, name, rival)[0] <= CLEARLY * max(error, _RESOLUTION):
                 return False
     return rivals > 0
 
 
-def _judge(one: Series, other: Series, name: str, shift: int) -> tuple[float, Trend]:
-    """How far the ends are from a constant distance, if `other` lags `shift` kernels behind `one`."""
+def _judge(series: Series, other: Series, name: str, shift: int) -> tuple[float, Trend]:
+    """How far the ends are from a constant distance, if `other` lags `shift` kernels behind `series`."""
     nothing = Trend(0, 0.0, 0.0)
-    low, high = max(0, shift), min(len(one.end), len(other.end) + shift)
+    low, high = max(0, shift), min(len(series.end), len(other.end) + shift)
     if high <= low:
         return float("inf"), nothing
     rows = _sample(low, high)
-    if not all(_agree(one, other, row, row - shift, name) for row in rows):
+    if not all(_agree(series, other, row, row - shift, name) for row in rows):
         return float("inf"), nothing
     times = [other.end[row - shift] for row in rows]
-    apart = [one.end[row] - other.end[row - shift] for row in rows]
+    apart = [series.end[row] - other.end[row - shift] for row in rows]
     trend = _fit(times, apart)
     errors = sorted(abs(b - trend(a)) for a, b in zip(times, apart, strict=True))
     return errors[len(errors) * 3 // 4 - (len(errors) % 4 == 0)], trend
 
 
-def _agree(one: Series, other: Series, here: int, there: int, name: str) -> bool:
-    a, b = one.elements[here], other.elements[there]
+def _agree(series: Series, other: Series, here: int, there: int, name: str) -> bool:
+    a, b = series.elements[here], other.elements[there]
     return a == b or a < 0 or b < 0 or name in UNEVEN
 
 
@@ -185,34 +185,34 @@ def _fit(times: list[int], apart: list[int]) -> Trend:
     return Trend(int(middle), offset, slope)
 
 
-def tolerance(one: Series, other: Series) -> float:
+def tolerance(series: Series, other: Series) -> float:
     """By how many nanoseconds the ends of the same collectives may differ: less where they come quickly."""
-    most = max(SLACK, min(one.typical, other.typical) / 4)
-    count = len(one.end)
-    spacing = (one.end[-1] - one.end[0]) / (count - 1) if count > 1 else float("inf")
+    most = max(SLACK, min(series.typical, other.typical) / 4)
+    count = len(series.end)
+    spacing = (series.end[-1] - series.end[0]) / (count - 1) if count > 1 else float("inf")
     return max(SLACK / 10, min(most, spacing / 4))
 
 
-def _vote(one: Series, other: Series, trend: Trend) -> int:
-    """How many kernels `other` lags behind `one`, if the clocks differ by `trend`."""
+def _vote(series: Series, other: Series, trend: Trend) -> int:
+    """How many kernels `other` lags behind `series`, if the clocks differ by `trend`."""
     votes: Counter[int] = Counter()
     for row in _sample(0, len(other.end)):
         time = other.end[row] + trend(other.end[row])
-        at = bisect_left(one.end, time)
-        if at == len(one.end) or (at and time - one.end[at - 1] <= one.end[at] - time):
+        at = bisect_left(series.end, time)
+        if at == len(series.end) or (at and time - series.end[at - 1] <= series.end[at] - time):
             at -= 1
         votes[at - row] += 1
     return min(votes, key=lambda shift: (-votes[shift], abs(shift)))
 
 
-def _pairs(one: Series, other: Series, name: str, trend: Trend) -> list[tuple[int, int]]:
+def _pairs(series: Series, other: Series, name: str, trend: Trend) -> list[tuple[int, int]]:
     """The kernels of both that are the same collective."""
-    shift = _vote(one, other, trend)
-    slack = tolerance(one, other)
-    low, high = max(0, shift), min(len(one.end), len(other.end) + shift)
+    shift = _vote(series, other, trend)
+    slack = tolerance(series, other)
+    low, high = max(0, shift), min(len(series.end), len(other.end) + shift)
     return [
         (row, row - shift)
         for row in range(low, high)
-        if _agree(one, other, row, row - shift, name)
-        and abs(one.end[row] - other.end[row - shift] - trend(other.end[row - shift])) <= slack
+        if _agree(series, other, row, row - shift, name)
+        and abs(series.end[row] - other.end[row - shift] - trend(other.end[row - shift])) <= slack
     ]

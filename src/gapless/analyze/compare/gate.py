@@ -5,7 +5,7 @@ from __future__ import annotations
 from gapless.model.comparison import Comparison, FindingChange
 
 
-def worse(made: Comparison, bound: float) -> tuple[FindingChange, ...]:
+def worse(comparison: Comparison, bound: float) -> tuple[FindingChange, ...]:
     """The findings that are new, wherever they are, and lines of sessions that wait more often in the steps.
 
     Where `bound` is not 0, only those of sessions count that add over `bound` percent of a step's waits:
@@ -13,23 +13,23 @@ def worse(made: Comparison, bound: float) -> tuple[FindingChange, ...]:
     """
     return tuple(
         row
-        for row in made.findings
+        for row in comparison.findings
         if not row.unseen
-        and (row.state == "new" or (made.of == "sessions" and increased(row)))
-        and (not bound or _adds(row) > bound / 100 * made.length.before)
+        and (row.state == "new" or (comparison.of == "sessions" and increased(row)))
+        and (not bound or _adds(row) > bound / 100 * comparison.length.before)
     )
 
 
-def grown(made: Comparison, bound: float) -> bool:
+def grown(comparison: Comparison, bound: float) -> bool:
     """Whether the step (or the run) takes over `bound` percent more: time, or waits.
 
     A change within the spread of the steps is none, nor is one of the mean alone that no finding has: every
     third of ten steps is three times, and of eleven it may be four.
     """
-    length = made.length
-    if length.change <= 0 or made.within_spread:
+    length = comparison.length
+    if length.change <= 0 or comparison.within_spread:
         return False
-    if made.of == "sessions" and made.findings and not any(map(increased, made.findings)):
+    if comparison.of == "sessions" and comparison.findings and not any(map(increased, comparison.findings)):
         return False
     return length.percent is None or length.percent > bound
 

@@ -22,14 +22,14 @@ _RECORDINGS = {
 }
 
 
-def profile_notes(made: Comparison, pair: Both) -> tuple[str, ...]:
+def profile_notes(comparison: Comparison, pair: Both) -> tuple[str, ...]:
     """Sentences without a full stop, the gravest first."""
     return (
         *_one_capture(pair),
         *_devices(pair),
-        *_ranks(made, pair),
-        *_steps(made, pair),
-        *_mean_and_median(made),
+        *_ranks(comparison, pair),
+        *_steps(comparison, pair),
+        *_mean_and_median(comparison),
         *_recording(pair),
     )
 
@@ -51,19 +51,21 @@ def _devices(pair: Both) -> list[str]:
     return []
 
 
-def _ranks(made: Comparison, pair: Both) -> list[str]:
+def _ranks(comparison: Comparison, pair: Both) -> list[str]:
     notes = []
     sizes = [one.world_size for one in (pair.before, pair.after)]
     if all(sizes) and sizes[0] != sizes[1]:
         notes.append(f"before ran on {count(sizes[0], 'rank')}, after on {sizes[1]}")
-    elif made.before.files != made.after.files:
-        notes.append(f"before is {count(made.before.files, 'trace')}, after is {made.after.files}")
+    elif comparison.before.files != comparison.after.files:
+        notes.append(
+            f"before is {count(comparison.before.files, 'trace')}, after is {comparison.after.files}"
+        )
     return notes
 
 
-def _steps(made: Comparison, pair: Both) -> list[str]:
-    before, after = made.before, made.after
-    if made.per == "trace":
+def _steps(comparison: Comparison, pair: Both) -> list[str]:
+    before, after = comparison.before, comparison.after
+    if comparison.per == "trace":
         if not before.steps and not after.steps:
             return [
                 "no steps are marked, so the whole traces are compared, which is only meaningful if both "
@@ -85,9 +87,9 @@ def _steps(made: Comparison, pair: Both) -> list[str]:
     return notes
 
 
-def _mean_and_median(made: Comparison) -> list[str]:
+def _mean_and_median(comparison: Comparison) -> list[str]:
     """A few long steps can make a mean that no step has."""
-    before, after, change = made.before.spread, made.after.spread, made.length.percent
+    before, after, change = comparison.before.spread, comparison.after.spread, comparison.length.percent
     if before is None or after is None or change is None or not before.median:
         return []
     median = 100.0 * (after.median - before.median) / before.median
@@ -117,7 +119,7 @@ def _recording(pair: Both) -> list[str]:
     return notes
 
 
-def session_notes(before: Report, after: Report, made: Comparison) -> tuple[str, ...]:
+def session_notes(before: Report, after: Report, comparison: Comparison) -> tuple[str, ...]:
     """Sentences without a full stop, the gravest first."""
     notes = []
     for name, one in (("before", before), ("after", after)):
@@ -136,14 +138,14 @@ def session_notes(before: Report, after: Report, made: Comparison) -> tuple[str,
         notes.append(f"only {'before' if old.emulated else 'after'} ran on an emulated device")
     if old.world_size != new.world_size:
         notes.append(f"before ran on {count(old.world_size, 'rank')}, after on {new.world_size}")
-    unseen = sum(row.unseen for row in made.findings)
+    unseen = sum(row.unseen for row in comparison.findings)
     if unseen:
         notes.append(
             f"before ended after {count(before.steps.seen, 'step')}: {count(unseen, 'finding')} of after "
             "came later and may not be new"
         )
-    if made.per == "run":
-        notes.append(_without_steps((made.before, made.after)))
+    if comparison.per == "run":
+        notes.append(_without_steps((comparison.before, comparison.after)))
     elif min(before.steps.steady, after.steps.steady) < FEW:
         notes.append(
             f"before has {count(before.steps.steady, 'steady step')}, after has {after.steps.steady}: too "

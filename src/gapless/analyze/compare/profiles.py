@@ -143,8 +143,8 @@ def _causes(pair: Both) -> tuple[Measure, ...]:
 
 def _phases(pair: Both) -> tuple[PhaseChange, ...]:
     def of(name: str, field: str) -> Measure:
-        def pick(one: Profile) -> float:
-            return sum(float(getattr(phase, field)) for phase in one.phases if phase.name == name)
+        def pick(profile: Profile) -> float:
+            return sum(float(getattr(phase, field)) for phase in profile.phases if phase.name == name)
 
         return pair.measure(field, pick)
 

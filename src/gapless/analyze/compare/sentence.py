@@ -9,30 +9,30 @@ SAME = 0.5
 """A change of so few percent is called none."""
 
 
-def profile_sentence(made: Comparison) -> str:
+def profile_sentence(comparison: Comparison) -> str:
     """How the time of the step changed, and how much of it the device is idle."""
-    what = "The step" if made.per == "step" else "The whole trace"
-    change = made.length.percent
+    what = "The step" if comparison.per == "step" else "The whole trace"
+    change = comparison.length.percent
     if change is not None and abs(change) < SAME:
-        text = f"{what} takes {duration(made.length.after)} as before"
+        text = f"{what} takes {duration(comparison.length.after)} as before"
     else:
-        text = f"{what} takes {instead(made.length)}"
-        text += f": {_by_how_much(made.length)}" if change is not None else ""
-        if made.within_spread:
+        text = f"{what} takes {instead(comparison.length)}"
+        text += f": {_by_how_much(comparison.length)}" if change is not None else ""
+        if comparison.within_spread:
             text += ", but within the spread of the steps"
-    idle = made.idle
+    idle = comparison.idle
     if idle is None or not max(idle.before, idle.after):
         return text
-    changed = abs(idle.change) > 0.01 * max(made.length.before, made.length.after)
+    changed = abs(idle.change) > 0.01 * max(comparison.length.before, comparison.length.after)
     text += "; the GPU is idle for "
     if not changed:
         return text + f"{duration(idle.after)} of it, as before"
-    return text + instead(idle, " of it") + _because(made, idle)
+    return text + instead(idle, " of it") + _because(comparison, idle)
 
 
-def _because(made: Comparison, idle: Measure) -> str:
+def _because(comparison: Comparison, idle: Measure) -> str:
     """The cause in which most of the change of the idleness is, where one has most of it."""
-    one = max(made.causes, key=lambda row: abs(row.change), default=None)
+    one = max(comparison.causes, key=lambda row: abs(row.change), default=None)
     if one is None or one.change * idle.change <= 0 or abs(one.change) < 0.5 * abs(idle.change):
         return ""
     return f" ({one.name}: {instead(one)})"
@@ -54,16 +54,16 @@ def _by_how_much(measure: Measure) -> str:
     return f"{percents(change)} {'less' if change < 0 else 'more'}"
 
 
-def session_sentence(made: Comparison) -> str:
+def session_sentence(comparison: Comparison) -> str:
     """How many waits a step has, and what became of the findings."""
-    before, after = made.length.before, made.length.after
+    before, after = comparison.length.before, comparison.length.after
     if before == after:
-        text = f"{_waits(made, after)}, as before"
-    elif made.per == "step" and 0 < min(before, after) < 1:
-        text = f"{_waits(made, after)} instead of {rate(before, 'sync')}"
+        text = f"{_waits(comparison, after)}, as before"
+    elif comparison.per == "step" and 0 < min(before, after) < 1:
+        text = f"{_waits(comparison, after)} instead of {rate(before, 'sync')}"
     else:
-        text = f"{_waits(made, after)} instead of {number(before)}"
-    states = [row.state for row in made.findings if not row.unseen]
+        text = f"{_waits(comparison, after)} instead of {number(before)}"
+    states = [row.state for row in comparison.findings if not row.unseen]
     parts = [f"{count(states.count('gone'), 'finding')} gone"] if "gone" in states else []
     if "new" in states:
         new = states.count("new")
@@ -71,7 +71,7 @@ def session_sentence(made: Comparison) -> str:
     return text + ("; " + ", ".join(parts) if parts else "")
 
 
-def _waits(made: Comparison, waits: float) -> str:
-    if made.per == "step":
+def _waits(comparison: Comparison, waits: float) -> str:
+    if comparison.per == "step":
         return rate(waits, "sync", "training step") if waits else "No syncs per training step"
     return f"{count(waits, 'sync') if waits else 'No syncs'} in the whole run"

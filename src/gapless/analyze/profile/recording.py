@@ -20,7 +20,7 @@ def recording(timeline: Timeline, steps: StepSpans) -> Recording:
         with_stack=facts.with_stack,
         with_memory=facts.with_memory,
         with_shapes=facts.with_shapes,
-        overhead=_inside(timeline, steps, rows),
+        overhead=_time_in(timeline, steps, rows),
         overheads=_by_name(timeline, steps, rows),
         events_per_step=_events(timeline, steps),
         truncated=facts.truncated,
@@ -33,7 +33,7 @@ def _stacks(timeline: Timeline) -> Literal["frames", "call-stack", ""]:
     return "call-stack" if any(timeline.stacks) else ""
 
 
-def _inside(timeline: Timeline, steps: StepSpans, rows: Ints) -> int:
+def _time_in(timeline: Timeline, steps: StepSpans, rows: Ints) -> int:
     """How much of the steps these rows cover together."""
     spans = union(timeline.host.start[rows], timeline.host.end[rows])
     return int(covered(*spans, steps.start, steps.end).sum())
@@ -42,7 +42,7 @@ def _inside(timeline: Timeline, steps: StepSpans, rows: Ints) -> int:
 def _by_name(timeline: Timeline, steps: StepSpans, rows: Ints) -> dict[str, int]:
     """The same for each kind of overhead, the largest first; kinds outside the steps left out."""
     found = {
-        timeline.names[number]: _inside(timeline, steps, rows[timeline.host.name[rows] == number])
+        timeline.names[number]: _time_in(timeline, steps, rows[timeline.host.name[rows] == number])
         for number in distinct(timeline.host.name[rows]).tolist()
     }
     return {name: time for name, time in sorted(found.items(), key=lambda item: -item[1]) if time}

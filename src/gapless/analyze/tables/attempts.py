@@ -54,33 +54,33 @@ def _unit(attempts: Sequence[Attempt]) -> str:
     return next((each_of(one.throughput)[1] for one in attempts if one.throughput is not None), "")
 
 
-def _row(one: Attempt, name: str, unit: str, nccl: Buffers | None, best: bool) -> Row:
-    if one.failed:
-        cells = ("no", "", one.failed, *([""] if unit else []), _took(one))
+def _row(attempt: Attempt, name: str, unit: str, nccl: Buffers | None, best: bool) -> Row:
+    if attempt.failed:
+        cells = ("no", "", attempt.failed, *([""] if unit else []), _took(attempt))
         return Row((name, *cells), "dim")
-    each, _ = each_of(one.throughput)
-    speed = about(each * 1e9 / one.step.likely) if each and one.step.likely else ""
+    each, _ = each_of(attempt.throughput)
+    speed = about(each * 1e9 / attempt.step.likely) if each and attempt.step.likely else ""
     cells = (
-        cell(one.fits, one.left, nccl if one.has >= 0 else None),
-        memory(one),
-        duration(one.step.likely) if one.step.likely else "",
+        cell(attempt.fits, attempt.left, nccl if attempt.has >= 0 else None),
+        memory(attempt),
+        duration(attempt.step.likely) if attempt.step.likely else "",
         *([speed] if unit else []),
-        _took(one),
+        _took(attempt),
     )
-    return Row((name, *cells), "good" if best else "" if one.fits else "bad")
+    return Row((name, *cells), "good" if best else "" if attempt.fits else "bad")
 
 
-def memory(one: Attempt) -> str:
+def memory(attempt: Attempt) -> str:
     """``66.7 of 78.7 GiB``; what is needed alone where nothing says what there is."""
-    if one.has < 0:
-        return binary_size(one.needs)
-    unit = unit_of(one.has)
-    needs = in_unit(one.needs, unit) if unit_of(one.needs) == unit else binary_size(one.needs)
-    return f"{needs} of {binary_size(one.has)}"
+    if attempt.has < 0:
+        return binary_size(attempt.needs)
+    unit = unit_of(attempt.has)
+    needs = in_unit(attempt.needs, unit) if unit_of(attempt.needs) == unit else binary_size(attempt.needs)
+    return f"{needs} of {binary_size(attempt.has)}"
 
 
-def _took(one: Attempt) -> str:
-    return duration(one.seconds * 1e9) if one.tried else "reckoned"
+def _took(attempt: Attempt) -> str:
+    return duration(attempt.seconds * 1e9) if attempt.tried else "reckoned"
 
 
 def failures(attempts: Sequence[Attempt]) -> Iterator[str]:

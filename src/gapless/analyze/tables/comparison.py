@@ -23,23 +23,23 @@ from gapless.model.table import Row, row, table
 from gapless.model.wording import CAUSES, TENSORS, binary_size, count, duration, in_column, number, part
 
 
-def tables(made: Comparison) -> tuple[Table, ...]:
-    """Every table of `made`, those that changed nothing left out."""
-    found = [_sides(made), _findings(made)]
-    if made.of == "profiles":
-        found = [_sides(made), _times(made), _idle(made), _findings(made)]
-        found.append(sided("GPU and memory", [measured(one, judged=False) for one in made.measures]))
-        found.append(_phases(made))
-        found.append(_work("Kernels by main operator", made.operators))
-        found.append(_work("Kernels", made.kernels))
-        found.append(_lines(made))
-    if made.memory is not None:
-        found += [_peaks(made.memory), _kinds(made.memory), _owners(made.memory)]
+def tables(comparison: Comparison) -> tuple[Table, ...]:
+    """Every table of `comparison`, those that changed nothing left out."""
+    found = [_sides(comparison), _findings(comparison)]
+    if comparison.of == "profiles":
+        found = [_sides(comparison), _times(comparison), _idle(comparison), _findings(comparison)]
+        found.append(sided("GPU and memory", [measured(one, judged=False) for one in comparison.measures]))
+        found.append(_phases(comparison))
+        found.append(_work("Kernels by main operator", comparison.operators))
+        found.append(_work("Kernels", comparison.kernels))
+        found.append(_lines(comparison))
+    if comparison.memory is not None:
+        found += [_peaks(comparison.memory), _kinds(comparison.memory), _owners(comparison.memory)]
     return tuple(one for one in found if one.rows)
 
 
-def _peaks(made: MemoryComparison) -> Table:
-    before, after = made.before, made.after
+def _peaks(comparison: MemoryComparison) -> Table:
+    before, after = comparison.before, comparison.after
     rows = [
         measured(Measure(name=name, before=getattr(before, field), after=getattr(after, field), unit=unit))
         for name, field, unit in _PEAKS
@@ -57,30 +57,32 @@ _PEAKS: tuple[tuple[str, str, Unit], ...] = (
 )
 
 
-def _kinds(made: MemoryComparison) -> Table:
+def _kinds(comparison: MemoryComparison) -> Table:
     rows = [
         measured(Measure(name=TENSORS.get(kind, kind), before=was, after=now, unit="bytes"))
-        for kind, was, now in made.kinds
+        for kind, was, now in comparison.kinds
         if was != now
     ]
     return sided("At the peak, by kind", rows)
 
 
-def _owners(made: MemoryComparison) -> Table:
+def _owners(comparison: MemoryComparison) -> Table:
     rows = (
         row(
             *owner(one.owner),
             *(binary_size(held) if held else "-" for held in (one.before, one.after)),
             tone="bad" if one.change > 0 else "good",
         )
-        for one in made.owners
+        for one in comparison.owners
     )
     columns = "<at | < | before | after"
     return table("At the peak, by owner", columns, rows, shown=SHOWN, rest="more that changed")
 
 
-def _sides(made: Comparison) -> Table:
-    rows = (row(name, _side(side)) for name, side in (("before", made.before), ("after", made.after)))
+def _sides(comparison: Comparison) -> Table:
+    rows = (
+        row(name, _side(side)) for name, side in (("before", comparison.before), ("after", comparison.after))
+    )
     return table("", "<", rows, where="before")
 
 
@@ -96,26 +98,29 @@ def _side(side: Side) -> str:
     return ", ".join(parts)
 
 
-def _times(made: Comparison) -> Table:
-    unit = scale(max(made.length.before, made.length.after), least=1)
-    rows = [measured(made.length, unit, made.per), *(measured(one, unit) for one in made.split)]
-    title = f"Time {'per step' if made.per == 'step' else 'of the whole trace'}, {unit.name}"
+def _times(comparison: Comparison) -> Table:
+    unit = scale(max(comparison.length.before, comparison.length.after), least=1)
+    rows = [
+        measured(comparison.length, unit, comparison.per),
+        *(measured(one, unit) for one in comparison.split),
+    ]
+    title = f"Time {'per step' if comparison.per == 'step' else 'of the whole trace'}, {unit.name}"
     return sided(title, rows, where="before")
 
 
-def _idle(made: Comparison) -> Table:
-    if made.idle is None or not max(made.idle.before, made.idle.after):
+def _idle(comparison: Comparison) -> Table:
+    if comparison.idle is None or not max(comparison.idle.before, comparison.idle.after):
         return sided("", [])
-    unit = scale(max(made.length.before, made.length.after), least=1)
-    causes = [measured(one, unit, CAUSES.get(one.name, one.name)) for one in made.causes]
-    rows = [measured(made.idle, unit, "idle"), *causes]
+    unit = scale(max(comparison.length.before, comparison.length.after), least=1)
+    causes = [measured(one, unit, CAUSES.get(one.name, one.name)) for one in comparison.causes]
+    rows = [measured(comparison.idle, unit, "idle"), *causes]
     return sided(f"GPU idle by cause, {unit.name}", rows, where="before")
 
 
-def _phases(made: Comparison) -> Table:
+def _phases(comparison: Comparison) -> Table:
     rows = [
         measured(getattr(phase, field), name=f"{phase.name}, {told}")
-        for phase in made.phases
+        for phase in comparison.phases
         for field, told in (("host", "CPU"), ("device", "GPU"), ("idle", "GPU idle"))
     ]
     return sided("Phases", rows)
@@ -140,8 +145,10 @@ def _work(title: str, changes: Sequence[WorkChange]) -> Table:
     return sided(f"{title}, {unit.name}", rows, SHOWN, more="launches")
 
 
-def _calls(one: WorkChange) -> str:
-    before, after = (f"{calls:,.0f}" if calls >= 0 else "?" for calls in (one.calls_before, one.calls_after))
+def _calls(change: WorkChange) -> str:
+    before, after = (
+        f"{calls:,.0f}" if calls >= 0 else "?" for calls in (change.calls_before, change.calls_after)
+    )
     if before == after:
         return before if before != "?" else ""
     return f"{before} → {after}"
@@ -154,58 +161,58 @@ def short(kernel: str) -> str:
     return text.rsplit("::", 1)[-1] if not text.startswith("aten::") and "::" in text else text
 
 
-def _lines(made: Comparison) -> Table:
-    rows = [each for one in made.lines if one.state != "same" for each in _line(one)]
+def _lines(comparison: Comparison) -> Table:
+    rows = [each for one in comparison.lines if one.state != "same" for each in _line(one)]
     columns = "<time | before | after | change"
     return table("Lines and places", columns, rows, shown=SHOWN, rest="that changed less")
 
 
-def _line(one: LineChange) -> list[Row]:
+def _line(change: LineChange) -> list[Row]:
     """A row for the device's time and one for its idleness, each where there is any."""
     found = []
     for what, before, after in (
-        ("GPU busy", one.device_before, one.device_after),
-        ("GPU idle", one.idle_before, one.idle_after),
+        ("GPU busy", change.device_before, change.device_after),
+        ("GPU idle", change.idle_before, change.idle_after),
     ):
         if max(before, after) > 0:
             was, now = (duration(value) if value >= 0 else "" for value in (before, after))
-            name = one.line or one.was or one.place
-            told = became(one.state, before, after)
-            found.append(row(name, what, was, now, told, tone=TONES[one.state]))
+            name = change.line or change.was or change.place
+            told = became(change.state, before, after)
+            found.append(row(name, what, was, now, told, tone=TONES[change.state]))
     return found
 
 
-def _findings(made: Comparison) -> Table:
-    changed = [one for one in made.findings if one.state != "same"]
-    rows = [_finding(made, one) for one in changed]
-    same = len(made.findings) - len(changed)
+def _findings(comparison: Comparison) -> Table:
+    changed = [one for one in comparison.findings if one.state != "same"]
+    rows = [_finding(comparison, one) for one in changed]
+    same = len(comparison.findings) - len(changed)
     notes = (f"{count(same, 'unchanged finding')}",) if same else ()
-    columns = "<is | <at | before | after" + (" | <syncs" if made.of == "sessions" else "")
+    columns = "<is | <at | before | after" + (" | <syncs" if comparison.of == "sessions" else "")
     return table("Findings", columns, rows, shown=SHOWN, rest="changed too", notes=notes)
 
 
-def _finding(made: Comparison, one: FindingChange) -> Row:
-    found = one.finding
-    before, after, *when = _costs(made, one)
+def _finding(comparison: Comparison, change: FindingChange) -> Row:
+    found = change.finding
+    before, after, *when = _costs(comparison, change)
     name = f"{found.code} {found.name}" + (" (backward)" if found.backward else "")
     where = found.line or found.place
-    sides = (before if one.before is not None else "", after if one.after is not None else "")
-    return row(name, one.state, where, *sides, *when, tone=TONES[one.state])
+    sides = (before if change.before is not None else "", after if change.after is not None else "")
+    return row(name, change.state, where, *sides, *when, tone=TONES[change.state])
 
 
-def _costs(made: Comparison, one: FindingChange) -> tuple[str, ...]:
+def _costs(comparison: Comparison, change: FindingChange) -> tuple[str, ...]:
     """What it cost before and costs after; of syncs, when they are."""
-    if made.of == "sessions":
-        often = one.finding.frequency
+    if comparison.of == "sessions":
+        often = change.finding.frequency
         if often.per_step:
-            return in_column(one.calls_before), in_column(one.calls_after), "per step"
+            return in_column(change.calls_before), in_column(change.calls_after), "per step"
         return (
-            number(one.calls_before),
-            number(one.calls_after),
+            number(change.calls_before),
+            number(change.calls_after),
             part(often.when, often.phase, often.times),
         )
-    if max(one.idle_before, one.idle_after) > 0:
-        return f"idle {duration(one.idle_before)}", f"idle {duration(one.idle_after)}"
-    if max(one.calls_before, one.calls_after) > 0:
-        return count(round(one.calls_before, 2), "call"), count(round(one.calls_after, 2), "call")
+    if max(change.idle_before, change.idle_after) > 0:
+        return f"idle {duration(change.idle_before)}", f"idle {duration(change.idle_after)}"
+    if max(change.calls_before, change.calls_after) > 0:
+        return count(round(change.calls_before, 2), "call"), count(round(change.calls_after, 2), "call")
     return "found", "found"

@@ -58,7 +58,9 @@ def _ranged(of: Range) -> str:
     return f"{duration(of.likely)} ({reach(of.least, of.most)})"
 
 
-def _name(one: Compiled) -> str:
+def _name(compiled: Compiled) -> str:
     """``Net, fullgraph=True``."""
-    state = ("not compiled",) if one.failed else ("runs eagerly after the limit",) if one.limit else ()
-    return ", ".join((one.name, *one.options, *state))
+    state = (
+        ("not compiled",) if compiled.failed else ("runs eagerly after the limit",) if compiled.limit else ()
+    )
+    return ", ".join((compiled.name, *compiled.options, *state))

@@ -31,37 +31,37 @@ def efficiencies(profile: Profile, per: int) -> Iterator[Table]:
     yield table("Operators furthest below the roofline", columns, operators, shown=0)
 
 
-def _row(name: str, one: Rate, per: int, found: Efficiency) -> Row:
-    known = [percent(one.share)] if found.card else []
-    known += [f"× {one.estimated / one.time:.2f}"] if found.estimated else []
-    arithmetic = [three_digits(one.tflops), three_digits(one.intensity)] if one.flops else ["", ""]
+def _row(name: str, rate: Rate, per: int, efficiency: Efficiency) -> Row:
+    known = [percent(rate.share)] if efficiency.card else []
+    known += [f"× {rate.estimated / rate.time:.2f}"] if efficiency.estimated else []
+    arithmetic = [three_digits(rate.tflops), three_digits(rate.intensity)] if rate.flops else ["", ""]
     return row(
         name,
-        duration(one.time / per),
-        three_digits(one.calls / per),
+        duration(rate.time / per),
+        three_digits(rate.calls / per),
         arithmetic[0],
-        three_digits(one.bandwidth),
+        three_digits(rate.bandwidth),
         arithmetic[1],
         *known,
     )
 
 
-def _named(one: Rate) -> str:
+def _named(rate: Rate) -> str:
     """``aten::mm 512×512 · 512×64 float32``."""
-    told = " · ".join(map(_shape, one.shapes[:_SHAPES]))
-    return f"{one.name} {told}{' · …' if len(one.shapes) > _SHAPES else ''} {one.dtype}"
+    told = " · ".join(map(_shape, rate.shapes[:_SHAPES]))
+    return f"{rate.name} {told}{' · …' if len(rate.shapes) > _SHAPES else ''} {rate.dtype}"
 
 
 def _shape(shape: Shape) -> str:
     return "×".join(map(str, shape)) or "scalar"
 
 
-def _explained(found: Efficiency) -> Iterator[str]:
-    share = percent(found.covered / found.time) if found.time else "none"
+def _explained(efficiency: Efficiency) -> Iterator[str]:
+    share = percent(efficiency.covered / efficiency.time) if efficiency.time else "none"
     yield f"Operators whose recorded shapes show how many bytes they move: {share} of the GPU's time"
-    if found.card:
+    if efficiency.card:
         yield (
-            f"The roofline is from the data sheet of the {found.card}: the time that the arithmetic, or "
+            f"The roofline is from the data sheet of the {efficiency.card}: the time that the arithmetic, or "
             "reading and writing the minimum number of bytes, would take at peak rates"
         )
     else:

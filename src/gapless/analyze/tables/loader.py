@@ -15,15 +15,15 @@ _SHOWN = 500
 _USUAL_PREFETCH = 2
 
 
-def tables(made: Diagnosis) -> tuple[Table, ...]:
-    """Every table of `made`."""
-    found = [_costs(made), _lines(made), _settings(made), _runs(made)]
-    found += [_correctness(made.correctness)] if made.correctness is not None else []
+def tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
+    """Every table of `diagnosis`."""
+    found = [_costs(diagnosis), _lines(diagnosis), _settings(diagnosis), _runs(diagnosis)]
+    found += [_correctness(diagnosis.correctness)] if diagnosis.correctness is not None else []
     return tuple(one for one in found if one.rows or one.notes)
 
 
-def _costs(made: Diagnosis) -> Table:
-    fetch, transfer, around = made.fetch, made.transfer, made.around
+def _costs(diagnosis: Diagnosis) -> Table:
+    fetch, transfer, around = diagnosis.fetch, diagnosis.transfer, diagnosis.around
     if around is not None and around.foreign:
         rows = [_cost("the next batch", around.cpu, around.wall - around.cpu)]
         held = f"{size(fetch.batch_bytes)} in {count(fetch.tensors, 'tensor')} per batch"
@@ -39,21 +39,23 @@ def _costs(made: Diagnosis) -> Table:
         rows.append(_cost(f"{around.name}, around it", around.cpu, around.wall - around.cpu))
     rows += [_cost("pinning", transfer.pin, 0)] if transfer.pin >= 0 else []
     rows += [_cost("copying to the GPU", 0, transfer.copy)] if transfer.copy >= 0 else []
-    return table("What a batch costs", "CPU time | waiting", rows, notes=tuple(_facts(made)), where="before")
+    return table(
+        "What a batch costs", "CPU time | waiting", rows, notes=tuple(_facts(diagnosis)), where="before"
+    )
 
 
 def _cost(name: str, cpu: float, wait: float) -> Row:
     return Row((name, duration(cpu), duration(wait) if wait >= _SHOWN else ""))
 
 
-def _facts(made: Diagnosis) -> Iterator[str]:
-    fetch, transfer = made.fetch, made.transfer
+def _facts(diagnosis: Diagnosis) -> Iterator[str]:
+    fetch, transfer = diagnosis.fetch, diagnosis.transfer
     tensors = count(fetch.tensors, "tensor")
     yield f"{size(fetch.batch_bytes)} in {tensors} per batch, {size(fetch.item_bytes)} per item"
     if transfer.batches:
         told = (
             f"a worker's first batch comes after {duration(transfer.first)} (start method: "
-            f"{made.machine.start})"
+            f"{diagnosis.machine.start})"
         )
         if transfer.private >= 0:
             more = size(int(transfer.growth))
@@ -61,32 +63,32 @@ def _facts(made: Diagnosis) -> Iterator[str]:
         yield told
 
 
-def _lines(made: Diagnosis) -> Table:
-    rows = (Row((one.line, percent(one.share), one.line.code)) for one in made.hot)
+def _lines(diagnosis: Diagnosis) -> Table:
+    rows = (Row((one.line, percent(one.share), one.line.code)) for one in diagnosis.hot)
     return table("Where the time for a batch goes", "share | <", rows)
 
 
-def _settings(made: Diagnosis) -> Table:
-    special = [one for one in (made.advised, made.now) if one is not None]
+def _settings(diagnosis: Diagnosis) -> Table:
+    special = [one for one in (diagnosis.advised, diagnosis.now) if one is not None]
 
     def usual(one: Prediction) -> bool:
         named = any(alike(one, other) for other in special)
         return not one.setting.workers or one.setting.prefetch == _USUAL_PREFETCH or named
 
-    order = sorted(made.predictions, key=lambda one: not usual(one))
-    shown = sum(usual(one) for one in made.predictions)
-    rows = (_setting(one, made) for one in order)
+    order = sorted(diagnosis.predictions, key=lambda one: not usual(one))
+    shown = sum(usual(one) for one in diagnosis.predictions)
+    rows = (_setting(one, diagnosis) for one in order)
     columns = "prefetch | step | waiting | ready | first batch | memory | <"
-    bounds = ", ".join(f"{one.stage} {duration(one.least)}" for one in made.bounds if one.least >= 1_000)
+    bounds = ", ".join(f"{one.stage} {duration(one.least)}" for one in diagnosis.bounds if one.least >= 1_000)
     notes = (f"lower bounds of a step: {bounds}",) if bounds else ()
-    title = "num_workers" if made.doubt is None else "num_workers (not reliable)"
+    title = "num_workers" if diagnosis.doubt is None else "num_workers (not reliable)"
     return table(title, columns, rows, shown=shown, rest="settings", notes=notes)
 
 
-def _setting(one: Prediction, made: Diagnosis) -> Row:
+def _setting(one: Prediction, diagnosis: Diagnosis) -> Row:
     """One setting and what it would give."""
-    take = made.doubt is None and made.advised is not None and alike(one, made.advised)
-    now = made.now is not None and alike(one, made.now)
+    take = diagnosis.doubt is None and diagnosis.advised is not None and alike(one, diagnosis.advised)
+    now = diagnosis.now is not None and alike(one, diagnosis.now)
     remark = one.excluded or ", ".join(word for word, so in (("take", take), ("now", now)) if so)
     tone: Tone = "good" if take else "dim" if one.excluded else ""
     cells = (
@@ -108,10 +110,10 @@ def alike(one: Prediction, other: Prediction) -> bool:
     return pair == (other.setting.workers, other.setting.prefetch if other.setting.workers else 0)
 
 
-def _runs(made: Diagnosis) -> Table:
+def _runs(diagnosis: Diagnosis) -> Table:
     rows = [
         _run(name, one)
-        for name, one in (("as it is", made.seen), ("as advised", made.seen_advised))
+        for name, one in (("as it is", diagnosis.seen), ("as advised", diagnosis.seen_advised))
         if one is not None
     ]
     columns = "num_workers | step | waiting | ready | predicted"

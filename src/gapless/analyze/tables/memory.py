@@ -26,28 +26,28 @@ CHAIN = " > "
 _LINKS, _PARTS = 3, 5
 
 
-def tables(made: MemoryReport) -> tuple[Table, ...]:
-    """Every table of `made`."""
+def tables(report: MemoryReport) -> tuple[Table, ...]:
+    """Every table of `report`."""
     found = [
-        _curve(made),
-        _room(made),
-        _owners(made),
-        _driver(made),
-        _trials(made),
-        _remedies(made),
-        _growth(made),
+        _curve(report),
+        _room(report),
+        _owners(report),
+        _driver(report),
+        _trials(report),
+        _remedies(report),
+        _growth(report),
     ]
     return tuple(one for one in found if one is not None and (one.rows or one.notes))
 
 
-def _curve(made: MemoryReport) -> Table | None:
+def _curve(report: MemoryReport) -> Table | None:
     """Reserved and allocated over the events, on one scale."""
-    top = max(made.curve.reserved, default=0)
-    if len(made.curve.event) < 2 or not top:
+    top = max(report.curve.reserved, default=0)
+    if len(report.curve.event) < 2 or not top:
         return None
     curves: tuple[tuple[str, tuple[int, ...], Tone], ...] = (
-        ("reserved", made.curve.reserved, ""),
-        ("allocated", made.curve.allocated, "good"),
+        ("reserved", report.curve.reserved, ""),
+        ("allocated", report.curve.allocated, "good"),
     )
     rows = (
         Row((name, tuple(value / top for value in values), binary_size(max(values))), tone)
@@ -62,26 +62,28 @@ _SOURCES = {
 }
 
 
-def _room(made: MemoryReport) -> Table | None:
+def _room(report: MemoryReport) -> Table | None:
     """All of the GPU's memory: what each kind of tensor takes of it at the peak, and what is left."""
-    moment = made.failing or made.peak
-    if made.limit < 0 or made.total_memory < made.limit or not moment.parts:
+    moment = report.failing or report.peak
+    if report.limit < 0 or report.total_memory < report.limit or not moment.parts:
         return None
     from gapless.memory.parts import allowed  # loaded when memory was recorded
 
-    total = made.total_memory
-    needs = made.lack.needs if made.lack is not None else max(made.baseline.peak_reserved, moment.reserved)
+    total = report.total_memory
+    needs = (
+        report.lack.needs if report.lack is not None else max(report.baseline.peak_reserved, moment.reserved)
+    )
     asked = sum(one.bytes for one in moment.parts)
-    room = allowed(made)
+    room = allowed(report)
     rest = (
         (
             "rounding",
             moment.allocated - asked,
             "to 512 bytes, plus the ends of blocks that are not split off",
         ),
-        ("cached, or missing" if made.lack is not None else "cached", needs - moment.allocated, ""),
-        ("not available to this process", made.limit - room, "torch.cuda.set_per_process_memory_fraction"),
-        ("CUDA itself", total - made.limit, "context and libraries: assumed, not measured"),
+        ("cached, or missing" if report.lack is not None else "cached", needs - moment.allocated, ""),
+        ("not available to this process", report.limit - room, "torch.cuda.set_per_process_memory_fraction"),
+        ("CUDA itself", total - report.limit, "context and libraries: assumed, not measured"),
     )
     rows = [
         Row((TENSORS.get(one.kind, one.kind), binary_size(one.bytes), share(one.bytes / total), _where(one)))
@@ -93,39 +95,39 @@ def _room(made: MemoryReport) -> Table | None:
         if size > 0
     ]
     left = room - needs
-    if made.nccl is not None:
+    if report.nccl is not None:
         rows.append(
-            Row(("NCCL's buffers", *_nccl(made.nccl, total), "not in any other row (docs/fit.md)"), "dim")
+            Row(("NCCL's buffers", *_nccl(report.nccl, total), "not in any other row (docs/fit.md)"), "dim")
         )
     told = Row(("left", binary_size(left), share(left / total), ""), "good")
     short = Row(("short", binary_size(-left), share(-left / total), ""), "bad")
-    title = f"The memory of the {made.gpu.removeprefix('NVIDIA ')}" if made.gpu else "The GPU's memory"
+    title = f"The memory of the {report.gpu.removeprefix('NVIDIA ')}" if report.gpu else "The GPU's memory"
     return table(
         f"{title}, {binary_size(total)}",
         "bytes | share | <of it",
         (*rows, told if left >= 0 else short),
-        shown=-1 if made.lack is not None else 0,
+        shown=-1 if report.lack is not None else 0,
         where="before",
     )
 
 
-def _nccl(one: Buffers, total: int) -> tuple[str, str]:
+def _nccl(buffers: Buffers, total: int) -> tuple[str, str]:
     """Bytes and share: ranges."""
-    least, most = share(one.least / total), share(one.most / total)
-    return between(one.least, one.most), least if least == most else f"{least}–{most}"
+    least, most = share(buffers.least / total), share(buffers.most / total)
+    return between(buffers.least, buffers.most), least if least == most else f"{least}–{most}"
 
 
-def _where(one: Part) -> str:
+def _where(part: Part) -> str:
     """Which module holds most of it, or whose figure it is."""
-    if one.module:
-        many = f" ×{one.modules}" if one.modules > 1 and "*" in one.module else ""
-        return f"{chain(one.module.split(CHAIN))}{many} {binary_size(one.module_bytes)}"
-    return _SOURCES.get(one.kind, "")
+    if part.module:
+        many = f" ×{part.modules}" if part.modules > 1 and "*" in part.module else ""
+        return f"{chain(part.module.split(CHAIN))}{many} {binary_size(part.module_bytes)}"
+    return _SOURCES.get(part.kind, "")
 
 
-def _owners(made: MemoryReport) -> Table | None:
+def _owners(report: MemoryReport) -> Table | None:
     """Who holds the memory when most of it is allocated, or when a request fails."""
-    peak = made.failing or made.peak
+    peak = report.failing or report.peak
     if not peak.owners:
         return None
     total = sum(peak.kinds.values()) or 1
@@ -136,27 +138,27 @@ def _owners(made: MemoryReport) -> Table | None:
     rest = total - sum(one.bytes for one in peak.owners)
     if rest > 0:
         rows.append(Row(("elsewhere", "", "", "", binary_size(rest), share(rest / total)), "dim"))
-    title = "At the peak" if made.failing is None else "When the request failed"
-    told = f"{title}, {when(peak, made)}: {binary_size(peak.allocated)} allocated"
+    title = "At the peak" if report.failing is None else "When the request failed"
+    told = f"{title}, {when(peak, report)}: {binary_size(peak.allocated)} allocated"
     return table(
         told,
         "<at | < | tensors | bytes | share",
         rows,
         shown=SHOWN,
         rest="owners",
-        notes=tuple(_held(made, peak, total)),
+        notes=tuple(_held(report, peak, total)),
         where="before",
     )
 
 
-def _held(made: MemoryReport, peak: Moment, total: int) -> Iterator[str]:
+def _held(report: MemoryReport, peak: Moment, total: int) -> Iterator[str]:
     """The peak by kind and by module, and what only a name keeps."""
     if set(peak.kinds) != {"unknown"}:
         kinds = (f"{TENSORS.get(kind, kind)} {share(held / total)}" for kind, held in peak.kinds.items())
         yield f"by kind: {', '.join(kinds)}"
     if len(peak.modules) > 1:
         yield f"by module: {', '.join(_parts(peak, total))}"
-    yield from map(kept, made.kept)
+    yield from map(kept, report.kept)
 
 
 def owner(one: Owner) -> tuple[str, Cell, str]:
@@ -171,13 +173,13 @@ def owner(one: Owner) -> tuple[str, Cell, str]:
     return module(one, f"{_tail(line.file, 1)}:{line.line}") or what or line.function, at, kind
 
 
-def module(one: Owner, at: str = "") -> str:
+def module(owner: Owner, at: str = "") -> str:
     """The module, with how many there are; of a chain the last links, without the line `at` itself."""
-    links = one.module.split(CHAIN)
+    links = owner.module.split(CHAIN)
     if links[-1] == at:
         links.pop()
     told = chain(links[-_LINKS:])
-    return f"{told} ×{one.modules}" if one.modules > 1 and "*" in told else told
+    return f"{told} ×{owner.modules}" if owner.modules > 1 and "*" in told else told
 
 
 def chain(links: Sequence[str]) -> str:
@@ -226,23 +228,23 @@ def _tail(file: str, parts: int = 2) -> str:
     return "/".join(file.replace("\\", "/").split("/")[-parts:])
 
 
-def when(moment: Moment, made: MemoryReport) -> str:
+def when(moment: Moment, report: MemoryReport) -> str:
     """Where in the run a moment is."""
     if moment.event < 0:
-        return "as recording begins" if made.events else "as the snapshot was taken"
-    asked = f", in {moment.operator}" if made.origin == "profile" and moment.operator else ""
-    if made.steps:
-        return f"in step {moment.step + 1} of {max(made.steps, moment.step + 1)}{asked}"
-    return f"event {moment.event + 1} of {made.events}{asked}"
+        return "as recording begins" if report.events else "as the snapshot was taken"
+    asked = f", in {moment.operator}" if report.origin == "profile" and moment.operator else ""
+    if report.steps:
+        return f"in step {moment.step + 1} of {max(report.steps, moment.step + 1)}{asked}"
+    return f"event {moment.event + 1} of {report.events}{asked}"
 
 
-def _driver(made: MemoryReport) -> Table:
-    rows = [Row(("idle", idle(made.height)))] if made.height.reserved else []
-    rows.append(Row(("calls to the driver", calls(made))))
-    if made.fidelity is not None:
-        rows.append(Row(("replay", _fidelity(made)), "" if made.fidelity.exact else "bad"))
-    if made.largest is not None:
-        rows.append(Row(("largest batch", _largest(made.largest)), "" if made.largest.batch else "bad"))
+def _driver(report: MemoryReport) -> Table:
+    rows = [Row(("idle", idle(report.height)))] if report.height.reserved else []
+    rows.append(Row(("calls to the driver", calls(report))))
+    if report.fidelity is not None:
+        rows.append(Row(("replay", _fidelity(report)), "" if report.fidelity.exact else "bad"))
+    if report.largest is not None:
+        rows.append(Row(("largest batch", _largest(report.largest)), "" if report.largest.batch else "bad"))
     return table("The allocator", "<", rows)
 
 
@@ -259,17 +261,17 @@ def idle(height: Moment) -> str:
     return told + (f"; rounding takes {binary_size(height.slack)}" if height.slack else "")
 
 
-def calls(made: MemoryReport) -> str:
+def calls(report: MemoryReport) -> str:
     """What was asked of the driver, and its price."""
-    base = made.baseline
+    base = report.baseline
     parts = list(_counts(base))
     if not parts:
         return "none: the cache serves every request"
-    times = "with this run's own timings" if made.times.source == "measured" else "with typical timings"
-    of = f", {percent(base.price / made.span)} of the run" if made.span > 0 else ""
+    times = "with this run's own timings" if report.times.source == "measured" else "with typical timings"
+    of = f", {percent(base.price / report.span)} of the run" if report.span > 0 else ""
     price = f"about {duration(base.price)} {times}{of}"
-    if base.retries and made.replayed:
-        drain = made.times.drain
+    if base.retries and report.replayed:
+        drain = report.times.drain
         price += (
             f"; {duration(base.retries * drain)} of it is the GPU finishing its queue before a retry"
             if drain >= 0
@@ -292,9 +294,9 @@ def _counts(outcome: Outcome) -> Iterator[str]:
         yield f"garbage collected {count(outcome.collections, 'time')}"
 
 
-def _fidelity(made: MemoryReport) -> str:
+def _fidelity(report: MemoryReport) -> str:
     """How well the replay meets what was recorded."""
-    one = made.fidelity
+    one = report.fidelity
     if one is None:
         return ""
     if not one.exact:
@@ -319,43 +321,43 @@ def _largest(one: LargestBatch) -> str:
 _COLUMNS = "reserved | change | retries | calls"
 
 
-def _trials(made: MemoryReport) -> Table | None:
+def _trials(report: MemoryReport) -> Table | None:
     """One row for each setting, below the run's own: the best, those that were asked for, then the rest."""
-    if not made.trials:
+    if not report.trials:
         return None
-    best, rest = made.trials[:SHOWN], made.trials[SHOWN:]
-    if made.searched:
+    best, rest = report.trials[:SHOWN], report.trials[SHOWN:]
+    if report.searched:
         best += tuple(one for one in rest if one.asked)
         rest = tuple(one for one in rest if not one.asked)
-    rows = [_row(made.settings or "as in the run", made.baseline, made, _price(made.baseline))]
-    rows += [_trial(one, made) for one in (*best, *rest)]
+    rows = [_row(report.settings or "as in the run", report.baseline, report, _price(report.baseline))]
+    rows += [_trial(one, report) for one in (*best, *rest)]
     failing = sum(one.outcome is not None and bool(failed(one.outcome)) for one in rest)
     return table(
         "Settings",
         f"{_COLUMNS} | their time",
         rows,
-        shown=1 + len(best) if made.searched else -1,
+        shown=1 + len(best) if report.searched else -1,
         rest="settings that do no better" + (f", {failing} of them out of memory" if failing else ""),
     )
 
 
-def _trial(one: Trial, made: MemoryReport) -> Row:
-    if one.outcome is None:
-        return Row((f"{one.settings}: {one.note}", "", "", "", "", ""), "dim")
-    name = f"{one.settings} ({one.note})" if one.note else one.settings
-    best = made.best >= 0 and one is made.trials[made.best]
-    return _row(name, one.outcome, made, _price(one.outcome), best)
+def _trial(trial: Trial, report: MemoryReport) -> Row:
+    if trial.outcome is None:
+        return Row((f"{trial.settings}: {trial.note}", "", "", "", "", ""), "dim")
+    name = f"{trial.settings} ({trial.note})" if trial.note else trial.settings
+    best = report.best >= 0 and trial is report.trials[report.best]
+    return _row(name, trial.outcome, report, _price(trial.outcome), best)
 
 
 def _price(outcome: Outcome) -> str:
     return duration(outcome.price) if outcome.price else "-"
 
 
-def _remedies(made: MemoryReport) -> Table | None:
+def _remedies(report: MemoryReport) -> Table | None:
     """One row for each other way to make the batches."""
     rows = [
-        _row(one.title, one.outcome, made, _elements(one.tokens), at == made.remedy)
-        for at, one in enumerate(made.remedies)
+        _row(one.title, one.outcome, report, _elements(one.tokens), at == report.remedy)
+        for at, one in enumerate(report.remedies)
         if one.outcome is not None
     ]
     return table("Batches", f"{_COLUMNS} | elements", rows, shown=SHOWN, rest="changes that do no better")
@@ -365,11 +367,11 @@ def _elements(tokens: float) -> str:
     return f"{100 * tokens:+.1f} %" if abs(tokens) >= 0.0005 else "as many"
 
 
-def _row(name: str, outcome: Outcome, made: MemoryReport, last: str, best: bool = False) -> Row:
+def _row(name: str, outcome: Outcome, report: MemoryReport, last: str, best: bool = False) -> Row:
     why = failed(outcome)
     if why:
         return Row((name, why, "", "", "", ""), "bad")
-    base = made.baseline
+    base = report.baseline
     more = ""
     if outcome is not base and base.peak_reserved and not failed(base):
         part = (outcome.peak_reserved - base.peak_reserved) / base.peak_reserved
@@ -385,10 +387,10 @@ def failed(outcome: Outcome) -> str:
     return f"out of memory, {count(outcome.failures, 'request')} failed" if outcome.failures else ""
 
 
-def _growth(made: MemoryReport) -> Table:
+def _growth(report: MemoryReport) -> Table:
     """What is asked for in step after step and never given back."""
     rows = []
-    for one in made.growth:
+    for one in report.growth:
         name, at, kind = owner(Owner(line=one.line, operator=one.operator, kind=one.kind, bytes=one.bytes))
         rows.append(Row((name, at, kind, binary_size(one.bytes), f"{one.tensors:g}", str(one.steps))))
     columns = "<at | < | per step | tensors | steps"

@@ -35,9 +35,9 @@ def offers(report: Report) -> Table | None:
     return table("GPU", columns, rows, where="before", notes=_notes(report))
 
 
-def _row(one: Offer, wanted: Sequence[bool], nccl: Buffers | None, best: bool) -> Row:
-    cells = (told for told, shown in zip(_cells(one, nccl), wanted, strict=True) if shown)
-    return Row((short_name(one.gpu), *cells), "bad" if one.fits is False else "good" if best else "")
+def _row(offer: Offer, wanted: Sequence[bool], nccl: Buffers | None, best: bool) -> Row:
+    cells = (told for told, shown in zip(_cells(offer, nccl), wanted, strict=True) if shown)
+    return Row((short_name(offer.gpu), *cells), "bad" if offer.fits is False else "good" if best else "")
 
 
 def cheapest(found: Iterable[Offer]) -> Offer | None:
@@ -55,27 +55,27 @@ def _share(percent: float) -> str:
     return f"{three_digits(percent)} %" if percent >= LEAST else f"<{LEAST} %"
 
 
-def _cells(one: Offer, nccl: Buffers | None) -> tuple[str, ...]:
-    done, step = one.throughput, one.step.likely
+def _cells(offer: Offer, nccl: Buffers | None) -> tuple[str, ...]:
+    done, step = offer.throughput, offer.step.likely
     known = done is not None and step > 0
     return (
-        "?" if one.fits is None else cell(one.fits, -one.short, nccl),
-        _memory(one),
+        "?" if offer.fits is None else cell(offer.fits, -offer.short, nccl),
+        _memory(offer),
         duration(step) if step else "not known",
-        about(one.each * 1e9 / step) if one.each and step else "",
+        about(offer.each * 1e9 / step) if offer.each and step else "",
         _share(100 * done.utilisation(step)) if done is not None and known and done.flops else "",
-        places(one.cost) if one.cost >= 0 else "",
-        places(one.epoch) if one.epoch >= 0 else "",
+        places(offer.cost) if offer.cost >= 0 else "",
+        places(offer.epoch) if offer.epoch >= 0 else "",
     )
 
 
-def _memory(one: Offer) -> str:
+def _memory(offer: Offer) -> str:
     """``66.7 of 78.7 GiB``."""
-    if one.fits is None:
+    if offer.fits is None:
         return ""
-    unit = unit_of(one.has)
-    needs = in_unit(one.needs, unit) if unit_of(one.needs) == unit else binary_size(one.needs)
-    return f"{needs} of {binary_size(one.has)}"
+    unit = unit_of(offer.has)
+    needs = in_unit(offer.needs, unit) if unit_of(offer.needs) == unit else binary_size(offer.needs)
+    return f"{needs} of {binary_size(offer.has)}"
 
 
 def _notes(report: Report) -> tuple[str, ...]:

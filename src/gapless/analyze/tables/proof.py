@@ -21,42 +21,42 @@ _OUTCOMES = {
 _TONES: dict[str, Tone] = {"same": "good", "differs": "bad"}
 
 
-def tables(made: Proof) -> tuple[Table, ...]:
-    """Every table of `made`."""
+def tables(proof: Proof) -> tuple[Table, ...]:
+    """Every table of `proof`."""
     found = [
-        _sides(made),
-        _differences(made),
-        _outside(made),
-        _costs(made),
-        _times(made),
-        _where(made),
-        _cases(made),
+        _sides(proof),
+        _differences(proof),
+        _outside(proof),
+        _costs(proof),
+        _times(proof),
+        _where(proof),
+        _cases(proof),
     ]
-    found += [_sweep(made.sweep)] if made.sweep is not None else []
+    found += [_sweep(proof.sweep)] if proof.sweep is not None else []
     return tuple(one for one in found if one.rows)
 
 
-def _sides(made: Proof) -> Table:
-    kinds = {outcome: sum(one.outcome == outcome for one in made.cases) for outcome in _OUTCOMES}
+def _sides(proof: Proof) -> Table:
+    kinds = {outcome: sum(one.outcome == outcome for one in proof.cases) for outcome in _OUTCOMES}
     told = (
         ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in kinds.items() if number) or "none"
     )
-    rows = [Row(("before", made.before)), Row(("after", made.after))]
-    rows.append(Row(("cases", told + (f", on {made.device}" if made.device else ""))))
-    if made.again:
-        rows.append(Row(("again", made.again), "command"))
+    rows = [Row(("before", proof.before)), Row(("after", proof.after))]
+    rows.append(Row(("cases", told + (f", on {proof.device}" if proof.device else ""))))
+    if proof.again:
+        rows.append(Row(("again", proof.again), "command"))
     return table("", "<", rows, where="before")
 
 
-def _differences(made: Proof) -> Table:
-    rows = [Row((case.name, difference(one)), "bad") for case in made.failed for one in case.differences]
+def _differences(proof: Proof) -> Table:
+    rows = [Row((case.name, difference(one)), "bad") for case in proof.failed for one in case.differences]
     return table("Not the same", "<", rows, shown=3, rest="more", where="before")
 
 
-def _outside(made: Proof) -> Table:
+def _outside(proof: Proof) -> Table:
     rows = [
         Row((case.name, f"{difference(one)}; {case.why}"), "dim")
-        for case in made.cases
+        for case in proof.cases
         if case.outcome == "outside"
         for one in case.differences[:1]
     ]
@@ -81,20 +81,20 @@ def difference(one: Difference) -> str:
     return text
 
 
-def _cases(made: Proof) -> Table:
+def _cases(proof: Proof) -> Table:
     def told(case: CaseResult) -> str:
         return case.outcome + (f": {case.why}" if case.why else "")
 
-    rows = [Row((case.name, told(case)), _TONES.get(case.outcome, "dim")) for case in made.cases]
+    rows = [Row((case.name, told(case)), _TONES.get(case.outcome, "dim")) for case in proof.cases]
     return table("Cases", "<", rows, shown=0)
 
 
-def _costs(made: Proof) -> Table:
-    if not made.costs:
+def _costs(proof: Proof) -> Table:
+    if not proof.costs:
         return sided("", [])
-    before, after = made.costs
+    before, after = proof.costs
     rows = [_measure("syncs", before.waits, after.waits)]
-    if any(one.first != one.waits for one in made.costs):
+    if any(one.first != one.waits for one in proof.costs):
         rows.append(_measure("  in the first call", before.first, after.first))
     rows.append(_measure("operators launched", before.operators, after.operators))
     rows.append(measured(Measure(name="peak memory", before=before.peak, after=after.peak, unit="bytes")))
@@ -102,18 +102,18 @@ def _costs(made: Proof) -> Table:
         for name, field in (("estimated time", "likely"), ("    at least", "least"), ("    at most", "most")):
             was, now = (getattr(side, field) for side in (before.estimate, after.estimate))
             rows.append(_measure(name, was, now, "ns"))
-    return sided(f"Per call, on an emulated {made.gpu}", rows)
+    return sided(f"Per call, on an emulated {proof.gpu}", rows)
 
 
 def _measure(name: str, before: float, after: float, unit: str = "count") -> Row:
     return measured(Measure(name=name, before=before, after=after, unit=unit))  # type: ignore[arg-type]
 
 
-def _times(made: Proof) -> Table:
-    if made.time is None:
+def _times(proof: Proof) -> Table:
+    if proof.time is None:
         return sided("", [])
-    kind = "Time" if made.time.clock == "GPU" else "CPU time"
-    return sided(f"{kind} of a call, {made.time.rounds} rounds", list(_timed(made.time)))
+    kind = "Time" if proof.time.clock == "GPU" else "CPU time"
+    return sided(f"{kind} of a call, {proof.time.rounds} rounds", list(_timed(proof.time)))
 
 
 def _timed(time: Timing) -> Iterator[Row]:
@@ -126,11 +126,11 @@ def _timed(time: Timing) -> Iterator[Row]:
         yield _measure("    at most (95 %)", before.high, after.high, "ns")
 
 
-def _where(made: Proof) -> Table:
+def _where(proof: Proof) -> Table:
     """Where the original waits; where the new code does is a report's findings."""
     rows = [
         Row((one.line or one.place, f"{one.code} {one.name}", rate(one.frequency.per_step, "sync", "call")))
-        for one in (made.costs[0].findings if made.costs else ())
+        for one in (proof.costs[0].findings if proof.costs else ())
     ]
     return table("Where it synced before", "< | >", rows, shown=SHOWN)
 

@@ -37,14 +37,25 @@ def tables(report: Report) -> tuple[Table, ...]:
     return tuple(made)
 
 
-def _stretch(one: Stretch, launches: int) -> Row:
-    saved = f"{duration(one.saved.likely)} ({reach(one.saved.least, one.saved.most)})" if one.saved else ""
-    share = percent(one.launches / launches) if launches else ""
-    first, last = (at.short if at is not None else "?" for at in (one.first, one.last))
-    return Row((first, last, str(one.launches), share, saved))
+def _stretch(stretch: Stretch, launches: int) -> Row:
+    saved = (
+        f"{duration(stretch.saved.likely)} ({reach(stretch.saved.least, stretch.saved.most)})"
+        if stretch.saved
+        else ""
+    )
+    share = percent(stretch.launches / launches) if launches else ""
+    first, last = (at.short if at is not None else "?" for at in (stretch.first, stretch.last))
+    return Row((first, last, str(stretch.launches), share, saved))
 
 
-def _obstacle(one: Obstacle, steps: int) -> Row:
-    often = "each" if one.steps >= steps else f"{one.steps} of {steps}"
-    code = f" ({one.code})" if one.code else ""
-    return Row((one.reason, one.line.short if one.line is not None else "", often, one.change + code))
+def _obstacle(obstacle: Obstacle, steps: int) -> Row:
+    often = "each" if obstacle.steps >= steps else f"{obstacle.steps} of {steps}"
+    code = f" ({obstacle.code})" if obstacle.code else ""
+    return Row(
+        (
+            obstacle.reason,
+            obstacle.line.short if obstacle.line is not None else "",
+            often,
+            obstacle.change + code,
+        )
+    )

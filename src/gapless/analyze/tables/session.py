@@ -53,13 +53,17 @@ def _assumed(report: Report) -> Table | None:
     return table("Assumed in this dry run", "times | <a value of | <at", rows, shown=5, notes=(note,))
 
 
-def _answer(one: Assumption) -> str:
+def _answer(assumption: Assumption) -> str:
     """``True``, ``512 of 1,024 elements``."""
-    if one.kind == "bool":
-        return str(bool(one.value))
-    if one.kind == "size":
-        return f"{number(one.value)} of {number(one.of)} elements"
-    return number(one.value) if one.value == one.last else f"{number(one.value)} to {number(one.last)}"
+    if assumption.kind == "bool":
+        return str(bool(assumption.value))
+    if assumption.kind == "size":
+        return f"{number(assumption.value)} of {number(assumption.of)} elements"
+    return (
+        number(assumption.value)
+        if assumption.value == assumption.last
+        else f"{number(assumption.value)} to {number(assumption.last)}"
+    )
 
 
 def _place(report: Report) -> str:
@@ -158,9 +162,9 @@ def _estimate(report: Report) -> Table | None:
     return table(f"Estimate for {one.gpu}", ">", rows, shown=0, notes=(*told_by(done), *notes))
 
 
-def _fused(one: Estimate) -> str:
+def _fused(estimate: Estimate) -> str:
     """``181 (412 if nothing were compiled)``."""
-    return f"{number(round(one.launches))} ({number(round(one.eager))} if nothing were compiled)"
+    return f"{number(round(estimate.launches))} ({number(round(estimate.eager))} if nothing were compiled)"
 
 
 def _ranged(of: Range) -> str:

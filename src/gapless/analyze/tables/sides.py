@@ -21,37 +21,37 @@ def sided(title: str, rows: Sequence[Row], shown: int = -1, more: str = "", wher
     return table(title, columns, rows, shown=shown, rest="that changed less", where=where)
 
 
-def measured(one: Measure, unit: Scale | None = None, name: str = "", judged: bool = True) -> Row:
+def measured(measure: Measure, unit: Scale | None = None, name: str = "", judged: bool = True) -> Row:
     """A number of both sides. What is not `judged` is better or worse as it comes."""
-    before, after = (_amount(one, value, unit) for value in (one.before, one.after))
-    percent = one.percent or 0.0
+    before, after = (_amount(measure, value, unit) for value in (measure.before, measure.after))
+    percent = measure.percent or 0.0
     tone: Tone = "" if not judged or abs(percent) < 1 else "good" if percent < 0 else "bad"
-    return Row((name or one.name, before, after, change(one)), tone)
+    return Row((name or measure.name, before, after, change(measure)), tone)
 
 
-def _amount(one: Measure, value: float, unit: Scale | None) -> str:
+def _amount(measure: Measure, value: float, unit: Scale | None) -> str:
     if value < 0:
         return "unknown"
-    if one.unit == "ns":
-        chosen = unit or scale(max(one.before, one.after), least=1)
+    if measure.unit == "ns":
+        chosen = unit or scale(max(measure.before, measure.after), least=1)
         return chosen(value) if unit else f"{chosen(value)} {chosen.name}"
-    if one.unit in ("share", "percent"):
-        return f"{(100 if one.unit == 'share' else 1) * value:.1f} %"
-    if one.unit == "bytes":
+    if measure.unit in ("share", "percent"):
+        return f"{(100 if measure.unit == 'share' else 1) * value:.1f} %"
+    if measure.unit == "bytes":
         return binary_size(int(value))
     return f"{value:,.0f}" if value >= 10 else number(round(value, 2))
 
 
-def change(one: Measure) -> str:
+def change(measure: Measure) -> str:
     """``-34 %``, ``new``, of shares the difference in points; "" where it cannot be told."""
-    if not one.known:
+    if not measure.known:
         return ""
-    if one.unit in ("share", "percent"):
-        points = one.change * (100 if one.unit == "share" else 1)
+    if measure.unit in ("share", "percent"):
+        points = measure.change * (100 if measure.unit == "share" else 1)
         return f"{points:+.1f}" if abs(points) >= 0.05 else "0"
-    if one.percent is None:
-        return "new" if one.after else ""
-    return signed(one.percent)
+    if measure.percent is None:
+        return "new" if measure.after else ""
+    return signed(measure.percent)
 
 
 def signed(percent: float) -> str:

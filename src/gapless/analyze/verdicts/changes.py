@@ -86,17 +86,17 @@ def _change(
     )
 
 
-def action(one: Finding) -> str:
+def action(finding: Finding) -> str:
     """What to do about a finding, in a few words: its own, else its rule's, else how its remedy begins."""
-    return one.change or rule(one.code).change or _beginning(one.remedy)
+    return finding.change or rule(finding.code).change or _beginning(finding.remedy)
 
 
-def _leaves(one: Finding) -> int:
+def _leaves(finding: Finding) -> int:
     """Syncs that are left in each phase: what is read there many times is read once, at its end."""
-    known = rule(one.code)
+    known = rule(finding.code)
     return (
         known.leaves
-        if isinstance(known, WaitRule) and one.frequency.times and action(one) == known.change
+        if isinstance(known, WaitRule) and finding.frequency.times and action(finding) == known.change
         else 0
     )
 

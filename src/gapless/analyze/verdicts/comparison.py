@@ -9,25 +9,28 @@ from gapless.model.proof import Proof
 from gapless.model.verdict import Level
 
 
-def of_runs(made: Comparison, new: tuple[Finding, ...]) -> Verdict:
+def of_runs(comparison: Comparison, new: tuple[Finding, ...]) -> Verdict:
     """The first lines of a comparison; `new` are the findings that the second run alone has."""
-    if made.incomplete:
+    if comparison.incomplete:
         told = (
-            made.idle is not None and "What was recorded is compared below, but says little about the change"
+            comparison.idle is not None
+            and "What was recorded is compared below, but says little about the change"
         )
-        return Verdict(sentence=made.sentence, level="unknown", why=(told,) if told else ())
-    worse = bool(new) or (made.length.change > 0 and not made.within_spread)
+        return Verdict(sentence=comparison.sentence, level="unknown", why=(told,) if told else ())
+    worse = bool(new) or (comparison.length.change > 0 and not comparison.within_spread)
     waits = [(position, one.frequency.per_step) for position, one in enumerate(new) if one.frequency.per_step]
     return Verdict(
-        sentence=made.sentence,
+        sentence=comparison.sentence,
         level="act" if worse else "fine",
-        do_first=changes(new, waits, made.length.after, unit="syncs") if made.of == "sessions" else (),
+        do_first=changes(new, waits, comparison.length.after, unit="syncs")
+        if comparison.of == "sessions"
+        else (),
         why=tuple(f"New: {one.code} {one.name}" for one in new[:2]),
     )
 
 
-def of_callables(made: Proof) -> Verdict:
+def of_callables(proof: Proof) -> Verdict:
     """The first lines of a proof."""
-    slower = made.time is not None and made.time.faster == "before"
-    level: Level = "fine" if made.same and not slower else "act" if made.same else "failed"
-    return Verdict(sentence=made.verdict, level=level)
+    slower = proof.time is not None and proof.time.faster == "before"
+    level: Level = "fine" if proof.same and not slower else "act" if proof.same else "failed"
+    return Verdict(sentence=proof.verdict, level=level)

@@ -15,28 +15,28 @@ BREAK = "GAP511"
 _NAMED = 3
 
 
-def with_compiled(told: Verdict, found: Report) -> Verdict:
-    """`told`, with what was found in compiled code: first where nothing else is to be done."""
-    met = [(at, one) for at, one in enumerate(found.findings) if one.code.startswith(COMPILED)]
+def with_compiled(verdict: Verdict, report: Report) -> Verdict:
+    """`verdict`, with what was found in compiled code: first where nothing else is to be done."""
+    met = [(at, one) for at, one in enumerate(report.findings) if one.code.startswith(COMPILED)]
     if not met:
-        return told
-    said = _sentence(met, found)
-    todo = (*told.do_first, *_changes(_apart(met, told.do_first)))[:MOST]
-    if told.level == "act":
-        return msgspec.structs.replace(told, why=(*told.why, said), do_first=todo)
-    if told.level == "failed":
-        return msgspec.structs.replace(told, why=(*told.why, said))
-    syncs = told.sentence
+        return verdict
+    said = _sentence(met, report)
+    todo = (*verdict.do_first, *_changes(_apart(met, verdict.do_first)))[:MOST]
+    if verdict.level == "act":
+        return msgspec.structs.replace(verdict, why=(*verdict.why, said), do_first=todo)
+    if verdict.level == "failed":
+        return msgspec.structs.replace(verdict, why=(*verdict.why, said))
+    syncs = verdict.sentence
     return msgspec.structs.replace(
-        told, sentence=said, level="act", why=(syncs, *told.why), do_first=todo, per=""
+        verdict, sentence=said, level="act", why=(syncs, *verdict.why), do_first=todo, per=""
     )
 
 
-def _sentence(met: list[tuple[int, Finding]], found: Report) -> str:
+def _sentence(met: list[tuple[int, Finding]], report: Report) -> str:
     """``Compiled code: 3 graph breaks and 7 recompilations (train.py:8, train.py:12)``."""
     breaks = next(rule for rule in of_kind(CompiledRule) if rule.code == BREAK)
-    broken = sum(hit.calls for one in found.compiled for hit in breaks.of_compiled(one))
-    again = sum(one.again for one in found.compiled)
+    broken = sum(hit.calls for one in report.compiled for hit in breaks.of_compiled(one))
+    again = sum(one.again for one in report.compiled)
     parts = [count(broken, "graph break")] if any(one.code == BREAK for _, one in met) else []
     parts += (
         [count(again, "recompilation")] if any(one.code in ("GAP512", "GAP513") for _, one in met) else []

@@ -160,11 +160,15 @@ def _order(profile: Profile) -> str:
 
 def _rate(one: CopyTime) -> str:
     """``2.3 of 12 GB/s``."""
-    return f"{_two(one.rate)} of {_two(one.reach)} GB/s" if one.reach else f"{_two(one.rate)} GB/s"
+    return (
+        f"{_two_digits(one.rate)} of {_two_digits(one.reach)} GB/s"
+        if one.reach
+        else f"{_two_digits(one.rate)} GB/s"
+    )
 
 
 def _could(one: CopyTime) -> str:
-    rate = _two(one.reach)
+    rate = _two_digits(one.reach)
     if not one.reach:
         return "the bandwidth of this GPU's link is not known"
     if one.rate >= _NEAR * one.reach:
@@ -180,7 +184,7 @@ def _could(one: CopyTime) -> str:
     )
 
 
-def _two(value: float) -> str:
+def _two_digits(value: float) -> str:
     """Two digits: ``2.3``, ``12``, ``0.33``."""
     return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
 

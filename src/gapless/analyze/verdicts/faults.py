@@ -14,21 +14,21 @@ _NAMED = 3
 _REFUSED, _DRAWN = "capture-refused", "generator-shared-by-threads"
 
 
-def with_faults(told: Verdict, found: Report) -> Verdict:
-    """`told`, with the races and the mistakes with CUDA graphs of `found` first."""
-    faults = [(at, one) for at, one in enumerate(found.findings) if one.is_fault]
+def with_faults(verdict: Verdict, report: Report) -> Verdict:
+    """`verdict`, with the races and the mistakes with CUDA graphs of `report` first."""
+    faults = [(at, one) for at, one in enumerate(report.findings) if one.is_fault]
     if not faults:
-        return told
+        return verdict
     sentence = "; ".join(_sentences([one for _, one in faults]))
     why = tuple(faults[0][1].evidence[:2])
-    if told.level == "failed":  # it does not run as it is
-        return msgspec.structs.replace(told, why=(*told.why, sentence, *why))
+    if verdict.level == "failed":  # it does not run as it is
+        return msgspec.structs.replace(verdict, why=(*verdict.why, sentence, *why))
     return msgspec.structs.replace(
-        told,
+        verdict,
         sentence=sentence,
         level="failed",
-        why=(*why, f"Apart from that: {told.sentence[:1].lower()}{told.sentence[1:]}", *told.why),
-        do_first=(*_changes(faults), *told.do_first)[:MOST],
+        why=(*why, f"Apart from that: {verdict.sentence[:1].lower()}{verdict.sentence[1:]}", *verdict.why),
+        do_first=(*_changes(faults), *verdict.do_first)[:MOST],
     )
 
 

@@ -24,73 +24,76 @@ _KNOWN = {
 """Where the length of a step is known from."""
 
 
-def verdict(made: Diagnosis) -> Verdict:
+def verdict(diagnosis: Diagnosis) -> Verdict:
     """The first lines of what was measured of a loader."""
-    wrong = made.correctness.mistakes if made.correctness is not None else ()
-    told = made.doubt is None and made.now is not None and made.advised is not None
-    sentence, level = _sentence(made) if told else _withheld(made)
+    wrong = diagnosis.correctness.mistakes if diagnosis.correctness is not None else ()
+    told = diagnosis.doubt is None and diagnosis.now is not None and diagnosis.advised is not None
+    sentence, level = _sentence(diagnosis) if told else _withheld(diagnosis)
     if wrong:
         named = ", ".join(dict.fromkeys(f"{one.name} ({one.code})" for one in wrong))
         sentence, level = f"The loader does not yield what it should: {named}. {sentence}", "act"
     return Verdict(
         sentence=sentence,
         level=level,
-        why=tuple(_why(made)),
-        do_first=_changes(made) if told else (),
-        confidence=_confidence(made) if told else "",
-        per="per step" if made.demand.step else "per batch",
+        why=tuple(_why(diagnosis)),
+        do_first=_changes(diagnosis) if told else (),
+        confidence=_confidence(diagnosis) if told else "",
+        per="per step" if diagnosis.demand.step else "per batch",
     )
 
 
-def _withheld(made: Diagnosis) -> tuple[str, Level]:
+def _withheld(diagnosis: Diagnosis) -> tuple[str, Level]:
     """Why nothing is said of times."""
-    return made.sentence[:1].upper() + made.sentence[1:] or "Nothing could be predicted", "unknown"
+    return diagnosis.sentence[:1].upper() + diagnosis.sentence[1:] or "Nothing could be predicted", "unknown"
 
 
-def _sentence(made: Diagnosis) -> tuple[str, Level]:
-    assert made.now is not None
-    assert made.advised is not None
-    before, after = made.step_now, made.step_advised
-    setting = words.setting(made.setting)
-    if not made.demand.step:
+def _sentence(diagnosis: Diagnosis) -> tuple[str, Level]:
+    assert diagnosis.now is not None
+    assert diagnosis.advised is not None
+    before, after = diagnosis.step_now, diagnosis.step_advised
+    setting = words.setting(diagnosis.setting)
+    if not diagnosis.demand.step:
         rate = f"{1e9 / before:.3g} batches per second" if before else "as many batches as can be measured"
         if before <= after * (1 + SHARE):
             return f"Nothing worth fixing: {setting} gives {rate}, within 5 % of the best here", "fine"
-        return f"The loader gives {rate}; with {words.arguments(made)} it gives {1e9 / after:.3g}", "act"
-    wait = made.seen.wait if made.seen is not None else made.now.wait
+        return f"The loader gives {rate}; with {words.arguments(diagnosis)} it gives {1e9 / after:.3g}", "act"
+    wait = diagnosis.seen.wait if diagnosis.seen is not None else diagnosis.now.wait
     if wait <= 2 * SHARE * before:
-        return f"Nothing worth fixing: {setting} keeps up with a step of {duration(made.demand.step)}", "fine"
+        return (
+            f"Nothing worth fixing: {setting} keeps up with a step of {duration(diagnosis.demand.step)}",
+            "fine",
+        )
     lost = f"Your GPU would wait {percent(wait / before)} of each {duration(before)} step for data"
-    left = made.seen_advised.wait if made.seen_advised is not None else made.advised.wait
+    left = diagnosis.seen_advised.wait if diagnosis.seen_advised is not None else diagnosis.advised.wait
     if before <= after * (1 + SHARE):
         return f"{lost}, and no setting helps: make batches cheaper", "act"
     return (
-        f"{lost}; with {words.arguments(made)}, {duration(left)} of it remains"
+        f"{lost}; with {words.arguments(diagnosis)}, {duration(left)} of it remains"
         if left > SHARE * after
         else lost
     ), "act"
 
 
-def _why(made: Diagnosis) -> Iterator[str]:
-    told = words.cost(made)
-    if made.fetch.batches:
-        where = words.hottest(made)
+def _why(diagnosis: Diagnosis) -> Iterator[str]:
+    told = words.cost(diagnosis)
+    if diagnosis.fetch.batches:
+        where = words.hottest(diagnosis)
         yield f"{told[:1].upper()}{told[1:]}" + (f"; {where}" if where else "")
-    if made.demand.step:
-        known = _KNOWN.get(made.demand.source, "")
-        yield f"The step without its input takes {duration(made.demand.step)}{known and f' ({known})'}"
-    if made.doubt is not None:
-        yield from made.doubt.reasons[1:] if made.doubt.kind == "busy" else made.doubt.reasons
+    if diagnosis.demand.step:
+        known = _KNOWN.get(diagnosis.demand.source, "")
+        yield f"The step without its input takes {duration(diagnosis.demand.step)}{known and f' ({known})'}"
+    if diagnosis.doubt is not None:
+        yield from diagnosis.doubt.reasons[1:] if diagnosis.doubt.kind == "busy" else diagnosis.doubt.reasons
 
 
-def _changes(made: Diagnosis) -> tuple[Change, ...]:
-    if made.advised is None or made.step_now <= made.step_advised * (1 + SHARE):
+def _changes(diagnosis: Diagnosis) -> tuple[Change, ...]:
+    if diagnosis.advised is None or diagnosis.step_now <= diagnosis.step_advised * (1 + SHARE):
         return ()
-    place = "" if made.line is not None else "the DataLoader"
-    what, before, after = words.arguments(made), made.step_now, made.step_advised
-    return (Change(what=what, line=made.line, place=place, before=before, after=after),)
+    place = "" if diagnosis.line is not None else "the DataLoader"
+    what, before, after = words.arguments(diagnosis), diagnosis.step_now, diagnosis.step_advised
+    return (Change(what=what, line=diagnosis.line, place=place, before=before, after=after),)
 
 
-def _confidence(made: Diagnosis) -> str:
-    ran = "advice verified by running it" if made.seen_advised is not None else "predicted, not run"
-    return f"{count(made.machine.allowed, 'core')}, measured for {made.duration:.1f} s; {ran}"
+def _confidence(diagnosis: Diagnosis) -> str:
+    ran = "advice verified by running it" if diagnosis.seen_advised is not None else "predicted, not run"
+    return f"{count(diagnosis.machine.allowed, 'core')}, measured for {diagnosis.duration:.1f} s; {ran}"

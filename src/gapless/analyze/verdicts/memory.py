@@ -13,10 +13,10 @@ _GROWS = "GAP405"
 """Memory that grows from step to step ends every run, whatever is set."""
 
 
-def verdict(made: MemoryReport) -> Verdict:
+def verdict(report: MemoryReport) -> Verdict:
     """The first lines of what replaying a run's memory says."""
-    answer = made.answer
-    grows = [one for one in made.findings if one.code == _GROWS]
+    answer = report.answer
+    grows = [one for one in report.findings if one.code == _GROWS]
     changes = [
         Change(what=one.change, line=one.line, place=one.place, unit="", codes=(one.code,)) for one in grows
     ]
@@ -24,18 +24,18 @@ def verdict(made: MemoryReport) -> Verdict:
     return msgspec.structs.replace(
         answer,
         level="act" if grows and answer.level in ("fine", "unknown") else answer.level,
-        why=(*answer.why[:1], *reasons, *answer.why[1:], *map(_other, made.others)),
+        why=(*answer.why[:1], *reasons, *answer.why[1:], *map(_other, report.others)),
         do_first=(*changes, *answer.do_first),
     )
 
 
-def fits(found: Report) -> tuple[str, ...]:
+def fits(report: Report) -> tuple[str, ...]:
     """That the memory of each device of a run fits, with what it is for."""
-    if not found.memory:
+    if not report.memory:
         return ()
     from gapless.memory.parts import room  # loaded when memory was recorded
 
-    told = [(one.device, room(one)) for one in found.memory]
+    told = [(one.device, room(one)) for one in report.memory]
     several = len(told) > 1
     return tuple(f"Memory{f' of GPU {device}' if several else ''}: {text}" for device, text in told if text)
 

@@ -19,11 +19,11 @@ _RARE = 0.1
 """Syncs per step, shared out over the steps between them, that are not worth anybody's time."""
 
 
-def between(found: Report, steps_too: bool) -> str:
+def between(report: Report, steps_too: bool) -> str:
     """``; 192 more at each rollout (every 16 steps)``, to follow what is said of steps; else ""."""
     told: list[str] = []
-    seen = [one for one in found.phases if one.waits]
-    many = [one for one in seen if _shared_out(one, found) > _RARE]
+    seen = [one for one in report.phases if one.waits]
+    many = [one for one in seen if _shared_out(one, report) > _RARE]
     for one in (many or seen)[:_NAMED]:
         about = "" if one.waits == int(one.waits) else "about "
         more = " more" if steps_too and not told else ""
@@ -36,45 +36,45 @@ def _when(phase: str) -> str:
     return "evaluation" if phase == EVALUATION else "phase"
 
 
-def added(found: Report) -> float:
+def added(report: Report) -> float:
     """Syncs of all phases, shared out over the steps; a checkpoint has to copy what it saves."""
-    return sum(_shared_out(one, found) for one in found.phases if one.name != CHECKPOINT)
+    return sum(_shared_out(one, report) for one in report.phases if one.name != CHECKPOINT)
 
 
-def _shared_out(one: Recurrence, found: Report) -> float:
-    return one.waits / (one.every or max(found.steps.seen, 1))
+def _shared_out(phase: Recurrence, report: Report) -> float:
+    return phase.waits / (phase.every or max(report.steps.seen, 1))
 
 
-def worth_fixing(found: Report) -> bool:
+def worth_fixing(report: Report) -> bool:
     """Whether what recurs between steps is more than a log line now and then."""
-    return added(found) > _RARE
+    return added(report) > _RARE
 
 
-def beside(found: Report) -> tuple[Change, ...]:
+def beside(report: Report) -> tuple[Change, ...]:
     """What to change in phases, which have no price."""
-    if not worth_fixing(found):
+    if not worth_fixing(report):
         return ()
     made: list[Change] = []
-    for phase in found.phases:
-        if phase.name == CHECKPOINT or not phase.waits or _shared_out(phase, found) <= _RARE:
+    for phase in report.phases:
+        if phase.name == CHECKPOINT or not phase.waits or _shared_out(phase, report) <= _RARE:
             continue
-        of = ((n, one.frequency) for n, one in enumerate(found.findings))
+        of = ((n, one.frequency) for n, one in enumerate(report.findings))
         waits = {n: often.waits for n, often in of if often.phase == phase.name}
-        for one in changes(found.findings, waits.items(), phase.waits, unit="syncs")[:_BESIDE]:
+        for one in changes(report.findings, waits.items(), phase.waits, unit="syncs")[:_BESIDE]:
             what = f"{one.what} ({part(_when(phase.name), phase.name, 2)})"
             made.append(msgspec.structs.replace(one, what=what))
     return tuple(made[:_BESIDE])
 
 
-def missed(found: Report) -> str:
+def missed(report: Report) -> str:
     """What a run that was stopped did not come to, and the option with which it does."""
-    unreached = telling(one for one in found.phases if not one.times)
+    unreached = telling(one for one in report.phases if not one.times)
     if unreached:
         far = max(one.every for one in unreached) if all(one.every for one in unreached) else 0
         verb = "was" if len(unreached) == 1 else "were"
         names = " and ".join(_unreached(unreached))
         return f"{names} {verb} not checked (`--steps {far or 'all'}`)"
-    seen = {one.name for one in found.phases}
+    seen = {one.name for one in report.phases}
     usual = ((EVALUATION, "evaluation"), (CHECKPOINT, "checkpointing"))
     rest = [name for word, name in usual if word not in seen]
     if not rest:

@@ -32,19 +32,19 @@ _CLAUSES: dict[Cause, str] = {
 }
 
 
-def verdict(found: Report, profile: Profile) -> Verdict:
-    """The first lines on `profile`, of which `found` holds the findings."""
+def verdict(report: Report, profile: Profile) -> Verdict:
+    """The first lines on `profile`, of which `report` holds the findings."""
     total = profile.steps.total
     if not total:
         return Verdict(sentence="The trace covers no time", level="unknown")
     if not profile.coverage.complete:
         return _untold(profile)
-    sentence, level = _sentence(found, profile)
+    sentence, level = _sentence(report, profile)
     return Verdict(
         sentence=sentence,
         level=level,
-        why=tuple(_why(found, profile)),
-        do_first=_changes(found, profile) if level == "act" else (),
+        why=tuple(_why(report, profile)),
+        do_first=_changes(report, profile) if level == "act" else (),
         confidence=_confidence(profile),
         not_seen=tuple(_missing(profile)),
         per="per step" if profile.steps.count > 1 else "",
@@ -89,17 +89,17 @@ def _what(profile: Profile) -> str:
     return f"each {duration(steps.mean)} step"
 
 
-def _sentence(found: Report, profile: Profile) -> tuple[str, Level]:
+def _sentence(report: Report, profile: Profile) -> tuple[str, Level]:
     total, idle = profile.steps.total, profile.idle
     what = _what(profile)
     who = "Your GPU"
-    if found.ranks:
+    if report.ranks:
         named = f"rank {profile.rank}" if profile.rank >= 0 else "the slowest rank"
-        who = f"The GPU of {named} (of {len(found.ranks)} in these files)"
+        who = f"The GPU of {named} (of {len(report.ranks)} in these files)"
     causes = profile.idle_by_cause()
     if copies.dominate(profile):
-        of = who.removeprefix("The GPU") if found.ranks else ""
-        level: Level = "act" if copies.actionable(profile, found.findings) else "fine"
+        of = who.removeprefix("The GPU") if report.ranks else ""
+        level: Level = "act" if copies.actionable(profile, report.findings) else "fine"
         return copies.sentence(profile, what, of), level
     if idle < FINE * total:
         return (
@@ -114,14 +114,14 @@ def _sentence(found: Report, profile: Profile) -> tuple[str, Level]:
     return f"{sentence}{part or ','} {_CLAUSES[cause]}", "act"
 
 
-def _why(found: Report, profile: Profile) -> Iterator[str]:
+def _why(report: Report, profile: Profile) -> Iterator[str]:
     prices = profile.prices
     if prices is not None and prices.asked is not None:
         yield _asked(prices, prices.asked)
     if copies.dominate(profile):
         yield from copies.why(profile)
         return
-    worst = next((one for one in found.findings if one.loss is not None and one.loss.idle), None)
+    worst = next((one for one in report.findings if one.loss is not None and one.loss.idle), None)
     if worst is not None:
         place = worst.line.short if worst.line is not None else worst.place or "unknown lines"
         it = f"{worst.name} at {place}"
@@ -171,27 +171,27 @@ def _missing(profile: Profile) -> Iterator[str]:
         yield f"{count(held.broken, 'damaged event')} {'was' if held.broken == 1 else 'were'} skipped"
 
 
-def _changes(found: Report, profile: Profile) -> tuple[Change, ...]:
+def _changes(report: Report, profile: Profile) -> tuple[Change, ...]:
     """Syncs at the price of the replay, everything else at the idleness that goes with it."""
     per = max(profile.steps.count, 1)
     prices = profile.prices
     trusted = prices is not None and not prices.refused and not prices.reasons
-    savings = list(_replayed(found.findings, prices, per)) if prices is not None and trusted else []
+    savings = list(_replayed(report.findings, prices, per)) if prices is not None and trusted else []
     priced = {position for position, _ in savings}
-    for position, one in enumerate(found.findings):
+    for position, one in enumerate(report.findings):
         if one.code.startswith(_RECORDING):
             continue
         idle = one.loss.idle if one.loss is not None and position not in priced else 0
         if idle and (one.price is None or not trusted):
             savings.append((position, idle / per))
-    pins = copies.pins(profile, found.findings) if copies.dominate(profile) else ()
+    pins = copies.pins(profile, report.findings) if copies.dominate(profile) else ()
     mended = {position for pin in pins for position in pin.findings}
     left = pins[-1].after if pins else profile.steps.mean
     savings = [(position, saving) for position, saving in savings if position not in mended]
     if copies.dominate(profile):
-        beside = [n for n, one in enumerate(found.findings) if one.code == "GAP302"]
+        beside = [n for n, one in enumerate(report.findings) if one.code == "GAP302"]
         savings += [(position, copies.overlapped(profile, left)) for position in beside[:1]]
-    return (*pins, *changes(found.findings, savings, left, bound=True))[:MOST]
+    return (*pins, *changes(report.findings, savings, left, bound=True))[:MOST]
 
 
 def _replayed(findings: Sequence[Finding], prices: Prices, per: int) -> Iterator[tuple[int, float]]:

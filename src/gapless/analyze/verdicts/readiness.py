@@ -12,23 +12,23 @@ from gapless.model.wording import count, duration, percent, reach
 _CAPTURING = ('mode="reduce-overhead"', 'mode="max-autotune"', 'backend="cudagraphs"')
 
 
-def with_readiness(told: Verdict, found: Report) -> Verdict:
-    """`told` behind what a graph could hold, where that was asked."""
-    ready = found.readiness
+def with_readiness(verdict: Verdict, report: Report) -> Verdict:
+    """`verdict` behind what a graph could hold, where that was asked."""
+    ready = report.readiness
     if ready is None:
-        return told
+        return verdict
     sentence = _sentence(ready)
-    own = told.sentence[:1].lower() + told.sentence[1:]
-    why = (*_captured(found), *_why(ready), f"Apart from that: {own}", *told.why)
-    priced = {(one.what, one.line) for one in told.do_first}
+    own = verdict.sentence[:1].lower() + verdict.sentence[1:]
+    why = (*_captured(report), *_why(ready), f"Apart from that: {own}", *verdict.why)
+    priced = {(one.what, one.line) for one in verdict.do_first}
     changes = [_change(one) for one in ready.obstacles if not one.input]
     changes = [one for one in changes if (one.what, one.line) not in priced]
     return msgspec.structs.replace(
-        told,
+        verdict,
         sentence=sentence,
         why=why,
-        level="act" if ready.eager and ready.stretches else told.level,
-        do_first=(*changes, *told.do_first)[:MOST],
+        level="act" if ready.eager and ready.stretches else verdict.level,
+        do_first=(*changes, *verdict.do_first)[:MOST],
     )
 
 
@@ -89,9 +89,9 @@ def _why(ready: Readiness) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _captured(found: Report) -> tuple[str, ...]:
+def _captured(report: Report) -> tuple[str, ...]:
     """What the compiler captures already, which runs eagerly here and counts as launches."""
-    names = [one.name for one in found.compiled if any(word in _CAPTURING for word in one.options)]
+    names = [one.name for one in report.compiled if any(word in _CAPTURING for word in one.options)]
     if not names:
         return ()
     many = f"{names[0]} and {count(len(names) - 1, 'other')}" if len(names) > 1 else names[0]
@@ -99,5 +99,7 @@ def _captured(found: Report) -> tuple[str, ...]:
     return (told,)
 
 
-def _change(one: Obstacle) -> Change:
-    return Change(what=one.change, line=one.line, unit="", codes=(one.code,) if one.code else ())
+def _change(obstacle: Obstacle) -> Change:
+    return Change(
+        what=obstacle.change, line=obstacle.line, unit="", codes=(obstacle.code,) if obstacle.code else ()
+    )

@@ -14,13 +14,13 @@ from gapless.model.memory_report import Buffers
 from gapless.model.wording import about, binary_size, change, count
 
 
-def with_remedies(usual: Verdict, found: Report) -> Verdict:
+def with_remedies(usual: Verdict, report: Report) -> Verdict:
     """`usual` with the changes that make the run fit, those first that were tried; or that none does."""
-    if not found.remedies:
+    if not report.remedies:
         return usual
-    estimate = found.estimate
+    estimate = report.estimate
     before = (estimate.step, estimate.throughput) if estimate is not None else (Range(), None)
-    known = [one for one in found.remedies if not one.failed]
+    known = [one for one in report.remedies if not one.failed]
     helping = sorted(
         (one for one in known if one.fits), key=lambda one: (not one.tried, _slower(one, *before))
     )
@@ -30,8 +30,8 @@ def with_remedies(usual: Verdict, found: Report) -> Verdict:
         if closest is not None:
             why += f"; closest: {closest.what}, {binary_size(closest.needs - closest.has)} short"
         return msgspec.structs.replace(usual, why=(*usual.why, why))
-    lack = next(one.lack for one in found.memory if one.lack is not None)
-    nccl = found.memory[0].nccl
+    lack = next(one.lack for one in report.memory if one.lack is not None)
+    nccl = report.memory[0].nccl
     made = [_change(one, lack.needs, *before, nccl) for one in helping]
     named = {one.what for one in usual.do_first}
     todo = (*usual.do_first, *(one for one in made if one.what not in named))[:MOST]
@@ -39,33 +39,35 @@ def with_remedies(usual: Verdict, found: Report) -> Verdict:
     return msgspec.structs.replace(usual, do_first=todo, why=(*usual.why, *filter(None, [why])))
 
 
-def _change(one: Attempt, needs: int, step: Range, done: Throughput | None, nccl: Buffers | None) -> Change:
-    price = _price(one, step, done)
-    reckoned = "" if one.tried or one.what.startswith("PYTORCH") else "reckoned"
-    scarce = "leaves too little for NCCL" if cell(True, one.left, nccl) != "yes" else ""
+def _change(
+    attempt: Attempt, needs: int, step: Range, done: Throughput | None, nccl: Buffers | None
+) -> Change:
+    price = _price(attempt, step, done)
+    reckoned = "" if attempt.tried or attempt.what.startswith("PYTORCH") else "reckoned"
+    scarce = "leaves too little for NCCL" if cell(True, attempt.left, nccl) != "yes" else ""
     told = ", ".join(filter(None, [price, reckoned, scarce]))
     return Change(
-        what=f"{one.what} ({told})" if told else one.what,
+        what=f"{attempt.what} ({told})" if told else attempt.what,
         before=needs,
-        after=one.needs,
+        after=attempt.needs,
         unit="bytes",
     )
 
 
-def _price(one: Attempt, step: Range, done: Throughput | None) -> str:
+def _price(attempt: Attempt, step: Range, done: Throughput | None) -> str:
     """``step 412 → 455 ms``; where a step does less, ``3,050 → 2,900 samples/s``; "" where unknown."""
-    if not one.step.likely or not step.likely:
+    if not attempt.step.likely or not step.likely:
         return ""
-    (each, unit), (was, _) = each_of(one.throughput), each_of(done)
+    (each, unit), (was, _) = each_of(attempt.throughput), each_of(done)
     if each and was and each != was:
-        rates = (about(was * 1e9 / step.likely), about(each * 1e9 / one.step.likely))
+        rates = (about(was * 1e9 / step.likely), about(each * 1e9 / attempt.step.likely))
         return f"{rates[0]} → {rates[1]} {unit}/s"
-    return f"step {change(step.likely, one.step.likely, 'ns')}"
+    return f"step {change(step.likely, attempt.step.likely, 'ns')}"
 
 
-def _slower(one: Attempt, step: Range, done: Throughput | None) -> float:
+def _slower(attempt: Attempt, step: Range, done: Throughput | None) -> float:
     """How many times as long it takes for as much; 1 where that is not known."""
-    each, was = each_of(one.throughput)[0], each_of(done)[0]
-    if not (one.step.likely and step.likely):
+    each, was = each_of(attempt.throughput)[0], each_of(done)[0]
+    if not (attempt.step.likely and step.likely):
         return 1.0
-    return one.step.likely / step.likely * (was / each if each and was else 1.0)
+    return attempt.step.likely / step.likely * (was / each if each and was else 1.0)

@@ -12,12 +12,12 @@ from gapless.model.attempt import Search
 from gapless.model.wording import binary_size, count
 
 
-def with_search(found: Report, usual: Verdict) -> Verdict:
+def with_search(report: Report, usual: Verdict) -> Verdict:
     """`usual`, the verdict of the run with the value that was found, behind what was found."""
-    made = found.search
+    made = report.search
     if made is None:
         return usual
-    gpu = found.environment.device.removeprefix("NVIDIA ")
+    gpu = report.environment.device.removeprefix("NVIDIA ")
     best = made.best
     if best is None:
         return msgspec.structs.replace(
@@ -36,19 +36,18 @@ def with_search(found: Report, usual: Verdict) -> Verdict:
     )
 
 
-def _why(made: Search) -> Iterator[str]:
+def _why(search: Search) -> Iterator[str]:
     """What the next value lacks, and what was not as expected."""
-    above = [one for one in made.attempts if one.value > made.found]
+    above = [one for one in search.attempts if one.value > search.found]
     if above:
         one = above[0]
         short = (
             f"needs {memory(one)}: {binary_size(one.needs - one.has)} short" if not one.failed else one.failed
         )
-        yield f"{made.argument}={one.value} {'does not run: ' if one.failed else ''}{short}"
-    if made.holes:
-        told = ", ".join(map(str, made.holes))
-        yield (
-            f"a smaller value is not always enough: {told} {'does' if len(made.holes) == 1 else 'do'} not fit"
-        )
-    tried = sorted(one.value for one in made.attempts)
-    yield f"{count(len(tried), 'run')} of the script: {made.argument} {', '.join(map(str, tried))}"
+        yield f"{search.argument}={one.value} {'does not run: ' if one.failed else ''}{short}"
+    if search.holes:
+        values = ", ".join(map(str, search.holes))
+        verb = "does" if len(search.holes) == 1 else "do"
+        yield f"a smaller value is not always enough: {values} {verb} not fit"
+    tried = sorted(one.value for one in search.attempts)
+    yield f"{count(len(tried), 'run')} of the script: {search.argument} {', '.join(map(str, tried))}"

@@ -46,59 +46,59 @@ _UNCOMPILED = (
 _IN_STEPS = ("every-step", "some-steps")
 
 
-def verdict(found: Report) -> Verdict:
+def verdict(report: Report) -> Verdict:
     """The first lines of a session's report, from everything else in it."""
-    return with_faults(with_compiled(with_readiness(_verdict(found), found), found), found)
+    return with_faults(with_compiled(with_readiness(_verdict(report), report), report), report)
 
 
-def _verdict(found: Report) -> Verdict:
-    early = _nothing_to_tell(found)
+def _verdict(report: Report) -> Verdict:
+    early = _nothing_to_tell(report)
     if early is not None:
         return early
-    exhausted = next((one for one in found.memory if one.lack is not None), None)
+    exhausted = next((one for one in report.memory if one.lack is not None), None)
     if exhausted is not None:
-        told = with_remedies(of_memory(exhausted), found)
-        told = msgspec.structs.replace(told, why=(*told.why, *of_offers(found)))
-        compiled = found.estimate is not None and found.estimate.eager > 0
+        told = with_remedies(of_memory(exhausted), report)
+        told = msgspec.structs.replace(told, why=(*told.why, *of_offers(report)))
+        compiled = report.estimate is not None and report.estimate.eager > 0
         return _uncompiled(told) if compiled else told
-    estimate = found.estimate if found.estimate is not None and not found.estimate.refused else None
-    late = _late(found)
-    sentence, level = _sentence(found, estimate, late)
-    todo, per = _to_do(found, estimate, late) if level == "act" else ((), "")
+    estimate = report.estimate if report.estimate is not None and not report.estimate.refused else None
+    late = _late(report)
+    sentence, level = _sentence(report, estimate, late)
+    todo, per = _to_do(report, estimate, late) if level == "act" else ((), "")
     return Verdict(
         sentence=sentence,
         level=level,
-        why=(*of_offers(found), *_why(found, estimate, late, level)),
-        facts=(*fits(found), *_speed(found, estimate)),
+        why=(*of_offers(report), *_why(report, estimate, late, level)),
+        facts=(*fits(report), *_speed(report, estimate)),
         do_first=todo,
         per=per,
-        confidence=_confidence(found, estimate, late is not None),
-        not_seen=tuple(not_seen(found)),
+        confidence=_confidence(report, estimate, late is not None),
+        not_seen=tuple(not_seen(report)),
     )
 
 
-def _uncompiled(told: Verdict) -> Verdict:
-    """`told` of a run whose compiled code ran as it stands, where it is told that it does not fit."""
-    sentence = told.sentence.replace("Does not fit: needs", "May not fit: uncompiled, it needs", 1)
-    return msgspec.structs.replace(told, sentence=sentence, why=(_UNCOMPILED, *told.why))
+def _uncompiled(verdict: Verdict) -> Verdict:
+    """`verdict` of a run whose compiled code ran as it stands, where it is told that it does not fit."""
+    sentence = verdict.sentence.replace("Does not fit: needs", "May not fit: uncompiled, it needs", 1)
+    return msgspec.structs.replace(verdict, sentence=sentence, why=(_UNCOMPILED, *verdict.why))
 
 
-def _nothing_to_tell(found: Report) -> Verdict | None:
+def _nothing_to_tell(report: Report) -> Verdict | None:
     """The verdict where no training step on the GPU was seen."""
-    name = script_name(found.script)
-    unseen = tuple(not_seen(found))
-    if found.environment.unused and found.ending.how in ("error", "not-emulated"):
+    name = script_name(report.script)
+    unseen = tuple(not_seen(report))
+    if report.environment.unused and report.ending.how in ("error", "not-emulated"):
         return Verdict(sentence=f"{name} ended before it put anything on the GPU", not_seen=unseen)
-    if found.environment.unused and found.ending.how == "interrupted":  # processes it started may be lost
+    if report.environment.unused and report.ending.how == "interrupted":  # processes it started may be lost
         return Verdict(
             sentence=f"{name} was interrupted before a use of the GPU was recorded", not_seen=unseen
         )
-    if found.environment.unused:
+    if report.environment.unused:
         sentence = f"{name} put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
         return Verdict(sentence=sentence, not_seen=unseen)
-    if found.steps.seen:
+    if report.steps.seen:
         return None
-    total = sum(one.frequency.total for one in found.findings)
+    total = sum(one.frequency.total for one in report.findings)
     seen = f"{count(total, 'sync')} in {name}" if total else f"No syncs in {name}"
     return Verdict(
         sentence=f"{seen}, but no training step was seen",
@@ -106,39 +106,39 @@ def _nothing_to_tell(found: Report) -> Verdict | None:
             "Gapless recognizes steps by optimizer steps, `profiler.step()` or `gapless.step()`; if an "
             "iteration has no optimizer, call `gapless.step()` at its end",
         ),
-        do_first=_unpriced(found),
-        per=_per(found),
+        do_first=_unpriced(report),
+        per=_per(report),
         not_seen=unseen,
     )
 
 
-def _per(found: Report) -> str:
+def _per(report: Report) -> str:
     """What the numbers of changes are of where none of them is in a step."""
-    recurring = {one.frequency.phase for one in found.findings if one.frequency.times}
+    recurring = {one.frequency.phase for one in report.findings if one.frequency.times}
     return f"at each {recurring.pop()}" if len(recurring) == 1 else "in all"
 
 
 # -- what a step loses ------------------------------------------------------------------------------
 
 
-def _late(found: Report) -> Finding | None:
+def _late(report: Report) -> Finding | None:
     """The finding of a loader that does not keep up, where its price is an estimate's."""
-    inputs = [one for one in found.findings if one.code.startswith("GAP3") and one.price is not None]
+    inputs = [one for one in report.findings if one.code.startswith("GAP3") and one.price is not None]
     return max(inputs, key=lambda one: one.price.last if one.price else 0, default=None)
 
 
-def _share_for_data(found: Report, late: Finding | None) -> float:
+def _share_for_data(report: Report, late: Finding | None) -> float:
     """The part of a step in which the GPU waits for its batch; the advised setting may leave some of it."""
     if late is None or late.price is None:
         return 0.0
-    waits = [late.price.last, *(use.late.likely for use in found.loaders if use.line == late.line)]
+    waits = [late.price.last, *(use.late.likely for use in report.loaders if use.line == late.line)]
     return max(waits) / late.price.of if late.price.of else 0.0
 
 
-def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[str, Level]:
-    in_steps = syncs(found)
-    more, apart = between(found, bool(in_steps)), worth_fixing(found)
-    waiting = _share_for_data(found, late)
+def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -> tuple[str, Level]:
+    in_steps = syncs(report)
+    more, apart = between(report, bool(in_steps)), worth_fixing(report)
+    waiting = _share_for_data(report, late)
     if late is not None and late.price is not None and waiting >= LITTLE:
         step = late.price.of
         bound = estimate is not None and bool(estimate.reasons)
@@ -151,24 +151,24 @@ def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) ->
             return f"Your GPU would idle for {total} of each step: {both}{more}", "act"
         return f"Your GPU would idle for {lost.replace(' waiting', ' of each step, waiting')}{more}", "act"
     if not in_steps:
-        sample = f"{count(found.steps.steady, 'training step')}"
+        sample = f"{count(report.steps.steady, 'training step')}"
         if apart:
             return f"No syncs in training steps{more}", "act"
-        if found.steps.steady < ENOUGH:
+        if report.steps.steady < ENOUGH:
             return f"Not enough was seen to tell: no syncs in {sample}", "unknown"
         return f"Nothing worth fixing: no syncs in {sample}{more}", "fine"
-    if estimate is None or not _priced(found):
+    if estimate is None or not _priced(report):
         return f"{in_steps}{more}", "act"
     most = estimate.saved.most / estimate.step.likely if estimate.step.likely else 0.0
-    if not apart and most < (LITTLE if found.steps.waits_per_step < 1 else NOTHING):
+    if not apart and most < (LITTLE if report.steps.waits_per_step < 1 else NOTHING):
         below = f"below {percent(NOTHING)}" if most < NOTHING else f"at most {percent(most)}"
-        return f"Nothing worth fixing: {in_steps}{_only(found)}, {below} of a step{more}", "fine"
+        return f"Nothing worth fixing: {in_steps}{_only(report)}, {below} of a step{more}", "fine"
     step = estimate.step.likely
     if estimate.reasons:
         return f"{in_steps}: together up to {percent(most)} of each step{more}", "act"
     if not estimate.saved.tells(step):
         if estimate.saved.small(step) and not apart:
-            where = f"{in_steps}{_only(found)}"
+            where = f"{in_steps}{_only(report)}"
             return f"{where}: too small to tell, at most {percent(most)} of a step{more}", "fine"
         return f"{in_steps}: together up to {percent(most)} of each step, or nothing{more}", "act"
     likely, least = percent(estimate.saved.likely / step), percent(estimate.saved.least / step)
@@ -176,12 +176,12 @@ def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) ->
     return f"{in_steps}: together {likely}{ends} of each step{more}", "act"
 
 
-def syncs(found: Report) -> str:
+def syncs(report: Report) -> str:
     """``7 syncs in every step``, ``2.2 syncs per step (2 to 3)``, ``1 sync every 10 steps``; "" for none."""
-    steps = found.steps
+    steps = report.steps
     if not steps.most:
         return ""
-    inside = _inside(found)
+    inside = _syncs_in_steps(report)
     if steps.least == steps.most:
         return f"{count(steps.most, 'sync')} in every step"
     rare = [one for one in inside if one.frequency.every > 1]
@@ -195,20 +195,20 @@ def syncs(found: Report) -> str:
     return f"{steps.least} to {steps.most} syncs in every step"
 
 
-def _inside(found: Report) -> list[Finding]:
+def _syncs_in_steps(report: Report) -> list[Finding]:
     """The findings of syncs in training steps."""
-    return [one for one in found.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
+    return [one for one in report.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
 
 
-def _priced(found: Report) -> bool:
+def _priced(report: Report) -> bool:
     """Whether syncs in training steps have prices: those that only lie in steps with more than a step have
     none."""
-    return any(one.price is not None for one in _inside(found))
+    return any(one.price is not None for one in _syncs_in_steps(report))
 
 
-def _only(found: Report) -> str:
+def _only(report: Report) -> str:
     """Where, if it is one place."""
-    inside = _inside(found)
+    inside = _syncs_in_steps(report)
     line = inside[0].line if len(inside) == 1 else None
     return f" ({line.short})" if line is not None else ""
 
@@ -216,7 +216,7 @@ def _only(found: Report) -> str:
 # -- why ----------------------------------------------------------------------------------------------
 
 
-def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: Level) -> Iterator[str]:
+def _why(report: Report, estimate: Estimate | None, late: Finding | None, level: Level) -> Iterator[str]:
     if level == "fine" and estimate is not None and estimate.limiter and not estimate.reasons:
         launches = estimate.limiter == "host" and not estimate.eager and estimate.compiling is None
         yield limited(estimate) + (_COMPILING if launches else "")
@@ -224,16 +224,16 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
         return
     if late is not None and late.evidence:
         yield late.evidence[0]
-    inside = _inside(found)
-    if len(inside) > 1 and found.steps.waits_per_step:
+    inside = _syncs_in_steps(report)
+    if len(inside) > 1 and report.steps.waits_per_step:
         most = max(inside, key=lambda one: one.frequency.per_step)
-        part = most.frequency.per_step / found.steps.waits_per_step
+        part = most.frequency.per_step / report.steps.waits_per_step
         if part >= 0.4:
             at = f" at {most.line.short}" if most.line is not None else ""
             yield f"{percent(part)} of the syncs are {most.name}{at}"
-    if estimate is None and found.estimate is not None:
-        yield f"No prices: {found.estimate.refused}"
-    elif estimate is not None and (found.steps.most or late is not None):
+    if estimate is None and report.estimate is not None:
+        yield f"No prices: {report.estimate.refused}"
+    elif estimate is not None and (report.steps.most or late is not None):
         if estimate.reasons:
             yield f"Upper limits: {'; '.join(estimate.reasons)}"
         elif late is None:
@@ -278,7 +278,7 @@ def limiter(estimate: Estimate) -> str:
     return " or ".join(f"{_LIMITED[name][0]} ({percent(share)})" for name, share in two)
 
 
-def _speed(found: Report, estimate: Estimate | None) -> Iterator[str]:
+def _speed(report: Report, estimate: Estimate | None) -> Iterator[str]:
     """How much such steps get done, where something tells it."""
     done = estimate.throughput if estimate is not None else None
     if estimate is None or done is None:
@@ -292,16 +292,16 @@ def _speed(found: Report, estimate: Estimate | None) -> Iterator[str]:
         peak = f"{about(done.peak)} TFLOP/s in {done.unit}"
         parts.append(f"MFU {utilisation(done, estimate.step)} of {peak}")
     if parts:
-        whose = " of this rank" if found.environment.world_size > 1 else ""
+        whose = " of this rank" if report.environment.world_size > 1 else ""
         yield f"Speed{whose}: {', '.join(parts)}"
 
 
-def _confidence(found: Report, estimate: Estimate | None, late: bool) -> str:
+def _confidence(report: Report, estimate: Estimate | None, late: bool) -> str:
     if estimate is None:
-        return f"counted on an emulated {found.environment.device}" if found.environment.emulated else ""
+        return f"counted on an emulated {report.environment.device}" if report.environment.emulated else ""
     step = estimate.step
     how = "times from a real profile" if estimate.calibrated else "estimated"
-    gpu = (estimate.gpu or found.environment.device).removeprefix("NVIDIA ")
+    gpu = (estimate.gpu or report.environment.device).removeprefix("NVIDIA ")
     what = "step without waiting for data" if late else "step"
     return f"{gpu}, {how}: {what} {duration(step.likely)} ({reach(step.least, step.most)})"
 
@@ -309,26 +309,28 @@ def _confidence(found: Report, estimate: Estimate | None, late: bool) -> str:
 # -- what to do first -----------------------------------------------------------------------------------
 
 
-def _to_do(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[tuple[Change, ...], str]:
+def _to_do(report: Report, estimate: Estimate | None, late: Finding | None) -> tuple[tuple[Change, ...], str]:
     """The changes of steps and of phases, and what their numbers are of."""
-    todo, apart = _changes(found, estimate, late), beside(found)
+    todo, apart = _changes(report, estimate, late), beside(report)
     if not apart:
-        return (todo, "per step") if todo else (_unpriced(found), "per step" if syncs(found) else _per(found))
-    if not todo and (estimate is None or not _priced(found)):
-        todo = _by_syncs(found, _steadily(found))
-    starved = _share_for_data(found, late) >= LITTLE
-    if added(found) > found.steps.waits_per_step and not starved:  # phases have the most syncs
+        return (
+            (todo, "per step") if todo else (_unpriced(report), "per step" if syncs(report) else _per(report))
+        )
+    if not todo and (estimate is None or not _priced(report)):
+        todo = _by_syncs(report, _steadily(report))
+    starved = _share_for_data(report, late) >= LITTLE
+    if added(report) > report.steps.waits_per_step and not starved:  # phases have the most syncs
         return (*apart, *todo)[:MOST], "per step" if todo else ""
     return (*todo[: MOST - len(apart)], *apart), "per step" if todo else ""
 
 
-def _changes(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[Change, ...]:
+def _changes(report: Report, estimate: Estimate | None, late: Finding | None) -> tuple[Change, ...]:
     if estimate is None and late is None:
         return ()
     bound = estimate is not None and bool(estimate.reasons)
     before = float(estimate.step.likely) if estimate is not None else 0.0
     savings: list[tuple[int, float]] = []
-    for position, one in enumerate(found.findings):
+    for position, one in enumerate(report.findings):
         price = one.price
         if price is None:
             continue
@@ -336,8 +338,8 @@ def _changes(found: Report, estimate: Estimate | None, late: Finding | None) -> 
             if one is late:
                 before = max(before, float(price.of))
             savings.append((position, float(price.last)))
-    savings += _of_waits(found.findings, estimate, bound) if estimate is not None else []
-    return changes(found.findings, savings, before, bound=bound)
+    savings += _of_waits(report.findings, estimate, bound) if estimate is not None else []
+    return changes(report.findings, savings, before, bound=bound)
 
 
 def _of_waits(findings: Sequence[Finding], estimate: Estimate, bound: bool) -> list[tuple[int, float]]:
@@ -356,38 +358,38 @@ def _of_waits(findings: Sequence[Finding], estimate: Estimate, bound: bool) -> l
     return added
 
 
-def _unpriced(found: Report) -> tuple[Change, ...]:
+def _unpriced(report: Report) -> tuple[Change, ...]:
     """The same list where nothing has a price: by syncs in a step, in evaluation where steps have none."""
-    counts = _steadily(found)
+    counts = _steadily(report)
     if not counts:
-        together = len({one.frequency.phase for one in found.findings if one.frequency.times}) == 1
+        together = len({one.frequency.phase for one in report.findings if one.frequency.times}) == 1
         counts = {
             n: one.frequency.waits if together else float(one.frequency.total)
-            for n, one in enumerate(found.findings)
+            for n, one in enumerate(report.findings)
             if one.frequency.when in ("evaluation", "phase", "no-steps")
         }
-    return _by_syncs(found, counts)
+    return _by_syncs(report, counts)
 
 
-def _steadily(found: Report) -> dict[int, float]:
+def _steadily(report: Report) -> dict[int, float]:
     """Syncs per step of the findings that recur more often than a log."""
-    steady = ((n, one.frequency) for n, one in enumerate(found.findings))
+    steady = ((n, one.frequency) for n, one in enumerate(report.findings))
     return {n: often.per_step for n, often in steady if often.per_step and not often.rare}
 
 
-def _by_syncs(found: Report, counts: dict[int, float]) -> tuple[Change, ...]:
-    return changes(found.findings, counts.items(), float(sum(counts.values())), unit="syncs")
+def _by_syncs(report: Report, counts: dict[int, float]) -> tuple[Change, ...]:
+    return changes(report.findings, counts.items(), float(sum(counts.values())), unit="syncs")
 
 
 # -- what was not seen ------------------------------------------------------------------------------------
 
 
-def not_seen(found: Report) -> Iterator[str]:
+def not_seen(report: Report) -> Iterator[str]:
     """How the run ended, where that bears on what was seen, and what to do about it."""
-    how, status, message = found.ending.how, found.ending.status, found.ending.message
-    who = "The cell" if found.script == ("the cell",) else "The script"
+    how, status, message = report.ending.how, report.ending.status, report.ending.message
+    who = "The cell" if report.script == ("the cell",) else "The script"
     if how == "enough-steps":
-        yield f"Only {count(found.steps.seen, 'training step')} ran; {missed(found)}"
+        yield f"Only {count(report.steps.seen, 'training step')} ran; {missed(report)}"
     elif how == "exit" and status:
         yield f"{who} exited with status {status}: only what ran until then was checked"
     elif how == "interrupted":
@@ -396,11 +398,11 @@ def not_seen(found: Report) -> Iterator[str]:
         yield f"{who} failed ({message}): only what ran until then was checked"
     elif how == "not-emulated":
         yield f"The run ended early: {message.rstrip('.')}"
-    if found.environment.dry:
-        yield _assumed(found)
-    if found.unknown:
-        yield unknown(found.unknown)
-    for one in found.memory:
+    if report.environment.dry:
+        yield _assumed(report)
+    if report.unknown:
+        yield unknown(report.unknown)
+    for one in report.memory:
         if one.limit < 0:
             most = binary_size(one.baseline.peak_reserved)
             yield (
@@ -408,16 +410,16 @@ def not_seen(found: Report) -> Iterator[str]:
             )
 
 
-def _assumed(found: Report) -> str:
+def _assumed(report: Report) -> str:
     """That printed losses are none of the script's, and which decisions rest on values that are not known."""
-    at = found.switch.line if found.switch is not None else None
+    at = report.switch.line if report.switch is not None else None
     since = f" from {at.short} on" if at is not None else ""
     numbers = f"Numbers that the script printed or saved{since} are assumed (`--values` computes them)"
-    if not found.assumptions:
+    if not report.assumptions:
         return numbers
-    lines = list(dict.fromkeys(one.line.short for one in found.assumptions if one.line is not None))
+    lines = list(dict.fromkeys(one.line.short for one in report.assumptions if one.line is not None))
     more = f" and {count(len(lines) - _FEW_OPERATORS, 'other line')}" if len(lines) > _FEW_OPERATORS else ""
-    what, verb = count(len(found.assumptions), "decision"), "is" if len(found.assumptions) == 1 else "are"
+    what, verb = count(len(report.assumptions), "decision"), "is" if len(report.assumptions) == 1 else "are"
     places = f" ({', '.join(lines[:_FEW_OPERATORS])}{more})" if lines else ""
     return f"{numbers}, and so {verb} {what}{places} (`--assume FILE:LINE=VALUE` sets them)"
 

@@ -54,7 +54,7 @@ class Record:
         self.pending: dict[Any, tuple[int, str, Any]] = {}
         self.watch: Watch | None = None
 
-    def settle(self) -> None:
+    def record_pending(self) -> None:
         """Make accesses of what is pending."""
         for key, (mark, what, stack) in sorted(self.pending.items(), key=_by_mark):
             writes, here = (key, self.whole) if type(key) is bool else (key[0], ranges.at(*key[1:]))
@@ -109,7 +109,7 @@ class Books:
         """The storage with that key has given its memory back."""
         record = self.records.pop(key, None)
         if record is not None and (record.home < 0 or not record.alone):
-            record.settle()
+            record.record_pending()
             self._ended(key, record)
 
     def touched(
@@ -117,7 +117,7 @@ class Books:
     ) -> None:
         """Work number `mark` of `track` reads or writes `tensor`, whose storage has that record."""
         if record.first != track:
-            record.settle()
+            record.record_pending()
             record.alone = record.first < 0
             record.first = track
         whole = tensor.nbytes == record.whole.end

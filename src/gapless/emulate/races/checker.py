@@ -149,7 +149,7 @@ class Checker:
             self.threads.hold()
         self.clocks.host_awaits(clock)
         if self.busy:
-            self.flights.settle()
+            self.flights.host_waited()
 
     def drawn(self, generator: Any, index: int, what: str) -> None:
         """Random numbers are drawn on device `index`, from its default generator where none is given."""

@@ -80,7 +80,7 @@ class Flights:
                 self._arrived(flight)
         self.busy.clear()
 
-    def settle(self) -> None:
+    def host_waited(self) -> None:
         """The host has waited: forget what is done, and look whether its source is what it was."""
         for key, flights in list(self.busy.items()):
             left = []

@@ -96,38 +96,38 @@ def families(views: list[dict[str, Any]]) -> dict[str, str]:
     return {key: name for key, name in FAMILIES.items() if key in there}
 
 
-def _weight(one: Finding, report: Report) -> float:
+def _weight(finding: Finding, report: Report) -> float:
     """What findings are ranked by: the idleness of the GPU, a step's saving, or how often it happens."""
-    if one.loss is not None:
-        return float(one.loss.share)
-    if report.estimate is not None and one.price is not None:
-        return float(one.price.last)
-    return float(one.frequency.per_step)
+    if finding.loss is not None:
+        return float(finding.loss.share)
+    if report.estimate is not None and finding.price is not None:
+        return float(finding.price.last)
+    return float(finding.frequency.per_step)
 
 
-def _library(one: Finding) -> str:
+def _library(finding: Finding) -> str:
     """Whose code waits."""
-    decides = deciding_frame(one.sites[0]) if one.sites else None
-    line = decides or one.line
+    decides = deciding_frame(finding.sites[0]) if finding.sites else None
+    line = decides or finding.line
     return "" if line is None or line.is_user else line.library
 
 
-def _where(one: Finding, clean: Clean) -> str:
+def _where(finding: Finding, clean: Clean) -> str:
     """``train.py:60–62``; of several files the first, and how many lines more there are."""
-    if one.line is None:
-        return one.place
-    if not one.line.is_user:
-        return short_path(one.line)
-    own = sorted(line.line for line in one.lines if line.file == one.line.file)
-    others = len(one.lines) - len(own)
+    if finding.line is None:
+        return finding.place
+    if not finding.line.is_user:
+        return short_path(finding.line)
+    own = sorted(line.line for line in finding.lines if line.file == finding.line.file)
+    others = len(finding.lines) - len(own)
     more = f" and {count(others, 'more line')}" if others else ""
-    return f"{clean.path(one.line.file)}:{brief.numbers(own)}{more}"
+    return f"{clean.path(finding.line.file)}:{brief.numbers(own)}{more}"
 
 
-def _blocks_of(one: Finding, clean: Clean, sources: Sources) -> list[dict[str, Any]]:
+def _blocks_of(finding: Finding, clean: Clean, sources: Sources) -> list[dict[str, Any]]:
     """The lines around each line that it is about, file by file."""
     lines: dict[str, dict[int, SourceLine]] = {}
-    for line in [spot.line for spot in one.spots] or ([one.line] if one.line is not None else []):
+    for line in [spot.line for spot in finding.spots] or ([finding.line] if finding.line is not None else []):
         lines.setdefault(line.file, {}).setdefault(line.line, line)
     found = []
     for file, hits in list(lines.items())[:_FILES]:
@@ -144,23 +144,23 @@ def _blocks_of(one: Finding, clean: Clean, sources: Sources) -> list[dict[str, A
     return found
 
 
-def _decides(one: Finding, clean: Clean) -> dict[str, Any] | None:
-    frame = deciding_frame(one.sites[0]) if one.sites else None
-    if frame is None or frame == one.line:
+def _decides(finding: Finding, clean: Clean) -> dict[str, Any] | None:
+    frame = deciding_frame(finding.sites[0]) if finding.sites else None
+    if frame is None or frame == finding.line:
         return None
     return {"where": short_path(frame), "function": frame.function, "code": frame.code}
 
 
-def _rows(one: Finding, clean: Clean, more: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _rows(finding: Finding, clean: Clean, more: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Labels and what stands behind them; `more` is what is to be said of its price."""
-    total = one.frequency.total if one.loss is None else 0
+    total = finding.frequency.total if finding.loss is None else 0
     in_all = [f"{count(total, 'sync')} in the whole run"] if total else []
     rows = (
-        ("called", words.callers(one, clean.path)),
-        ("lines", [_spot(spot, clean) for spot in one.spots[:_SPOTS]] if len(one.spots) > 1 else []),
-        ("seen", [*one.evidence, *in_all]),
+        ("called", words.callers(finding, clean.path)),
+        ("lines", [_spot(spot, clean) for spot in finding.spots[:_SPOTS]] if len(finding.spots) > 1 else []),
+        ("seen", [*finding.evidence, *in_all]),
         ("saves", more),
-        ("waits", [text for text in (brief.waits(one),) if text]),
+        ("waits", [text for text in (brief.waits(finding),) if text]),
     )
     yield from ((label, told) for label, told in rows if told)
 
@@ -175,11 +175,11 @@ def _depth(number: int) -> tuple[int, int]:
     return next(((stacks, frames) for most, stacks, frames in _DEEP if number < most), _SHALLOW)
 
 
-def _stacks(one: Finding, clean: Clean, most: int, deep: int) -> list[dict[str, Any]]:
+def _stacks(finding: Finding, clean: Clean, most: int, deep: int) -> list[dict[str, Any]]:
     """The distinct stacks below the finding, innermost call last, as tracebacks have them."""
     found: list[dict[str, Any]] = []
     seen: set[object] = set()
-    for site in one.sites:
+    for site in finding.sites:
         for kind, stack in (("", site.stack), ("forward call", site.forward)):
             if not stack or (kind, stack) in seen or len(found) >= most:
                 continue

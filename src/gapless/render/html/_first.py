@@ -47,17 +47,19 @@ def changes(report: Report, anchors: Sequence[str], clean: Clean) -> list[dict[s
     ]
 
 
-def _change(one: Change, brought: str, first: float, anchors: Sequence[str], clean: Clean) -> dict[str, Any]:
-    where = one.place
-    if one.line is not None:
-        where = f"{clean.path(one.line.file)}:{brief.numbers(one.lines or (one.line.line,))}"
-    links = [anchors[at] for at in one.findings if 0 <= at < len(anchors)]
-    codes = one.codes[:1] if links else ()
+def _change(
+    change: Change, brought: str, first: float, anchors: Sequence[str], clean: Clean
+) -> dict[str, Any]:
+    where = change.place
+    if change.line is not None:
+        where = f"{clean.path(change.line.file)}:{brief.numbers(change.lines or (change.line.line,))}"
+    links = [anchors[at] for at in change.findings if 0 <= at < len(anchors)]
+    codes = change.codes[:1] if links else ()
     return {
-        "what": one.what,
+        "what": change.what,
         "where": where,
         "brought": brought,
-        "left": f"{100 * one.after / first:.1f}" if first > 0 and one.after >= 0 else "",
+        "left": f"{100 * change.after / first:.1f}" if first > 0 and change.after >= 0 else "",
         "link": links[0] if links else "",
         "code": codes[0] if codes else "details",
     }

@@ -31,18 +31,18 @@ def views(tables: Sequence[Table], clean: Clean, links: Links, prefix: str = "")
     return found
 
 
-def _view(one: Table, clean: Clean, links: Links, name: str) -> dict[str, Any]:
-    shown = len(one.rows) if one.shown < 0 else one.shown
+def _view(table: Table, clean: Clean, links: Links, name: str) -> dict[str, Any]:
+    shown = len(table.rows) if table.shown < 0 else table.shown
     return {
         "id": name,
-        "title": one.title,
-        "head": [(column.name, column.kind) for column in one.columns[1:]],
-        "rows": [_row(row, one.columns, clean, links) for row in one.rows],
+        "title": table.title,
+        "head": [(column.name, column.kind) for column in table.columns[1:]],
+        "rows": [_row(row, table.columns, clean, links) for row in table.rows],
         "shown": shown,
-        "rest": f"{len(one.rows) - shown} {one.rest}" if 0 < shown < len(one.rows) else "",
-        "folded": not shown and bool(one.rows),
-        "before": one.where == "before",
-        "notes": one.notes,
+        "rest": f"{len(table.rows) - shown} {table.rest}" if 0 < shown < len(table.rows) else "",
+        "folded": not shown and bool(table.rows),
+        "before": table.where == "before",
+        "notes": table.notes,
     }
 
 

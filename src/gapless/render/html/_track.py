@@ -48,13 +48,13 @@ def drawn(every: Sequence[MemoryReport], prefix: str, peak: str, clean: Clean) -
     return found
 
 
-def data(made: MemoryReport, track: Track, target: str, clean: Clean) -> dict[str, Any]:
-    """What is drawn of `made`; `target` is where those who hold the peak are told."""
+def data(report: MemoryReport, track: Track, target: str, clean: Clean) -> dict[str, Any]:
+    """What is drawn of `report`; `target` is where those who hold the peak are told."""
     calls, steps = track.calls, track.steps
     used = [
         number for number in range(len(track.layers)) if any(any(one.layers[number]) for one in track.windows)
     ]
-    each = max(1, round(made.steps / len(steps))) if steps else 1
+    each = max(1, round(report.steps / len(steps))) if steps else 1
     return {
         "unit": _UNIT,
         "windows": [_points(one, used) for one in track.windows],
@@ -71,14 +71,14 @@ def data(made: MemoryReport, track: Track, target: str, clean: Clean) -> dict[st
         "places": [f"{_short(one.file, clean)}:{one.line} {one.function}" for one in track.places],
         "steps": steps,
         "each": each,
-        "others": others(made, track),
-        "limit": made.limit,
+        "others": others(report, track),
+        "limit": report.limit,
         "peak": {
-            "event": made.peak.event,
-            "allocated": made.baseline.peak_allocated,
+            "event": report.peak.event,
+            "allocated": report.baseline.peak_allocated,
             "id": target,
         },
-        "stops": _stops(made, track, target),
+        "stops": _stops(report, track, target),
     }
 
 
@@ -98,15 +98,15 @@ def _color(one: Layer, number: int) -> str:
     return _LINES[number % len(_LINES)] if one.line is not None or one.operator else "c-unknown"
 
 
-def others(made: MemoryReport, track: Track) -> list[dict[str, Any]]:
+def others(report: MemoryReport, track: Track) -> list[dict[str, Any]]:
     """The run under other settings. The best is drawn from the start, and what the user asked for by name."""
-    best = made.trials[made.best].settings if made.best >= 0 else ""
+    best = report.trials[report.best].settings if report.best >= 0 else ""
     return [
         {
             "name": one.name,
             "color": _OTHERS[number % len(_OTHERS)],
             "best": one.name == best,
-            "shown": one.name == best or not made.searched,
+            "shown": one.name == best or not report.searched,
             "event": _steps(one.event),
             "reserved": _steps(one.reserved, _UNIT),
         }
@@ -114,12 +114,12 @@ def others(made: MemoryReport, track: Track) -> list[dict[str, Any]]:
     ]
 
 
-def _stops(made: MemoryReport, track: Track, target: str) -> list[dict[str, Any]]:
+def _stops(report: MemoryReport, track: Track, target: str) -> list[dict[str, Any]]:
     """What is worth going to, in order: the peaks, and where the driver had no more."""
-    found = [(made.peak.event, "peak of allocated memory", target)]
-    if made.height.event != made.peak.event:
-        found.append((made.height.event, "peak of reserved memory", ""))
-    base = made.baseline
+    found = [(report.peak.event, "peak of allocated memory", target)]
+    if report.height.event != report.peak.event:
+        found.append((report.height.event, "peak of reserved memory", ""))
+    base = report.baseline
     for one, told in ((base.shortage, "out of memory"), (base.failure, "a request that failed")):
         if one is not None:
             found.append((one.event, told, ""))
