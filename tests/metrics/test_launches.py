@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torchmetrics.segmentation
 from metrics.samples import SAMPLES
 from metrics.test_waits import family
 from torch import Tensor
@@ -121,6 +122,16 @@ def test_every_way_to_count_gives_the_same(monkeypatch, classes, bins, ignored, 
 OF_MASKS: dict[str, Any] = {"num_classes": 10, "input_format": "index"}
 
 
+def test_segments_take_as_many_kernels_however_many_there_are():
+    with gapless.emulate() as seen:
+        metric = metrics.PanopticQuality(things={0, 1}, stuffs={2}).to("cuda")
+        for most in (2, 50):
+            points = torch.stack([torch.randint(0, n, (2, 16, 16)) for n in (3, most)], -1).to("cuda")
+            before = seen.waits
+            assert launched(lambda given=points: metric.update(given, given.flip(1))) <= 89
+            assert seen.waits == before
+
+
 def masks_of(images: int, dtype: torch.dtype = torch.int64) -> tuple[Tensor, Tensor]:
     random = torch.Generator().manual_seed(images)
     target = torch.randint(0, 10, (images, 8, 8), generator=random)
@@ -157,6 +168,16 @@ def test_masks_of_any_integers_and_any_number_count(name, dtype):
         values = [made[device].compute().cpu() for device in ("cpu", "cuda")]
     for value in values:
         torch.testing.assert_close(value, made["all"].compute())
+
+
+@pytest.mark.parametrize("average", ["micro", "macro", "weighted"])
+def test_averages_are_over_the_channels_that_there_are(average):
+    random = torch.Generator().manual_seed(1)
+    given = [torch.randint(0, 2, (3, 7, 4, 4), generator=random) for _ in range(2)]
+    values = [home.DiceScore(5, average=average) for home in (metrics, torchmetrics.segmentation)]
+    for one in values:
+        one.update(*given)
+    torch.testing.assert_close(values[0].compute(), values[1].compute())
 
 
 def test_masks_saved_by_earlier_versions_load():

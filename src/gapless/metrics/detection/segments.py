@@ -10,7 +10,7 @@ from torch import Tensor
 from gapless.metrics.batch import Batch
 from gapless.metrics.statistic import Slot, Statistic
 
-FIXED_POINT = 2.0**32
+FIXED_POINT = 2**32
 """What an IoU is multiplied with to be added up as an integer, whose sum has no order."""
 
 
@@ -34,9 +34,11 @@ class Sides(NamedTuple):
 
     segment: Tensor
     category: Tensor
-    last: Tensor
-    area: Tensor
-    hidden: Tensor
+    first: Tensor
+    visible: Tensor
+    """Points of the segment that are not void on the other side."""
+    mostly: Tensor
+    """Whether most of its points are void there."""
     bounds: Tensor
     """``[2 (C + 1) + 1]``: where the segments of a side and category begin."""
 
@@ -47,17 +49,21 @@ class Segments(Statistic):
     the target.
     """
 
-    ids: Tensor
+    edges: Tensor
     places: Tensor
 
     def __init__(self, categories: Categories, allow_unknown: bool, modified: bool) -> None:
         self.categories = categories
         self.allow_unknown = allow_unknown
         self.modified = modified
+        count = categories.number
         with torch.device("cpu"):
             ids, places = torch.tensor([*categories.things, *categories.stuffs], dtype=torch.int64).sort()
-        self.constants = {"ids": ids, "places": places}
-        count = categories.number
+            # Between two numbers that follow each other lies what is no category, or the one of the first.
+            edges = torch.stack((ids, ids + 1), 1).flatten()
+            found = torch.full((2 * count + 1,), count)
+            found[1::2] = places
+        self.constants = {"edges": edges, "places": found}
         slots = {"iou": Slot((count,), torch.float64), "counts": Slot((3, count)), "strange": Slot()}
         super().__init__((categories, allow_unknown, modified), slots, checked=not allow_unknown)
 
@@ -65,20 +71,14 @@ class Segments(Statistic):
         preds, target = batch.args
         if not preds.numel():
             return
-        category, unknown = self._category(torch.stack((preds[..., 0], target[..., 0])))
+        given = torch.stack((preds[..., 0], target[..., 0])).to(torch.int64)
+        category = self.places[torch.bucketize(given, self.edges, right=True)]
+        void = category == self.categories.number
         if not self.allow_unknown:
-            self._tell_unknown(unknown[0], preds)
+            self._tell_unknown(void[0], preds)
         instance = torch.stack((preds[..., 1], target[..., 1]))
-        things = len(self.categories.things)
-        sides = sorted_sides(category, instance.masked_fill(category >= things, 0), self.categories.number)
-        self._add(sides)
-
-    def _category(self, given: Tensor) -> tuple[Tensor, Tensor]:
-        """The place of each category, that behind the last for what is none; and what is none."""
-        given = given.to(torch.int64)
-        at = torch.searchsorted(self.ids, given).clamp_(max=self.categories.number - 1)
-        unknown = self.ids[at] != given
-        return self.places[at].masked_fill_(unknown, self.categories.number), unknown
+        instance.masked_fill_(category >= len(self.categories.things), 0)
+        self._add(sorted_sides(category, instance, void, self.categories.number))
 
     def _tell_unknown(self, unknown: Tensor, preds: Tensor) -> None:
         """Count predictions of no category; raise ValueError where looking is free."""
@@ -91,14 +91,12 @@ class Segments(Statistic):
 
     def _add(self, sides: Sides) -> None:
         count, things, state = self.categories.number, len(self.categories.things), self.state
-        plain = count if not self.modified else things
-        pairs = matched(sides, count, plain, state["iou"].dtype)
-        seen = sides.last & (2 * sides.hidden <= sides.area)
-        between = sides.bounds.view(-1)
-        segments = within(torch.stack((sides.last, seen)), between).view(2, 2, count + 1)[..., :count]
+        pairs = matched(sides, count, things if self.modified else count)
+        seen = torch.stack((sides.first, sides.first > sides.mostly))
+        segments = within(seen, sides.bounds).view(2, 2, count + 1)[..., :count]
         found = within(pairs.sums, pairs.bounds)
-        state["iou"].add_(found[0].to(state["iou"].dtype) / FIXED_POINT)
-        table = torch.stack((found[1], segments[1, 0] - found[2], segments[1, 1] - found[3]))
+        state["iou"].add_(found[0], alpha=1 / FIXED_POINT)
+        table = torch.cat((found[1:2], segments[1] - found[2:]))
         if self.modified:
             table[:, things:] = 0
             table[0, things:] = segments[0, 1, things:]
@@ -115,55 +113,60 @@ class Pairs(NamedTuple):
     """``[C + 1]``: where the pairs of a category begin."""
 
 
-def sorted_sides(category: Tensor, instance: Tensor, count: int) -> Sides:
-    """`category` and `instance`, ``[2, B, ...]`` of predictions and targets, as segments; `count` is void."""
-    images, half = category.shape[1], category[0].numel()
-    place = torch.arange(2 * half, device=category.device)
-    image = place.remainder(half).div_(half // images, rounding_mode="floor")
-    narrow, category = instance.dtype.itemsize <= 4, category.flatten()
-    group = category.add(place.ge(half), alpha=count + 1).mul_(images).add_(image)
-    instance = instance.flatten().to(torch.int64)
+def sorted_sides(category: Tensor, instance: Tensor, void: Tensor, count: int) -> Sides:
+    """`category` and `instance`, ``[2, B, ...]`` of predictions and targets, as segments."""
+    images = category.shape[1]
+    offset = torch.arange(2 * images, device=category.device)
+    offset[images:].add_(count * images)
+    offset, category = offset.view(2, images, 1), category.view(2, images, -1)
+    group = torch.add(offset, category, alpha=images).flatten()
+    narrow, instance = instance.dtype.itemsize <= 4, instance.flatten().to(torch.int64)
     if narrow:
         key, order = (group * 2**32 + instance).sort()
-        new = key[1:] != key[:-1]
+        group, new = group[order], key[1:] != key[:-1]
     else:
         order = instance.argsort(stable=True)
         order = order[group[order].argsort(stable=True)]
-        one, other = group[order], instance[order]
-        new = (one[1:] != one[:-1]) | (other[1:] != other[:-1])
-    first, last = (torch.ones_like(place, dtype=torch.bool) for _ in range(2))
-    first[1:], last[:-1] = new, new
-    start = torch.where(first, place, 0).cummax(0).values
-    end = torch.where(last, place, 2 * half).flip(0).cummin(0).values.flip(0)
-    void = (category == count)[(order + half).remainder(2 * half)]
-    hidden = void.cumsum(0)
-    hidden = hidden[end] - hidden[start] + void[start]
-    edges = torch.arange(2 * (count + 1) + 1, device=place.device) * images
-    bounds = torch.searchsorted(group[order], edges)
+        both = torch.stack((group, instance))[:, order]
+        group, new = both[0], (both[:, 1:] != both[:, :-1]).any(0)
+    first = begun(new)
+    start, end = run_of(first.cumsum(0))
+    area = end - start
+    hidden = torch.nn.functional.pad(void.view(2, -1).flip(0).flatten()[order].cumsum(0), (1, 0))
+    hidden = hidden[end] - hidden[start]
+    edges = torch.arange(0, (2 * count + 3) * images, images, device=group.device)
+    bounds = torch.searchsorted(group, edges)
     segment = torch.empty_like(start).scatter_(0, order, start)
-    return Sides(segment, category[order], last, end - start + 1, hidden, bounds)
+    return Sides(segment, category.flatten()[order], first, area - hidden, 2 * hidden > area, bounds)
 
 
-def matched(sides: Sides, count: int, plain: int, wide: torch.dtype) -> Pairs:
+def begun(new: Tensor) -> Tensor:
+    """Where a run begins: at the first place, and where the next values are `new`."""
+    return torch.nn.functional.pad(new, (1, 0), value=True)
+
+
+def run_of(ordered: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the run of equal values begins in which each value is, and where the next one does."""
+    return torch.searchsorted(ordered, ordered), torch.searchsorted(ordered, ordered, right=True)
+
+
+def matched(sides: Sides, count: int, plain: int) -> Pairs:
     """Segments that lie over each other; those of a category from `plain` on need not match to count."""
     half = len(sides.segment) // 2
-    key = (sides.segment[:half] * (2 * half) + sides.segment[half:]).sort().values
+    key = torch.add(sides.segment[half:], sides.segment[:half], alpha=2 * half).sort().values
     pred, target = key.div(2 * half, rounding_mode="floor"), key.remainder(2 * half)
-    place = torch.arange(half, device=key.device)
-    first, last = (torch.ones_like(place, dtype=torch.bool) for _ in range(2))
-    first[1:] = key[1:] != key[:-1]
-    last[:-1] = first[1:]
-    both = place - torch.where(first, place, 0).cummax(0).values + 1
-    category, visible = sides.category[pred], sides.area - sides.hidden
-    union = visible[pred] + visible[target] - both
-    same = last & (category == sides.category[target]) & (category < count)
-    matches = same & (2 * both > union) & (category < plain)
-    iou = (both.to(wide) / union * FIXED_POINT).round().to(torch.int64)
-    mostly = 2 * sides.hidden > sides.area
-    counts = matches | (same & (category >= plain))
-    sums = torch.stack(
-        (torch.where(counts, iou, 0), matches, matches & ~mostly[pred], matches & ~mostly[target])
-    )
+    start, end = run_of(key)
+    both = end - start
+    category = sides.category[pred]
+    union = sides.visible[pred] + sides.visible[target] - both
+    same = begun(key[1:] != key[:-1]) & (category == sides.category[target]) & (category < count)
+    counts = matches = same & (2 * both > union)
+    if plain < count:
+        matches = matches & (category < plain)
+        counts = matches | (same & (category >= plain))
+    iou = (both * FIXED_POINT).div_(union.clamp_(min=1), rounding_mode="floor")
+    seen = (matches > sides.mostly[one] for one in (pred, target))
+    sums = torch.stack((iou * counts, matches, *seen))
     return Pairs(sums, torch.searchsorted(category, torch.arange(count + 1, device=key.device)))
 
 

@@ -187,9 +187,8 @@ def by_channel(batch: Batch, masks: Masks, what: str) -> Overlaps:
         )
     several = [preds & target, preds | target] if what == UNION else [preds & target, target, preds]
     dims = (0, 2) if masks.whole else (2,)
-    counts = torch.stack([one.flatten(2).sum(dims) for one in several], -2).view(
-        -1, len(several), masks.classes
-    )
+    counts = torch.stack([one.flatten(2).sum(dims) for one in several], -2)
+    counts = counts.unsqueeze(0) if masks.whole else counts
     if what == UNION:
         pixels = counts
     elif what == EITHER:
