@@ -20,7 +20,7 @@ NO_TRITON = (
 )
 
 _NO_SUCH_DEVICE = "CUDA error: invalid device ordinal"
-SEVERAL = "so many GPUs as `gapless check --devices N` says are emulated, one where it says nothing"
+SEVERAL = "`gapless check --devices N` sets how many GPUs are emulated; the default is one"
 NO_TORCHSCRIPT = (
     "TorchScript runs here as the Python code it was made from, which has no `{}`: remove that call from "
     "what you check (`torch.jit.save` works)"

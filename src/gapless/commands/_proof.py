@@ -30,7 +30,7 @@ _OPTIONS: tuple[Any, ...] = (
         "--grad", "gradients_of", metavar="NAME", multiple=True, help="Make this input require gradients."
     ),
     click.option(
-        "--backward/--no-backward", default=True, help="Compare gradients where there are any; on by default."
+        "--backward/--no-backward", default=True, help="Compare gradients, if there are any; on by default."
     ),
     click.option(
         "--bounded",

@@ -238,7 +238,7 @@ class Rewind:
     def _range(self, address: int) -> Range:
         found = self.around(address)
         if found is None:
-            raise Inconsistent("memory in the trace lies in no segment")
+            raise Inconsistent("memory in the trace is in no segment")
         return found
 
     def _drop(self, home: Range) -> None:

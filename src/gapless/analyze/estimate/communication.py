@@ -170,7 +170,7 @@ def _in_a_machine(entry: Entry, node: int) -> int:
 def assumed(moving: Moving, programme: Programme) -> str:
     """What that takes for granted, in a sentence."""
     time, exposed = moving.time, moving.exposed
-    hidden = "half hidden behind the GPU's work, and between fully and not at all in the interval"
+    hidden = "half hidden behind the GPU's work; fully hidden to not at all in the interval"
     if exposed:
         hidden = f"{exposed / 1e6:.3g} ms of it waited for at once, the rest {hidden}"
     gpu, node = programme.gpu, programme.node or NODE

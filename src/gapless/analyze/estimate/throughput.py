@@ -104,7 +104,7 @@ def _samples(steps: Sequence[Step], arrived: Sequence[Arrived]) -> Count | None:
         each = len(shapes) / len(arrived)
         mean = sum(shape[0] for shape in shapes) / len(shapes)
         batches = min(each, max(passes, 1.0))
-        return Count(number=mean * batches, told=f"batches of {_shape(shapes[-1])} from the host")
+        return Count(number=mean * batches, told=f"batches of {_shape(shapes[-1])} from the CPU")
     first = [_first_batch(step) for step in steps]
     known = [one for one in first if one is not None]
     if not known:

@@ -120,9 +120,9 @@ class Times:
         """What these times take for granted, in sentences."""
         if self.calibration is not None:
             yield (
-                f"times of the {self.calibration.gpu or 'GPU'} and of the host from {self.calibration.path}, "
-                f"which knows operators with {self.covered(steps):.0%} of the GPU's time; "
-                "profiling slows the host"
+                f"times of the {self.calibration.gpu or 'GPU'} and of the CPU come from "
+                f"{self.calibration.path}, which knows operators with {self.covered(steps):.0%} of the "
+                "GPU's time; profiling slows the CPU"
             )
             return
         yield (
