@@ -154,7 +154,7 @@ def _refuse_closure(optimizer: Optimizer) -> None:
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise UsageError(
-            f"{type(optimizer).__name__} evaluates a closure in each step and reads the loss, which waits: "
+            f"{type(optimizer).__name__} evaluates a closure in each step and reads the loss, which syncs: "
             "write `if condition: optimizer.step(closure)`"
         )
 

@@ -14,41 +14,40 @@ one that ran at about a third of them have 3.6 and 1.9 (``benchmarks/sheets/esti
 
 
 class GpuBelowItsClocks(ProfileRule):
-    """The GPU takes a multiple of what others of its kind take: it runs below its clocks.
+    """The GPU takes much longer than others of the same model: it runs below its clocks.
 
     ## What waits
-    Everything. A power limit, heat, or clocks that somebody locked keep the multiprocessors slow. What goes
-    with the clock, the start of a kernel and arithmetic, takes longer in all kernels alike; what
-    memory limits takes longer by less.
+    Everything. A power limit, heat or locked clocks keep the multiprocessors slow. Whatever depends on the
+    clock (starting kernels, arithmetic) takes longer in every kernel; memory-limited kernels slow down less.
 
     ## Why it costs
-    No change of the program makes up for it: at a third of the clocks a step of large products takes up to
-    three times as long.
+    No change to the program makes up for it: at a third of the clocks, a step of large matrix products takes
+    up to three times as long.
 
     ## Example
     ```python
     with torch.profiler.profile(record_shapes=True) as prof:
-        train(steps=3)  # on a GPU whose clocks somebody left at 420 MHz
+        train(steps=3)  # on a GPU whose clocks were locked at 420 MHz
     ```
 
     ## Use instead
     ```python
-    subprocess.run(["nvidia-smi", "-rgc"], check=True)  # gives up locked clocks
+    subprocess.run(["nvidia-smi", "-rgc"], check=True)  # unlocks the clocks
     train(steps=1000)
     ```
-    `nvidia-smi -q -d CLOCK,PERFORMANCE,POWER` shows the clocks, now and at most, and what holds them down.
-    Against heat, look after the machine's cooling; a power limit is set by `nvidia-smi -pl`.
+    `nvidia-smi -q -d CLOCK,PERFORMANCE,POWER` shows the current and maximum clocks, and what limits them.
+    If it is heat, improve the machine's cooling; `nvidia-smi -pl` sets the power limit.
 
     ## When it is fine
-    Where several processes share the GPU, each of which gets a part of its time, or where power is saved on
-    purpose.
+    If several processes share the GPU and each gets a part of its time, or if power is saved on purpose.
     """
 
     code = "GAP506"
     name = "gpu-below-its-clocks"
     advice = (
-        "look with `nvidia-smi -q -d CLOCK,PERFORMANCE,POWER` while it trains: a power limit, heat, or "
-        "locked clocks (`nvidia-smi -rgc` gives them up); times of this profile hold for this GPU alone"
+        "run `nvidia-smi -q -d CLOCK,PERFORMANCE,POWER` during training to see why: a power limit, heat, "
+        "or locked clocks (`nvidia-smi -rgc` unlocks them); the times in this profile are valid only for "
+        "this GPU"
     )
     change = "find what slows the GPU: `nvidia-smi -q -d PERFORMANCE`"
 
@@ -58,8 +57,8 @@ class GpuBelowItsClocks(ProfileRule):
             return
         yield Hit(
             evidence=(
-                f"this {found.card} runs well below its clocks: its elementwise kernels of few elements take "
-                f"{three_digits(found.short)} times as long as on others, its matrix products "
+                f"this {found.card} runs well below its clocks: its small elementwise kernels take "
+                f"{three_digits(found.short)} times as long as on others, and its matrix products "
                 f"{three_digits(found.products)} times",
             ),
             remedy=self.advice,
