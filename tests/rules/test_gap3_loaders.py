@@ -129,6 +129,19 @@ class TestEpochs:
         assert hit.evidence[1].replace("50 steps", "100 steps") == one.evidence[1]
         assert (hit.every, hit.idle) == (50, 2 * one.idle)
 
+    @pytest.mark.parametrize(
+        ("library", "words"),
+        [
+            ("transformers", "dataloader_persistent_workers=True"),
+            ("skorch", "iterator_train__persistent_workers=True"),
+            ("", "persistent_workers=True"),
+        ],
+    )
+    def test_in_the_words_of_the_library_that_makes_the_loader(self, library, words):
+        (hit,) = hits("GAP305", msgspec.structs.replace(begun(), library=library))
+        assert hit.change == f"`{words}`"
+        assert hit.remedy.startswith(f"`{words}` saves ")
+
     def test_kept_workers_leave_what_a_stream_does_anew(self):
         kept = Setting(workers=4, prefetch=2, persistent=True)
         (hit,) = hits("GAP305", begun(Begin(again=200 * MS, opened=90 * MS), setting=kept))

@@ -24,6 +24,20 @@ _DEFAULTS: dict[str, tuple[object, ...]] = {
 }
 
 
+_PREFIXES = {"transformers": "dataloader_", "skorch": "iterator_train__"}
+"""What stands before a DataLoader's argument where a library that creates it takes it."""
+_CALLS = {"transformers": "TrainingArguments({})", "skorch": "NeuralNet(..., {})"}
+
+
+def worded(library: str, words: str) -> str:
+    """``persistent_workers=True`` as `library` takes it, where it is known how.
+
+    >>> worded("transformers", "num_workers=4, pin_memory=True")
+    'dataloader_num_workers=4, dataloader_pin_memory=True'
+    """
+    return ", ".join(_PREFIXES.get(library, "") + word for word in words.split(", "))
+
+
 def arguments(diagnosis: Diagnosis) -> str:
     """``num_workers=4, pin_memory=True``: what is recommended and is not torch's default."""
     # What is pinned now stays so: where there is no GPU nothing was measured that would speak against it.
@@ -41,10 +55,9 @@ def arguments(diagnosis: Diagnosis) -> str:
 
 def change(diagnosis: Diagnosis, library: str = "") -> str:
     """The settings that are recommended, the first ones where all are too many for a list of things to do."""
-    prefix = "dataloader_" if library == "transformers" else ""
     told = ""
-    for one in arguments(diagnosis).split(", "):
-        longer = f"{told}, {prefix}{one}" if told else prefix + one
+    for one in worded(library, arguments(diagnosis)).split(", "):
+        longer = f"{told}, {one}" if told else one
         if told and len(longer) + 2 > _SHORT:
             break
         told = longer
@@ -94,10 +107,8 @@ def machine(diagnosis: Diagnosis) -> str:
 
 def call(use: LoaderUse, diagnosis: Diagnosis) -> str:
     """What to write, in the words of the library that makes the loader."""
-    if use.library == "transformers":
-        named = ", ".join(f"dataloader_{word}" for word in arguments(diagnosis).split(", "))
-        return f"`TrainingArguments({named})`"
-    return f"`DataLoader(..., {arguments(diagnosis)})`"
+    words = worded(use.library, arguments(diagnosis))
+    return f"`{_CALLS.get(use.library, 'DataLoader(..., {})').format(words)}`"
 
 
 def behind(diagnosis: Diagnosis) -> bool:

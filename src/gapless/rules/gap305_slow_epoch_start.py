@@ -80,7 +80,7 @@ class SlowEpochStart(LoaderRule):
         yield Hit(
             evidence=(whole, share),
             remedy="; ".join(found.remedies) or self.advice,
-            change=found.change,
+            change=found.change or f"`{loader.worded(use.library, _KEPT)}`",
             idle=round(stall / found.steps),
             steps=1,
             every=max(round(found.steps), 1),
@@ -102,6 +102,7 @@ class _Stall(NamedTuple):
         return _CHANGES.get(longest, "")
 
 
+_KEPT = "persistent_workers=True"
 _ORDER, _STREAM = "shuffling", "resetting the stream (opening files, filling its buffer)"
 _CHANGES = {_ORDER: "shuffle in blocks, on the fly", _STREAM: "let one pass span several epochs"}
 
@@ -122,8 +123,8 @@ def _measured(use: LoaderUse, made: Diagnosis) -> _Stall | None:
         if made.around is not None and made.around.anew:
             remedies.append("create the DataLoader once, not in each pass, with `persistent_workers=True`")
         else:
-            saved = duration(starting + opened)
-            remedies.append(f"`persistent_workers=True` saves {saved} of it from the second epoch on")
+            saved, kept = duration(starting + opened), loader.worded(use.library, _KEPT)
+            remedies.append(f"`{kept}` saves {saved} of it from the second epoch on")
         if 0 <= begin.forked < starting / 2:
             remedies.append(
                 f'`multiprocessing_context="fork"` starts a worker in {duration(begin.forked)} instead of '
@@ -155,6 +156,6 @@ def _seen(use: LoaderUse) -> _Stall | None:
     stall = max(use.first - max(use.wait, batch), 0.0)
     workers = count(use.setting.workers, "worker")
     name = f"until {workers} {'has' if use.setting.workers == 1 else 'have'} started, as observed in this run"
-    saves = "`persistent_workers=True` avoids this from the second epoch on"
+    saves = f"`{loader.worded(use.library, _KEPT)}` avoids this from the second epoch on"
     steps = use.length / use.per_step if use.per_step else 0.0
     return _Stall(steps, float(use.step.likely), {name: stall}, [saves]) if steps else None
