@@ -689,3 +689,11 @@ def test_a_library_that_asks_for_the_scale_is_not_the_users_to_move() -> None:
     assert "read the scale only where it is logged" in advice("log(scaler.get_scale())", *asked, **ITEM)
     told = advice("learn.fit()", *asked, lib("somelib/fp16.py", "after_step"), **ITEM)
     assert told.startswith("somelib reads the scale at somelib/fp16.py:12 (after_step): autocast to bfloat16")
+
+
+def test_what_is_known_of_pyro() -> None:
+    checks = site("svi.step(x)", lib("pyro/util.py", "warn_if_nan", "if torch_isnan(value):"), **BOOL)
+    assert match(checks).change_at(checks) == "`pyro.enable_validation(False)`"
+    assert "turns off the checks of every sample site" in match(checks).remedy(checks)
+    number = site("svi.step(x)", lib("pyro/infer/util.py", "torch_item", "return x.item()"), **ITEM)
+    assert "`Trace_ELBO().differentiable_loss(model, guide, ...)`" in match(number).remedy(number)

@@ -47,6 +47,22 @@ _KNOWN = (
         "unchanged",
         "a fixed number of rounds instead of `while_loop`",
     ),
+    (
+        "pyro",
+        "pyro/util.py",
+        "warn_if",
+        "`pyro.enable_validation(False)` turns off the checks of every sample site, and those of the "
+        "distributions",
+        "`pyro.enable_validation(False)`",
+    ),
+    (
+        "pyro",
+        "pyro/infer/util.py",
+        "torch_item",
+        "`SVI.step` returns the loss as a number; `Trace_ELBO().differentiable_loss(model, guide, ...)` with "
+        "a `torch.optim` optimizer keeps it on the GPU",
+        "`differentiable_loss` with a `torch.optim` optimizer instead of `SVI.step`",
+    ),
 )
 """What is known of a library's file, where the line that reads or a function around it has a word in it: what
 to do, in a sentence and in a few words."""
