@@ -28,6 +28,7 @@ from gapless.analyze.compare import Subject, compare_profiles, compare_reports, 
 from gapless.analyze.compare.matching import DRIFT, Place, match_names, match_places, spelling
 from gapless.analyze.compare.verdict import verdict
 from gapless.analyze.compare.work import LISTED
+from gapless.analyze.tables.comparison import tables
 from gapless.model import Environment, Profile, Site, SourceLine
 from gapless.model.comparison import Comparison, Measure, percents, scale
 from gapless.model.profile import Collectives, KernelTime, Recording, Split
@@ -146,6 +147,23 @@ class TestSpread:
         made = compared(before, after)
         assert made.within_spread
         assert "102 ms instead of 100: 2.0 % more, but within the spread of the steps" in made.sentence
+
+    def test_few_steps_that_lie_among_one_another_say_little(self):
+        few = [change(slow(), steps=steps(lengths)) for lengths in ([98, 102, 101], [99, 103, 97, 98])]
+        assert compared(*few).within_spread
+        assert compared(*reversed(few)).within_spread
+        assert not compared(few[0], change(slow(), steps=steps([94, 97, 95]))).within_spread
+        assert not compared(few[0], change(slow(), steps=steps([100.5]))).within_spread
+
+    def test_only_what_matters_to_the_step_is_good_or_bad(self):
+        def split(copies: float, kernels: float) -> Profile:
+            busy = Split(kernel=round(kernels * MS), memcpy=round(copies * MS))
+            return change(slow(), split=busy)
+
+        made = compared(split(1, 300), split(1.5, 200))
+        (times,) = (one for one in tables(made) if one.title.startswith("Time per step"))
+        tones = {row.cells[0]: row.tone for row in times.rows}
+        assert (tones["kernels"], tones["copies"]) == ("good", "")
 
     def test_steady_steps_make_a_small_change_count(self):
         made = compared(change(slow(), steps=steps([100] * 6)), change(slow(), steps=steps([102] * 6)))

@@ -48,7 +48,7 @@ def compare_profiles(before: Subject, after: Subject) -> Comparison:
         before=sides[0],
         after=sides[1],
         length=length,
-        within_spread=pair.per == "step" and _within(sides, length),
+        within_spread=pair.per == "step" and (_within(sides, length) or _mixed(pair, length)),
         idle=pair.measure("idle", lambda one: one.idle),
         split=_split(pair),
         measures=_measures(pair),
@@ -80,7 +80,7 @@ def compare_profiles(before: Subject, after: Subject) -> Comparison:
 def _side(subject: Subject) -> Side:
     profile, steps = subject.profile, subject.profile.steps
     known = stepped(profile)
-    lengths = [end - start for start, end in zip(steps.start, steps.end, strict=True)]
+    lengths = _lengths(profile)
     spread = None
     if known and len(lengths) >= ENOUGH:
         low, median, high = quantiles(lengths, n=4, method="inclusive")
@@ -105,6 +105,18 @@ def _within(sides: tuple[Side, Side], length: Measure) -> bool:
         if one.spread and all(one.spread.low <= value <= one.spread.high for value in typical):
             return True
     return False
+
+
+def _mixed(pair: Both, length: Measure) -> bool:
+    """Whether, with few steps on a side, each side's mean lies among the other's steps."""
+    before, after = (_lengths(one) for one in (pair.before, pair.after))
+    if not 2 <= min(len(before), len(after)) < ENOUGH:
+        return False
+    return min(before) <= length.after <= max(before) and min(after) <= length.before <= max(after)
+
+
+def _lengths(profile: Profile) -> list[int]:
+    return [end - start for start, end in zip(profile.steps.start, profile.steps.end, strict=True)]
 
 
 def _split(pair: Both) -> tuple[Measure, ...]:

@@ -22,6 +22,9 @@ from gapless.model.memory_comparison import MemoryComparison
 from gapless.model.table import Row, row, table
 from gapless.model.wording import CAUSES, TENSORS, binary_size, count, duration, in_column, number, part
 
+_MATTERS = 0.005
+"""Part of the whole."""
+
 
 def tables(comparison: Comparison) -> tuple[Table, ...]:
     """Every table of `comparison`, those that changed nothing left out."""
@@ -98,11 +101,16 @@ def _side(side: Side) -> str:
     return ", ".join(parts)
 
 
+def _least(comparison: Comparison) -> float:
+    """What a part must change by, in nanoseconds, to make the whole better or worse."""
+    return _MATTERS * max(comparison.length.before, comparison.length.after)
+
+
 def _times(comparison: Comparison) -> Table:
     unit = scale(max(comparison.length.before, comparison.length.after), least=1)
     rows = [
         measured(comparison.length, unit, comparison.per),
-        *(measured(one, unit) for one in comparison.split),
+        *(measured(one, unit, least=_least(comparison)) for one in comparison.split),
     ]
     title = f"Time {'per step' if comparison.per == 'step' else 'of the whole trace'}, {unit.name}"
     return sided(title, rows, where="before")
@@ -112,14 +120,15 @@ def _idle(comparison: Comparison) -> Table:
     if comparison.idle is None or not max(comparison.idle.before, comparison.idle.after):
         return sided("", [])
     unit = scale(max(comparison.length.before, comparison.length.after), least=1)
-    causes = [measured(one, unit, CAUSES.get(one.name, one.name)) for one in comparison.causes]
-    rows = [measured(comparison.idle, unit, "idle"), *causes]
+    least = _least(comparison)
+    causes = [measured(one, unit, CAUSES.get(one.name, one.name), least=least) for one in comparison.causes]
+    rows = [measured(comparison.idle, unit, "idle", least=least), *causes]
     return sided(f"GPU idle by cause, {unit.name}", rows, where="before")
 
 
 def _phases(comparison: Comparison) -> Table:
     rows = [
-        measured(getattr(phase, field), name=f"{phase.name}, {told}")
+        measured(getattr(phase, field), name=f"{phase.name}, {told}", least=_least(comparison))
         for phase in comparison.phases
         for field, told in (("host", "CPU"), ("device", "GPU"), ("idle", "GPU idle"))
     ]

@@ -21,11 +21,14 @@ def sided(title: str, rows: Sequence[Row], shown: int = -1, more: str = "", wher
     return table(title, columns, rows, shown=shown, rest="that changed less", where=where)
 
 
-def measured(measure: Measure, unit: Scale | None = None, name: str = "", judged: bool = True) -> Row:
-    """A number of both sides. What is not `judged` is better or worse as it comes."""
+def measured(
+    measure: Measure, unit: Scale | None = None, name: str = "", judged: bool = True, least: float = 0.0
+) -> Row:
+    """A number of both sides: neither good nor bad if not `judged`, or if it changes by less than `least`."""
     before, after = (_amount(measure, value, unit) for value in (measure.before, measure.after))
     percent = measure.percent or 0.0
-    tone: Tone = "" if not judged or abs(percent) < 1 else "good" if percent < 0 else "bad"
+    small = abs(percent) < 1 or abs(measure.change) < least
+    tone: Tone = "" if not judged or small else "good" if percent < 0 else "bad"
     return Row((name or measure.name, before, after, change(measure)), tone)
 
 
