@@ -14,7 +14,7 @@ from gapless.metrics.rooms import ROOMS
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| (\w+) \| .* \| (.*) \|$", re.MULTILINE)
-TABLE = PAGE.read_text(encoding="utf-8").split("## What there is", 1)[1].split("\n## ", 1)[0]
+TABLE = PAGE.read_text(encoding="utf-8").split("## What is included", 1)[1].split("\n## ", 1)[0]
 LACKING = {room: re.findall(r"`(\w+)`", cell) for room, cell in ROW.findall(TABLE)}
 COMPLETE = ("wrappers", "aggregation")
 """Rooms of which the page says that all is there: `FeatureShare` is of networks."""
