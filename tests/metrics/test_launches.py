@@ -119,6 +119,17 @@ def test_every_way_to_count_gives_the_same(monkeypatch, classes, bins, ignored, 
             found.check()
 
 
+def test_boxes_of_all_sizes_are_averaged_together():
+    with gapless.emulate():
+        metric = metrics.MeanAveragePrecision().to("cuda")
+        box = torch.rand(30, 4, device="cuda")
+        labels = torch.arange(30, device="cuda") % 3
+        metric.update(
+            [{"boxes": box, "scores": box[:, 0], "labels": labels}], [{"boxes": box, "labels": labels}]
+        )
+        assert launched(metric.compute) <= 302 + 8 * 10  # for each of ten boxes of a class in an image
+
+
 OF_MASKS: dict[str, Any] = {"num_classes": 10, "input_format": "index"}
 
 

@@ -27,22 +27,23 @@ class Curves(NamedTuple):
     """``[T, R, K, A, M]``: of the detection at which that recall is reached."""
 
 
-class Column(NamedTuple):
-    """Detections of one area, class after class, the best of each first."""
+class Columns(NamedTuple):
+    """Detections of areas, class after class, the best of each first."""
 
     hits: Tensor
-    """``[T, D]`` of bool."""
+    """``[A, T, D]`` of bool."""
     wrong: Tensor
     score: Tensor
     classes: Tensor
     edges: Tensor
     """``[K + 1]``: where a class begins."""
 
-    def only(self, which: Tensor | None) -> Column:
-        """Those of which `which` holds; None for all."""
-        if which is None:
-            return self
-        return self._replace(hits=self.hits & which, wrong=self.wrong & which)
+    def only(self, which: Tensor | None, area: slice) -> Columns:
+        """Those of some areas of which `which` holds; None for all."""
+        hits, wrong = self.hits[area], self.wrong[area]
+        if which is not None:
+            hits, wrong = hits & which, wrong & which
+        return self._replace(hits=hits, wrong=wrong)
 
 
 def curves(found: Evaluated, numbers: Sequence[int], at: int | None, recalls: Tensor) -> Curves:
@@ -57,12 +58,14 @@ def curves(found: Evaluated, numbers: Sequence[int], at: int | None, recalls: Te
     ious, (classes, areas) = ordered.outcome.shape[1], truths.shape
     precision = ordered.score.new_full((areas, len(numbers), ious, len(recalls), classes), -1)
     recall, scores = torch.full_like(precision[:, :, :, 0], -1), torch.full_like(precision, -1)
-    for area, column in enumerate(columns_of(ordered, len(truths))):
-        for i, which in enumerate(best):
-            if at is None or area == 0 or i == last:
-                recall[area, i] = recall_of(column.only(which), truths[:, area])
-            if at is None or i == last or (area == 0 and i == at):
-                precision[area, i], scores[area, i] = precision_of(column.only(which), needed[:, :, area])
+    columns = columns_of(ordered, classes)
+    for i, which in enumerate(best):
+        every = slice(None) if at is None or i == last else slice(1)
+        some = columns.only(which, every)
+        recall[every, i] = recall_of(some, truths.t()[every])
+        if every.stop is None or i == at:
+            reached = precision_of(some, needed.movedim(2, 0)[every])
+            precision[every, i], scores[every, i] = reached
     absent = (truths == 0).t().unsqueeze(1)
     recall.masked_fill_(absent.unsqueeze(1), -1)
     for values in (precision, scores):
@@ -77,49 +80,50 @@ def by_class(detected: Detected) -> Detected:
     return Detected(*(one[order] for one in detected))
 
 
-def columns_of(ordered: Detected, classes: int) -> list[Column]:
-    """One column for each area."""
+def columns_of(ordered: Detected, classes: int) -> Columns:
+    """Of all areas."""
     edges = torch.arange(classes + 1, device=ordered.classes.device)
     edges = torch.searchsorted(ordered.classes, edges)
     hits = (ordered.outcome == HIT).permute(2, 1, 0).contiguous()
     wrong = (ordered.outcome == MISSED) & ~ordered.elsewhere.unsqueeze(1)
-    both = zip(hits, wrong.permute(2, 1, 0).contiguous(), strict=True)
-    return [Column(*one, ordered.score, ordered.classes, edges) for one in both]
+    return Columns(hits, wrong.permute(2, 1, 0).contiguous(), ordered.score, ordered.classes, edges)
 
 
-def recall_of(column: Column, truths: Tensor) -> Tensor:
-    """``[T, K]``."""
-    total = torch.nn.functional.pad(column.hits.cumsum(1), (1, 0))[:, column.edges]
-    return (total[:, 1:] - total[:, :-1]).to(column.score.dtype) / truths
+def recall_of(columns: Columns, truths: Tensor) -> Tensor:
+    """``[A, T, K]``, of so many truths, ``[A, K]``."""
+    total = torch.nn.functional.pad(columns.hits.cumsum(2), (1, 0))[..., columns.edges]
+    return (total[..., 1:] - total[..., :-1]).to(columns.score.dtype) / truths.unsqueeze(1)
 
 
-def precision_of(column: Column, needed: Tensor) -> tuple[Tensor, Tensor]:
-    """``[T, R, K]`` each: precision, and scores, where there are as many hits as `needed`, ``[R, K]``."""
-    score, (start, end) = column.score, (column.edges[:-1], column.edges[1:])
-    (levels, classes), rows = needed.shape, len(column.hits)
+def precision_of(columns: Columns, needed: Tensor) -> tuple[Tensor, Tensor]:
+    """``[A, T, R, K]`` each: precision and scores where there are as many hits as `needed`, ``[A, R, K]``."""
+    score, (start, end) = columns.score, (columns.edges[:-1], columns.edges[1:])
+    (areas, levels, classes), rows = needed.shape, columns.hits.shape[1]
     if not len(score):
-        nothing = score.new_zeros((rows, levels, classes))
+        nothing = score.new_zeros((areas, rows, levels, classes))
         return nothing, nothing
-    hits, wrong = (in_class(one, column.classes, start) for one in (column.hits, column.wrong))
+    both = torch.stack((columns.hits, columns.wrong))
+    hits, wrong = in_class(both, columns.classes, start)
     precision = hits.to(score.dtype) / (hits + wrong + TINY)
     # The best from here on, within the class: those of earlier classes are lifted above those of later ones.
-    lift = 2.0 * (classes - column.classes)
-    best = (precision + lift).flip(1).cummax(1).values.flip(1) - lift
+    lift = 2.0 * (classes - columns.classes)
+    best = (precision + lift).flip(2).cummax(2).values.flip(2) - lift
     width = len(score) + 2  # more than the hits of a class, and one that none has
     asked = torch.arange(classes, device=score.device) * width + needed.clamp(max=width - 1)
-    asked = asked.flatten().expand(rows, -1).contiguous()
-    places = torch.searchsorted(hits + column.classes * width, asked)
+    asked = asked.flatten(1).unsqueeze(1).expand(-1, rows, -1).contiguous()
+    places = torch.searchsorted(hits + columns.classes * width, asked)
     reached = places < end.repeat(levels)
     places = places.clamp_(max=len(score) - 1)
-    found = [torch.where(reached, one, 0.0) for one in (best.gather(1, places), score[places])]
-    return found[0].view(rows, levels, classes), found[1].view(rows, levels, classes)
+    found = [torch.where(reached, one, 0.0) for one in (best.gather(2, places), score[places])]
+    shape = (areas, rows, levels, classes)
+    return found[0].view(shape), found[1].view(shape)
 
 
 def in_class(values: Tensor, classes: Tensor, start: Tensor) -> Tensor:
-    """``[T, D]``: how many of `values` there were so far in the class; what has no class is behind."""
-    total = torch.nn.functional.pad(values.cumsum(1), (1, 0))
-    before = torch.nn.functional.pad(total[:, start], (0, 1))
-    return total[:, 1:] - before[:, classes]
+    """``[..., D]``: how many of `values` there were so far in the class; what has no class is behind."""
+    total = torch.nn.functional.pad(values.cumsum(-1), (1, 0))
+    before = torch.nn.functional.pad(total[..., start], (0, 1))
+    return total[..., 1:] - before[..., classes]
 
 
 def least_hits(truths: Tensor, recalls: Tensor) -> Tensor:

@@ -57,6 +57,7 @@ class Sizes(NamedTuple):
     classes: int
     detections: int
     truths: int
+    crowds: int
     pairs: list[int]
     """Of the detections of each rank, with what they may be matched with."""
     active: list[int]
@@ -85,7 +86,8 @@ def evaluated(
     number = torch.searchsorted(there.group, found.group, right=True) - first
     real = (kind == DETECTION)[found.order]
     number = torch.where(real & (rank < most), number, 0)
-    sizes = learnt(count, real, is_truth, number, rank, min(most, rows))
+    several = (count, real.sum(), is_truth.sum(), (kind == CROWD).sum())
+    sizes = learnt(several, number, rank, min(most, rows))
     first, number, rank = (one[: sizes.detections] for one in (first, number, rank))
     of_found, of_there = found.order[: sizes.detections], there.order[: sizes.truths]
     crowd, boxes = kind[of_there] == CROWD, (box[of_found], box[of_there])
@@ -136,17 +138,17 @@ def rank_in_run(ordered: Tensor) -> Tensor:
     return place - torch.where(new, place, 0).cummax(0).values
 
 
-def learnt(classes: Tensor, real: Tensor, is_truth: Tensor, number: Tensor, rank: Tensor, most: int) -> Sizes:
-    """What the host must know; it waits for it."""
+def learnt(several: tuple[Tensor, ...], number: Tensor, rank: Tensor, most: int) -> Sizes:
+    """What the host must know, of which `several` are the first numbers; it waits for it."""
     at = rank.clamp(max=most - 1)
     by_rank = torch.zeros((2, most), dtype=torch.int64, device=rank.device)
     by_rank[0].index_add_(0, at, number)
     by_rank[1].index_add_(0, at, (number > 0).to(torch.int64))
-    numbers = torch.cat((torch.stack((classes, real.sum(), is_truth.sum())), by_rank.flatten()))
-    count, detections, truths, *rest = numbers.tolist()
+    numbers = torch.cat((torch.stack(several), by_rank.flatten()))
+    count, detections, truths, crowds, *rest = numbers.tolist()
     pairs, active = rest[:most], rest[most:]
     used = sum(one > 0 for one in active)  # a rank is there only where all better ones are
-    return Sizes(count, detections, truths, pairs[:used], active[:used])
+    return Sizes(count, detections, truths, crowds, pairs[:used], active[:used])
 
 
 class Paired(NamedTuple):
@@ -213,18 +215,20 @@ def matched(pairs: Paired, sizes: Sizes, ignored: Tensor, crowd: Tensor, least: 
     shape = (len(least), ignored.shape[1])
     free = torch.ones((len(crowd), *shape), dtype=torch.bool, device=device)
     best = torch.zeros((len(pairs.detections), *shape), dtype=torch.int32, device=device)
-    closes = ~crowd[pairs.truth].reshape(-1, 1, 1)
+    closes = ~crowd[pairs.truth].reshape(-1, 1, 1) if sizes.crowds else None
+    reached = (pairs.iou.unsqueeze(1) >= least).unsqueeze(2)
     # What counts goes before what is to be ignored, and then what overlaps most.
     place = torch.arange(1, total + 1, dtype=torch.int32, device=device).unsqueeze(1)
     worth = (place + (~ignored)[pairs.truth].to(torch.int32) * total).unsqueeze(1)
     for low, high in bounds(sizes.pairs):
         truth, of = pairs.truth[low:high], pairs.detection[low:high]
         before = free[truth]
-        may = (pairs.iou[low:high].unsqueeze(1) >= least).unsqueeze(2) & before
-        choice = torch.where(may, worth[low:high], -1)
+        choice = torch.where(reached[low:high] & before, worth[low:high], -1)
         best.scatter_reduce_(0, of.reshape(-1, 1, 1).expand_as(choice), choice, "amax")
-        chosen = choice == best[of]
-        free.index_copy_(0, truth, before ^ (chosen & closes[low:high]))
+        taken = choice == best[of]
+        if closes is not None:
+            taken &= closes[low:high]
+        free.index_copy_(0, truth, before ^ taken)
     whole = torch.zeros((pairs.total, *shape), dtype=torch.uint8, device=device)
     return whole.index_copy_(0, pairs.detections, (best > 0).to(torch.uint8) + (best > total))
 
