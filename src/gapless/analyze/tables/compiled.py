@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gapless.analyze.estimate.fusion import ASSUMED
+from gapless.analyze.tables.speed import ranged
 from gapless.model import Compiled, Report, Table
-from gapless.model.estimate import Range
 from gapless.model.table import Row, table
-from gapless.model.wording import duration, number, reach
+from gapless.model.wording import number
 
 
 def compiled(report: Report) -> Table | None:
@@ -42,9 +42,9 @@ def what_if(report: Report) -> Table | None:
     then = one.compiling
     rows = [
         Row(("kernels", number(round(one.launches)), number(round(then.launches)))),
-        Row(("a step", _ranged(one.step), _ranged(then.step))),
+        Row(("a step", ranged(one.step), ranged(then.step))),
     ]
-    saved = f"saves {_ranged(then.saved)} per step"
+    saved = f"saves {ranged(then.saved)} per step"
     return table(
         "If the forward and the backward pass were compiled",
         "now | then",
@@ -52,10 +52,6 @@ def what_if(report: Report) -> Table | None:
         notes=(f"{saved}, if a single graph holds both", f"assumed: {ASSUMED}"),
         where="before",
     )
-
-
-def _ranged(of: Range) -> str:
-    return f"{duration(of.likely)} ({reach(of.least, of.most)})"
 
 
 def _name(compiled: Compiled) -> str:

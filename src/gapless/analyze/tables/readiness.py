@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from gapless.analyze.tables.speed import ranged
 from gapless.model import Report, Table
 from gapless.model.readiness import Obstacle, Stretch
 from gapless.model.table import Row, table
-from gapless.model.wording import duration, percent, reach
+from gapless.model.wording import percent
 
 _FEW = 3
 _NOTE = "a capture needs fixed shapes, inputs that stay at the same addresses, and a few warm-up steps"
@@ -38,11 +39,7 @@ def tables(report: Report) -> tuple[Table, ...]:
 
 
 def _stretch(stretch: Stretch, launches: int) -> Row:
-    saved = (
-        f"{duration(stretch.saved.likely)} ({reach(stretch.saved.least, stretch.saved.most)})"
-        if stretch.saved
-        else ""
-    )
+    saved = ranged(stretch.saved) if stretch.saved else ""
     share = percent(stretch.launches / launches) if launches else ""
     first, last = (at.short if at is not None else "?" for at in (stretch.first, stretch.last))
     return Row((first, last, str(stretch.launches), share, saved))

@@ -7,14 +7,14 @@ from gapless.analyze.tables.compiled import compiled, what_if
 from gapless.analyze.tables.memory import tables as memory_tables
 from gapless.analyze.tables.offers import offers
 from gapless.analyze.tables.readiness import tables as readiness
-from gapless.analyze.tables.speed import speeds, told_by
+from gapless.analyze.tables.speed import ranged, speeds, told_by
 from gapless.analyze.verdicts.session import limiter
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
 from gapless.model.assumption import Assumption
-from gapless.model.estimate import Estimate, Range
+from gapless.model.estimate import Estimate
 from gapless.model.source import places
 from gapless.model.table import Row, table
-from gapless.model.wording import duration, host, in_column, number, part, percent, reach, size
+from gapless.model.wording import duration, host, in_column, number, part, percent, size
 
 _FEW = 6
 """Rows of communication that are shown without being asked for."""
@@ -140,11 +140,11 @@ def _estimate(report: Report) -> Table | None:
     if one is None or one.refused:
         return None
     rows = [
-        Row(("step, at the sizes of this run", _ranged(one.step))),
+        Row(("step, at the sizes of this run", ranged(one.step))),
         Row(("GPU work in it", duration(one.device))),
         Row(("CPU time to launch it", duration(one.host))),
         Row(("limited by", _limited(one))),
-        Row(("cost of all syncs together", _ranged(one.saved))),
+        Row(("cost of all syncs together", ranged(one.saved))),
     ]
     if one.eager:
         rows.insert(1, Row(("kernels in it, fused as in compiled code", _fused(one))))
@@ -165,7 +165,3 @@ def _estimate(report: Report) -> Table | None:
 def _fused(estimate: Estimate) -> str:
     """``181 (412 if nothing were compiled)``."""
     return f"{number(round(estimate.launches))} ({number(round(estimate.eager))} if nothing were compiled)"
-
-
-def _ranged(of: Range) -> str:
-    return f"{duration(of.likely)} ({reach(of.least, of.most)})"

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model.estimate import Range, Throughput
-from gapless.model.wording import about, number, percent, three_digits
+from gapless.model.wording import about, duration, number, percent, reach, three_digits
+
+
+def ranged(time: Range) -> str:
+    """``502 µs (320–860 µs)``."""
+    return f"{duration(time.likely)} ({reach(time.least, time.most)})"
 
 
 def speeds(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:

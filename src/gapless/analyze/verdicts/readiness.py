@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gapless.analyze.tables.speed import ranged
 from gapless.analyze.verdicts.changes import MOST
 from gapless.model import Change, Report, Verdict
 from gapless.model.readiness import Obstacle, Readiness, Stretch
@@ -82,10 +83,7 @@ def _why(ready: Readiness) -> tuple[str, ...]:
         told.append(f"Main obstacle: {first.reason}{at}{more}")
     whole = ready.whole
     if stops and whole is not None and ready.step is not None and whole.tells(ready.step.likely):
-        told.append(
-            f"Without obstacles, one replay of the whole step saves {duration(whole.likely)} "
-            f"({reach(whole.least, whole.most)})"
-        )
+        told.append(f"Without obstacles, one replay of the whole step saves {ranged(whole)}")
     return tuple(told)
 
 

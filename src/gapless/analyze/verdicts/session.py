@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from gapless.analyze.tables.speed import speed, utilisation
+from gapless.analyze.tables.speed import ranged, speed, utilisation
 from gapless.analyze.verdicts.changes import MOST, changes
 from gapless.analyze.verdicts.compiled import with_compiled
 from gapless.analyze.verdicts.faults import with_faults
@@ -28,7 +28,6 @@ from gapless.model.wording import (
     host,
     percent,
     rate,
-    reach,
     three_digits,
 )
 
@@ -303,7 +302,7 @@ def _confidence(report: Report, estimate: Estimate | None, late: bool) -> str:
     how = "times from a real profile" if estimate.calibrated else "estimated"
     gpu = (estimate.gpu or report.environment.device).removeprefix("NVIDIA ")
     what = "step without waiting for data" if late else "step"
-    return f"{gpu}, {how}: {what} {duration(step.likely)} ({reach(step.least, step.most)})"
+    return f"{gpu}, {how}: {what} {ranged(step)}"
 
 
 # -- what to do first -----------------------------------------------------------------------------------
