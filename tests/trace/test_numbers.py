@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gapless.trace.timeline import among, distinct, percentile
@@ -24,6 +24,7 @@ def test_among_is_membership(some, others):
     np.testing.assert_array_equal(among(some, others), np.isin(some, others))
 
 
+@example(np.array([0, -23_368_776]), 99.99609375)
 @given(numbers.filter(len), st.floats(0, 100))
 def test_a_percentile_is_numpys(some, percent):
     assert percentile(some, percent) == pytest.approx(np.percentile(some, percent), rel=1e-12, abs=1e-9)

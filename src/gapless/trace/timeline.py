@@ -308,11 +308,13 @@ def distinct(numbers: NDArray[N]) -> NDArray[N]:
 
 def percentile(numbers: NDArray[N], percent: float) -> float:
     """Below it so many percent of `numbers` lie, as `numpy.percentile` says it, which loads `numpy.ma`."""
-    at = (len(numbers) - 1) * percent / 100
+    at = (len(numbers) - 1) * (percent / 100)
     low = int(at)
     high = min(low + 1, len(numbers) - 1)
     part = np.partition(numbers, (low, high))
-    return float(part[low] + (at - low) * (part[high] - part[low]))
+    between, apart = at - low, part[high] - part[low]
+    # From the nearer one, as numpy does: the product's error grows with the distance.
+    return float(part[low] + between * apart if between < 0.5 else part[high] - (1 - between) * apart)
 
 
 def among(numbers: Ints, some: Ints) -> Bools:
