@@ -10,6 +10,7 @@ from torch.nn import functional
 
 import gapless
 from gapless.emulate.dry import guesses
+from gapless.emulate.dry.filling import Filler
 from gapless.emulate.dry.guess import Guess, anything, below, between, chance, constant, converted, mixed
 from gapless.emulate.dry.made import Made, base_of
 from gapless.emulate.emulator import current
@@ -198,3 +199,19 @@ def test_chances_follow_from_means_spreads_and_bounds():
 )
 def test_an_operators_forms_have_one_name(name, base):
     assert base_of(name) == base
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 96), (0, 9), (-3, 60)])
+def test_many_whole_numbers_are_drawn_within_their_ends(low, high):
+    numbers = torch.empty(20_000, dtype=torch.long)
+    assert Filler().fill(numbers, between(low, high))
+    counts = numbers.sub(low).bincount(minlength=high - low + 1)
+    assert counts[0] == counts[-1] == 0
+    assert counts[1:-1].min() > 0
+    assert counts.max() < 3 * len(numbers) / (high - low + 1)
+
+
+def test_few_whole_numbers_are_drawn_with_their_ends():
+    numbers = torch.empty(1_000, dtype=torch.long)
+    assert Filler().fill(numbers, between(0, 2))
+    assert numbers.unique().tolist() == [0, 1, 2]

@@ -13,6 +13,8 @@ from gapless.emulate.dry.guess import Guess, anything
 from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction
 
 Tensor = torch.Tensor
+_MANY = 8
+"""Of a wider range of whole numbers the ends are not drawn."""
 MOST = 32 << 20
 """Bytes of a storage up to which values are made up for it."""
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -77,6 +79,14 @@ class Filler:
                 whole.copy_(self._drawn(whole, guess))
         return True
 
+    def _whole_numbers(self, values: Tensor, low: float, high: float) -> Tensor:
+        """`values`, drawn anew where they lie outside. Of many numbers neither the first nor the last is drawn,
+        which often stand for something else: padding, a background, the mean of a spectrum."""
+        if high - low > _MANY:
+            low, high = low + 1, high - 1
+        anew = torch.rand(values.numel(), generator=self._generator).mul_(high - low).add_(low).round_()
+        return torch.where((values < low) | (values > high), anew, values)
+
     def _drawn(self, whole: Tensor, guess: Guess) -> Tensor:
         values = torch.empty(whole.numel(), dtype=torch.float32)
         values.normal_(generator=self._generator).mul_(guess.spread).add_(guess.mean)
@@ -85,6 +95,8 @@ class Filler:
             info = torch.iinfo(whole.dtype)
             low, high = max(low, float(max(info.min, -(1 << 24)))), min(high, float(min(info.max, 1 << 24)))
             values.round_()
+            if math.isfinite(guess.low + guess.high):
+                return self._whole_numbers(values, low, high)
         if low > -math.inf or high < math.inf:
             values.clamp_(low, high)
         return values
