@@ -80,8 +80,8 @@ class Filler:
         return True
 
     def _whole_numbers(self, values: Tensor, low: float, high: float) -> Tensor:
-        """`values`, drawn anew where they lie outside. Of many numbers neither the first nor the last is drawn,
-        which often stand for something else: padding, a background, the mean of a spectrum."""
+        """`values`, drawn anew where they lie outside. Of many numbers the first and the last are not drawn:
+        they often stand for something else (padding, a background, the mean of a spectrum)."""
         if high - low > _MANY:
             low, high = low + 1, high - 1
         anew = torch.rand(values.numel(), generator=self._generator).mul_(high - low).add_(low).round_()
