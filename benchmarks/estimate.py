@@ -142,7 +142,8 @@ def plain_models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
 
 
 def plain_rows(repeats: int = 80) -> list[list[object]]:
-    """Microseconds for one operator that would launch work, without a profiler and without a device."""
+    """Microseconds of CPU time for one operator that would launch work, without a profiler and without a
+    device."""
     rows: list[list[object]] = []
     for name, (model, data) in plain_models().items():
         for kind in (torch.optim.SGD, torch.optim.AdamW):
@@ -160,14 +161,14 @@ def plain_rows(repeats: int = 80) -> list[list[object]]:
 def _parts(
     model: nn.Module, data: torch.Tensor, optimizer: torch.optim.Optimizer
 ) -> tuple[float, float, float]:
-    moments = [time.perf_counter()]
+    moments = [time.process_time()]
     loss = model(data).square().mean()
-    moments.append(time.perf_counter())
+    moments.append(time.process_time())
     loss.backward()
-    moments.append(time.perf_counter())
+    moments.append(time.process_time())
     optimizer.step()
     optimizer.zero_grad()
-    moments.append(time.perf_counter())
+    moments.append(time.process_time())
     a, b, c = (end - begin for begin, end in pairwise(moments))
     return a, b, c
 

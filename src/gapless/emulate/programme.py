@@ -17,11 +17,12 @@ import torch
 from gapless import trees
 from gapless.emulate import stacks
 from gapless.emulate.device import Queued
+from gapless.emulate.layout import channels_last, order, row_order
 from gapless.emulate.local import local
 from gapless.emulate.memory import MULTIPLIES, MemoryRecorder, supported
 from gapless.emulate.places import HOST
 from gapless.model.gpus import Gpu
-from gapless.model.programme import Entry, Order, Programme, Segment, Shape, sheet
+from gapless.model.programme import Entry, Programme, Segment, Shape, sheet
 from gapless.model.source import SourceLine
 from gapless.torch_internals import VERSION, current_node
 
@@ -128,11 +129,11 @@ class ProgrammeRecorder:
             elif arg is True:
                 key.append(True)
         if id(func) in _IMAGES:
-            key.append(_channels_last(args))
+            key.append(channels_last(args))
         elif id(func) in _COPIES:
-            key.append(_order(args, out))
+            key.append(order(args, out))
         elif id(func) in _ROWS:
-            key.append(_row_order(args[0]))
+            key.append(row_order(args[0]))
         if type(out) is Tensor:
             key.append(out.shape)
         line = stacks.users_line() if self.lines else None
@@ -381,59 +382,9 @@ def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: An
         regraded=local.backward != HOST and torch.is_grad_enabled(),
         compiled=is_compiled(),
         causal=_flag(func, args, kwargs, "is_causal"),
-        channels_last=id(func) in _IMAGES and _channels_last(args),
-        order=_order(args, out) if id(func) in _COPIES else _row_order(args[0]) if id(func) in _ROWS else "",
+        channels_last=id(func) in _IMAGES and channels_last(args),
+        order=order(args, out) if id(func) in _COPIES else row_order(args[0]) if id(func) in _ROWS else "",
     )
-
-
-def _order(args: tuple[Any, ...], out: Any) -> Order:
-    """How tensors of one shape lie to each other: `Entry.order`."""
-    made = out if isinstance(out, Tensor) else args[0]
-    worst: Order = "kept"
-    for one in args[:3]:
-        if isinstance(one, Tensor) and one is not made and one.shape == made.shape:
-            found = _lies(one, made)
-            if found == "turned":
-                return found
-            worst = found if found == "strided" else worst
-    return worst
-
-
-def _lies(one: Tensor, made: Tensor) -> Order:
-    """How `one` lies to `made`, which has its shape. Dimensions of one element lie anywhere."""
-    strides, others = one.stride(), made.stride()
-    if strides == others:
-        return "kept"
-    same, near = True, False
-    for size, stride, other in zip(made.shape, strides, others, strict=True):
-        if size > 1:
-            same = same and stride == other
-            near = near or (other == 1 and stride <= 1)
-    return "kept" if same else "strided" if near else "turned"
-
-
-def _row_order(given: Tensor) -> Order:
-    """The same of what has to lie in the order of its dimensions."""
-    if given.is_contiguous():
-        return "kept"
-    return "strided" if given.stride(-1) == 1 else "turned"
-
-
-def _channels_last(args: tuple[Any, ...]) -> bool:
-    """Whether it runs with channels last: where what it is given or its weight has them so."""
-    return any(_has_channels_last(one) for one in args[:3] if isinstance(one, torch.Tensor))
-
-
-def _has_channels_last(tensor: Tensor) -> bool:
-    """By the strides, as torch itself tells it: weights of 1×1 are contiguous in either way."""
-    if tensor.dim() != 4:
-        return False
-    shape, strides, least = tensor.shape, tensor.stride(), 1
-    for dimension in (1, 3, 2, 0):
-        if strides[dimension] < least or (dimension == 0 and least == strides[1]):
-            return False
-        least = strides[dimension] * max(shape[dimension], 1)
-    return True
 
 
 def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

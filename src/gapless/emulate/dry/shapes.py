@@ -9,6 +9,7 @@ import torch
 
 from gapless import trees
 from gapless.emulate.dry.plain import plain_sizes
+from gapless.emulate.layout import has_channels_last
 from gapless.torch_internals import neg_view
 
 Tensor = torch.Tensor
@@ -25,6 +26,8 @@ class Unshaped(Exception):
         self.cause = cause
 
 
+_IMAGES = frozenset({"convolution", "convolution_backward"})
+"""Operators whose rules for tensors without data forget which dimension their kernels have last."""
 _REDUCED = frozenset({"mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"})
 """Losses that are reduced within the memory of what is reduced, and keep all of it."""
 _BY_KERNEL = frozenset({"_linalg_svd", "linalg_eig", "_fft_c2r", "col2im", "max_unpool2d", "nonzero_static"})
@@ -201,7 +204,21 @@ def _called(kind: Any, args: list[Any], options: dict[str, Any]) -> Any:
             return kind.kernel(*args, **options)
         except (RuntimeError, NotImplementedError, TypeError, ValueError):
             pass  # it reads values
-    return kind.func(*args, **options)
+    out = kind.func(*args, **options)
+    return _as_images(kind.base, args, out) if kind.base in _IMAGES else out
+
+
+def _as_images(base: str, args: Any, out: Any) -> Any:
+    """The results of a convolution, with channels last where its image or its weight has them so."""
+    image, weight = args[1:3] if base == "convolution_backward" else args[:2]
+    if image.dtype == torch.float64 or not (has_channels_last(image) or has_channels_last(weight)):
+        return out
+
+    def laid(one: Any) -> Any:
+        image = isinstance(one, Tensor) and one.dim() == 4
+        return one.to(memory_format=torch.channels_last) if image else one
+
+    return laid(out) if isinstance(out, Tensor) else tuple(map(laid, out))
 
 
 def without_data(tensor: Tensor) -> Tensor:
