@@ -9,8 +9,9 @@
 to float16, forward or in training with SGD, as ``benchmark.py`` there measures them. Of each of its families
 of models a few are chosen by a hash of their names, built, run on the emulated device without values, and
 estimated as `gapless check --dry` does. Constants of `gapless.analyze.estimate` that no table of single
-kernels tells were fitted to the RTX 3090 and 4090 of one half of the models; the other half, and other GPUs,
-are told apart.
+kernels tells were fitted to the RTX 3090 and 4090 of one half of the models, where `Setting.fitted` says so;
+the other half, other GPUs and other settings are told apart. Which kinds of kernels were missing was seen in
+both halves of those settings.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from gapless.model.wording import three_digits
 _SHORT, _PRODUCTS = 2.0, 1.7
 """How many times as long as on other GPUs of the kind elementwise kernels of few elements and matrix
 products must take. Of public profiles of GPUs at their clocks none has more than 1.2 and 1.4, and three of
-one that ran at about a third of them have 3.6 and 1.9 (``benchmarks/sheets/estimate.md``)."""
+one that ran at about a third of them have 3.6 and 1.9; ``benchmarks/sheets/estimate.md`` has its speeds."""
 
 
 class GpuBelowItsClocks(ProfileRule):

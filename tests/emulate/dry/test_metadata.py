@@ -14,6 +14,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from gapless.emulate.dry import values
+from gapless.emulate.emulator import Emulator
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 NAMES = (
@@ -46,6 +47,26 @@ def test_metadata_of_operators_is_what_it_is_with_values(catalogue):
     tally = catalogue.metadata(wanted, samples=1)
     assert tally["different"] == {}
     assert len(tally["equal"]) >= len(NAMES)
+
+
+@pytest.mark.parametrize("side", [1, 3])
+@pytest.mark.parametrize("whose", ["neither", "image", "weight", "both"])
+def test_images_with_channels_last_keep_them_so_through_a_convolution(side, whose):
+    def strides(dry: bool) -> list[tuple[int, ...]]:
+        with Emulator(dry=dry):
+            image, weight = torch.randn(4, 64, 8, 8).cuda(), torch.randn(64, 64, side, side).cuda()
+            if whose in ("image", "both"):
+                image = image.to(memory_format=torch.channels_last)
+            if whose in ("weight", "both"):
+                weight = weight.to(memory_format=torch.channels_last)
+            made = torch.conv2d(image.requires_grad_(), weight.requires_grad_(), padding=side // 2)
+            results = [made, *torch.autograd.grad(made.sum(), [image, weight])]
+        # Dimensions of one element lie anywhere.
+        return [
+            tuple(by for size, by in zip(one.shape, one.stride(), strict=True) if size > 1) for one in results
+        ]
+
+    assert strides(dry=True) == strides(dry=False)
 
 
 def test_a_difference_is_seen(catalogue, monkeypatch):
