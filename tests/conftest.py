@@ -58,7 +58,7 @@ def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
 def finish(process: subprocess.Popen[str], timeout: float = fork_server.LIMIT) -> Process:
     """Wait for `process`, and end it where it does not end."""
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(timeout=fork_server.patience(timeout))
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()

@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -46,7 +47,15 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 ENVIRONMENT |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "GAPLESS_HOST": "usual"}
 """What a started process is given: nothing that torch, a library or a test has set since in this one."""
 LIMIT = 120.0
-"""Seconds after which a process has failed."""
+"""Seconds after which a process has failed that has a core to itself."""
+
+
+def patience(seconds: float) -> float:
+    """How long something may take that has `seconds` where nobody is in its way: as many times as long as
+    there are processes for each core now, since its share of one is so much smaller."""
+    if not hasattr(os, "getloadavg"):
+        return seconds
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 # -- the process that is copied ----------------------------------------------------------------------------
@@ -158,7 +167,13 @@ def run(words: tuple[str, ...], cwd: Path, timeout: float = LIMIT, **changes: st
             command = [sys.executable, *words]
             nothing = subprocess.DEVNULL
             status = subprocess.run(
-                command, cwd=cwd, env=environment, stdin=nothing, stdout=out, stderr=err, timeout=timeout
+                command,
+                cwd=cwd,
+                env=environment,
+                stdin=nothing,
+                stdout=out,
+                stderr=err,
+                timeout=patience(timeout),
             ).returncode
         told = []
         for stream in (out, err):
@@ -185,6 +200,15 @@ def ranks(number: int, words: tuple[str, ...], cwd: Path, **changes: str) -> lis
         return [one.result() for one in running]
 
 
+def _answers(connection: socket.socket, timeout: float) -> bool:
+    """Whether something comes in time; how busy the machine is shows as time goes by."""
+    began = time.monotonic()
+    while (left := began + patience(timeout) - time.monotonic()) > 0:
+        if select.select([connection], [], [], min(left, 10.0))[0]:
+            return True
+    return False
+
+
 def _copied(
     words: tuple[str, ...], cwd: Path, environment: dict[str, str], timeout: float, streams: tuple[int, int]
 ) -> int | None:
@@ -197,7 +221,7 @@ def _copied(
         connection.sendall(data[1:])
         with connection.makefile("r") as said:
             pid = int(said.readline())
-            if not select.select([connection], [], [], timeout)[0]:
+            if not _answers(connection, timeout):
                 os.kill(pid, signal.SIGKILL)
                 return None
             return int(said.readline())
