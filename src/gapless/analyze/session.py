@@ -25,7 +25,6 @@ from gapless.analyze.offers import offers, with_epochs
 from gapless.analyze.order import order
 from gapless.analyze.phases import Phases, summed
 from gapless.analyze.races import findings as of_races
-from gapless.analyze.readiness import readiness
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.tables.session import tables
 from gapless.analyze.traffic import buffers, traffic
@@ -35,6 +34,7 @@ from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, StepSumm
 from gapless.model.assumption import left_out
 from gapless.model.estimate import Estimate
 from gapless.model.loader_use import LoaderUse
+from gapless.model.readiness import Readiness
 
 
 def report(
@@ -92,10 +92,18 @@ def report(
         asked=session.asked,
         search=session.search,
         remedies=session.remedies,
-        readiness=readiness(session, steps) if priced else None,
+        readiness=_readiness(session, steps) if priced else None,
         compiled=session.compiled,
     )
     return fed(found, session.loaders)
+
+
+def _readiness(session: Session, steps: Steps) -> Readiness | None:
+    if session.programme is None or not session.programme.lines:  # --graphs records them
+        return None
+    from gapless.analyze.readiness import readiness  # which prices with the replay
+
+    return readiness(session, steps)
 
 
 def fed(found: Report, uses: Sequence[LoaderUse]) -> Report:

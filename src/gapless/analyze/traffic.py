@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from gapless.analyze.estimate.communication import moved
-from gapless.analyze.estimate.steps import recorded
 from gapless.analyze.steps import Steps
 from gapless.model import Session
 from gapless.model.memory_report import Buffers
@@ -39,6 +37,9 @@ def traffic(session: Session, steps: Steps) -> tuple[Traffic, ...]:
     programme = session.programme
     if programme is None or not any(entry.kind == "collective" for entry in programme.entries):
         return ()
+    from gapless.analyze.estimate.communication import moved  # which comes with the replay
+    from gapless.analyze.estimate.steps import recorded
+
     whole = recorded(programme, steps) if steps.seen else []
     totals: defaultdict[Traffic, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for step in whole:

@@ -154,9 +154,10 @@ class Conclusion:
             if session.loaders:
                 self._save(session)
         if found is not None and self._again is not None and self.wishes.fit.tries:
-            from gapless.commands._remedies import with_remedies
+            if any(memory.lack is not None for memory in found.memory) and not _ranks.several():
+                from gapless.commands._remedies import with_remedies
 
-            session, found = with_remedies(session, found, self._again, self.watch.progress)
+                session, found = with_remedies(session, found, self._again, self.watch.progress)
             self._save(session)
         if self._output:
             self.watch.progress.saved(self._style.path(self._output))

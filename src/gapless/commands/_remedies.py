@@ -12,7 +12,6 @@ from gapless.analyze.attempts import attempt
 from gapless.analyze.remedies import candidates, reckoned
 from gapless.analyze.session import fed
 from gapless.capture.signals import Terminated, terminable
-from gapless.commands import _ranks
 from gapless.commands._again import Again
 from gapless.commands._argument import given
 from gapless.commands._find import described
@@ -29,9 +28,7 @@ _GOOD = ("finished", "enough-steps", "exit")
 def with_remedies(
     session: Session, report: Report, again: Again, progress: Progress
 ) -> tuple[Session, Report]:
-    """Both with what would make the run fit, where it does not; as they were under a launcher."""
-    if _ranks.several() or all(one.lack is None for one in report.memory):
-        return session, report
+    """Both with what would make the run fit, which does not."""
     session = Remedies(again, progress).tried(session, report)
     return session, fed(msgspec.structs.replace(report, remedies=session.remedies), session.loaders)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gapless.analyze.estimate.fusion import ASSUMED
 from gapless.analyze.tables.speed import ranged
 from gapless.model import Compiled, Report, Table
 from gapless.model.table import Row, table
@@ -39,6 +38,8 @@ def what_if(report: Report) -> Table | None:
     one = report.estimate
     if one is None or one.compiling is None:
         return None
+    from gapless.analyze.estimate.fusion import ASSUMED  # which comes with the replay
+
     then = one.compiling
     rows = [
         Row(("kernels", number(round(one.launches)), number(round(then.launches)))),
