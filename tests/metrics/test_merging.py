@@ -89,13 +89,13 @@ def test_rows_left_out_stay_left_out_and_known():
     for i in range(2):
         metric = metrics.SpearmanCorrCoef(capacity=3)
         metric.persistent(True)
-        with warnings.catch_warnings(), pytest.raises(RuntimeError, match="Left out 2 rows"):
+        with warnings.catch_warnings(), pytest.raises(RuntimeError, match="Dropped 2 rows"):
             metric.update(torch.arange(5.0) + i, torch.arange(5.0))
         states.append(metric.state_dict())
     whole = metrics.SpearmanCorrCoef(capacity=3)
     whole.load_state_dict(metrics.merge_states(whole, states))
     assert whole.pairs.known("preds").tolist() == [0, 1, 2]
-    with pytest.raises(RuntimeError, match="Left out 7 rows"):
+    with pytest.raises(RuntimeError, match="Dropped 7 rows"):
         whole.check()
 
 

@@ -29,7 +29,7 @@ def test_spearman_as_scipy(rows, capacity):
 
 def test_rows_beyond_the_capacity_are_left_out_and_told():
     metric = metrics.SpearmanCorrCoef(capacity=3)
-    with pytest.raises(RuntimeError, match="Left out 1 row beyond the capacity of 3"):
+    with pytest.raises(RuntimeError, match="Dropped 1 row beyond the capacity of 3"):
         metric.update(torch.tensor([1.0, 2.0, 3.0, 0.0]), torch.tensor([1.0, 2.0, 3.0, 9.0]))
     assert metric.compute().item() == pytest.approx(1.0, abs=1e-5)
 

@@ -69,7 +69,7 @@ def test_targets_that_are_none_are_left_out_and_told():
         metric.update(torch.rand(4), torch.tensor([1, -1, 2, -3]), torch.zeros(4).long())
     assert metric.compute().item() == 1
     full = metrics.RetrievalNormalizedDCG(capacity=2)
-    with pytest.raises(RuntimeError, match="Left out 1 row beyond the capacity of 2"):
+    with pytest.raises(RuntimeError, match="Dropped 1 row beyond the capacity of 2"):
         full.update(torch.rand(3), torch.ones(3), torch.zeros(3).long())
 
 
