@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -114,7 +115,10 @@ def test_what_it_yields_wrongly_fails_the_gate(train, python):
     seen = python(*CHECK, *words)
     document = json.loads(seen.stdout.splitlines()[-1])
     one = found(document, "GAP311")
-    assert one["evidence"] == ["each of 2 workers yields all 60 items, so an epoch has 120"]
+    # Whether the end of the epoch was seen depends on how busy the machine is, and what it means does not.
+    whole = "each of 2 workers yields all 60 items, so an epoch has 120"
+    (evidence,) = one["evidence"]
+    assert evidence == whole or re.fullmatch(r"all 2 workers yield the same first \d+ items", evidence)
     assert one["line"]["line"] == line_of("for index in range(60)") - 1
     assert seen.returncode == 1
     assert "GAP311 at 1 line (--fail-on)" in seen.stderr
