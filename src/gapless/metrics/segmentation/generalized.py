@@ -9,7 +9,8 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.divide import divide
-from gapless.metrics.segmentation.overlap import SUPPORT, MaskCounts, MaskMetric, Masks, check_masks
+from gapless.metrics.segmentation.overlap import MaskCounts, MaskMetric, check_masks
+from gapless.metrics.segmentation.pixels import SUPPORT, Masks
 from gapless.metrics.statistic import Slot, State
 
 WEIGHTS = ("square", "simple", "linear")
