@@ -87,7 +87,7 @@ class TestRun:
         one = only(use())
         assert (one.code, one.line, one.frequency) == ("GAP301", MADE, Frequency(when="every-step", waits=0))
         assert one.evidence == (
-            "a batch takes 60 ms to make, 25 ms CPU time and 35 ms waiting; 62 % of it at "
+            "a batch takes 60 ms to make, 25 ms CPU time and 35 ms waiting; 62 % of its time at "
             "`image = Image.open(path)` (data.py:33)",
             "a step of 40 ms (estimated, without its input) waits 60 ms for its batch with num_workers=0: "
             "60 %",
@@ -202,7 +202,7 @@ class TestProfile:
         found = joined(self.report(60, "GAP301", "GAP501"), diagnosis())
         first, second = found.findings
         assert first.evidence == (
-            "a batch takes 60 ms to make, 25 ms CPU time and 35 ms waiting; 62 % of it at "
+            "a batch takes 60 ms to make, 25 ms CPU time and 35 ms waiting; 62 % of its time at "
             "`image = Image.open(path)` (data.py:33)",
             "predicted for this profile's step of 40 ms without its input: 60 ms of waiting with "
             "num_workers=0, measured on a machine with 8 cores",

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gapless.memory.fits import fits
 from gapless.memory.kept import kept
 from gapless.memory.recorder import Recorder
+from gapless.memory.trials import Where
 from gapless.model.memory import ALLOC, FREE, MemoryRun, check
+from gapless.model.memory import STEP as STEP_END
 from gapless.model.source import SourceLine
 
 MIB = 1 << 20
@@ -79,6 +82,23 @@ def test_the_name_is_that_of_the_statement(number, name):
     run = training(5).run()
     lines = tuple(msgspec.structs.replace(one, line=number) if one == LOOP else one for one in run.lines)
     assert kept(msgspec.structs.replace(run, lines=lines), script)[0].name == name
+
+
+def test_what_is_needed_without_it_is_what_a_run_needs_that_deletes_it():
+    run = training(5).run()
+    steps = [row for row, act in enumerate(run.action) if act == STEP_END]
+    outs = [row for row, act in enumerate(run.action) if act == ALLOC and run.size[row] == 8 * MIB]
+    frees = {i: row for row, (act, i) in enumerate(zip(run.action, run.ident, strict=True)) if act == FREE}
+    every = {row: frees.get(run.ident[row], len(run)) for row, act in enumerate(run.action) if act == ALLOC}
+    run = msgspec.structs.replace(
+        used(run, every | dict(zip(outs, steps, strict=True))), settings="expandable_segments:True"
+    )
+    deletes = msgspec.structs.replace(training(5, deletes=True).run(), settings=run.settings)
+    for where in (Where(), Where(capacity=60 * MIB), Where(capacity=20 * MIB)):
+        (one,) = kept(run, script, where)
+        assert one.needs == fits(deletes, where).needs < fits(run, where).needs
+    assert kept(run, script)[0].needs == -1
+    assert kept(run, where=Where())[0].needs == -1  # no name to delete
 
 
 def test_batches_may_be_on_their_way():

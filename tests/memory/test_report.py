@@ -140,8 +140,8 @@ def test_out_of_memory_and_what_would_have_fitted():
     assert shortage.unreserved == 5 * MIB
     assert made.sentence == "Does not fit: needs 62 MiB, the Tiny has 55 MiB: 7 MiB short"
     assert made.answer.why[0] == (
-        "40 MiB of 50 MiB reserved were in use; 10 MiB were cached and unused, in pieces too small for "
-        "12 MiB (the largest 5 MiB)"
+        "40 MiB of 50 MiB reserved were in use; 10 MiB were cached and unused, in pieces too small for the "
+        f"12 MiB requested at {HEAD.short} (the largest 5 MiB)"
     )
     assert 0 < made.baseline.done < 1
 

@@ -7,10 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gapless.memory.early import freed_early
+from gapless.memory.fits import fits
 from gapless.memory.kinds import BACKWARD, Passes
+from gapless.memory.trials import Where
 from gapless.model.memory import ALLOC, DEFER, FREE, STEP, MemoryRun
 from gapless.model.memory_report import Kept
 from gapless.model.source import SourceLine, Stack
@@ -24,6 +28,8 @@ _ROUNDING = 512
 _IN_BACKWARD = ("backward", "gradient")
 """Kinds whose lines are those of the forward pass."""
 _MOST = 5
+_REPLAYED = 50_000
+"""Rows up to which a run is replayed without each of them: up to about ten times, where it does not fit."""
 _LASTING = frozenset(("parameter", "gradient", "optimizer", "workspace", "communication"))
 _COPIES = frozenset(("aten::to", "aten::_to_copy", "aten::copy_", "aten::cuda"))
 """What makes a batch; the next one may be on its way while this one is worked on."""
@@ -40,12 +46,13 @@ class _Life(NamedTuple):
     size: int
 
 
-def kept(run: MemoryRun, source: Source = lambda file: "") -> tuple[Kept, ...]:
+def kept(run: MemoryRun, source: Source = lambda file: "", where: Where | None = None) -> tuple[Kept, ...]:
     """What is held at the peak though nothing uses it any more, by line.
 
     Where the run tells what is used when, that is each tensor between its last use and its end. Else it is
     what the next step gives back behind its like: the same number of as many from the same place. `source`
-    gives the text of the script, for the variable's name.
+    gives the text of the script, for the variable's name. With `where`, what the script could delete by its
+    name is left out of a replay there.
     """
     ends = [at for at, action in enumerate(run.action) if action == STEP]
     if len(ends) < _LEAST:
@@ -62,7 +69,7 @@ def kept(run: MemoryRun, source: Source = lambda file: "") -> tuple[Kept, ...]:
     at = int(level.argmax())
     loops, inner = _loops(run), _on_stack(run, at)
     begin = max((end for end in ends if end < at), default=-1)
-    made = []
+    made: list[tuple[Kept, list[_Life]]] = []
     for (line, operator), places in groups.items():
         lives = [life for place in places for life in found[place]]
         after = int(_without(level, lives).max())
@@ -71,21 +78,28 @@ def kept(run: MemoryRun, source: Source = lambda file: "") -> tuple[Kept, ...]:
             continue
         # Only calls that began in the step of the peak still run then.
         own = any(begin < life.made and life.free <= at < life.ended for life in lives)
-        made.append(
-            Kept(
-                line=line,
-                operator=operator,
-                name=_name(run.stack(places[0]), loops | inner if own else loops, source),
-                bytes=sum(life.size for life in lives) // steps,
-                tensors=max(round(len(lives) / steps), 1),
-                steps=steps,
-                before=peak,
-                after=after,
-                sure=bool(run.used),
-            )
+        item = Kept(
+            line=line,
+            operator=operator,
+            name=_name(run.stack(places[0]), loops | inner if own else loops, source),
+            bytes=sum(life.size for life in lives) // steps,
+            tensors=max(round(len(lives) / steps), 1),
+            steps=steps,
+            before=peak,
+            after=after,
+            sure=bool(run.used),
         )
-    made.sort(key=lambda one: (one.after, one.line.where if one.line else ""))
-    return tuple(made[:_MOST])
+        made.append((item, lives))
+    made.sort(key=lambda pair: (pair[0].after, pair[0].line.where if pair[0].line else ""))
+    return tuple(_replayed(run, item, lives, where) for item, lives in made[:_MOST])
+
+
+def _replayed(run: MemoryRun, item: Kept, lives: Sequence[_Life], where: Where | None) -> Kept:
+    """`item` with what a run needs that deletes it after its last use."""
+    if where is None or not (item.sure and item.name) or len(run) > _REPLAYED:
+        return item
+    less = fits(freed_early(run, {life.made: life.free for life in lives}), where)
+    return msgspec.structs.replace(item, needs=less.needs)
 
 
 def _unused(run: MemoryRun) -> dict[int, list[_Life]]:

@@ -132,7 +132,7 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
         times=run.times,
         ends=base.ends,
         growth=growth(run),
-        kept=kept(run, wishes.source),
+        kept=kept(run, wishes.source, where),
         expandable=_expandable(run, where, base.measure, trials),
         needs=base.needs,
         at_least=base.needs >= 0 and opened(run),

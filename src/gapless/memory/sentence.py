@@ -135,7 +135,8 @@ def _room(lack: OutOfMemory) -> str:
     free, asked = f"{held}; {binary_size(lack.unusable)} were cached and unused", binary_size(lack.asked)
     if not lack.largest:
         return f"{free} but could not serve {asked}"
-    return f"{free}, in pieces too small for {asked} (the largest {binary_size(lack.largest)})"
+    at = f" requested at {lack.line.short}" if lack.line is not None and not lack.recorded else ""
+    return f"{free}, in pieces too small for the {asked}{at} (the largest {binary_size(lack.largest)})"
 
 
 def _holders(report: MemoryReport) -> str:
@@ -182,15 +183,22 @@ def _do_first(report: MemoryReport) -> Iterator[Change]:
             after=report.expandable.peak_reserved if lower else report.expandable.price,
             unit="bytes" if lower else "ns",
         )
+    yield from _deleted(report)
+
+
+def _deleted(report: MemoryReport) -> Iterator[Change]:
+    """What could be deleted by its name, where that leaves less to reserve."""
+    lack = report.lack
+    needs = lack.needs if lack is not None else report.baseline.peak_reserved
     for one in report.kept:
-        if one.sure and one.name:
-            yield Change(
-                what=f"`del {one.name}` after its last use (allocated)",
-                line=one.line,
-                before=one.before,
-                after=one.after,
-                unit="bytes",
-            )
+        if not (one.sure and one.name) or one.needs >= needs:
+            continue
+        what = f"`del {one.name}` after its last use"
+        if one.needs < 0:  # too long to replay
+            what, before, after = f"{what} (allocated)", one.before, one.after
+        else:
+            before, after = needs, one.needs
+        yield Change(what=what, line=one.line, before=before, after=after, unit="bytes")
 
 
 def advice(report: MemoryReport) -> str:

@@ -99,7 +99,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     In each of `steps` steps `bytes` in `tensors` from `line` outlived the step. `name` is the variable, where
     the source tells it. Without them the most that is ever asked for at once would be `after` bytes, not
-    `before`.
+    `before`; a replay without them needs `needs` bytes of the device (-1: not replayed).
     """
 
     line: SourceLine | None = None
@@ -110,6 +110,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     steps: int = 0
     before: int = 0
     after: int = 0
+    needs: int = -1
     sure: bool = False
 
     @property

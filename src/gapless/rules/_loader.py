@@ -80,12 +80,11 @@ def cost(diagnosis: Diagnosis) -> str:
 
 
 def hottest(diagnosis: Diagnosis) -> str:
-    """``62 % of it at data.py:33``; "" where no line stands out."""
+    """``62 % of its time at data.py:33``; "" where no line stands out."""
     for one in diagnosis.hot[:1]:
         if one.share >= _HOT:
-            return (
-                f"{percent(one.share)} of it at `{one.line.code}` ({_short(one.line.file)}:{one.line.line})"
-            )
+            at = f"{_short(one.line.file)}:{one.line.line}"
+            return f"{percent(one.share)} of its time at `{one.line.code}` ({at})"
     return ""
 
 

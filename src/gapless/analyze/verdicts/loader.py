@@ -95,5 +95,6 @@ def _changes(diagnosis: Diagnosis) -> tuple[Change, ...]:
 
 
 def _confidence(diagnosis: Diagnosis) -> str:
-    ran = "advice verified by running it" if diagnosis.seen_advised is not None else "predicted, not run"
-    return f"{count(diagnosis.machine.allowed, 'core')}, measured for {diagnosis.duration:.1f} s; {ran}"
+    ran = "the advice was run" if diagnosis.seen_advised is not None else "the advice is predicted, not run"
+    cores = count(diagnosis.machine.allowed, "core")
+    return f"batches measured for {diagnosis.duration:.1f} s on {cores}; {ran}"

@@ -61,7 +61,7 @@ def beside(report: Report) -> tuple[Change, ...]:
         of = ((n, one.frequency) for n, one in enumerate(report.findings))
         waits = {n: often.waits for n, often in of if often.phase == phase.name}
         for one in changes(report.findings, waits.items(), phase.waits, unit="syncs")[:_BESIDE]:
-            what = f"{one.what} ({part(_when(phase.name), phase.name, 2)})"
+            what = f"{part(_when(phase.name), phase.name, 2)}: {one.what}"
             made.append(msgspec.structs.replace(one, what=what))
     return tuple(made[:_BESIDE])
 

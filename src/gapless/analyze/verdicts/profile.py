@@ -125,8 +125,18 @@ def _why(report: Report, profile: Profile) -> Iterator[str]:
     if worst is not None:
         place = worst.line.short if worst.line is not None else worst.place or "unknown lines"
         it = f"{worst.name} at {place}"
-        told = [one.replace("because of it", f"because of {it}") for one in worst.evidence[:2]]
+        said = _is_the_sentence(worst, profile)  # which needs no second time
+        told = [one.replace("because of it", f"because of {it}") for one in worst.evidence[said : said + 2]]
         yield from (f"{one[:1].upper()}{one[1:]}" for one in told)
+
+
+def _is_the_sentence(worst: Finding, profile: Profile) -> bool:
+    """Whether `worst` begins with what the sentence says: its idleness is all that the main cause has."""
+    causes = profile.idle_by_cause()
+    assert worst.loss is not None
+    if not causes or len(worst.evidence) < 2 or "because of it" in worst.evidence[0]:  # this names the line
+        return False
+    return worst.loss.idle >= 0.99 * causes[0][1]
 
 
 def _asked(prices: Prices, asked: Asked) -> str:
