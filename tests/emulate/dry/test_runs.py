@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import os
 import sys
@@ -15,25 +14,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import gapless
-from gapless.emulate.dry import filling
 from gapless.emulate.emulator import current
 from gapless.errors import NotEmulated
 from gapless.model import session as sessions
-
-CUDA = "cuda"
-
-
-@pytest.fixture
-def dry():
-    with gapless.emulate(dry=True) as seen:
-        yield seen
-
-
-def unknown(*size, dtype=torch.float32):
-    """A tensor on the device that has no values, whatever its size."""
-    tensor = torch.empty(*size, dtype=dtype, device=CUDA)
-    current().core.values.mark(tensor, filling.anything("draw", dtype))
-    return tensor
+from tests.emulate.dry.memory import CUDA, resident, unknown
 
 
 def train(steps=3):
@@ -118,23 +102,18 @@ def test_small_tensors_have_their_values(dry):
 
 
 def test_large_tensors_take_no_memory(dry):
-    before = _resident()
+    before = resident()
     big = torch.randn(1 << 30, device=CUDA)
     bigger = (big * 2 + torch.ones_like(big)).sigmoid()
     assert torch.cuda.memory_allocated() >= 2 * (4 << 30)
     assert 0 < bigger.mean().item() < 1
-    assert _resident() - before < 200 << 20
+    assert resident() - before < 200 << 20
 
 
 def test_tensors_may_be_larger_than_the_machine(dry):
     huge = torch.empty(1 << 44, dtype=torch.uint8, device=CUDA)
     assert torch.cuda.memory_allocated() == 1 << 44
     assert huge[5:].add(1).shape == ((1 << 44) - 5,)
-
-
-def _resident():
-    with open("/proc/self/statm") as stream:
-        return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("how", ["in place", "out=", "view", "part"])
@@ -263,53 +242,6 @@ def test_numpy_of_what_is_too_large_is_said(dry):
     assert any("numpy of 64 MB without values" in note for note in dry.session.notes)
 
 
-def test_files_have_holes_in_the_place_of_values(dry, tmp_path):
-    path = tmp_path / "model.pt"
-    torch.save({"weight": unknown(1 << 26), "small": torch.arange(5, device=CUDA)}, path)
-    assert path.stat().st_size > 1 << 28
-    assert path.stat().st_blocks * 512 < 1 << 20
-    loaded = torch.load(path, mmap=True)
-    assert loaded["weight"].shape == (1 << 26,)
-    assert loaded["small"].tolist() == [0, 1, 2, 3, 4]
-    assert any("torch.save" in note for note in dry.session.notes)
-
-
-def test_what_is_written_into_memory_is_as_long_and_made_of_zeros(dry):
-    file = io.BytesIO()
-    torch.save({"weight": unknown(1 << 20), "small": torch.arange(5, device=CUDA)}, file)
-    assert len(file.getvalue()) > 4 << 20
-    loaded = torch.load(io.BytesIO(file.getvalue()), map_location="cpu")
-    assert not loaded["weight"].any()
-    assert loaded["small"].tolist() == [0, 1, 2, 3, 4]
-    assert any(note.startswith("torch.save wrote zeros") for note in dry.session.notes)
-
-
-@pytest.mark.parametrize("where", [None, "cpu", CUDA])
-def test_files_are_mapped_and_may_be_written_again(dry, tmp_path, where):
-    path = tmp_path / "last.pt"
-    saved = {"weight": torch.arange(1 << 20), "exp_avg": torch.full((1 << 20,), 2.0), "step": torch.tensor(7)}
-    torch.save(saved, path)
-    loaded = torch.load(path, map_location=where)
-    before = {name: tensor.device for name, tensor in loaded.items()}
-    assert all(device.type == (where or "cpu") for device in before.values())
-    assert int(loaded["step"]) == 7
-    torch.save({"step": torch.tensor(8)}, path)
-    if where != CUDA:
-        assert all(torch.equal(loaded[name], saved[name]) for name in saved)
-    assert int(torch.load(path)["step"]) == 8
-    path.unlink()
-    torch.save({"step": torch.tensor(9)}, path)
-    assert int(torch.load(path, mmap=False)["step"]) == 9
-
-
-def test_files_that_cannot_be_mapped_are_loaded_as_ever(dry, tmp_path):
-    path = tmp_path / "old.pt"
-    torch.save({"step": torch.tensor(7)}, path, _use_new_zipfile_serialization=False)
-    assert int(torch.load(path)["step"]) == 7
-    with pytest.raises(FileNotFoundError):
-        torch.load(tmp_path / "missing.pt")
-
-
 def test_what_comes_to_the_host_gets_values_where_somebody_looks(dry):
     on_host = unknown(1 << 20).cpu()
     records = current().core.values
@@ -321,14 +253,14 @@ def test_what_comes_to_the_host_gets_values_where_somebody_looks(dry):
 
 
 def test_a_model_made_on_the_host_takes_no_memory(dry):
-    before = _resident()
+    before = resident()
     model = nn.Sequential(*(nn.Linear(8192, 8192) for _ in range(6))).to(torch.bfloat16).to(CUDA)
     with torch.device("meta"):
         other = nn.Linear(30_000, 30_000)
     other = other.to_empty(device=CUDA)
     assert torch.cuda.memory_allocated() > 6 * 8192 * 8192 * 2 + 4 * 30_000**2
     assert sum(one.numel() for one in model.parameters()) == 6 * 8192 * 8193
-    assert _resident() - before < 500 << 20
+    assert resident() - before < 500 << 20
 
 
 def test_made_up_indices_without_bounds_harm_nobody(dry):
@@ -430,20 +362,6 @@ def test_small_sparse_tensors_keep_their_values() -> None:
         layer(torch.tensor([1, 1, 3]).cuda()).sum().backward()
         assert layer.weight.grad.to_dense()[:, 0].tolist() == [0, 2, 0, 1, 0, 0, 0, 0, 0, 0]
     assert not seen.session.assumptions
-
-
-def test_safetensors_say_that_they_hold_zeros(tmp_path) -> None:
-    save = pytest.importorskip("safetensors.torch").save_file
-    with gapless.emulate(dry=True) as seen:
-        layer = nn.Linear(4096, 4096, bias=False).cuda()
-        layer.weight.untyped_storage().data_ptr()  # compared, not read
-        small = nn.Linear(16, 16).cuda()
-        save(small.state_dict(), tmp_path / "small.safetensors")
-        assert not seen.session.notes
-        save(layer.state_dict(), tmp_path / "large.safetensors")
-    assert (tmp_path / "large.safetensors").stat().st_size > 4096**2 * 4
-    (note,) = seen.session.notes
-    assert "safetensors wrote zeros" in note
 
 
 def test_memory_that_nothing_was_written_to_is_the_same_in_each_run(dry):

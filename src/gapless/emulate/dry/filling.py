@@ -29,13 +29,29 @@ def untouched(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:
         if "allocate memory" not in str(error):
             raise
     last = sum((n - 1) * by for n, by in zip(size, stride, strict=True))
-    return torch.empty(0, dtype=dtype).set_(_unreserved((last + 1) * dtype.itemsize), 0, size, stride)
+    return torch.empty(0, dtype=dtype).set_(zeros((last + 1) * dtype.itemsize), 0, size, stride)
 
 
-def _unreserved(nbytes: int) -> Any:
-    """A storage that may be larger than this machine's memory."""
+def zeros(nbytes: int) -> Any:
+    """A storage that may be larger than this machine's memory: reading it takes none.
+
+    It is never memory that was used before, as that of `untouched` may be.
+    """
+    if not nbytes:
+        return torch.UntypedStorage(0)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-    return torch.frombuffer(mmap.mmap(-1, nbytes, flags=flags), dtype=torch.uint8).untyped_storage()
+    with DisableTorchDispatch(), DisableTorchFunction():
+        return torch.frombuffer(mmap.mmap(-1, nbytes, flags=flags), dtype=torch.uint8).untyped_storage()
+
+
+def address_of_zeros(nbytes: int) -> int:
+    """Where at least so many zeros are, as long as the process lives: they are there in name only."""
+    return int(_lasting(max(0, nbytes - 1).bit_length()).data_ptr())
+
+
+@cache
+def _lasting(bits: int) -> Any:
+    return zeros(1 << bits)
 
 
 @cache

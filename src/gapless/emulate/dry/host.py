@@ -16,6 +16,7 @@ import torch
 from gapless import torch_internals
 from gapless.emulate.dry import filling
 from gapless.emulate.dry.guess import Guess
+from gapless.emulate.dry.table import stored
 from gapless.emulate.patches import Patches
 from gapless.emulate.refusals import asked_at
 from gapless.torch_internals import place
@@ -25,7 +26,7 @@ Handler = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 _NEAR = 6
 """Frames between a call and the mode that sees it, at most."""
 _SMALL = 1 << 20
-"""Bytes up to which values are made up to be saved."""
+"""Bytes of a tensor up to which values are made up to be saved."""
 
 
 def handlers(values: Any, others: dict[Any, Handler]) -> dict[Any, Handler]:
@@ -35,7 +36,6 @@ def handlers(values: Any, others: dict[Any, Handler]) -> dict[Any, Handler]:
         Tensor.tolist,
         Tensor.__repr__,
         Tensor.__dlpack__,
-        Tensor.__reduce_ex__,
     ]
     real = [inspect.unwrap(function) for function in lookers]  # as the function mode is asked for them
     found = {function: _looked(values, others.get(function)) for function in real}
@@ -49,9 +49,12 @@ def _pointed(values: Any, otherwise: Handler | None) -> Handler:
     def handler(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         record = values.of(args[0])
         lacks = record is not None and not record.filled and _writes_bytes()
-        if lacks and (args[0].nbytes > _SMALL or not values.fill(args[0])):
-            values.core.note(_WRITTEN.format("safetensors"))
-        return func(*args, **kwargs) if otherwise is None else otherwise(mode, func, args, kwargs)
+        lacks = lacks and (args[0].nbytes > _SMALL or not values.fill(args[0]))
+        found = func(*args, **kwargs) if otherwise is None else otherwise(mode, func, args, kwargs)
+        if not lacks:
+            return found
+        values.core.note(_WRITTEN.format("safetensors"))
+        return filling.address_of_zeros(args[0].nbytes)
 
     return handler
 
@@ -78,9 +81,10 @@ def _looked(values: Any, otherwise: Handler | None) -> Handler:
 def shown(values: Any, tensor: Tensor, how: str) -> None:
     """Somebody looks at the values of `tensor`: they are made up if that is no longer too much."""
     record: Guess | None = values.of(tensor)
-    if record is None or tensor.is_meta or how in ("__repr__", "__reduce_ex__"):
-        if record is not None and how == "__repr__":
-            values.fill(tensor)
+    if record is None or tensor.is_meta:
+        return
+    if how == "__repr__":
+        values.fill(tensor)
         return
     if record.exact and not record.mean and tensor.untyped_storage().nbytes() > filling.MOST:
         values.forget(tensor)  # memory of that size is fresh, and reads as zeros until somebody writes there
@@ -102,6 +106,18 @@ def install(values: Any, patches: Patches) -> None:
     real: Any = torch_internals.FileWriter
     mapped: set[str] = set()
 
+    def lacks(storage: Any) -> bool:
+        record = values.records.get(storage._cdata)
+        return record is not None and not record.filled
+
+    def readable(data: Any, by: str) -> Any:
+        """What is to be written for `data`: zeros for memory without values, which may hold anything."""
+        if not isinstance(data, torch.UntypedStorage) or not lacks(data):
+            return data
+        values.core.races.storage_read(data, by)
+        values.core.note(_WRITTEN.format(by))
+        return filling.zeros(data.nbytes())
+
     class FileWriter(real):  # type: ignore[misc]
         """Leaves holes in the file, which take no room on disk and read as zeros."""
 
@@ -113,23 +129,35 @@ def install(values: Any, patches: Patches) -> None:
             self._holes = isinstance(file, str) and hasattr(self, "write_record_metadata")
 
         def write_record(self, name: str, data: Any, nbytes: int) -> None:
-            record = values.records.get(data._cdata) if isinstance(data, torch.UntypedStorage) else None
-            if record is None or record.filled:
-                super().write_record(name, data, nbytes)
-            elif self._holes and nbytes > _SMALL:
+            if isinstance(data, torch.UntypedStorage) and self._holes and nbytes > _SMALL and lacks(data):
                 values.core.note(_SAVED)
                 self.write_record_metadata(name, nbytes)
             else:
-                if nbytes <= _SMALL:
-                    values.fill(torch.empty(0, dtype=torch.uint8).set_(data))
-                else:
-                    values.core.note(_WRITTEN.format("torch.save"))
-                super().write_record(name, data, nbytes)
+                super().write_record(name, readable(data, "torch.save"), nbytes)
+
+    write_file = torch.UntypedStorage._write_file
+
+    def written(storage: Any, *args: Any) -> Any:
+        return write_file(readable(storage, "pickle"), *args)
 
     patches.set(*place("FileWriter"), FileWriter)
+    patches.set(torch.UntypedStorage, "_write_file", written)
+    patches.set(Tensor, "__reduce_ex__", _reducing(values, Tensor.__reduce_ex__))
     load = _mapping(torch.load, mapped)
     for module in (torch, torch.serialization):
         patches.set(module, "load", load)
+
+
+def _reducing(values: Any, real: Callable[..., Any]) -> Callable[..., Any]:
+    """What is small gets values when it is pickled: whoever writes its bytes does not know their type."""
+
+    @functools.wraps(real)
+    def reduce_ex(tensor: Any, protocol: Any) -> Any:
+        if values.of(tensor) is not None and stored(tensor).untyped_storage().nbytes() <= _SMALL:
+            values.fill(tensor)
+        return real(tensor, protocol)
+
+    return reduce_ex
 
 
 def _mapping(real: Callable[..., Any], mapped: set[str]) -> Callable[..., Any]:
