@@ -336,12 +336,15 @@ HARD_EXITS = {
 @pytest.mark.parametrize("leave", HARD_EXITS.values(), ids=HARD_EXITS)
 def test_hard_exit_is_reported_once_and_saved(leave, write, fake_gapless, tmp_path):
     write("train.py", LOOP.format(n=4, after="pass") + "import atexit, os, threading\n" + leave)
-    seen = fake_gapless("check", "-q", "-o", "run.gapless.json", "train.py")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    seen = fake_gapless("check", "-q", "-o", "run.gapless.json", "train.py", TMPDIR=str(temporary))
     assert seen.returncode == 6
     assert_a_sync_in_each_of(2, seen.stdout)
     assert json.loads((tmp_path / "run.gapless.json").read_bytes())["session"]["ending"]["status"] == 6
     assert seen.stdout.count("1 sync in every step") == 1
     assert "on" not in seen.stdout.splitlines()
+    assert list(temporary.iterdir()) == []
 
 
 def test_saves_where_it_was_started(write, fake_gapless, tmp_path):

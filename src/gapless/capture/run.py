@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -70,6 +71,8 @@ def run(
     def leaving(ending: Ending) -> None:
         if runner.here and before_hard_exit is not None:
             before_hard_exit(runner.session(ending))
+        if runner.here and children is not None:
+            shutil.rmtree(children, ignore_errors=True)  # no `with` block of the caller's ends
 
     def when_stuck() -> None:
         leaving(Ending(how="interrupted", status=TERMINATED, message="SIGTERM"))
