@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from decimal import Decimal
 from itertools import islice
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from gapless.trace.timeline import (
     Work,
     WorkKind,
 )
+from gapless.trace.values import column, external_ids, integers, places, reals
 
 _HOST = {
     "cpu_op": HostKind.OPERATOR,
@@ -88,7 +88,7 @@ class Arrows:
     def add(self, ends: Sequence[Event], time: Ints) -> None:
         """Take in these ends."""
         if ends:
-            self._ends.append((_integers(ends, _id), self._places.of(map(_thread, ends), len(ends)), time))
+            self._ends.append((integers(ends, _id), self._places.of(map(_thread, ends), len(ends)), time))
 
     def beside(self, threads: Collection[tuple[str, str]]) -> tuple[Ints, Ints]:
         """Number and time of those that end on none of these threads, but on a device."""
@@ -107,9 +107,9 @@ class Numbers:
 
     def add(self, args: list[Args], start: Ints) -> None:
         """Take in the numbers of these events."""
-        found = _column(args, "index")
+        found = column(args, "index")
         if (found < 0).any():
-            found = np.where(found < 0, _column(args, "index_old"), found)
+            found = np.where(found < 0, column(args, "index_old"), found)
         self._found.append((found[found >= 0], start[found >= 0]))
 
     def all(self) -> tuple[Ints, Ints]:
@@ -344,15 +344,15 @@ class Builder:
         if kind is HostKind.FRAME:
             self.frame_numbers.add(args, start)
         else:
-            external = _external(args)
+            external = external_ids(args)
             if kind in _NUMBERED:
                 self.numbers.add(args, start)
             if kind is HostKind.CALL:
-                correlation = _column(args, "correlation")
+                correlation = column(args, "correlation")
                 external = np.where(external == correlation, -1, external)
             elif kind is HostKind.OPERATOR:
-                sequence = _column(args, "sequence")
-                forward = _column(args, "forward_thread")
+                sequence = column(args, "sequence")
+                forward = column(args, "forward_thread")
                 stack = self._stacks.of(map(attrgetter("call_stack"), args), count) - 1
                 given = self._arguments(args, name)
         self.host.append(
@@ -387,7 +387,7 @@ class Builder:
         if not count:
             return
         args = list(map(_args, events))
-        device, stream = _places(args, "device"), _places(args, "stream")
+        device, stream = places(args, "device"), places(args, "stream")
         bare = [row for row, one in enumerate(args) if one.device == -1 and one.stream == -1]
         for row in bare:  # the file says it by the place only
             device[row], stream[row] = place(events[row].pid), place(events[row].tid)
@@ -398,7 +398,7 @@ class Builder:
                 if one.collective:
                     group[row] = self._groups[one.group]
                     elements[row] = integer(one.elements)
-        correlation, external = _column(args, "correlation"), _external(args)
+        correlation, external = column(args, "correlation"), external_ids(args)
         nothing = np.full(count, -1, np.int64)
         self.work.append(
             Work(
@@ -410,9 +410,9 @@ class Builder:
                 end=end,
                 correlation=correlation,
                 external=np.where(external == correlation, -1, external),
-                bytes=nothing if kind is WorkKind.KERNEL else _column(args, "bytes"),
-                blocks_per_sm=_reals([one.blocks_per_sm for one in args]),
-                occupancy=_reals([one.occupancy for one in args]),
+                bytes=nothing if kind is WorkKind.KERNEL else column(args, "bytes"),
+                blocks_per_sm=reals([one.blocks_per_sm for one in args]),
+                occupancy=reals([one.occupancy for one in args]),
                 group=group,
                 elements=elements,
             )
@@ -427,7 +427,7 @@ class Builder:
         if not count:
             return
         args = list(map(_args, events))
-        device, stream = _places(args, "device"), _places(args, "stream")
+        device, stream = places(args, "device"), places(args, "stream")
         for row, event in enumerate(events):
             if args[row].device == -1 and args[row].stream == -1:
                 row_number = place(event.tid)
@@ -441,9 +441,9 @@ class Builder:
                 end=end,
                 device=device,
                 stream=stream,
-                correlation=_column(args, "correlation"),
-                on_stream=_places(args, "sync_stream"),
-                record=_column(args, "sync_record"),
+                correlation=column(args, "correlation"),
+                on_stream=places(args, "sync_stream"),
+                record=column(args, "sync_record"),
             )
         )
 
@@ -453,12 +453,12 @@ class Builder:
             Memory(
                 time=time,
                 thread=self._threads.of(map(_thread, events), len(events)),
-                device_type=_column(args, "device_type"),
-                device=_column(args, "device_id"),
-                address=_column(args, "address"),
-                bytes=_column(args, "memory"),
-                allocated=_column(args, "allocated"),
-                reserved=_column(args, "reserved"),
+                device_type=column(args, "device_type"),
+                device=column(args, "device_id"),
+                address=column(args, "address"),
+                bytes=column(args, "memory"),
+                allocated=column(args, "allocated"),
+                reserved=column(args, "reserved"),
             )
         )
 
@@ -468,39 +468,3 @@ class Builder:
         for event, time, thread in zip(events, times.tolist(), threads.tolist(), strict=True):
             if event.ph in self.flows:
                 self.flows[event.ph].append((event.id, time, thread))
-
-
-def _column(args: list[Args], name: str) -> Ints:
-    """One argument of all events, as integers whatever the file wrote."""
-    return _integers(args, attrgetter(name))
-
-
-def _integers(rows: Sequence[Any], get: Callable[[Any], Any]) -> Ints:
-    """What `get` has of each, as integers."""
-    try:
-        return np.fromiter(map(get, rows), np.int64, len(rows))
-    except (TypeError, ValueError, OverflowError):
-        return np.fromiter((integer(get(one)) for one in rows), np.int64, len(rows))
-
-
-def _places(args: list[Args], name: str) -> Ints:
-    """Devices or streams: one that the profiler does not know is -1."""
-    found = _column(args, name)
-    found[found == 0xFFFFFFFF] = -1
-    return found
-
-
-def _external(args: list[Args]) -> Ints:
-    """The external ids, under either of their names."""
-    found = _column(args, "external_id")
-    if (found < 0).any():
-        found = np.where(found < 0, _column(args, "external_id_old"), found)
-    return found
-
-
-def _reals(values: list[Any]) -> Floats:
-    try:
-        found: Floats = np.fromiter(values, np.float64, len(values))
-    except (TypeError, ValueError):  # "inf" blocks per SM
-        found = np.array([one if isinstance(one, float) else -1.0 for one in values])
-    return np.where(np.isfinite(found), found, -1.0)
