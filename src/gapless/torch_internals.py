@@ -89,6 +89,7 @@ NAMES: dict[str, Name] = {
     "has_storage": Name("torch._C._has_storage"),
     "weak_ref_expired": Name("torch.UntypedStorage._expired"),
     "storage_of_weak_ref": Name("torch.UntypedStorage._new_with_weak_ptr"),
+    "write_storage_to_file": Name("torch.UntypedStorage._write_file"),
     "free_weak_ref": Name("torch.UntypedStorage._free_weak_ref"),
     "functorch": Name("torch._C._functorch"),
     "storage_use_count": Name("torch._C._storage_Use_Count"),

@@ -135,13 +135,13 @@ def install(values: Any, patches: Patches) -> None:
             else:
                 super().write_record(name, readable(data, "torch.save"), nbytes)
 
-    write_file = torch.UntypedStorage._write_file
+    write_file = torch_internals.write_storage_to_file
 
     def written(storage: Any, *args: Any) -> Any:
         return write_file(readable(storage, "pickle"), *args)
 
     patches.set(*place("FileWriter"), FileWriter)
-    patches.set(torch.UntypedStorage, "_write_file", written)
+    patches.set(*place("write_storage_to_file"), written)
     patches.set(Tensor, "__reduce_ex__", _reducing(values, Tensor.__reduce_ex__))
     load = _mapping(torch.load, mapped)
     for module in (torch, torch.serialization):
