@@ -166,8 +166,8 @@ class TestGpuBelowItsClocks:
     def test_what_goes_with_the_clock_takes_a_multiple(self) -> None:
         hit = only("GAP506", profile(efficiency=Efficiency(card="NVIDIA L4", short=3.64, products=1.93)))
         assert hit.evidence == (
-            "this NVIDIA L4 runs well below its clocks: its small elementwise kernels take "
-            "3.64 times as long as on others, and its matrix products 1.93 times",
+            "this NVIDIA L4 runs well below its clocks, or other processes share it: its small elementwise "
+            "kernels take 3.64 times as long as on others, and its matrix products 1.93 times",
         )
 
     @pytest.mark.parametrize(("short", "products"), [(1.2, 3.0), (4.0, 1.4), (4.0, -1.0), (-1.0, 2.5)])

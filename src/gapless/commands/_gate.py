@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import click
+
 from gapless.errors import UsageError
 from gapless.model import Profile, Report
 from gapless.model.wording import count, number, rate
 from gapless.rules import all_rules
+
+fail_on = click.option(
+    "--fail-on",
+    metavar="CODES",
+    default="",
+    help="Exit with 1 if there are findings with these codes: GAP301,GAP11.",
+)
+"""The option of what looks at profiles; `parse_codes` reads what it is given."""
 
 
 def parse_codes(text: str) -> tuple[str, ...]:

@@ -90,12 +90,7 @@ def _number(
     show_default=True,
     help="Folder for the traces, in the layout that TensorBoard and Perfetto read.",
 )
-@click.option(
-    "--fail-on",
-    metavar="CODES",
-    default="",
-    help="Exit with 1 if there are findings with these codes: GAP301,GAP11.",
-)
+@_gate.fail_on
 @click.option(
     "--prices/--no-prices", default=True, help="Replay the trace to price each sync; on by default."
 )

@@ -68,12 +68,7 @@ class Wishes:
     show_default=True,
     help="Where to read many traces: on this machine, or on a Ray cluster.",
 )
-@click.option(
-    "--fail-on",
-    metavar="CODES",
-    default="",
-    help="Exit with 1 if there are findings with these codes: GAP301,GAP11.",
-)
+@_gate.fail_on
 @click.option(
     "--max-idle",
     metavar="PERCENT",

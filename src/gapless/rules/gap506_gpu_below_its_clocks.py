@@ -57,9 +57,9 @@ class GpuBelowItsClocks(ProfileRule):
             return
         yield Hit(
             evidence=(
-                f"this {found.card} runs well below its clocks: its small elementwise kernels take "
-                f"{three_digits(found.short)} times as long as on others, and its matrix products "
-                f"{three_digits(found.products)} times",
+                f"this {found.card} runs well below its clocks, or other processes share it: its small "
+                f"elementwise kernels take {three_digits(found.short)} times as long as on others, and its "
+                f"matrix products {three_digits(found.products)} times",
             ),
             remedy=self.advice,
             steps=profile.steps.count,
