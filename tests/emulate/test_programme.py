@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from gapless.emulate import programme
+from gapless.emulate import programme, segments
 from gapless.emulate.emulator import Emulator
 from gapless.emulate.memory import supported
 from gapless.emulate.programme import ProgrammeRecorder
+from gapless.emulate.segments import Segments
 from gapless.model import gpus
 from gapless.model.memory import EMPTY
 from gapless.model.programme import Entry
@@ -20,9 +23,9 @@ def recorded(run, steps: int = 1, prepare=lambda: None, marked: bool = True):
     """The last segment of ``run()``, called `steps` times, with a mark after each where it is `marked`, and
     the whole programme."""
     with Emulator(programme=True) as emulator:
-        given = prepare()
+        prepared = prepare()
         for _ in range(steps):
-            run(given) if given is not None else run()
+            run(prepared) if prepared is not None else run()
             if marked:
                 emulator.recorder.mark("user", "step")
         found = emulator.session().programme
@@ -165,41 +168,92 @@ def test_equal_steps_are_kept_once_and_old_ones_dropped():
         nonlocal x
         x = torch.ones(3, device="cuda") if x is None else x + 1
 
-    _, found = recorded(run, programme.MOST_SEGMENTS + 10)
-    assert len(found.segments) == programme.MOST_SEGMENTS
-    assert found.segments[-1].tick == programme.MOST_SEGMENTS + 9
+    _, found = recorded(run, segments.MOST_SEGMENTS + 10)
+    assert len(found.segments) == segments.MOST_SEGMENTS
+    assert found.segments[-1].tick == segments.MOST_SEGMENTS + 9
     assert len(found.bodies) == 1
 
 
-def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(programme, "MOST_ITEMS", 50)
+def repeat_addition(times):
+    x = torch.ones(3, device="cuda")
+    for _ in range(times):
+        x = x + 1
 
-    def run(times):
-        x = torch.ones(3, device="cuda")
-        for _ in range(times):
-            x = x + 1
 
+def steps_of_sizes(sizes):
+    """The programme of steps, each of which has operators on a tensor of another size."""
+    with Emulator(programme=True) as emulator:
+        for size in sizes:
+            torch.ones(size, device="cuda").mul_(2).sum()
+            emulator.recorder.mark("user", "step")
+        return emulator.session().programme
+
+
+def test_items_are_bounded_and_the_oldest_segments_go(monkeypatch):
+    monkeypatch.setattr(segments, "MOST_ITEMS", 50)
     with Emulator(programme=True) as emulator:
         for times in (30, 15, 15):
-            run(times)
+            repeat_addition(times)
             emulator.recorder.mark("user", "step")
         found = emulator.session().programme
         assert [one.tick for one in found.segments] == [1, 2]
         assert not found.truncated
-        run(60)
+        repeat_addition(60)
         emulator.recorder.mark("user", "step")
         assert emulator.session().programme.truncated
+        repeat_addition(10)
+        emulator.recorder.mark("user", "step")
+        assert [one.tick for one in emulator.session().programme.segments] == [1, 2, 4]
 
 
-def test_what_is_new_after_very_much_is_left_out(monkeypatch):
-    monkeypatch.setattr(programme, "MOST_ENTRIES", 5)
-    with Emulator(programme=True) as emulator:
-        for size in range(1, 9):
-            torch.ones(size, device="cuda")
-            emulator.recorder.mark("user", "step")
-        found = emulator.session().programme
-    assert found.truncated
-    assert len(found.entries) <= 5
+def test_segments_of_new_shapes_are_kept_and_the_oldest_entries_go(monkeypatch):
+    monkeypatch.setattr(segments, "MOST_ENTRIES", 7)
+    found = steps_of_sizes(range(1, 9))
+    assert not found.truncated
+    assert [one.tick for one in found.segments] == [6, 7]
+    shapes = [[found.entries[at].outputs for at in found.bodies[one.body]] for one in found.segments]
+    assert shapes == [[((size,),), ((size,),), ((),)] for size in (7, 8)]
+
+
+def test_a_segment_alone_may_have_more_entries_than_are_kept_together(monkeypatch):
+    monkeypatch.setattr(segments, "MOST_ENTRIES", 2)
+    found = steps_of_sizes([3, 4])
+    assert [one.tick for one in found.segments] == [1]
+    assert len(found.entries) == 3
+
+
+def test_shapes_that_come_back_are_one_entry_though_old_segments_go(monkeypatch):
+    monkeypatch.setattr(segments, "MOST_ENTRIES", 7)
+    found = steps_of_sizes([1, 2, 1, 3, 1, 4, 1])
+    assert [one.tick for one in found.segments] == [4, 5, 6]
+    assert len(found.entries) == 6
+
+
+numbers = st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=12)
+
+
+@given(numbers, st.integers(1, 12), st.integers(1, 12))
+def test_what_is_kept_is_the_newest_that_fits(bodies, most_entries, most_items):
+    store = Segments()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "MOST_ENTRIES", most_entries)
+        patch.setattr(segments, "MOST_ITEMS", most_items)
+        for tick, body in enumerate(bodies):
+            for name in body:
+                number = store.numbers.get(name)
+                store.add(store.new(name, Entry(number=name)) if number is None else number, -1)
+            store.close(tick, False, ())
+            assert len(store.numbers) <= max(most_entries, most_items)
+    found = store.programme()
+    kept = {one.tick: [found.entries[at].number for at in found.bodies[one.body]] for one in found.segments}
+    short = [tick for tick, body in enumerate(bodies) if len(body) <= most_items]
+    assert list(kept) == short[len(short) - len(kept) :]
+    assert all(kept[tick] == bodies[tick] for tick in kept)
+    assert found.truncated is (len(short) < len(bodies))
+    assert len(set().union(*kept.values())) == len(found.entries) == len(store.numbers)
+    if len(kept) > 1:
+        assert len(found.entries) <= most_entries
+        assert sum(map(len, kept.values())) <= most_items
 
 
 def test_work_of_other_threads_is_told():

@@ -40,7 +40,7 @@ def readiness(session: Session, steps: Steps) -> Readiness | None:
         return None
     if not steps.seen:
         return Readiness(refused="the run took no training step")
-    whole = [] if programme.truncated else recorded(programme, steps)
+    whole = recorded(programme, steps)
     if not whole:
         return Readiness(refused="no complete steady step was recorded")
     times = times_of(programme)

@@ -6,8 +6,7 @@ key that was never seen is looked at closely. What things take is for `gapless.a
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -21,19 +20,15 @@ from gapless.emulate.layout import channels_last, order, row_order
 from gapless.emulate.local import local
 from gapless.emulate.memory import MULTIPLIES, MemoryRecorder, supported
 from gapless.emulate.places import HOST
+from gapless.emulate.segments import Segments
 from gapless.model.gpus import Gpu
-from gapless.model.programme import Entry, Programme, Segment, Shape, sheet
+from gapless.model.programme import Entry, Programme, Shape, sheet
 from gapless.model.source import SourceLine
 from gapless.torch_internals import VERSION, current_node
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 
-MOST_ITEMS = 60_000
-"""Items of all segments kept together; one segment alone may have as many."""
-MOST_ENTRIES = 6_000
-"""Distinct entries kept; what is new after them is not recorded."""
-MOST_SEGMENTS = 64
 _SHOWN = 3
 """Tensors of a list whose shapes are kept."""
 _ARRIVALS = 256
@@ -79,18 +74,14 @@ class ProgrammeRecorder:
         self.gpu = gpu
         self.lines = lines  # whether each entry has the line of the user's that asks for it
         self.node = node
-        self.entries: list[Entry] = []
         self.optimizing = False
-        self._numbers: dict[Any, int] = {}
-        self._functions: list[Any] = []
-        self._items: list[int] = []
-        self._segments: deque[tuple[int, list[int], bool, tuple[tuple[str, Shape], ...]]] = deque()
+        self._segments = Segments()
+        self._numbers = self._segments.numbers
+        self._add = self._segments.add
+        self._functions: dict[int, Any] = {}
         self._arrived: list[tuple[str, Shape]] = []
-        self._kept = 0
         self._tick = 0
         self._evaluates = False
-        self._full = False
-        self._truncated = False
         self._thread = get_ident()
         self._others = False
         self._streams: dict[int, int] = {}
@@ -142,13 +133,9 @@ class ProgrammeRecorder:
         known = tuple(key)
         number = self._numbers.get(known)
         if number is None:
-            self._functions.append(func)  # so that its id stays its own
-            number = self._new(
-                known,
-                lambda: msgspec.structs.replace(
-                    _described(func, args, kwargs, out, self.optimizing), line=line
-                ),
-            )
+            self._functions[id(func)] = func  # so that its id stays its own
+            described = _described(func, args, kwargs, out, self.optimizing)
+            number = self._new(known, msgspec.structs.replace(described, line=line))
         self._add(number, at)
 
     def wait(self, site: int, mechanism: str, detail: str, waits: int, nbytes: int, operator: str) -> None:
@@ -161,7 +148,7 @@ class ProgrammeRecorder:
         if number is None:
             number = self._new(
                 known,
-                lambda: Entry(
+                Entry(
                     kind="wait", name=operator, site=site, mechanism=mechanism, detail=detail, waits=waits,
                     reads=nbytes, backward=local.backward != HOST,
                 ),
@@ -176,7 +163,7 @@ class ProgrammeRecorder:
         if self.lines and entry.line is None:
             entry = msgspec.structs.replace(entry, line=stacks.users_line())
         number = self._numbers.get(entry)
-        self._add(self._new(entry, lambda: entry) if number is None else number, -1)
+        self._add(self._new(entry, entry) if number is None else number, -1)
         return True
 
     def launched(
@@ -215,7 +202,7 @@ class ProgrammeRecorder:
 
     def launched_so_far(self) -> list[Entry]:
         """The kernels and copies of this segment, in order."""
-        found = (self.entries[number] for number in self._items)
+        found = map(self._segments.entry, self._segments.items)
         return [one for one in found if one.kind in ("operator", "copy", "collective")]
 
     def obstacle(self, what: str, change: str) -> None:
@@ -248,16 +235,11 @@ class ProgrammeRecorder:
     @property
     def position(self) -> int:
         """Where the next item will be: an operator that waits before its result is there began here."""
-        return len(self._items)
+        return len(self._segments.items)
 
-    def _new(self, key: Any, make: Any) -> int:
-        if len(self.entries) >= MOST_ENTRIES:
-            self._full = True
-            return -1
-        number = self._numbers[key] = len(self.entries)
-        self.entries.append(entry := make())
+    def _new(self, key: Hashable, entry: Entry) -> int:
         self._first_call(entry)
-        return number
+        return self._segments.new(key, entry)
 
     def _first_call(self, entry: Entry) -> None:
         """Keep the line that has a library set itself up."""
@@ -267,17 +249,6 @@ class ProgrammeRecorder:
             line = entry.line or stacks.users_line()
         if line is not None:
             self._libraries[library] = line
-
-    def _add(self, number: int, at: int) -> None:
-        if number < 0:
-            return
-        if at < 0:
-            self._items.append(number)
-        else:
-            self._items.insert(at, number)
-        if len(self._items) > MOST_ITEMS:
-            self._full = True
-            self._items.clear()
 
     def arrived(self, dtype: str, shape: Shape) -> None:
         """A tensor has come from the host: a batch, or a part of one."""
@@ -299,35 +270,19 @@ class ProgrammeRecorder:
 
     def cut(self) -> None:
         """A mark that advances the tick: what comes now belongs to the next segment."""
-        if self._full:
-            self._truncated = True
-        else:
-            self._segments.append((self._tick, self._items, self._evaluates, tuple(self._arrived)))
-            self._kept += len(self._items)
-        while len(self._segments) > 1 and (self._kept > MOST_ITEMS or len(self._segments) > MOST_SEGMENTS):
-            self._kept -= len(self._segments.popleft()[1])
+        self._segments.close(self._tick, self._evaluates, tuple(self._arrived))
         self._tick += 1
-        self._items, self._evaluates, self._events, self._arrived = [], False, {}, []
-        self._full = len(self.entries) >= MOST_ENTRIES
+        self._evaluates, self._events, self._arrived = False, {}, []
 
     def programme(self) -> Programme | None:
         """What was recorded; None where no segment ended."""
-        if not self._segments and not self._truncated:
+        kept = self._segments.programme()
+        if kept is None:
             return None
-        bodies: dict[tuple[int, ...], int] = {}
-        used: dict[int, int] = {}
-        segments = []
-        for tick, items, evaluates, arrived in self._segments:
-            body = tuple(used.setdefault(number, len(used)) for number in items)
-            number = bodies.setdefault(body, len(bodies))
-            segments.append(Segment(tick=tick, body=number, evaluates=evaluates, arrived=arrived))
-        return Programme(
+        return msgspec.structs.replace(
+            kept,
             gpu=sheet(self.gpu),
-            entries=tuple(self.entries[number] for number in used),
-            bodies=tuple(bodies),
-            segments=tuple(segments),
             threads=self._others,
-            truncated=self._truncated,
             node=self.node,
             lines=self.lines,
             emptied=self._asked.runs() if self._asked is not None else (),

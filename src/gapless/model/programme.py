@@ -29,6 +29,9 @@ Kind = Literal["operator", "wait", "copy", "stream", "record", "await", "collect
 - ``obstacle``: something that no graph can hold: `Entry.name`, and `Entry.detail` what to change.
 """
 
+MOST_ITEMS = 60_000
+"""Items of all segments that a run keeps together; one segment alone may have as many."""
+
 Shape = tuple[int, ...]
 
 Order = Literal["", "kept", "strided", "turned"]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from programmes import A100, MS, add, empty, prefetch, programme, read, send, session, synchronize
+from torch import nn
 
 from gapless.analyze import report
 from gapless.analyze.estimate.emptying import emptying
+from gapless.emulate import segments
+from gapless.emulate.emulator import Emulator
 from gapless.memory.recorder import Recorder
 from gapless.model import Environment
 from gapless.model.memory import MemoryRun
@@ -117,11 +121,10 @@ def test_an_interval_spans_the_likely_value():
     ("run", "words"),
     [
         (session(), "no training step"),
-        (session(*[[add()]] * 6, truncated=True), "more operators than are recorded"),
         (session(*[[read()]] * 6), "launch nothing"),
         (session(*[[msgspec.structs.replace(add(1.0), name="mine::op")]] * 6), "cost is not known"),
     ],
-    ids=["no steps", "truncated", "nothing launched", "unknown operators"],
+    ids=["no steps", "nothing launched", "unknown operators"],
 )
 def test_no_estimate_where_it_would_not_be_honest(run, words):
     found = report(run)
@@ -133,6 +136,19 @@ def test_no_estimate_of_a_step_that_was_not_recorded_whole():
     run = session(*[[add()]] * 6)
     lost = msgspec.structs.replace(run.programme, segments=run.programme.segments[:1])
     assert "recorded whole" in report(msgspec.structs.replace(run, programme=lost)).estimate.refused
+    lost = msgspec.structs.replace(lost, truncated=True)
+    refused = report(msgspec.structs.replace(run, programme=lost)).estimate.refused
+    assert "no more than 60,000 operators" in refused
+
+
+def test_steps_that_were_too_long_to_record_are_left_out_and_said():
+    run = session(*[[read(), add(1.0)]] * 8)
+    kept = tuple(one for one in run.programme.segments if one.tick != 5)
+    short = msgspec.structs.replace(run.programme, segments=kept, truncated=True)
+    found = report(msgspec.structs.replace(run, programme=short)).estimate
+    assert found.refused == ""
+    assert found.looked_at == 5
+    assert "1 step of more than 60,000 operators left out" in found.assumptions
 
 
 def test_steps_with_an_evaluation_do_not_count():
@@ -258,3 +274,23 @@ def test_a_cache_of_which_nothing_is_known_holds_one_segment():
     calls = CallTimes()
     assert emptying([]) == calls.free + calls.malloc
     assert price(told(*[add()] * 100, empty())).alone >= emptying([])
+
+
+def test_training_whose_shapes_change_in_each_step_has_prices(monkeypatch):
+    monkeypatch.setattr(segments, "MOST_ENTRIES", 60)
+    with Emulator("l4", programme=True) as emulator:
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for step in range(8):
+            loss = net(torch.ones(2, 3, 8 + step, 8 + step, device="cuda")).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()
+        run = emulator.session()
+    assert len(run.programme.entries) <= 60
+    found = report(run)
+    assert found.estimate.refused == ""
+    assert [one.price.waits for one in found.findings if one.name == "item-read"] == [
+        found.estimate.looked_at
+    ]

@@ -14,7 +14,7 @@ from gapless.analyze.estimate.communication import Moving, assumed, communicatio
 from gapless.analyze.estimate.draws import APART, interval, normal, paces, shares
 from gapless.analyze.estimate.fusion import ASSUMED, DOUBT, as_compiled, fused, launches
 from gapless.analyze.estimate.machine import Run, run
-from gapless.analyze.estimate.steps import Step, arrivals, chosen, recorded
+from gapless.analyze.estimate.steps import Step, arrivals, chosen, left_out, recorded
 from gapless.analyze.estimate.throughput import throughput
 from gapless.analyze.estimate.timing import Times, times_of
 from gapless.analyze.profile.pricing import removal
@@ -22,7 +22,7 @@ from gapless.analyze.steps import Steps
 from gapless.model import Session, Site
 from gapless.model.estimate import Compiling, Estimate, Range
 from gapless.model.profile import Price, Prices
-from gapless.model.programme import Calibration, Programme
+from gapless.model.programme import MOST_ITEMS, Calibration, Programme
 from gapless.model.source import SourceLine
 from gapless.replay.change import Change
 from gapless.replay.model import Refusal, build
@@ -75,11 +75,10 @@ def estimate(session: Session, steps: Steps, groups: Groups, what_if: bool = Fal
     gpu = programme.gpu.name
     if not steps.seen:
         return Estimate(gpu=gpu, refused="the run took no training step")
-    if programme.truncated:
-        return Estimate(gpu=gpu, refused="a step holds more operators than are recorded")
     whole = recorded(programme, steps)
     if not whole:
-        return Estimate(gpu=gpu, refused="no steady step was recorded whole")
+        bound = f": no more than {MOST_ITEMS:,} operators of one are kept" if programme.truncated else ""
+        return Estimate(gpu=gpu, refused=f"no steady step was recorded whole{bound}")
     eager = chosen(whole)
     order = [fused(step) for step in eager]
     times = times_of(programme, session.memory)
@@ -97,6 +96,11 @@ def estimate(session: Session, steps: Steps, groups: Groups, what_if: bool = Fal
     if isinstance(answer, str):
         return Estimate(gpu=gpu, refused=answer)
     found = _told(session, programme, groups, times, answer, len(whole), order)
+    missing = left_out(programme, steps)
+    if missing:
+        plural = "step" if missing == 1 else "steps"
+        told = f"{missing} {plural} of more than {MOST_ITEMS:,} operators left out"
+        found = msgspec.structs.replace(found, assumptions=(*found.assumptions, told))
     return msgspec.structs.replace(
         found,
         throughput=throughput(eager, arrivals(programme, steps), times),

@@ -31,6 +31,17 @@ def arrivals(programme: Programme, steps: Steps) -> list[Arrived]:
     return [tuple(one for part in segments for one in part.arrived) for segments in _whole(programme, steps)]
 
 
+def left_out(programme: Programme, steps: Steps) -> int:
+    """How many steady steps since the first kept segment were too long to be recorded whole."""
+    kept = {segment.tick for segment in programme.segments}
+    if not kept:
+        return 0
+    ticks = (
+        range(steps.ends[number - 1] + 1 if number else 0, steps.ends[number] + 1) for number in steps.steady
+    )
+    return sum(one[0] >= min(kept) and not kept.issuperset(one) for one in ticks)
+
+
 def _whole(programme: Programme, steps: Steps) -> list[list[Segment]]:
     """The segments of each of these steps."""
     segments = {segment.tick: segment for segment in programme.segments}
