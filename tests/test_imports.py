@@ -13,6 +13,7 @@ import gapless
 HEAVY = ("torch", "numpy", "rich", "click", "msgspec")
 FREE_OF_TORCH = (
     "model",
+    "files",
     "rules",
     "analyze",
     "render",

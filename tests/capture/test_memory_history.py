@@ -152,7 +152,7 @@ def test_the_file_is_one_that_gapless_reads(device, tmp_path):
 def test_a_full_disk_stops_nothing(device, tmp_path):
     (tmp_path / "file").write_text("")
     one = gapless.memory_snapshot(tmp_path / "file" / "m")
-    with pytest.warns(UserWarning, match="could not be written"), one:
+    with pytest.warns(UserWarning, match="could not be saved"), one:
         device.ask()
 
 

@@ -229,7 +229,8 @@ def test_a_full_disk_is_told_and_is_not_the_scripts_failure(capture, monkeypatch
     for _ in range(4):
         one.step()
     assert made.saved == []
-    assert made.notes[0].endswith("could not be written: No space left on device")
+    assert made.notes[0].startswith("cannot write ")
+    assert made.notes[0].endswith("No space left on device")
     assert made.why_nothing() in made.notes
 
 

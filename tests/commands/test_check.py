@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -117,6 +118,14 @@ def test_unwritable_output_is_one_line(train, fake_gapless):
     assert seen.returncode == 3
     assert seen.stderr.startswith("gapless: cannot write ")
     assert len(seen.stderr.splitlines()) == 1
+
+
+def test_a_session_that_cannot_be_saved_is_reported(train, fake_gapless, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    seen = fake_gapless("check", "-q", "-o", "pipe", "train.py")
+    assert (seen.returncode, seen.stderr.count("\n")) == (3, 1)
+    assert seen.stderr.endswith("pipe: nobody reads from this pipe\n")
+    assert "train.py:4" in seen.stdout
 
 
 def test_rank_0_speaks_for_all_and_each_saves(train, fake_gapless, tmp_path):

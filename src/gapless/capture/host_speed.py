@@ -23,6 +23,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from gapless.errors import UnreadableInput
+from gapless.files.output import write_whole
 from gapless.model.programme import HostSpeed
 
 USUAL = 800_000.0
@@ -164,8 +166,6 @@ def _read(file: Path) -> dict[str, float]:
 
 def _write(file: Path, told: dict[str, float]) -> None:
     """Keep it, where that is possible; as a whole or not at all."""
-    with suppress(OSError):
+    with suppress(OSError, UnreadableInput):
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f"{file.name}.{os.getpid()}")
-        part.write_text(json.dumps(told, indent=1), encoding="utf-8")
-        part.replace(file)
+        write_whole(json.dumps(told, indent=1).encode(), file)

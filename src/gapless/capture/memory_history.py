@@ -16,8 +16,8 @@ import torch
 
 from gapless import torch_internals
 from gapless.emulate.module_paths import ModulePaths, shown
-from gapless.errors import UsageError
-from gapless.model._disk import write_whole
+from gapless.errors import UnreadableInput, UsageError
+from gapless.files.output import write_whole
 from gapless.model.memory import MODULE
 
 MOST = 200_000
@@ -112,8 +112,8 @@ class memory_snapshot:  # noqa: N801 - used like a function
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(pickle.dumps(torch_internals.memory_snapshot()), self.path)
-        except OSError as error:
-            warnings.warn(f"{self.path} could not be written: {error.strerror or error}", stacklevel=3)
+        except (OSError, UnreadableInput) as error:
+            warnings.warn(f"the memory snapshot could not be saved: {error}", stacklevel=3)
         else:
             self.saved = True
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from gapless._version import __version__
 from gapless.capture.memory_history import memory_snapshot
 from gapless.capture.profiling_others import StillOthers
 from gapless.capture.profiling_steps import StepMarks
-from gapless.errors import UsageError
+from gapless.errors import UnreadableInput, UsageError
+from gapless.files.output import writing_file
 from gapless.model import Ending, Environment, Mark, Session
 from gapless.model.wording import count
 from gapless.torch_internals import ProfilerConfig, profiler_enabled
@@ -312,12 +312,10 @@ class Profiling:
         path = self.recipe.path(which, window)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
-                made = os.path.join(folder, f"trace{ENDING}")
-                profiler.export_chrome_trace(made)
-                os.replace(made, path)
-        except OSError as error:
-            self._unwritten = f"{path} could not be written: {error.strerror or error}"
+            with writing_file(path, ENDING) as part:
+                profiler.export_chrome_trace(part)
+        except (OSError, UnreadableInput) as error:
+            self._unwritten = str(error)
             self.notes.append(self._unwritten)
         else:
             self.saved.append(path)

@@ -19,7 +19,8 @@ from gapless.commands._compiled import with_compiled
 from gapless.commands._fit import Fit
 from gapless.commands._loaders import Loaders
 from gapless.commands._progress import Progress
-from gapless.errors import EXIT_FINDINGS
+from gapless.errors import EXIT_FINDINGS, UnreadableInput
+from gapless.files.output import is_stream
 from gapless.model import Mark, Recurrence, Report, Session
 from gapless.model.assumption import Switch
 from gapless.model.offer import Wanted
@@ -153,20 +154,35 @@ class Conclusion:
             self.status = self.status or loaders.status
             if session.loaders:
                 self._save(session)
-        if found is not None and self._again is not None and self.wishes.fit.tries:
-            if any(memory.lack is not None for memory in found.memory) and not _ranks.several():
-                from gapless.commands._remedies import with_remedies
+        if found is not None and self._again is not None and self._tries(found):
+            from gapless.commands._remedies import with_remedies
 
-                session, found = with_remedies(session, found, self._again, self.watch.progress)
-            self._save(session)
-        if self._output:
-            self.watch.progress.saved(self._style.path(self._output))
+            session, found = with_remedies(session, found, self._again, self.watch.progress)
+        if self._save(session, last=True):
+            self.watch.progress.saved(self._style.path(self._output or ""))
         if found is not None:
             self._report(found)
 
-    def _save(self, session: Session) -> None:
-        if self._output:
+    def _tries(self, report: Report) -> bool:
+        """Whether the script is to be run again with changes that may make it fit."""
+        lacks = any(memory.lack is not None for memory in report.memory)
+        return lacks and self.wishes.fit.tries and not _ranks.several()
+
+    def _save(self, session: Session, last: bool = False) -> bool:
+        """Save what there is so far, where a file can be written again later; the `last` time anywhere.
+
+        Whether it was saved: that it was not is said once, and does not keep the report from being shown.
+        """
+        if not self._output or (is_stream(self._output) and not last):
+            return False
+        try:
             save(session, self._output)
+        except UnreadableInput as error:
+            if last:
+                self.watch.progress.problem(str(error))
+                self.status = self.status or error.exit_code
+            return False
+        return True
 
     def _calibrated(self, session: Session) -> Session:
         """The session with the times of the profile that the user named, or the host's speed; they are saved

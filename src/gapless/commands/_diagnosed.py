@@ -9,8 +9,8 @@ import msgspec
 from gapless.analyze.loaders import joined, own_step
 from gapless.commands._saved import kind_of
 from gapless.errors import UnreadableInput
+from gapless.files.input import read_whole
 from gapless.model import Report
-from gapless.model._disk import read_whole
 from gapless.model.loading import Demand, Diagnosis, load
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from gapless.commands import _output
 from gapless.errors import EXIT_OK, UnreadableInput, UsageError
+from gapless.files.output import write_whole
 
 
 def as_evidence(traces: Sequence[str], shapes: bool, output: str | None) -> int:
@@ -35,5 +35,5 @@ def as_evidence(traces: Sequence[str], shapes: bool, output: str | None) -> int:
     if output is None:
         _output.write(sys.stdout, text)
     else:
-        Path(output).write_text(text, encoding="utf-8")
+        write_whole(text.encode("utf-8", "backslashreplace"), output)
     return status

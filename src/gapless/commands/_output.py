@@ -13,7 +13,8 @@ from typing import Any, TextIO
 import click
 from rich.console import Console
 
-from gapless.errors import GaplessError, UsageError
+from gapless.errors import EXIT_OK, GaplessError, UnreadableInput, UsageError
+from gapless.files.output import refuse
 from gapless.model import Report
 from gapless.render import Style, alone, formats, together
 from gapless.render._brief import plain
@@ -55,6 +56,28 @@ def say(text: str) -> None:
     for number, line in enumerate(text.split("\n")):
         signed = not number or line.lstrip().startswith(("::", "##["))
         click.echo(f"gapless: {plain(line)}" if signed else plain(line), err=True)
+
+
+def kept(save: Callable[[], None]) -> int:
+    """Run `save`, and say what kept it from saving, for no report is lost to a full disk; the exit status."""
+    try:
+        save()
+    except UnreadableInput as error:
+        say(str(error))
+        return error.exit_code
+    return EXIT_OK
+
+
+def _writable(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
+    """`path`, refused before anything runs where nothing could be written to it afterwards."""
+    if path is not None:
+        refuse(path)
+    return path
+
+
+def file_option(*names: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option that names a file to write."""
+    return click.option(*names, metavar="FILE", callback=_writable, **more)
 
 
 def give_way() -> None:

@@ -82,9 +82,7 @@ _OPTIONS: tuple[Any, ...] = (
     click.option(
         "--device", metavar="NAME", help="Where to compute and measure: cuda if available, otherwise cpu."
     ),
-    click.option(
-        "-o", "--output", metavar="FILE", help="Save the arguments of the first failing case to a file."
-    ),
+    _output.file_option("-o", "--output", help="Save the arguments of the first failing case to a file."),
     click.option("--fail-if-slower", is_flag=True, help="Exit with 1 if AFTER is slower."),
 )
 

@@ -80,9 +80,7 @@ _CHILD = "gapless.commands._child:start"
     default="",
     help="Exit with 1 if a step has findings with these codes: GAP101,GAP12.",
 )
-@click.option(
-    "-o", "--output", metavar="FILE", help="Save the session; `gapless show FILE` shows the report again."
-)
+@_output.file_option("-o", "--output", help="Save the session; `gapless show FILE` shows the report again.")
 @click.option(
     "--prices/--no-prices",
     "programme",

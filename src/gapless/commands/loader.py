@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import click
@@ -80,9 +81,7 @@ class _Interrupted(GaplessError):
     "values).",
 )
 @_output.report_options
-@click.option(
-    "-o", "--output", metavar="FILE", help="Save the results; `gapless loader FILE` shows the report again."
-)
+@_output.file_option("-o", "--output", help="Save the results; `gapless loader FILE` shows the report again.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("target", metavar="FILE:NAME")
 def command(
@@ -136,11 +135,10 @@ def command(
     else:
         wanted = ranks if mistakes else 0
         made = _measured(target, demand, seconds(budget), check_advice is not False, wanted, quiet)
-    if output:
-        save(made, output)
+    unsaved = _output.kept(partial(save, made, output)) if output else EXIT_OK
     found = report(made)
     shown.write([found], stream)
-    return _INTERRUPTED if made.interrupted else _status(found, made, codes)
+    return _INTERRUPTED if made.interrupted else _status(found, made, codes) or unsaved
 
 
 def _status(report: Report, diagnosis: Diagnosis, codes: tuple[str, ...]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -51,13 +52,12 @@ __all__ = ["command", "parse_size", "read"]
 @click.option(
     "--fresh", is_flag=True, help="Lay out again the memory that was already in use when recording began."
 )
-@click.option(
+@_output.file_option(
     "--export",
     "exported",
-    metavar="FILE",
     help="Write the replay (with the first --try) as a snapshot for PyTorch's memory viewer.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Save the run; `gapless memory FILE` replays it again.")
+@_output.file_option("-o", "--output", help="Save the run; `gapless memory FILE` replays it again.")
 @click.option("-j", "--jobs", metavar="N", type=click.IntRange(1), help="Number of settings to try at once.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("snapshot", metavar="SNAPSHOT")
@@ -104,11 +104,11 @@ def command(
         made = msgspec.structs.replace(made, others=others_of(runs, run, wishes.where))
     if others:
         made = msgspec.structs.replace(made, largest=_largest(run, others, device, wishes))
-    _keep(run, made, wishes, output, exported)
+    unsaved = _output.kept(partial(_keep, run, made, wishes, output, exported))
     if shown.form == "html":
         made = _drawn(run, made, wishes)
     shown.write([as_document(made)])
-    return EXIT_FINDINGS if made.lack is not None and wishes.capacity >= 0 else EXIT_OK
+    return unsaved or (EXIT_FINDINGS if made.lack is not None and wishes.capacity >= 0 else EXIT_OK)
 
 
 def _wishes(

@@ -47,10 +47,9 @@ class Wishes:
 
 @click.command("trace")
 @_output.report_options
-@click.option(
+@_output.file_option(
     "-o",
     "--output",
-    metavar="FILE",
     help="Save the results (with -f html also the timeline); `gapless show FILE` shows the report again.",
 )
 @click.option(
@@ -96,9 +95,8 @@ class Wishes:
 @click.option(
     "--prices/--no-prices", default=True, help="Replay the trace to price each sync; --no-prices is faster."
 )
-@click.option(
+@_output.file_option(
     "--perfetto",
-    metavar="FILE",
     help=(
         "Write the trace again with the findings as extra tracks next to its events (FILE.json or .json.gz)."
     ),
@@ -171,15 +169,16 @@ def trace(traces: Sequence[str], wishes: Wishes) -> int:
         _output.say(str(failure))
     if not profiles:
         return UnreadableInput.exit_code
+    status: int = UnreadableInput.exit_code if failures else EXIT_OK
     if wishes.perfetto:
-        _mark(report(profiles, read=nearby), wishes.perfetto)
+        marked = report(profiles, read=nearby)
+        status = _output.kept(partial(_mark, marked, wishes.perfetto)) or status
         if wishes.shown.form != "html":  # nothing else draws them
             profiles = [msgspec.structs.replace(one, lanes=None) for one in profiles]
     if wishes.output:
         from gapless.model.profile import save
 
-        save(profiles, wishes.output)
-    status: int = UnreadableInput.exit_code if failures else EXIT_OK
+        status = _output.kept(partial(save, profiles, wishes.output)) or status
     reports = of_runs(profiles, notes, nearby)
     if measured is not None:
         reports = explained(reports, measured)

@@ -6,13 +6,13 @@ import os
 import pickle
 from typing import Any
 
+from gapless.files.output import write_whole
 from gapless.memory.allocator import Allocator
 from gapless.memory.blocks import Block
 from gapless.memory.moment import places_of
 from gapless.memory.settings import NO_LIMIT, Settings
 from gapless.memory.simulate import Simulation
 from gapless.memory.sizes import INTERVALS, MIB
-from gapless.model._disk import write_whole
 from gapless.model.memory import ALLOC, DEFER, EMPTY, FAILED, FREE, MemoryRun
 
 Frames = list[dict[str, Any]]

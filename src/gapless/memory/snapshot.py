@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from gapless.errors import UnreadableInput
+from gapless.files.input import read_whole
 from gapless.memory.frames import Places
 from gapless.memory.history import History
 from gapless.memory.settings import InvalidSettings, Settings, parse
@@ -16,7 +17,6 @@ from gapless.memory.start import starting
 from gapless.memory.timing import call_times
 from gapless.memory.unpack import gunzipped
 from gapless.memory.unpickle import plain
-from gapless.model._disk import read_whole
 from gapless.model.memory import MemoryRun, check
 
 _EMBEDDED = re.compile(rb'"base64":\s*"([A-Za-z0-9+/=]+)"')

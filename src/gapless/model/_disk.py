@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from gapless.errors import UnreadableInput
+from gapless.files.input import Name, read_whole
+from gapless.files.output import write_whole
 
 Given = TypeVar("Given")
 Value = TypeVar("Value")
-Name = str | os.PathLike[str]
-
-
-def write_whole(data: bytes, path: Name) -> None:
-    """Write `data` to `path`, whole or not at all.
-
-    Raises:
-        UnreadableInput: `path` cannot be written.
-    """
-    target = Path(path)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise UnreadableInput(f"cannot write {target}: {error.strerror or error}") from None
-
-
-def read_whole(path: Name) -> bytes:
-    """What `path` holds.
-
-    Raises:
-        UnreadableInput: `path` cannot be read.
-    """
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from None
 
 
 class _Head(msgspec.Struct):

@@ -13,6 +13,7 @@ import torch
 
 from gapless.emulate.emulator import Emulator, current
 from gapless.errors import GaplessError, UsageError
+from gapless.files.output import writing
 from gapless.model.proof import CaseResult, Proof, Sweep, SweepRow, Timing
 from gapless.prove.calls import generators_kept
 from gapless.prove.cases import edge_cases
@@ -164,7 +165,7 @@ class _Proving:
             self._heed(made)
             results.append(made.result)
             if unsaved is not None and made.result.outcome == "differs":
-                _save(os.fspath(unsaved), given, made)
+                self._save(os.fspath(unsaved), given, made)
                 unsaved = None
         if not self.wishes.only:
             self.notes += self.judge.conditions.untested()
@@ -173,6 +174,13 @@ class _Proving:
         if not (self.gradients or self.asked):
             self.notes.append(self._no_gradients())
         return results
+
+    def _save(self, path: str, given: Input, made: Compared) -> None:
+        """Save a failing case; the comparison does not fail with it."""
+        try:
+            _save(path, given, made)
+        except GaplessError as error:
+            self.notes.append(f"the failing case was not saved: {error}")
 
     def _cases(self) -> list[_Calls]:
         """The names of all cases, and what makes the inputs of one call or of several in a row."""
@@ -286,6 +294,9 @@ def _save(path: str, given: Input, made: Compared) -> None:
         "after": outputs[1],
     }
     try:
-        torch.save(content, path)
+        with writing(path) as out:
+            torch.save(content, out)
+    except GaplessError:
+        raise
     except Exception as error:  # whatever a value of the user's raises when it is pickled
         raise GaplessError(f"cannot write {path}: {one_line(error)}") from None

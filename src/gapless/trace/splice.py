@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from gapless.errors import UnreadableInput, UsageError
+from gapless.errors import UsageError
+from gapless.files.output import writing
 from gapless.trace.chunks import CHUNK, Rest, events
 from gapless.trace.head import head
 from gapless.trace.repair import BETWEEN
@@ -107,17 +107,10 @@ def _last_end(data: bytes) -> int:
 
 @contextmanager
 def _writing(target: str) -> Iterator[Target]:
-    """A file that takes its name when it is whole."""
-    folder = os.path.dirname(os.path.abspath(target))
-    try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as around:
-            made = os.path.join(around, "trace")
-            with open(made, "wb") as raw:
-                if target.endswith(".gz"):
-                    with gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as out:
-                        yield out
-                else:
-                    yield raw
-            os.replace(made, target)
-    except OSError as error:
-        raise UnreadableInput(f"cannot write {target}: {error.strerror or error}") from None
+    """What is written to `target`, compressed where its name says so."""
+    with writing(target) as raw:
+        if not target.endswith(".gz"):
+            yield raw
+            return
+        with gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as out:
+            yield out

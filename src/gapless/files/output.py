@@ -1,0 +1,339 @@
+"""The one writer: a file is written whole or stays as it was, and nothing else is destroyed.
+
+A link is followed. A regular file is replaced at once, with its mode, owner and attributes; where the system
+does not allow that (hard links, a folder that cannot be written to, a file mounted alone), it is overwritten
+in place, once it is certain that the new content fits. Pipes, terminals and open descriptors are written to.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from gapless.errors import UnreadableInput
+
+Name = str | os.PathLike[str]
+
+_READER_PATIENCE = 5.0
+"""Seconds in which somebody has to begin to read a named pipe: an open that waited for ever would hang."""
+_READER_LOOK = 0.02
+"""Seconds between two looks for a reader."""
+_STREAM = (
+    os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
+)
+"""How a pipe or a terminal is opened: without waiting for a reader."""
+_COPIED_AT_ONCE = 1 << 20
+"""Bytes that are copied at once from a finished file into the one that stays in place."""
+_LINKS_FOLLOWED = 40
+"""Links after which Linux, too, gives up."""
+_DESCRIPTOR = re.compile(r"/(?:proc/(?:self|thread-self|\d+(?:/task/\d+)?)|dev)/fd/(\d+)")
+_STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_NOT_BESIDE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV})
+"""Why no file beside the target can be made or take its place, although the target may be writable."""
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What is written to: `file` behind all links, or an open `descriptor` (-1: none).
+
+    `before` is what the file is now; None where there is none yet.
+    """
+
+    name: str
+    file: str
+    descriptor: int = -1
+    before: os.stat_result | None = None
+
+    @property
+    def streamed(self) -> bool:
+        """Whether bytes go to somebody who takes them as they come."""
+        return self.descriptor >= 0 or (self.before is not None and not stat.S_ISREG(self.before.st_mode))
+
+
+def write_whole(data: bytes, path: Name) -> None:
+    """Write `data` to `path`, whole or not at all.
+
+    Raises:
+        UnreadableInput: `path` cannot be written.
+    """
+    with writing(path) as out:
+        out.write(data)
+
+
+def refuse(path: Name) -> None:
+    """Refuse a `path` that nothing can be written to, before there is anything to write.
+
+    Raises:
+        UnreadableInput: it is a folder, a disk, a socket or nothing, is in no folder, or may not be written.
+    """
+    with _explained(os.fspath(path)):
+        target = _target(os.fspath(path))
+        if target.descriptor >= 0:
+            return
+        folder = os.path.dirname(target.file)
+        if target.before is None and not os.access(folder, os.W_OK | os.X_OK):
+            raise OSError(errno.EACCES, f"the folder {folder} is not writable")
+
+
+def is_stream(path: Name) -> bool:
+    """Whether what is written to `path` goes to a reader at once, so that it cannot be replaced later."""
+    try:
+        return _target(os.fspath(path)).streamed
+    except OSError:
+        return False
+
+
+@contextmanager
+def writing(path: Name) -> Iterator[BinaryIO]:
+    """A stream whose bytes become the content of `path` when the block ends; if it fails, nothing changes.
+
+    Raises:
+        UnreadableInput: `path` cannot be written.
+    """
+    with _explained(os.fspath(path)):
+        target = _target(os.fspath(path))
+        if target.streamed:
+            with _stream(target) as out:
+                yield out
+            return
+        with _part(target) as part:
+            with open(part, "r+b") as out:
+                yield out
+            _install(part, target)
+
+
+@contextmanager
+def writing_file(path: Name, ending: str = "") -> Iterator[str]:
+    """The name of an empty file whose content becomes that of `path` when the block ends.
+
+    It is for what writes files only by name; the name ends with `ending`.
+
+    Raises:
+        UnreadableInput: `path` cannot be written.
+    """
+    with _explained(os.fspath(path)):
+        target = _target(os.fspath(path))
+        with _part(target, ending) as part:
+            yield part
+            if target.streamed:
+                with _stream(target) as out, open(part, "rb") as made:
+                    shutil.copyfileobj(made, out, _COPIED_AT_ONCE)
+            else:
+                _install(part, target)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Errors of the system as one line about `name`."""
+    try:
+        yield
+    except OSError as error:
+        shown = name or "a file without a name"
+        raise UnreadableInput(f"cannot write {shown}: {error.strerror or error}") from None
+
+
+# What the name means -----------------------------------------------------------------------------
+
+
+def _target(name: str) -> _Target:
+    """What `name` means.
+
+    Raises:
+        OSError: nothing that can be written to.
+    """
+    if not name:
+        raise OSError(errno.ENOENT, "the name is empty")
+    if "\0" in name:
+        raise OSError(errno.EINVAL, "the name contains a zero byte")
+    if not os.path.basename(name) and not os.path.isdir(name):
+        raise OSError(errno.ENOENT, "there is no such folder, and a file's name does not end with a slash")
+    file, descriptor = _followed(name)
+    if descriptor >= 0:
+        os.fstat(descriptor)
+        return _Target(name, file, descriptor)
+    try:
+        before = os.stat(file)
+    except FileNotFoundError:
+        folder = os.path.dirname(file)
+        if not os.path.isdir(folder):
+            raise OSError(errno.ENOENT, f"there is no folder {folder}") from None
+        return _Target(name, file)
+    for kind, reason in _REFUSED:
+        if kind(before.st_mode):
+            raise OSError(errno.EINVAL, reason)
+    if not os.access(file, os.W_OK):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    return _Target(name, file, -1, before)
+
+
+_REFUSED = (
+    (stat.S_ISDIR, "it is a folder"),
+    (stat.S_ISBLK, "it is a disk"),
+    (stat.S_ISSOCK, "it is a socket"),
+)
+
+
+def _followed(name: str) -> tuple[str, int]:
+    """The file that `name` means behind all links, and the descriptor if it means an open one, else -1."""
+    file = os.path.abspath(name)
+    for _ in range(_LINKS_FOLLOWED):
+        if file in _STANDARD:
+            return file, _STANDARD[file]
+        file = os.path.join(os.path.realpath(os.path.dirname(file)), os.path.basename(file))
+        found = _DESCRIPTOR.fullmatch(file)
+        if found:
+            if not file.startswith(("/dev/", f"/proc/{os.getpid()}/")):
+                raise OSError(errno.EINVAL, "it is open in another process")
+            return file, int(found.group(1))
+        try:
+            aim = os.readlink(file)
+        except OSError:  # no link, or nothing yet
+            return file, -1
+        file = os.path.join(os.path.dirname(file), aim)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+# Those who take bytes as they come ---------------------------------------------------------------
+
+
+@contextmanager
+def _stream(target: _Target) -> Iterator[BinaryIO]:
+    """A stream to a pipe, a terminal or an open descriptor."""
+    out = os.fdopen(_opened(target), "wb")
+    try:
+        yield out
+        out.flush()
+    finally:
+        with suppress(OSError):  # what could not be flushed was said
+            out.close()
+
+
+def _opened(target: _Target) -> int:
+    if target.descriptor >= 0:
+        return os.dup(target.descriptor)
+    until = time.monotonic() + _READER_PATIENCE
+    while True:
+        try:
+            opened = os.open(target.file, _STREAM)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > until:
+                raise OSError(errno.ENXIO, "nobody reads from this pipe") from None
+            time.sleep(_READER_LOOK)
+        else:
+            os.set_blocking(opened, True)
+            return opened
+
+
+# Regular files -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _part(target: _Target, ending: str = "") -> Iterator[str]:
+    """An empty file, beside the target if possible, which is removed when the block ends."""
+    name = f".gapless-{secrets.token_hex(8)}.part{ending}"
+    beside = tempfile.gettempdir() if target.streamed else os.path.dirname(target.file)
+    part = os.path.join(beside, name)
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+    mode = 0o666 if target.before is None and not target.streamed else 0o600
+    try:
+        os.close(os.open(part, flags, mode))
+    except OSError as error:
+        if target.before is None or error.errno not in _NOT_BESIDE:
+            raise
+        part = os.path.join(tempfile.gettempdir(), name)
+        os.close(os.open(part, flags, 0o600))
+    try:
+        yield part
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+
+
+def _install(part: str, target: _Target) -> None:
+    """Make what is in the file `part` the content of the target."""
+    try:
+        if target.before is not None:
+            if target.before.st_nlink > 1:
+                return _overwrite(part, target.file)
+            _like(part, target.file, target.before)
+        os.replace(part, target.file)
+    except OSError as error:
+        if target.before is None or error.errno not in {*_NOT_BESIDE, errno.ENOTSUP}:
+            raise
+        _overwrite(part, target.file)
+    return None
+
+
+def _like(part: str, file: str, before: os.stat_result) -> None:
+    """Give `part` the owner, the mode and the attributes of `file`.
+
+    Raises:
+        OSError: the system does not allow it.
+    """
+    now = os.stat(part)
+    if hasattr(os, "chown") and (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+        os.chown(part, before.st_uid, before.st_gid)
+    os.chmod(part, stat.S_IMODE(before.st_mode))
+    if hasattr(os, "listxattr"):
+        for attribute in _attributes(file):
+            os.setxattr(part, attribute, os.getxattr(file, attribute))
+
+
+def _attributes(file: str) -> list[str]:
+    """The extended attributes of `file`; none where its file system has none."""
+    try:
+        return os.listxattr(file)
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            return []
+        raise
+
+
+def _overwrite(part: str, file: str) -> None:
+    """Copy `part` into `file`, which stays the same file; if that fails, its old content is put back."""
+    with open(part, "rb") as new, open(file, "r+b", buffering=0) as old, tempfile.TemporaryFile() as kept:
+        before, after = os.fstat(old.fileno()).st_size, os.fstat(new.fileno()).st_size
+        shutil.copyfileobj(old, kept, _COPIED_AT_ONCE)
+        try:
+            if after > before:
+                _reserve(old.fileno(), after)
+            _copy(new, old)
+            old.truncate(after)
+        except OSError:
+            kept.seek(0)
+            with suppress(OSError):
+                _copy(kept, old)
+            old.truncate(before)
+            raise
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Make sure that the file can grow to `size`, where the file system can say so."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+
+
+def _copy(source: BinaryIO, into: BinaryIO) -> None:
+    """Write all of `source` over the beginning of `into`, which has no buffer: it may take half a piece."""
+    into.seek(0)
+    while piece := source.read(_COPIED_AT_ONCE):
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[into.write(rest) :]
