@@ -20,8 +20,9 @@ from gapless.loading import diagnose, measure_loop, timed, trust
 from gapless.loading import measure as room
 from gapless.loading.fetch_counters import FetchCounters, Made
 from gapless.loading.forked import LoaderError, Stopped, available, measured, positions_kept
+from gapless.loading.hot_lines import hot_lines
 from gapless.loading.measure import unpicklable
-from gapless.loading.measure_items import hot_lines, measure_items
+from gapless.loading.measure_items import measure_items
 from gapless.loading.measure_loop import use
 from gapless.loading.measure_workers import Memory, _Sums, measure_transfer, memory_of
 from gapless.model.loading import Doubt, Fetch, Machine, Seen, Setting, Transfer

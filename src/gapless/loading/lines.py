@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from gapless.model.source import SourceLine
@@ -32,15 +32,6 @@ def source_line(file: str, line: int, function: str) -> SourceLine:
     return SourceLine(
         file=os.path.abspath(file), line=line, function=function, code=linecache.getline(file, line).strip()
     )
-
-
-def user_frame(frame: FrameType | None, within: CodeType) -> FrameType | None:
-    """The innermost frame of the user's own code, of those that `within` has called."""
-    while frame is not None and not is_user(frame.f_code.co_filename):
-        if frame.f_code is within:
-            return None
-        frame = frame.f_back
-    return frame
 
 
 def calling_line() -> tuple[tuple[str, int], str] | None:

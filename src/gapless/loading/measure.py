@@ -17,10 +17,11 @@ from gapless.loading.batches import is_iterable, length_of, setting_of, start_of
 from gapless.loading.blocked import Blocked
 from gapless.loading.feed import Feed, understood
 from gapless.loading.forked import LoaderError, Stopped, measured
+from gapless.loading.hot_lines import hot_lines, note_time
 from gapless.loading.lines import definition, maker
 from gapless.loading.machine import Others, machine
 from gapless.loading.measure_begin import forked_start, measure_begin
-from gapless.loading.measure_items import hot_lines, measure_items
+from gapless.loading.measure_items import measure_items
 from gapless.loading.measure_loop import AT_LEAST, loop, use
 from gapless.loading.measure_workers import measure_transfer
 from gapless.loading.sentence import notes, sentence
@@ -144,7 +145,7 @@ class _Measurement:
         self.machine = self._cores()
         self.fetch = self._items()
         if self.fetch.item / 1e9 < self._seconds("lines"):
-            self.hot = self._measure("lines", list[HotLine], self._hot)
+            self.hot = self._measure("lines", list[HotLine], self._hot, note_time)
         self.begin = self._begin(self.fetch)
         problem = unpicklable(self.loader)
         if problem:
@@ -236,7 +237,7 @@ class _Measurement:
         part: str,
         kind: Any,
         work: Callable[[forked.Tell], Any],
-        look: Blocked | None = None,
+        look: forked.Look | None = None,
         patience: float = 0.0,
     ) -> Any:
         self.part = part

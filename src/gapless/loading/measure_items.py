@@ -1,13 +1,8 @@
-"""What an item and a batch cost: computing or waiting, and at which of the user's lines."""
+"""What an item and a batch cost: computing or waiting."""
 
 from __future__ import annotations
 
-import signal
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
-from types import FrameType
 from typing import Any
 
 import torch
@@ -16,18 +11,14 @@ from torch.utils.data import DataLoader
 from gapless.loading.batches import Maker, bytes_of, indices_of
 from gapless.loading.clock import Clock, Storage, page_faults
 from gapless.loading.columns import columns
-from gapless.loading.forked import LoaderError, Tell, available
-from gapless.loading.lines import source_line, user_frame
+from gapless.loading.forked import LoaderError, Tell
 from gapless.loading.nested import batched_as, tensors_of
 from gapless.loading.padded import Lengths
-from gapless.model.loading import Fetch, HotLine
+from gapless.model.loading import Fetch
 from gapless.model.loading_feed import Column
 
 ENOUGH = 64
 """Batches after which no more are made."""
-_EVERY = 0.003
-"""Seconds between two looks at the stack."""
-_LINES = 5
 
 
 class _Sums:
@@ -151,65 +142,6 @@ def _fetch(sums: _Sums, maker: Maker) -> Fetch:
         read=read / batches,
         faults=faults / batches,
     )
-
-
-def hot_lines(loader: DataLoader, seconds: float, tell: Tell, *, skip: int = 0) -> list[HotLine]:
-    """The user's lines in which making batches takes its time, by looking at the stack now and then."""
-    if not hasattr(signal, "setitimer") or not available():
-        return []
-    clock, counter = Clock(), Counter[tuple[str, int, str]]()
-    begin = clock.wall()
-    maker = Maker(loader)
-    with _looking_on(counter):
-        for asked in islice(indices_of(loader), skip, None):
-            items = []
-            try:
-                for step in maker.steps(asked):
-                    items.append(step())
-                    passed = (clock.wall() - begin) / 1e9
-                    if passed >= seconds:
-                        break
-                maker.collate(items)
-            except (StopIteration, RuntimeError):
-                break
-            passed = (clock.wall() - begin) / 1e9
-            if tell(min(1.0, passed / seconds)) or passed >= seconds:
-                break
-    total = sum(counter.values())
-    return [
-        HotLine(line=source_line(*place), share=count / total)
-        for place, count in counter.most_common(_LINES)
-        if place[0]
-    ]
-
-
-@contextmanager
-def _looking_on(counter: Counter[tuple[str, int, str]]) -> Iterator[None]:
-    """Add up the time of the user's innermost line of this thread, by a timer that interrupts it.
-
-    A thread that looked on would be let in where the line gives way, at a sleep before a computation. A call
-    that cannot be interrupted counts with all the time since the look before. Only in the main thread.
-    """
-    clock = Clock()
-    last = clock.wall()
-
-    def look(number: int, frame: FrameType | None) -> None:
-        nonlocal last
-        now = clock.wall()
-        found = user_frame(frame, hot_lines.__code__)
-        # Time in none of the user's lines is collating's, or torch's own.
-        place = (found.f_code.co_filename, found.f_lineno, found.f_code.co_name) if found else ("", 0, "")
-        counter[place] += now - last
-        last = now
-
-    before = signal.signal(signal.SIGALRM, look)
-    signal.siginterrupt(signal.SIGALRM, False)
-    signal.setitimer(signal.ITIMER_REAL, _EVERY, _EVERY)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def pin_and_copy(batch: Any, times: int = 5) -> tuple[float, float]:
