@@ -7,10 +7,12 @@ import pytest
 
 from gapless.analyze.loaders import findings, joined, limiting, own_step
 from gapless.analyze.session import fed
-from gapless.model import Finding, Frequency, Report, SourceLine, Verdict
+from gapless.analyze.verdicts.session import verdict
+from gapless.model import Change, Finding, Frequency, Report, SourceLine, StepSummary, Verdict
 from gapless.model.estimate import Estimate, Range
 from gapless.model.loader_use import LoaderUse
-from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Setting
+from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Setting, Transfer
+from gapless.model.loading_feed import Begin
 from gapless.model.loading_mistakes import Mistake
 from gapless.model.profile import PhaseTime, Price, Profile, Steps
 
@@ -46,6 +48,28 @@ def use(late=(60, 60, 60), left=(0, 0, 0), step=(30, 40, 50), **other) -> Loader
 def only(*uses: LoaderUse) -> Finding:
     (one,) = findings(uses)
     return one
+
+
+def starting(left=(0, 0, 0), **other) -> tuple[Finding, ...]:
+    """What is found of a loader with one worker that starts in each epoch of 100 steps, in 1.5 s."""
+    setting = Setting(workers=1, prefetch=2, pin=True)
+    made = msgspec.structs.replace(
+        diagnosis(20, left[1]),
+        length=100,
+        setting=setting,
+        transfer=Transfer(batches=9, start=10 * MS, boot=1490 * MS),
+        now=Prediction(setting=setting, step=60.0 * MS, wait=20.0 * MS),
+        begin=other.pop("begin", Begin()),
+    )
+    return tuple(
+        findings([use(late=(20, 20, 20), left=left, setting=setting, length=100, diagnosis=made, **other)])
+    )
+
+
+def told(*made: Finding) -> tuple[Change, ...]:
+    """What is to be done first about findings of a loader."""
+    steps = StepSummary(seen=12, steady=10)
+    return verdict(Report(verdict=Verdict(sentence=""), findings=made, steps=steps)).do_first
 
 
 class TestLimiter:
@@ -173,6 +197,33 @@ class TestRun:
             codes = [one.code for one in fed(report, [use()]).findings]
             assert codes.index("GAP301") == place
             assert codes[2] == "GAP101"
+
+    @pytest.mark.parametrize(
+        ("library", "what"),
+        [
+            ("", "`num_workers=3, persistent_workers=True, pin_memory=True`"),
+            ("transformers", "`dataloader_num_workers=3, dataloader_persistent_workers=True`"),
+        ],
+    )
+    def test_kept_workers_are_one_change_with_their_number(self, library, what):
+        """Steps of 40 ms that wait 20 ms; epochs of 100 steps, whose worker takes 1.5 s to start."""
+        late, begins = starting(library=library)
+        assert (late.code, begins.code) == ("GAP301", "GAP305")
+        assert late.change == begins.change == what
+        assert (late.price.of, begins.price.of) == (75 * MS, 75 * MS)
+        (change,) = told(late, begins)
+        assert (change.what, change.codes) == (what, ("GAP301", "GAP305"))
+        assert (change.before, change.after) == (75 * MS, 40 * MS)
+
+    def test_the_list_begins_with_the_step_of_the_headline(self):
+        """A stream that begins anew: no setting helps against that."""
+        made = told(*starting(begin=Begin(again=2000 * MS)))
+        assert [one.codes for one in made] == [("GAP305",), ("GAP301",)]
+        assert [(one.before, one.after) for one in made] == [(80.1 * MS, 60 * MS), (60 * MS, 40 * MS)]
+
+    def test_kept_workers_alone_where_no_other_number_helps(self):
+        (begins,) = (one for one in starting(left=(20, 20, 20)) if one.code == "GAP305")
+        assert begins.change == "`persistent_workers=True`"
 
     def test_notes_name_the_loader(self):
         seen = use(diagnosis=None, notes=("it could not be measured",))

@@ -21,7 +21,7 @@ from gapless.model.wording import duration
 from gapless.rules import _loader as told
 from gapless.rules import of_kind
 
-STARVED = "GAP301"
+STARVED, BEGINS = "GAP301", "GAP305"
 _END = NormalDist().inv_cdf(0.9)
 _DRAWN = [NormalDist().inv_cdf((place + 0.5) / 64) for place in range(64)]
 """Ends of an interval, and lengths of a step that are alike likely, in standard deviations."""
@@ -70,23 +70,27 @@ def _alone(diagnosis: Diagnosis) -> LoaderUse:
 
 def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
     """What the rules find in each of `uses`, each once, though several loops meet it; the dearest first."""
-    made = [
-        _finding(rule, hit, use)
-        for use in uses
-        for rule in of_kind(LoaderRule)
-        for hit in rule.of_loader(use)
-    ]
+    made = [found for use in uses for found in _of_use(use)]
     yield from dict.fromkeys(sorted(made, key=lambda one: -(one.price.last if one.price is not None else 0)))
 
 
-def _finding(rule: Rule, hit: Hit, use: LoaderUse) -> Finding:
+def _of_use(use: LoaderUse) -> Iterator[Finding]:
+    """What the rules find in one use. A step is with its wait, and with its part of a pass's beginning."""
+    hits = [(rule, hit) for rule in of_kind(LoaderRule) for hit in rule.of_loader(use)]
+    begins = sum(hit.idle for rule, hit in hits if rule.code != STARVED)
+    step = use.step.likely + use.late.likely + begins
+    for rule, hit in hits:
+        yield _finding(rule, hit, use, step)
+
+
+def _finding(rule: Rule, hit: Hit, use: LoaderUse, step: int) -> Finding:
     return finding(
         rule,
         hit,
         _frequency(hit),
         line=hit.site.line if hit.site is not None else use.line,
         place=f"a loader of {use.dataset}",
-        price=_price(use, hit) if hit.idle else None,
+        price=_price(use, hit, step) if hit.idle else None,
     )
 
 
@@ -98,8 +102,8 @@ def _frequency(hit: Hit) -> Frequency:
     return Frequency(when="every-step", waits=0.0)
 
 
-def _price(use: LoaderUse, hit: Hit) -> Price:
-    """How much shorter a step would be, over what the estimate allows, without what is left of waiting."""
+def _price(use: LoaderUse, hit: Hit, step: int) -> Price:
+    """How much shorter a `step` would be, over what the estimate allows, without what is left of waiting."""
     waits = use.late.likely == hit.idle
     late = use.late if waits else Range(hit.idle, hit.idle, hit.idle)
     left = use.left if waits else Range()
@@ -114,7 +118,7 @@ def _price(use: LoaderUse, hit: Hit) -> Price:
         most_last=max(most, likely),
         removal="free",
         estimated=True,
-        of=use.step.likely + late.likely,
+        of=step,
     )
 
 

@@ -8,6 +8,8 @@ from gapless.model.wording import count, duration, percent
 
 MATTERS = 0.05
 """A wait that takes less of a step is none to speak of."""
+_LEAST = 100_000
+"""Nanoseconds per step below which a wait is not told: asking any loader for a batch takes nearly as much."""
 _PART = 0.1
 """A part of a batch below which it is not named."""
 _HOT = 0.2
@@ -15,7 +17,7 @@ _HOT = 0.2
 _KEPT_BACK = 0.7
 """Part of a step: where workers need so much of it for a batch, the loop waits for them, at times."""
 CHEAPER = "make batches cheaper"
-_SHORT = 60
+_SHORT = 66
 """Characters of what stands in a list of things to do."""
 _DEFAULTS: dict[str, tuple[object, ...]] = {
     "prefetch_factor": (None, 2),
@@ -129,3 +131,24 @@ def same(one: Setting, diagnosis: Diagnosis) -> bool:
     """Whether the loader already has what is recommended, as far as it matters here."""
     advised = diagnosis.advised.setting if diagnosis.advised is not None else one
     return one.workers == advised.workers
+
+
+def starves(use: LoaderUse, diagnosis: Diagnosis) -> bool:
+    """Whether steps wait for batches to be made, for long enough to speak of."""
+    # With the longest step that the estimate allows the wait is the shortest: then it must matter, too.
+    enough = max(_LEAST, MATTERS * (use.step.most + use.late.least))
+    return use.late.least >= enough and behind(diagnosis)
+
+
+def helps(use: LoaderUse, diagnosis: Diagnosis) -> bool:
+    """Whether what is recommended is another setting, and shortens the wait."""
+    gains = use.left.likely < (1 - MATTERS) * use.late.likely
+    return gains and not same(use.setting, diagnosis)
+
+
+def settings_to_take(use: LoaderUse) -> str:
+    """The settings that end a wait for batches, in short; "" where steps do not wait, or none helps."""
+    made = use.diagnosis
+    if made is None or not starves(use, made) or not helps(use, made):
+        return ""
+    return change(made, use.library)

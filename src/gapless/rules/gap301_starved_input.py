@@ -16,8 +16,6 @@ from gapless.rules._profile import Spot
 _ITSELF = ("_SingleProcessDataLoaderIter", "torch/utils/data/_utils/fetch.py")
 """Seen only where the training process makes the batches: the workers' own code runs in other processes."""
 _BY_WORKERS = ("_MultiProcessingDataLoaderIter", "dataloader.py: _try_get_data", "dataloader.py: _get_data")
-_LEAST = 100_000
-"""Nanoseconds per step below which a wait is not told: asking any loader for a batch takes nearly as much."""
 _MOST_WORKERS = 32
 """More are not advised: from there on the batch itself must become cheaper."""
 
@@ -75,10 +73,7 @@ class StarvedInput(ProfileRule, LoaderRule):
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         made, late, step = use.diagnosis, use.late, use.step
-        # With the longest step that the estimate allows the wait is the shortest: then it must matter, too.
-        if made is None or late.least < max(_LEAST, loader.MATTERS * (step.most + late.least)):
-            return
-        if not loader.behind(made):
+        if made is None or not loader.starves(use, made):
             return
         share = percent(late.likely / (step.likely + late.likely))
         known = "" if step.least == step.most else "estimated, "  # a step that was given has no range
@@ -98,8 +93,7 @@ def _advised(use: LoaderUse, diagnosis: Diagnosis) -> tuple[str, str]:
     """The setting that is recommended, what it gives, and what to do where it is not enough; and in short."""
     step, late, left = use.step.likely, use.late.likely, use.left.likely
     enough = left <= 2 * loader.MATTERS * (step + left)
-    gains = left < (1 - loader.MATTERS) * late
-    if loader.same(use.setting, diagnosis) or not gains:
+    if not loader.helps(use, diagnosis):
         return f"no setting keeps up on this machine: {loader.CHEAPER}", loader.CHEAPER
     told = (
         f"{loader.call(use, diagnosis)}: a step then takes {duration(step + left)} instead of "

@@ -80,7 +80,7 @@ class SlowEpochStart(LoaderRule):
         yield Hit(
             evidence=(whole, share),
             remedy="; ".join(found.remedies) or self.advice,
-            change=found.change or f"`{loader.worded(use.library, _KEPT)}`",
+            change=found.change or _kept(use),
             idle=round(stall / found.steps),
             steps=1,
             every=max(round(found.steps), 1),
@@ -100,6 +100,15 @@ class _Stall(NamedTuple):
         """What to do where it is not the workers' starting that takes the time."""
         longest = max(self.parts, key=lambda name: self.parts[name])
         return _CHANGES.get(longest, "")
+
+
+def _kept(use: LoaderUse) -> str:
+    """What to write so that workers stay: with other settings where they are to change as well."""
+    if use.diagnosis is not None and _KEPT in loader.arguments(use.diagnosis):
+        together = loader.settings_to_take(use)
+        if together:
+            return together
+    return f"`{loader.worded(use.library, _KEPT)}`"
 
 
 _KEPT = "persistent_workers=True"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from gapless.analyze.loaders import BEGINS
 from gapless.analyze.tables.speed import ranged, speed, utilisation
 from gapless.analyze.verdicts.changes import MOST, changes
 from gapless.analyze.verdicts.compiled import with_compiled
@@ -131,7 +132,9 @@ def _share_for_data(report: Report, late: Finding | None) -> float:
     if late is None or late.price is None:
         return 0.0
     waits = [late.price.last, *(use.late.likely for use in report.loaders if use.line == late.line)]
-    return max(waits) / late.price.of if late.price.of else 0.0
+    begins = [one for one in report.findings if one.code == BEGINS and one.line == late.line]
+    beginning = sum(one.price.last for one in begins if one.price is not None and one is not late)
+    return (max(waits) + beginning) / late.price.of if late.price.of else 0.0
 
 
 def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -> tuple[str, Level]:
