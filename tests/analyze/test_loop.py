@@ -7,7 +7,8 @@ import textwrap
 import pytest
 from building import line
 
-from gapless.analyze.loop import read_source, training_loops
+from gapless.analyze.loop import training_loops
+from gapless.files.input import source_text
 from gapless.model import Mark
 
 FILE = "/work/train.py"
@@ -136,4 +137,4 @@ def test_source_that_cannot_be_read(error):
 def test_source_is_read_in_its_own_encoding(tmp_path):
     path = tmp_path / "latin.py"
     path.write_bytes("# -*- coding: latin-1 -*-\nx = 'é'\n".encode("latin-1"))
-    assert "é" in read_source(str(path))
+    assert "é" in source_text(str(path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from sockets import a_socket
 
 from gapless.errors import UnreadableInput
 from gapless.files import output
@@ -182,15 +182,6 @@ class TestStreams:
             Path(part).write_bytes(NEW)
         reader.join()
         assert (got, os.path.exists(part)) == ([NEW], False)
-
-
-def a_socket(path: Path) -> str:
-    with socket.socket(socket.AF_UNIX) as one:
-        folder = os.getcwd()
-        os.chdir(path.parent)  # names of sockets are short
-        one.bind(path.name)
-        os.chdir(folder)
-    return str(path)
 
 
 REFUSED: dict[str, tuple[Callable[[Path], str], str]] = {

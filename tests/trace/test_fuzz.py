@@ -14,9 +14,9 @@ from timelines import assert_sound
 from tracing import Dialect, Trace, training
 
 from gapless.errors import UnreadableInput
+from gapless.files.sources import Source
 from gapless.trace.chunks import Rest, events
 from gapless.trace.read import read_bytes
-from gapless.trace.sources import Source
 
 TEXTS: dict[Dialect, bytes] = {d: training(d, steps=1).text() for d in ("new", "middle", "old")}
 DOCUMENT = training(steps=1).document()

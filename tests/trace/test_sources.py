@@ -17,7 +17,7 @@ from timelines import assert_same
 from tracing import Trace, training
 
 from gapless.errors import UnreadableInput
-from gapless.trace import sources
+from gapless.files import sources
 from gapless.trace.read import read, read_bytes
 
 DATA = training(steps=1).text()

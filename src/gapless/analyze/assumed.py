@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from gapless.analyze.loop import ReadSource, read_source, tree_of
+from gapless.analyze.loop import ReadSource, tree_of
+from gapless.files.input import source_text
 from gapless.model.assumption import Assumption
 from gapless.model.source import Stack
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
-def decisions(assumptions: Sequence[Assumption], read: ReadSource = read_source) -> tuple[Assumption, ...]:
+def decisions(assumptions: Sequence[Assumption], read: ReadSource = source_text) -> tuple[Assumption, ...]:
     """Those that decided something, by line: what broke a loop first, then sizes and branches.
 
     Numbers that are only kept or printed decide nothing; of values copied to the CPU it is not known.

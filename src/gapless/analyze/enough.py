@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gapless.analyze.loop import Loop, ReadSource, node_of, read_source, training_loops
+from gapless.analyze.loop import Loop, ReadSource, node_of, training_loops
 from gapless.analyze.period import Recurring, Unknown, Variables, length, recurring, stride, value
 from gapless.analyze.phases import telling
+from gapless.files.input import source_text
 from gapless.model import Mark, Recurrence
 
 LONGER = 10.0
@@ -50,7 +51,7 @@ class Enough:
     steps: int
     look: Look
     longer: float = LONGER
-    read: ReadSource = read_source
+    read: ReadSource = source_text
     batches: Callable[[Loop], float] = lambda loop: 0.0
     """How many batches each step has of a DataLoader that `Loop` goes through; 0 where nobody knows."""
     _marks: list[Mark] = field(default_factory=list)

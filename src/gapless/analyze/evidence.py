@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from gapless.trace.sources import open_source
+from gapless.files.sources import open_source
 from gapless.trace.timeline import HostKind, Timeline
 
 COLUMNS = (

@@ -6,12 +6,11 @@ It separates the first step from the set-up before it: both come before the firs
 from __future__ import annotations
 
 import ast
-import io
-import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gapless.files.input import source_text
 from gapless.model import Mark, SourceLine, Stack
 
 ReadSource = Callable[[str], str]
@@ -42,16 +41,8 @@ class Loop:
         return any(frame.file == self.file and self.first <= frame.line <= self.last for frame in stack)
 
 
-def read_source(file: str) -> str:
-    """The text of `file`, in the encoding it declares."""
-    with open(file, "rb") as stream:
-        data = stream.read()
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    return data.decode(encoding)
-
-
 def training_loops(
-    steps: Sequence[Mark], marks: Sequence[Mark], read: ReadSource = read_source
+    steps: Sequence[Mark], marks: Sequence[Mark], read: ReadSource = source_text
 ) -> tuple[Loop, ...]:
     """The training loop and the loops around it, innermost first, in whatever functions they are.
 
@@ -79,7 +70,7 @@ def training_loops(
     return tuple(found)
 
 
-def tree_of(file: str, read: ReadSource = read_source) -> ast.Module | None:
+def tree_of(file: str, read: ReadSource = source_text) -> ast.Module | None:
     """The syntax tree of `file`; None where it cannot be read."""
     try:
         return parsed(read(file))
@@ -92,7 +83,7 @@ def parsed(text: str) -> ast.Module | None:
     """The syntax tree of `text`; None where it is no Python."""
     try:
         return ast.parse(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two of what nests too deep
         return None
 
 
@@ -105,13 +96,13 @@ def _as_run(frame: SourceLine, read: ReadSource) -> ast.Module | None:
     return tree
 
 
-def body_of(loop: Loop, read: ReadSource = read_source) -> list[ast.stmt]:
+def body_of(loop: Loop, read: ReadSource = source_text) -> list[ast.stmt]:
     """The statements of `loop`, without those of an ``else``; empty where its source cannot be read."""
     node = node_of(loop, read)
     return list(node.body) if node is not None else []
 
 
-def node_of(loop: Loop, read: ReadSource = read_source) -> ast.For | ast.AsyncFor | ast.While | None:
+def node_of(loop: Loop, read: ReadSource = source_text) -> ast.For | ast.AsyncFor | ast.While | None:
     """`loop` in the syntax tree of its file."""
     tree = tree_of(loop.file, read)
     at = loop.first, loop.last
@@ -119,7 +110,7 @@ def node_of(loop: Loop, read: ReadSource = read_source) -> ast.For | ast.AsyncFo
     return next((node for node in loops if (_first(node), _last(node)) == at), None)
 
 
-def in_a_loop(stack: Stack, read: ReadSource = read_source) -> bool | None:
+def in_a_loop(stack: Stack, read: ReadSource = source_text) -> bool | None:
     """Whether a loop of the user's is around one of the calls of `stack`; None where that cannot be told.
 
     The line that a ``for`` begins with is not in it: what it goes through is computed once. What called the

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gapless.analyze.loop import Loop, ReadSource, body_of, read_source, tree_of
+from gapless.analyze.loop import Loop, ReadSource, body_of, tree_of
 from gapless.analyze.phases import at_place, named
+from gapless.files.input import source_text
 from gapless.model import SourceLine
 
 _TRIVIAL = re.compile(
@@ -60,7 +61,7 @@ class Recurring:
         return next((n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)), None)
 
 
-def recurring(loops: Sequence[Loop], read: ReadSource = read_source) -> tuple[Recurring, ...]:
+def recurring(loops: Sequence[Loop], read: ReadSource = source_text) -> tuple[Recurring, ...]:
     """What recurs every N steps in the training loop, first of `loops`, and in passes of those around it."""
     found: dict[tuple[str, int], Recurring] = {}
     for level, loop in enumerate(loops):

@@ -18,7 +18,7 @@ from gapless.analyze.group import Group, group_events, happens_once
 from gapless.analyze.loaders import findings as of_loaders
 from gapless.analyze.loaders import limiting
 from gapless.analyze.loaders import notes as loader_notes
-from gapless.analyze.loop import ReadSource, read_source, training_loops
+from gapless.analyze.loop import ReadSource, training_loops
 from gapless.analyze.memory import replayed
 from gapless.analyze.merge import callers, merged, spots
 from gapless.analyze.offers import offers, with_epochs
@@ -30,6 +30,7 @@ from gapless.analyze.tables.session import tables
 from gapless.analyze.traffic import buffers, traffic
 from gapless.analyze.verdicts.search import with_search
 from gapless.analyze.verdicts.session import verdict
+from gapless.files.input import source_text
 from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, StepSummary, Verdict
 from gapless.model.assumption import left_out
 from gapless.model.estimate import Estimate
@@ -39,7 +40,7 @@ from gapless.model.readiness import Readiness
 
 def report(
     session: Session,
-    read: ReadSource = read_source,
+    read: ReadSource = source_text,
     priced: bool = True,
     drawn: bool = False,
     by_line: bool = False,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from gapless.analyze.loaders import joined, own_step
-from gapless.commands._saved import kind_of
 from gapless.errors import UnreadableInput
 from gapless.files.input import read_whole
+from gapless.files.kinds import kind_of
 from gapless.model import Report
 from gapless.model.loading import Demand, Diagnosis, load
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from gapless.analyze.compare.memory import of_memory
-from gapless.commands._memory_input import choose, is_snapshot, read
-from gapless.commands._saved import kind_of, nearby
+from gapless.commands._memory_input import choose, read
+from gapless.commands._saved import nearby
+from gapless.files.kinds import kind_of
 from gapless.model.comparison import Comparison
 from gapless.model.memory import MemoryRun
 from gapless.model.memory_comparison import MemoryComparison
@@ -19,7 +20,7 @@ def is_memory(name: str) -> bool:
     Raises:
         UnreadableInput: it is a file that cannot be read.
     """
-    return os.path.isfile(name) and (kind_of(name) == "memory" or is_snapshot(name))
+    return os.path.isfile(name) and kind_of(name) in ("memory", "snapshot")
 
 
 def compared(before: str, after: str) -> Comparison:

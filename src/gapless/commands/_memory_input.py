@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gapless.errors import UnreadableInput, UsageError
+from gapless.files.kinds import kind
 from gapless.model.memory import CONTEXT, MemoryRun, check
 
 if TYPE_CHECKING:
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", re.IGNORECASE)
 _PREFIXES = " kmgt"
-_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
-_ZSTD = _PACKED[1]
-_HEAD = 1 << 20
-"""Bytes at the beginning of a file by which a profile is told from a snapshot."""
-_PROFILE = (b'"traceEvents"', b'"schemaVersion"', b'"ph"')
 
 
 def read(path: str) -> tuple[MemoryRun, ...]:
@@ -29,57 +24,21 @@ def read(path: str) -> tuple[MemoryRun, ...]:
     Raises:
         UnreadableInput: it is none of these.
     """
-    from gapless.commands._saved import kind_of
-    from gapless.memory.snapshot import of_bytes
     from gapless.memory.snapshot import read as read_snapshot
     from gapless.model.memory import load
 
-    kind = kind_of(path)
-    if kind == "memory":
+    recognized = kind(path)
+    if recognized.foreign is not None:
+        raise UnreadableInput(recognized.foreign.refusal(path))
+    if recognized.name == "memory":
         return load(path)
-    if kind == "session":
+    if recognized.name == "session":
         return _of_session(path)
-    if kind and kind != "trace":
-        raise UnreadableInput(f"{path} is a saved {kind} and contains no memory requests")
-    head, packed = _beginning(path)
-    if _is_profile(head):
+    if recognized.name == "trace":
         return _of_profile(path)
-    return of_bytes(_unpacked(path), path) if packed == _ZSTD else read_snapshot(path)
-
-
-def is_snapshot(path: str) -> bool:
-    """Whether the file begins as a snapshot of memory does: a pickle, JSON of one, or the viewer's page."""
-    head, _ = _beginning(path)
-    if head.startswith(b"\x80"):
-        return True
-    return not _is_profile(head) and (b'"device_traces"' in head or b"MemoryViz" in head)
-
-
-def _beginning(path: str) -> tuple[bytes, bytes]:
-    """How the file begins, unpacked, and by what it is packed (b"": it is not)."""
-    with open(path, "rb") as file:
-        head = file.read(_HEAD)
-    packed = next((mark for mark in _PACKED if head.startswith(mark)), b"")
-    if not packed:
-        return head, b""
-    from gapless.trace.sources import open_source
-
-    with open_source(path) as source:
-        return source.read(_HEAD), packed
-
-
-def _is_profile(head: bytes) -> bool:
-    text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
-    return text[:1] in (b"{", b"[") and any(mark in head for mark in _PROFILE)
-
-
-def _unpacked(path: str) -> bytes:
-    """The whole file, as long as it is no bomb."""
-    from gapless.memory.unpack import gathered
-    from gapless.trace.sources import open_source
-
-    with open_source(path) as source:
-        return gathered(iter(lambda: source.read(1 << 20), b""), os.path.getsize(path), path)
+    if recognized.name not in ("snapshot", ""):
+        raise UnreadableInput(f"{path} is a saved {recognized.name} and contains no memory requests")
+    return read_snapshot(path)
 
 
 def _of_profile(path: str) -> tuple[MemoryRun, ...]:

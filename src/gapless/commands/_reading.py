@@ -22,7 +22,7 @@ def read_profiles(
 
     Of a single file `one` is also given ``progress=``, to tell the bytes it has read.
     """
-    from gapless.trace.sources import size
+    from gapless.files.sources import size
 
     results: list[Profile | UnreadableInput]
     with bar("reading 1 trace" if len(paths) == 1 else f"reading {len(paths)} traces", quiet=quiet) as told:

@@ -22,10 +22,10 @@ from gapless.commands._compiled import compile_options
 from gapless.commands._fit import Fit, fit_options
 from gapless.commands._leaving import leave_behind
 from gapless.commands._loaders import BUDGET
-from gapless.commands._saved import kind_of
 from gapless.commands._script import WORDS, ScriptCommand
 from gapless.commands._steps import Steps
 from gapless.errors import EXIT_FINDINGS, UsageError, torch_needed
+from gapless.files.kinds import kind_of
 
 if TYPE_CHECKING:
     from gapless.emulate.emulator import Emulator

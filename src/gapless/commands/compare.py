@@ -12,8 +12,8 @@ import msgspec
 from gapless.analyze import report
 from gapless.commands import _memory_compare, _output, _proof
 from gapless.commands._reading import read_profiles
-from gapless.commands._saved import kind_of
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UnreadableInput, UsageError
+from gapless.files.kinds import kind_of
 from gapless.model import Profile, Session
 from gapless.model.comparison import Comparison, FindingChange, percents
 from gapless.model.wording import rate
@@ -193,7 +193,7 @@ def _kind(name: str) -> Kind:
     kind = kind_of(name) if os.path.isfile(name) else "trace"
     if kind in ("session", "profile"):
         return kind  # type: ignore[return-value]  # one of the two
-    if kind in ("trace", ""):
+    if kind in ("trace", "snapshot", ""):
         return "trace"
     raise UsageError(f"{name} is a saved {kind}: {_ACCEPTED}")
 

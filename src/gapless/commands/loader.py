@@ -17,8 +17,8 @@ from gapless.analyze.loaders import STARVED, own_step
 from gapless.commands import _gate, _output
 from gapless.commands._bar import bar
 from gapless.commands._diagnosed import diagnosis
-from gapless.commands._saved import kind_of
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput, UsageError, torch_needed
+from gapless.files.kinds import kind_of
 from gapless.model import Report
 from gapless.model.loading import Demand, Diagnosis, save
 from gapless.rules._loader import MATTERS

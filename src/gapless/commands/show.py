@@ -7,9 +7,9 @@ import msgspec
 
 from gapless.analyze import report
 from gapless.commands import _output
-from gapless.commands._memory_input import is_snapshot
-from gapless.commands._saved import kind_of, nearby
+from gapless.commands._saved import nearby
 from gapless.errors import UnreadableInput
+from gapless.files.kinds import kind
 from gapless.model import Report
 
 
@@ -40,23 +40,26 @@ def reports(saved: str, drawn: bool = False) -> list[Report]:
     Raises:
         UnreadableInput: it cannot be read, or is something that another command reports.
     """
-    kind = kind_of(saved)
-    if kind == "profile":
+    recognized = kind(saved)
+    if recognized.foreign is not None:
+        raise UnreadableInput(recognized.foreign.refusal(saved))
+    name = recognized.name
+    if name == "profile":
         from gapless.analyze.profile.report import reports as of_runs
         from gapless.model.profile import load as load_profiles
 
         return of_runs(load_profiles(saved), read=nearby)
-    if kind == "memory":
+    if name == "memory":
         from gapless.model.memory import load as load_memory
 
         return [report(run, drawn=drawn) for run in load_memory(saved)]
-    if kind == "loader":
+    if name == "loader":
         from gapless.model.loading import load as load_diagnosis
 
         return [report(load_diagnosis(saved))]
-    if kind == "trace":
+    if name == "trace":
         raise UnreadableInput(f"{saved} is a PyTorch profiler trace: gapless trace {saved}")
-    if not kind and is_snapshot(saved):
+    if name == "snapshot":
         raise UnreadableInput(f"{saved} is a PyTorch memory snapshot: gapless memory {saved}")
     from gapless.model.session import load
 

@@ -16,7 +16,7 @@ from gapless.commands import _gate, _output
 from gapless.commands._diagnosed import diagnosis, explained
 from gapless.commands._evidence import as_evidence
 from gapless.commands._reading import read_profiles
-from gapless.commands._saved import kind_of, nearby
+from gapless.commands._saved import nearby
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UnreadableInput, UsageError
 from gapless.model import Profile, Report
 from gapless.render import Style, _perfetto
@@ -25,6 +25,10 @@ DRAWN = ((8, 16_000), (64, 4_000))
 """For a page: up to so many traces, the boxes that the timeline of each is thinned to. Of more none is."""
 MOST_PRICED = 8
 """With more traces than this none is replayed: of a thousand ranks one is looked at."""
+
+
+MOST_NAMED = 12
+"""Files of a folder that are named where they were skipped: of more only their number is said."""
 
 
 @dataclass(frozen=True)
@@ -203,9 +207,8 @@ def _profiles(
 
     skipped: list[str] = []
     paths, pairs, ranks = joined(find(traces, skipped))
-    # What `gapless profile` itself has made of them is not worth a word.
-    skipped = [one for one in skipped if not (os.path.isfile(one) and kind_of(one) == "profile")]
-    notes = [f"not traces, skipped: {', '.join(skipped)}"] if skipped else []
+    more = f" and {len(skipped) - MOST_NAMED:,} more" if len(skipped) > MOST_NAMED else ""
+    notes = [f"not traces, skipped: {', '.join(skipped[:MOST_NAMED])}{more}"] if skipped else []
     asked = (*wishes.without, *(f"@{what}" for what in wishes.what_if))
     if asked and len(paths) > 1:
         raise UsageError(f"--without and --what-if work on one trace; {len(paths)} were given")

@@ -7,6 +7,8 @@ import io
 import os
 import stat
 import time
+import tokenize
+from io import FileIO
 from typing import Any, BinaryIO, cast
 
 from gapless.errors import UnreadableInput
@@ -15,6 +17,8 @@ Name = str | os.PathLike[str]
 
 MOST_WHOLE = 2 << 30
 """Bytes of the largest file or pipe that is read as a whole: more would fill the memory."""
+_MOST_SOURCE = 4 << 20
+"""Bytes of the largest file that is read as source: what names it may name anything."""
 _WRITER_PATIENCE = 10.0
 """Seconds in which somebody has to begin to write into a named pipe."""
 _WRITER_LOOK = 0.02
@@ -49,15 +53,13 @@ def open_again(path: Name) -> BinaryIO:
     Raises:
         UnreadableInput: it cannot be opened, or a pipe holds more than `MOST_WHOLE`.
     """
+    name = os.fspath(path)
     try:
-        status = os.stat(path)
-        if not stat.S_ISFIFO(status.st_mode):
-            return opened(os.fspath(path))
-        key = (os.fspath(path), status.st_dev, status.st_ino)
-        if key not in _kept:
-            with opened(os.fspath(path)) as pipe:
-                _kept[key] = _whole(pipe, os.fspath(path))
-        return io.BytesIO(_kept[key])
+        key = _pipe_key(name)
+        if key is not None and key not in _kept:
+            with opened(name) as pipe:
+                _kept[key] = _whole(pipe, name)
+        return opened(name)
     except OSError as error:
         raise _unreadable(path, error) from None
 
@@ -105,15 +107,28 @@ def opened(path: str) -> BinaryIO:
     """
     if "\0" in path:
         raise OSError(errno.EINVAL, "its name contains a zero byte")
-    _refuse(os.stat(path).st_mode)  # opening a device may do something
-    descriptor = os.open(path, _FLAGS)
+    key = _pipe_key(path)
+    if key in _kept:
+        return io.BytesIO(_kept[key])
+    if key is None and os.path.exists(path):
+        _refuse(os.stat(path).st_mode)  # opening a device may do something
+    stream = open(path, "rb", 0, opener=lambda name, _: os.open(name, _FLAGS))  # noqa: SIM115 - it is returned
     try:
-        mode = os.fstat(descriptor).st_mode
+        mode = os.fstat(stream.fileno()).st_mode
         _refuse(mode)
-        return _pipe(descriptor) if stat.S_ISFIFO(mode) else os.fdopen(descriptor, "rb", buffering=0)
+        return _pipe(stream) if stat.S_ISFIFO(mode) else stream
     except BaseException:
-        os.close(descriptor)
+        stream.close()
         raise
+
+
+def _pipe_key(path: str) -> tuple[str, int, int] | None:
+    """What a pipe is known by; None for everything else."""
+    try:
+        status = os.stat(path)
+    except OSError:  # which is said when it is opened
+        return None
+    return (path, status.st_dev, status.st_ino) if stat.S_ISFIFO(status.st_mode) else None
 
 
 def _refuse(mode: int) -> None:
@@ -123,7 +138,7 @@ def _refuse(mode: int) -> None:
         raise kind(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, reason)
 
 
-def _pipe(opened: int) -> BinaryIO:
+def _pipe(stream: FileIO) -> BinaryIO:
     """The pipe's stream, once somebody writes to it.
 
     Raises:
@@ -133,21 +148,21 @@ def _pipe(opened: int) -> BinaryIO:
     start = b""
     while not start:
         try:
-            start = os.read(opened, _PIECE)
+            start = os.read(stream.fileno(), _PIECE)
         except BlockingIOError:  # there is a writer, who has not written yet
             break
         if not start:
             if time.monotonic() > until:
                 raise OSError(errno.EPIPE, "nobody writes to this pipe")
             time.sleep(_WRITER_LOOK)
-    os.set_blocking(opened, True)
-    return cast(BinaryIO, _Begun(start, os.fdopen(opened, "rb", buffering=0)))
+    os.set_blocking(stream.fileno(), True)
+    return cast(BinaryIO, _Begun(start, stream))
 
 
 class _Begun(io.RawIOBase):
     """The rest of `stream` behind `start`, which was read from it already."""
 
-    def __init__(self, start: bytes, stream: BinaryIO) -> None:
+    def __init__(self, start: bytes, stream: FileIO) -> None:
         self._start, self._stream = start, stream
 
     def readable(self) -> bool:
@@ -174,3 +189,21 @@ def _whole(stream: BinaryIO, name: str) -> bytes:
         if length > MOST_WHOLE:
             raise UnreadableInput(f"{name} is larger than {MOST_WHOLE >> 30} GiB: too large to be read")
     return b"".join(parts)
+
+
+def source_text(file: Name) -> str:
+    """The text of the regular file `file`, which holds source, in the encoding that it declares.
+
+    Raises:
+        OSError: it cannot be read, or is larger than source is.
+        SyntaxError: it declares an encoding that does not exist.
+        ValueError: it is not text in its encoding.
+    """
+    if not os.path.isfile(file):
+        raise FileNotFoundError(errno.ENOENT, "there is no such file")
+    with opened(os.fspath(file)) as stream:
+        data = stream.read(_MOST_SOURCE + 1) or b""
+    if len(data) > _MOST_SOURCE:
+        raise OSError(errno.EFBIG, "it is too large for source")
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return io.TextIOWrapper(io.BytesIO(data), encoding).read()

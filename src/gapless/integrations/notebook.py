@@ -101,7 +101,7 @@ def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = Non
         UsageError: no GPU of that name, an emulation is on already, or there is no torch.
     """
     from gapless.analyze import report
-    from gapless.analyze.loop import read_source
+    from gapless.files.input import source_text
 
     with torch_needed("%%gapless runs the cell"):
         from gapless.emulate.emulator import Emulator
@@ -120,7 +120,7 @@ def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = Non
     cells = _cells(shell, session)
 
     def read(file: str) -> str:
-        return text if file == name else read_source(cells.get(file, file))
+        return text if file == name else source_text(cells.get(file, file))
 
     made = report(_renamed(session, cells), read=read)
     sentence = made.sentence[:1].upper() + made.sentence[1:]

@@ -10,6 +10,7 @@ from typing import Any
 
 from gapless.errors import UnreadableInput
 from gapless.files.input import read_whole
+from gapless.files.sources import ZSTD, unpacked
 from gapless.memory.frames import Places
 from gapless.memory.history import History
 from gapless.memory.settings import InvalidSettings, Settings, parse
@@ -41,7 +42,8 @@ def read(path: str) -> tuple[MemoryRun, ...]:
     Raises:
         UnreadableInput: it cannot be read, is no snapshot, or would have to import something.
     """
-    return of_bytes(read_whole(path), path)
+    data = read_whole(path)
+    return of_bytes(unpacked(data, path) if data.startswith(ZSTD) else data, path)
 
 
 def of_bytes(data: bytes, name: str) -> tuple[MemoryRun, ...]:

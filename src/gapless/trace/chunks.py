@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gapless.errors import UnreadableInput
+from gapless.files.foreign import foreign
+from gapless.files.kinds import HEAD
 from gapless.trace import refusal
 from gapless.trace.events import Event
 from gapless.trace.repair import BETWEEN, ERRORS, Damage, Format, closed, salvage
@@ -134,6 +137,9 @@ class _Reader:
                 continue
             found = _opening(buffer, searched)
             if found >= 0:
+                other = foreign(buffer[:HEAD], os.path.basename(self._name))
+                if other is not None:
+                    raise UnreadableInput(other.refusal(self._name))
                 self._rest.before = buffer[:found]
                 self._form = Format(exact=_EXACT.search(buffer[: 1 << 20]) is not None)
                 return buffer[found:]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 
 from gapless.errors import UnreadableInput
+from gapless.files.input import special
+from gapless.files.kinds import kind
+from gapless.files.sources import filesystem, is_url, open_source
 from gapless.trace.chunks import is_trace
-from gapless.trace.sources import filesystem, is_url, open_source
 
 _ENDINGS = (".json", ".json.gz", ".json.zst")
 _PATTERN = re.compile(r"[*?\[]")
@@ -20,7 +24,8 @@ def find(paths: Sequence[str], skipped: list[str] | None = None) -> list[str]:
     """The traces that `paths` mean, each once, in the order given; those of one folder or pattern by name.
 
     A path is a file, a folder (searched to its bottom for JSON files), a pattern (``**`` too), a URL of
-    fsspec or ``-``. JSON files of a folder that are no traces are left out and named in `skipped`.
+    fsspec or ``-``. JSON files of a folder that are no traces are left out and named in `skipped`, and so are
+    pipes, devices and links out of the folder; profiles that Gapless saved are left out without a word.
 
     Raises:
         UnreadableInput: one of `paths` means nothing.
@@ -38,9 +43,11 @@ def _meant(path: str, skipped: list[str]) -> list[str]:
     if is_url(path):
         return _remote(path, skipped)
     if os.path.isdir(path):
-        return _traces(path, _walk(path), skipped)
+        refused: list[str] = []
+        return _traces(path, _walk(path, refused), skipped, refused)
     if not os.path.lexists(path) and _PATTERN.search(path):
-        return _matched(path, glob.glob(path, recursive=True), skipped)
+        recursive = "**" in path.split("/")
+        return _matched(path, _below(path) if recursive else glob.glob(path), skipped)
     if not os.path.lexists(path):
         raise UnreadableInput(f"cannot read {path}: there is no such file or folder")
     return [path]
@@ -51,26 +58,73 @@ def _matched(pattern: str, names: list[str], skipped: list[str]) -> list[str]:
         raise UnreadableInput(f"no file matches {pattern}")
     found = []
     for name in sorted(names, key=_natural):
-        if not os.path.isdir(name):
+        if os.path.isdir(name):
+            found += _checked(_walk(name, skipped), skipped)
+        elif _is_file(name, skipped):
             found.append(name)
-        elif "**" not in pattern:  # which names what is in the folders already
-            found += _checked(_walk(name), skipped)
     if not found:
         raise UnreadableInput(f"no file matches {pattern}, only folders without traces")
     return found
 
 
-def _walk(folder: str) -> Iterator[str]:
+def _below(pattern: str) -> list[str]:
+    """The files that a pattern with ``**`` matches; links to folders are not followed: they may be loops."""
+    parts = pattern.split("/")
+    if parts[-1] == "**":
+        parts.append("*")
+    fixed = next(at for at, part in enumerate(parts) if _PATTERN.search(part))
+    base = "/".join(parts[:fixed]) or ("/" if pattern.startswith("/") else "")
+    wanted = re.compile("".join(map(_expression, parts[fixed:])).removesuffix("/"))
+    found = []
+    for place, folders, files in os.walk(base or "."):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            path = os.path.join(place, name)
+            inside = os.path.relpath(path, base or ".").replace(os.sep, "/")
+            if wanted.fullmatch(inside):
+                found.append(path if base else inside)
+    return found
+
+
+def _expression(part: str) -> str:
+    """A part of a pattern as a regular expression, with the slash behind it."""
+    if part == "**":
+        return "(?:[^/]+/)*"
+    inner = fnmatch.translate(part).replace("(?s:", "(?:").removesuffix(r"\Z").removesuffix(r"\z")
+    return ("" if part.startswith(".") else r"(?!\.)") + inner.replace(".*", "[^/]*") + "/"
+
+
+def _walk(folder: str, skipped: list[str]) -> Iterator[str]:
+    """The JSON files of `folder`, to its bottom; those that are no files of its own go to `skipped`."""
+    own = os.path.join(os.path.realpath(folder), "")
     for place, folders, files in os.walk(folder):
         folders.sort(key=_natural)
         for name in sorted(files, key=_natural):
-            if name.lower().endswith(_ENDINGS):
-                yield os.path.join(place, name)
+            path = os.path.join(place, name)
+            if not name.lower().endswith(_ENDINGS) or not _is_file(path, skipped):
+                continue
+            if os.path.islink(path) and os.path.exists(path) and not os.path.realpath(path).startswith(own):
+                skipped.append(f"{path} (a link out of the folder)")
+            else:
+                yield path
 
 
-def _traces(place: str, names: Iterator[str], skipped: list[str]) -> list[str]:
+def _is_file(path: str, skipped: list[str]) -> bool:
+    """Whether `path` is a regular file, or cannot be looked at, which is said when it is read."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return True
+    reason = "a pipe" if stat.S_ISFIFO(mode) else special(mode).removeprefix("it is ")
+    if reason:
+        skipped.append(f"{path} ({reason})")
+    return not reason
+
+
+def _traces(place: str, names: Iterator[str], skipped: list[str], refused: Sequence[str] = ()) -> list[str]:
     others: list[str] = []
     found = _checked(names, others)
+    others += refused
     skipped += others
     if not found:
         seen = f"{len(others)} JSON files, none of which is a trace" if others else "no *.json or *.json.gz"
@@ -81,19 +135,21 @@ def _traces(place: str, names: Iterator[str], skipped: list[str]) -> list[str]:
 
 
 def _checked(names: Iterator[str], skipped: list[str]) -> list[str]:
+    """Those of `names` that begin as traces do, or cannot be opened: that is said when they are read."""
     found: list[str] = []
     for name in names:
-        (found if _looks_right(name) else skipped).append(name)
+        try:
+            recognized = kind(name)
+            if recognized.foreign is not None:
+                skipped.append(f"{name} ({recognized.foreign.title})")
+            elif recognized.name == "profile":
+                continue
+            else:
+                with open_source(name) as source:
+                    (found if is_trace(source) else skipped).append(name)
+        except UnreadableInput:
+            found.append(name)
     return found
-
-
-def _looks_right(name: str) -> bool:
-    """Whether the file begins as a trace does, or cannot be opened: that is said when it is read."""
-    try:
-        with open_source(name) as source:
-            return is_trace(source)
-    except UnreadableInput:
-        return True
 
 
 def _remote(url: str, skipped: list[str]) -> list[str]:

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from gapless.errors import UnreadableInput
+from gapless.files.sources import Progress, Source, open_source
 from gapless.trace.assemble import timeline
 from gapless.trace.build import TWICE, Builder
 from gapless.trace.chunks import CHUNK, Rest, events
 from gapless.trace.head import head
 from gapless.trace.notes import notes
-from gapless.trace.sources import Progress, Source, open_source
 from gapless.trace.timeline import Facts, Timeline
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import msgspec
+
+from gapless.files.foreign import foreign
+from gapless.files.kinds import HEAD
 
 _BLANK = b" \t\r\n\xef\xbb\xbf\0"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
@@ -21,6 +25,9 @@ def hopeless(start: bytes) -> bool:
 
 def reason(data: bytes, name: str, whole: bool) -> str:
     """What to say of the file `name` that begins with `data` (and holds nothing else, if `whole`)."""
+    other = foreign(data[:HEAD], os.path.basename(name))
+    if other is not None:
+        return other.refusal(name)
     text = data.lstrip(_BLANK)
     if not text:
         return f"{name} is empty: the profiler wrote nothing, or was killed before it could"

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from gapless.errors import UsageError
 from gapless.files.output import writing
+from gapless.files.sources import Source, is_url, open_source
 from gapless.trace.chunks import CHUNK, Rest, events
 from gapless.trace.head import head
 from gapless.trace.repair import BETWEEN
-from gapless.trace.sources import Source, is_url, open_source
 
 _BLANK = b" \t\r\n\xef\xbb\xbf\0"
 _HELD = 1 << 20

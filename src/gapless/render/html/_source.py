@@ -12,6 +12,7 @@ from functools import cache
 
 from markupsafe import Markup, escape
 
+from gapless.files.input import source_text
 from gapless.model import SourceLine
 from gapless.render.html._clean import visible
 
@@ -73,8 +74,7 @@ class Sources:
         try:
             if not path.endswith(".py") or os.path.getsize(path) > _LARGEST:
                 return []
-            with tokenize.open(path) as source:
-                return source.read().split("\n")
+            return source_text(path).split("\n")
         except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
             return []
 

@@ -1,7 +1,8 @@
-"""Where a trace's bytes come from: a file, compressed or not, standard input, or anything fsspec opens."""
+"""Where bytes come from: a file, compressed or not, standard input, or anything fsspec opens."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import zlib
@@ -11,13 +12,20 @@ from importlib import import_module
 from typing import Any, BinaryIO, cast
 
 from gapless.errors import UnreadableInput
+from gapless.files.input import opened
 
 Progress = Callable[[int], None]
 _PIECE = 1 << 18
 _MOST = 16 << 20
 """Bytes that one piece may become at once."""
+_FREE_SIZE = 32 << 20
+"""Bytes that any compressed file may become."""
+_MOST_TIMES = 100
+"""How many times its size a larger one may become: traces grow up to thirty times, bombs a thousand."""
+_ZSTD_PIECE = 1 << 10
+"""Bytes of zstd unpacked at once: each four of them may become 128 kB."""
 _GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
+ZSTD = b"\x28\xb5\x2f\xfd"
 _ZIP = b"PK\x03\x04"
 
 
@@ -64,6 +72,19 @@ def open_source(path: str, progress: Progress | None = None) -> Iterator[Source]
             raw.close()
 
 
+def unpacked(data: bytes, name: str) -> bytes:
+    """What the compressed `data` of the file `name` holds.
+
+    Raises:
+        UnreadableInput: it is damaged, or grows too much.
+    """
+    source = Source(io.BytesIO(data), name)
+    parts = list(iter(lambda: source.read(_PIECE), b""))
+    if source.trouble:
+        raise UnreadableInput(f"{name} is damaged: {source.trouble}")
+    return b"".join(parts)
+
+
 class Source:
     """Uncompressed bytes in pieces.
 
@@ -80,7 +101,8 @@ class Source:
         self.short = False
         while len(self._start) < 4 and (more := self._take(_PIECE)):
             self._start += more
-        self._plain = not self._start.startswith((_GZIP, _ZSTD, _ZIP))
+        self._length = 0
+        self._plain = not self._start.startswith((_GZIP, ZSTD, _ZIP))
         self._pieces = self._decompressed()
 
     def read(self, size: int, /) -> bytes:
@@ -93,12 +115,26 @@ class Source:
         while length < size and (more := next(self._pieces, None)) is not None:
             parts.append(more)
             length += len(more)
+            self._grow(len(more))
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _grow(self, length: int) -> None:
+        """Count bytes that were unpacked.
+
+        Raises:
+            UnreadableInput: they are far more than the packed bytes could be.
+        """
+        self._length += length
+        if self._length > max(_FREE_SIZE, _MOST_TIMES * self._taken):
+            raise UnreadableInput(
+                f"{self._name} is not what it should be: its first {self._taken:,} bytes unpack to more than "
+                f"{self._length >> 20} MiB"
+            )
 
     def _take(self, size: int) -> bytes:
         data = self._raw.read(size)
+        self._taken += len(data or b"")
         if data and self._progress is not None:
-            self._taken += len(data)
             self._progress(self._taken)
         return data or b""
 
@@ -112,7 +148,7 @@ class Source:
     def _decompressed(self) -> Iterator[bytes]:
         if self._start[:2] == _GZIP:
             return self._inflated()
-        if self._start[:4] == _ZSTD:
+        if self._start[:4] == ZSTD:
             return self._unzstd()
         if self._start[:4] == _ZIP:
             return self._unzipped()
@@ -153,7 +189,11 @@ class Source:
 
     def _unzstd(self) -> Iterator[bytes]:
         machine, given = _zstd(self._name)(), False
-        for data in self._compressed():
+        for data in (
+            piece[at : at + _ZSTD_PIECE]
+            for piece in self._compressed()
+            for at in range(0, len(piece), _ZSTD_PIECE)
+        ):
             try:
                 more = machine.decompress(data)
             except Exception as error:
@@ -183,9 +223,13 @@ class Source:
             raise UnreadableInput(
                 f"{self._name} is a zip archive with {len(inside)} JSON files: unpack it first"
             )
-        with archive.open(inside[0]) as member:
-            while more := member.read(_PIECE):
-                yield more
+        self._taken = archive.getinfo(inside[0]).compress_size
+        try:
+            with archive.open(inside[0]) as member:
+                while more := member.read(_PIECE):
+                    yield more
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+            raise UnreadableInput(f"{self._name} is a damaged zip archive: {_line(error)}") from None
 
 
 def _open(path: str) -> BinaryIO:
@@ -195,7 +239,7 @@ def _open(path: str) -> BinaryIO:
         if is_url(path):
             system, inside = filesystem(path)
             return cast(BinaryIO, system.open(inside, "rb"))
-        return open(path, "rb", buffering=0)
+        return opened(path)
     except UnreadableInput:
         raise
     except OSError as error:
