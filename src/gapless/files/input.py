@@ -55,6 +55,7 @@ def open_again(path: Name) -> BinaryIO:
     """
     name = os.fspath(path)
     try:
+        _check_name(name)
         key = _pipe_key(name)
         if key is not None and key not in _kept:
             with opened(name) as pipe:
@@ -105,8 +106,7 @@ def opened(path: str) -> BinaryIO:
     Raises:
         OSError: it cannot be read, is a folder or a device, or is a pipe that nobody writes to.
     """
-    if "\0" in path:
-        raise OSError(errno.EINVAL, "its name contains a zero byte")
+    _check_name(path)
     key = _pipe_key(path)
     if key in _kept:
         return io.BytesIO(_kept[key])
@@ -120,6 +120,11 @@ def opened(path: str) -> BinaryIO:
     except BaseException:
         stream.close()
         raise
+
+
+def _check_name(name: str) -> None:
+    if "\0" in name:
+        raise OSError(errno.EINVAL, "its name contains a zero byte")
 
 
 def _pipe_key(path: str) -> tuple[str, int, int] | None:
