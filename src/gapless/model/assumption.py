@@ -16,9 +16,10 @@ class Assumption(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What was assumed at the place `stack` (innermost frame first), where a run has no values.
 
     `made_by` says what would have made the value, `value` is the first answer and `last` the last one of
-    `times`, in `steps` of the steps. For a size, `of` is how many elements there are at most; for values, the
-    answer is how many were made up. `broken` times the answer was turned around, so that a loop ends; `given`
-    says that the user has named the value.
+    `times`, in `steps` of the steps. For a size, `of` is how many elements there were at most when `value`
+    was the answer; of all its answers, `low` and `high` are the least and the largest, `of_low` and `of_high`
+    those of which they were. For values, the answer is how many were made up. `broken` times the answer was
+    turned around, so that a loop ends; `given` says that the user has named the value.
 
     >>> Assumption(kind="bool", stack=(), value=1.0, times=3).kind
     'bool'
@@ -29,7 +30,11 @@ class Assumption(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     made_by: str = ""
     value: float = 0.0
     last: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
     of: int = 0
+    of_low: int = 0
+    of_high: int = 0
     times: int = 0
     steps: int = 0
     broken: int = 0

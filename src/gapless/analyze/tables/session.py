@@ -58,12 +58,19 @@ def _answer(assumption: Assumption) -> str:
     if assumption.kind == "bool":
         return str(bool(assumption.value))
     if assumption.kind == "size":
-        return f"{number(assumption.value)} of {number(assumption.of)} elements"
+        if assumption.low == assumption.high and assumption.of_low == assumption.of_high:
+            return f"{number(assumption.value)} of {number(assumption.of)} elements"
+        chosen, among = (assumption.low, assumption.high), (assumption.of_low, assumption.of_high)
+        return f"{_range(*chosen)} of {_range(*among)} elements"
     return (
         number(assumption.value)
         if assumption.value == assumption.last
         else f"{number(assumption.value)} to {number(assumption.last)}"
     )
+
+
+def _range(low: float, high: float) -> str:
+    return number(low) if low == high else f"{number(low)}–{number(high)}"
 
 
 def _place(report: Report) -> str:

@@ -29,6 +29,13 @@ class Guess:
         self.total: int | None = None
         self.maker = self.source = ""
 
+    def as_filled(self) -> Guess:
+        """The same of a storage that holds values which were made up."""
+        found = Guess(self.mean, self.spread, self.low, self.high)
+        found.compares, found.maker, found.source = self.compares, self.maker, self.source
+        found.filled = True
+        return found
+
     @property
     def made_by(self) -> str:
         """``mean of nll_loss``, for a report."""

@@ -18,6 +18,7 @@ _HEAVY = (
     "_linalg_solve_ex", "linalg_lu_factor_ex", "_linalg_det", "_linalg_slogdet", "_fft_c2c", "_fft_r2c",
     "_fft_c2r", "linalg_matrix_exp",
 )  # fmt: skip
+_LAYERS = ("dropout", "pool", "norm", "loss", "linalg", "rnn", "lstm", "gru", "ctc", "margin")
 _CONSTANTS = frozenset(
     {
         "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full",
@@ -37,15 +38,15 @@ class Kind:
     memory holds, `sets` writes its first argument whatever was in it, `afresh` says that one of these, a
     draw or a copy is what it does. `grows`: it may make more than it is given. `lists`: it does the same to
     each tensor of lists. `pointwise`: numbers among its arguments change no sizes. `shaped_like`: it takes
-    no more than sizes from tensors. What is made `afresh` may be as large as its first tensor (`alike`), or
-    as the argument at position `size` says (-1). The result at position `status` says whether it could be
-    computed (-1: none does).
+    no more than sizes from tensors. A `layer` keeps positions or masks for its gradients. What is made
+    `afresh` may be as large as its first tensor (`alike`), or as the argument at position `size` says (-1).
+    The result at position `status` says whether it could be computed (-1: none does).
     """
 
     __slots__ = (
-        "afresh", "alike", "base", "constant", "draws", "func", "grows", "heavy", "kernel", "lists", "makes",
-        "name", "names", "pointwise", "returned", "sets", "shaped_like", "size", "sized", "status", "unset",
-        "view", "whole_numbers", "written",
+        "afresh", "alike", "base", "constant", "draws", "func", "grows", "heavy", "kernel", "layer", "lists",
+        "makes", "name", "names", "pointwise", "returned", "sets", "shaped_like", "size", "sized", "status",
+        "unset", "view", "whole_numbers", "written",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -82,6 +83,7 @@ class Kind:
         self.whole_numbers = self.base in _WHOLE_NUMBERS
         self.pointwise = bool(self.written) or torch.Tag.pointwise in func.tags or "_foreach_" in self.name
         self.heavy = self.base in _HEAVY or "attention" in self.base
+        self.layer = any(word in self.base for word in _LAYERS)
         self.lists = "_foreach_" in self.name or "_fused_" in self.name
         self.grows = self.makes or self.base in (
             "repeat",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import torch
 
 from gapless.emulate import stacks
@@ -17,6 +18,7 @@ from gapless.emulate.dry.guess import Guess
 from gapless.emulate.dry.loops import passes, repeats
 from gapless.emulate.local import local
 from gapless.model.assumption import Assumption
+from gapless.model.source import Stack
 
 _PATIENCE = 8
 """Equal answers within a step after which a loop that may go on because of them is told the opposite."""
@@ -30,8 +32,8 @@ class _Place:
     """What was told at one stack."""
 
     __slots__ = (
-        "broken", "equal", "first", "given", "kind", "last", "loops", "made_by", "of", "passes", "stack",
-        "tick", "ticks", "times",
+        "broken", "equal", "first", "given", "high", "kind", "last", "loops", "low", "made_by", "of",
+        "of_high", "of_low", "passes", "stack", "tick", "ticks", "times",
     )  # fmt: skip
 
     def __init__(self, stack: stacks.RawStack, kind: str, made_by: str) -> None:
@@ -40,7 +42,7 @@ class _Place:
         self.tick = -1
         self.first: Any = None
         self.last: Any = None
-        self.of = 0
+        self.low = self.high = self.of = self.of_low = self.of_high = 0
         self.given: float | None = None
         self.loops: bool | None = None
         self.passes: Any = _UNASKED
@@ -79,7 +81,8 @@ class Reads:
         if place.given is not None:
             value = kind(place.given)
         else:
-            value = _expected(guess, kind, place.times) if real is None else real
+            certain = kind is bool and guess.compares and guess.mean in (0, 1)  # an assertion holds
+            value = _expected(guess, kind, place.times) if real is None or certain else real
             value = self._checked(place, value) if kind is bool else value
             value = self._unlooped(place, guess, kind, value)
         _count(place, value, self.core.recorder.tick)
@@ -92,9 +95,18 @@ class Reads:
             return count
         if place.given is not None:
             count = round(place.given * of) if 0 < place.given < 1 else min(of, round(place.given))
-        place.of = of
+        if not place.times:
+            place.of = place.of_low = place.of_high = of
+            place.low = place.high = count
+        place.low, place.high = min(place.low, count), max(place.high, count)
+        place.of_low, place.of_high = min(place.of_low, of), max(place.of_high, of)
         _count(place, count, self.core.recorder.tick)
         return count
+
+    def said_here(self, guess: Guess) -> bool:
+        """Whether the user has said how many elements there are at this place."""
+        place = self._place("size", guess.made_by)
+        return place is not None and place.given is not None
 
     def values(self, guess: Guess, count: int) -> None:
         """So many values have been made up for what was copied to the host."""
@@ -157,20 +169,11 @@ class Reads:
         """Everything that was told, place by place."""
         found: dict[Any, Assumption] = {}
         for one in self._places.values():
+            if not one.times:  # it was only asked what the user says of it
+                continue
             stack = stacks.resolve(one.stack)
             before = found.get((one.kind, stack))  # a loop asks at its beginning and at its end
-            found[one.kind, stack] = Assumption(
-                kind=one.kind,  # type: ignore[arg-type]
-                stack=stack,
-                made_by=one.made_by,
-                value=float(one.first) if before is None else before.value,
-                last=float(one.last),
-                of=one.of,
-                times=one.times + (before.times if before is not None else 0),
-                steps=max(one.ticks, before.steps if before is not None else 0),
-                broken=one.broken + (before.broken if before is not None else 0),
-                given=one.given is not None,
-            )
+            found[one.kind, stack] = _assumption(one, stack) if before is None else _added(before, one)
         return tuple(found.values())
 
     def unused(self) -> Iterator[str]:
@@ -182,6 +185,40 @@ class Reads:
     def afresh(self) -> None:
         """As if nothing had been told before."""
         self._places.clear()
+
+
+def _assumption(place: _Place, stack: Stack) -> Assumption:
+    return Assumption(
+        kind=place.kind,  # type: ignore[arg-type]
+        stack=stack,
+        made_by=place.made_by,
+        value=float(place.first),
+        last=float(place.last),
+        low=place.low,
+        high=place.high,
+        of=place.of,
+        of_low=place.of_low,
+        of_high=place.of_high,
+        times=place.times,
+        steps=place.ticks,
+        broken=place.broken,
+        given=place.given is not None,
+    )
+
+
+def _added(before: Assumption, place: _Place) -> Assumption:
+    """What was told at one line, here and at another stack."""
+    return msgspec.structs.replace(
+        before,
+        last=float(place.last),
+        low=min(before.low, place.low),
+        high=max(before.high, place.high),
+        of_low=min(before.of_low, place.of_low),
+        of_high=max(before.of_high, place.of_high),
+        times=before.times + place.times,
+        steps=max(before.steps, place.ticks),
+        broken=before.broken + place.broken,
+    )
 
 
 def _count(place: _Place, value: Any, tick: int) -> None:

@@ -26,6 +26,8 @@ class Unshaped(Exception):
         self.cause = cause
 
 
+DISCRETE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+"""Types of what chooses or counts."""
 _IMAGES = frozenset({"convolution", "convolution_backward"})
 """Operators whose rules for tensors without data forget which dimension their kernels have last."""
 _REDUCED = frozenset({"mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"})
@@ -46,6 +48,11 @@ class New:
         self.numel = meta.numel()
         self.room = room if room > self.numel else 0
 
+    @property
+    def counts(self) -> bool:
+        """Whether it holds whole numbers, or bools of which there are several."""
+        return self.dtype in DISCRETE and self.numel > (self.dtype is torch.bool)
+
 
 class Results:
     """What a call gives: `items` are `New`, lists of these, positions of arguments (`int`), or values as they
@@ -53,15 +60,16 @@ class Results:
 
     `kind` is the container they come in, None for a single one. `aliases` says that one of them shares memory
     with an argument though the schema does not tell: then the call is made as it is. `resized` are the sizes
-    of what is written, where they change.
+    of what is written, where they change. `discrete` says that one of them may choose or count something.
     """
 
-    __slots__ = ("aliases", "items", "kind", "numel", "resized")
+    __slots__ = ("aliases", "discrete", "items", "kind", "numel", "resized")
 
     def __init__(self, kind: type | None, items: list[Any], aliases: bool, resized: dict[int, New]) -> None:
         self.kind, self.items, self.aliases, self.resized = kind, items, aliases, resized
         news = [one for item in items for one in (item if type(item) is list else (item,))]
         self.numel = sum(one.numel for one in news if type(one) is New)
+        self.discrete = any(type(one) is New and one.counts for one in news)
 
 
 class Shapes:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from gapless import trees
+from gapless.emulate.dry.calls import Compute
 from gapless.emulate.dry.filling import untouched
 from gapless.emulate.dry.guess import anything
 from gapless.emulate.dry.kinds import Kind
 from gapless.emulate.placement import sparse_parts
 
-Compute = Callable[[int, Any, dict[str, Any]], Any]
 Special = Callable[[Any, Kind, Compute, int, Any, dict[str, Any]], Any]
 _KNOWN = 1 << 22
 

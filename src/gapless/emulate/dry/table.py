@@ -16,6 +16,7 @@ from gapless.emulate.core import Core
 from gapless.emulate.dry import filling
 from gapless.emulate.dry.guess import Guess, anything, constant
 from gapless.emulate.dry.reads import Reads
+from gapless.emulate.dry.settling import Draws
 from gapless.emulate.placement import sparse_parts
 from gapless.torch_internals import free_weak_ref, weak_ref_expired
 
@@ -37,6 +38,7 @@ class Table:
         self._sweep_at = _FIRST_SWEEP
         self.reads = Reads(core, given)
         self._filler = filling.Filler()
+        self.draws = Draws(core)
 
     def of(self, tensor: Tensor) -> Guess | None:
         """The record of what `tensor` has in place of values; None where it has values."""
@@ -77,6 +79,7 @@ class Table:
                 del self._weak[key]
                 self.records.pop(key, None)
                 self.reads.told.pop(key, None)
+                self.draws.forget(key)
         self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._weak))
 
     def clear(self) -> None:
@@ -119,7 +122,7 @@ class Table:
         if record.exact:
             self.forget(tensor)
         else:
-            self.mark(tensor, filling.made_up(record.maker, tensor.dtype))
+            self.mark(tensor, record.as_filled())
         return True
 
     def arrived(self, tensor: Tensor) -> Tensor:
@@ -127,7 +130,6 @@ class Table:
         record = self.of(tensor)
         if (
             record is not None
-            and not record.filled
             and not tensor.is_meta
             and stored(tensor).untyped_storage().nbytes() <= _LITTLE
             and self.fill(tensor)

@@ -14,16 +14,15 @@ from typing import Any
 import torch
 
 from gapless import trees
-from gapless.emulate import halves
 from gapless.emulate.core import Core
-from gapless.emulate.dry import filling, host, sizes, specials
+from gapless.emulate.dry import calls, filling, host, settling, sizes, specials
 from gapless.emulate.dry.budget import LITTLE, LITTLE_HEAVY, SMALL, WATCHED, Budget
+from gapless.emulate.dry.calls import Compute
 from gapless.emulate.dry.guess import Guess, anything, constant, mixed
 from gapless.emulate.dry.guesses import RULES, guess
 from gapless.emulate.dry.kinds import Kind
 from gapless.emulate.dry.made import Made, is_whole
 from gapless.emulate.dry.shapes import New, Results, Shapes, Unshaped
-from gapless.emulate.dry.specials import Compute
 from gapless.emulate.dry.table import Table, stored
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
@@ -102,7 +101,7 @@ class Values(Table):
         kind = Kind(plan.func)
         if kind.view or plan.parts is not None:
             return
-        compute = _computing(plan)
+        compute = calls.computing(plan)
         if plan.func.namespace in _SEALED:
             plan.call = self._sealed(kind, plan.call)
             return
@@ -165,17 +164,23 @@ class Values(Table):
         return run
 
     def _sealed(self, kind: Kind, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Collectives run; what they make of values that are not there is not there either."""
+        """Collectives run; what they make of values that are not there is not there either, and what they
+        make of settled ones is."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            out = call(*args, **kwargs)
             given = [one for one in trees.tensors((args, kwargs)) if has_storage(one)]
-            if any(self.of(one) is not None for one in given):
+            records = [record for record in map(self.of, given) if record is not None]
+            settled = all(one.exact or one.filled for one in records)
+            for one in given if records and settled else ():
+                settled = self.fill(one) and settled
+            out = call(*args, **kwargs)
+            if records:
                 arguments = kind.arguments(args, kwargs)
                 written = list(trees.tensors([arguments[n] for n in kind.written if n < len(arguments)]))
                 for one in (*written, *(t for t in trees.tensors(out) if has_storage(t))):
                     if one.layout is torch.strided:
-                        self.mark(one, anything(kind.base, one.dtype))
+                        like = anything(kind.base, one.dtype)
+                        self.mark(one, like.as_filled() if settled else like)
             return out
 
         return run
@@ -187,15 +192,17 @@ class Values(Table):
         if self.budget is not None and self._computes(kind, index, args, kwargs):
             return compute(index, args, kwargs)
         tensors = list(trees.tensors((args, kwargs)))
-        if _passes(tensors, kwargs):
+        if calls.passes(tensors, kwargs):
             return compute(index, args, kwargs)
         special = specials.SPECIAL.get(kind.name)
         if special is not None:
             found = special(self, kind, compute, index, args, kwargs)
             if found is not NotImplemented:
                 return found
-        target = _set_whole(kind, args, kwargs)
+        target = calls.set_whole(kind, args, kwargs)
         records = [None if one is target or kind.shaped_like else self.of(one) for one in tensors]
+        if kind.sized and any(one is not None and not one.exact for one in records):
+            return sizes.settled(self, kind, compute, index, args, kwargs)
         unknown = any(one is not None and not (one.exact or one.filled) for one in records)
         if not unknown and self._affordable(kind, index, args, kwargs, tensors, records):
             if target is not None:
@@ -233,7 +240,7 @@ class Values(Table):
     ) -> bool:  # fmt: skip
         """Whether the operator is to be computed, all of whose arguments have values or are constants."""
         on_host = index < 0 and not any(self.placement.state_of(one) >= 0 for one in tensors)
-        if kind.afresh and (not kind.sets or _set_whole(kind, args, kwargs) is not None):
+        if kind.afresh and (not kind.sets or calls.set_whole(kind, args, kwargs) is not None):
             return self._worth_writing(kind, args, kwargs, tensors, on_host)
         constants = [one for one in records if one is not None and one.exact]
         if on_host and tensors and not constants:
@@ -302,9 +309,10 @@ class Values(Table):
         if made_up:
             arguments = kind.arguments(args, kwargs)
             written = [arguments[n] for n in kind.written if n < len(arguments)]
-            for one in trees.tensors((written, out)):
-                if has_storage(stored(one)) and self.of(one) is None:
-                    self.mark(one, filling.made_up(kind.base, one.dtype))
+            for given in (written, [out] if isinstance(out, Tensor) else out):
+                for n, one in enumerate(trees.tensors(given)):
+                    if has_storage(stored(one)) and self.of(one) is None:
+                        self.mark(one, self._guessed(kind, args, kwargs, one, n).as_filled())
         return out
 
     def without(self, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -314,9 +322,11 @@ class Values(Table):
             NotEmulated: what it makes cannot be told without values, and it is too large to make some up.
         """
         if kind.sized:
-            found = sizes.sized(self, kind, args, kwargs)
-            if found is not NotImplemented:
-                return found
+            return sizes.settled(self, kind, compute, index, args, kwargs)
+        return self.unknown(kind, compute, index, args, kwargs)
+
+    def unknown(self, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operator without computing it, whose results have sizes that follow from its arguments'."""
         if kind.lists and kind.written and not kind.func._schema.returns:
             self._write(kind, args, kwargs)
             return None
@@ -329,13 +339,17 @@ class Values(Table):
                 return self._made_up(kind, compute, index, args, kwargs, error)
         if results.aliases and not kind.written:
             return compute(index, args, kwargs)
+        if settling.settles(kind, args, results):
+            found = settling.settled(self, kind, compute, index, args, kwargs, results)
+            if found is not NotImplemented:
+                return found
         if kind.written:
             return self._written(kind, args, kwargs, results)
         items = results.items
         if results.kind is None and type(items[0]) is New:
             return self._new(kind, args, kwargs, items[0], 0)
         outs = [self._new(kind, args, kwargs, one, n) for n, one in enumerate(items)]
-        return _packed(results.kind, outs, args, kwargs)
+        return calls.packed(results.kind, outs, args, kwargs)
 
     def _new(self, kind: Kind, args: Any, kwargs: dict[str, Any], item: Any, position: int) -> Any:
         """The result that `item` describes."""
@@ -395,7 +409,7 @@ class Values(Table):
                 outs.append(self._new(kind, args, kwargs, results.items[n], n))
         if not kind.returned:
             return None
-        return outs[0] if len(kind.returned) == 1 else _packed(tuple, outs, args, kwargs)
+        return outs[0] if len(kind.returned) == 1 else calls.packed(tuple, outs, args, kwargs)
 
     def _write(self, kind: Kind, args: Any, kwargs: dict[str, Any]) -> None:
         arguments = kind.arguments(args, kwargs)
@@ -429,7 +443,7 @@ class Values(Table):
         tensors = [one for one in trees.tensors((args, kwargs)) if self.of(one) is not None]
         largest = max((stored(one).untyped_storage().nbytes() for one in tensors), default=0)
         if largest > filling.MOST:
-            if not isinstance(error.cause, NotImplementedError) and _about_arguments(error.cause):
+            if not isinstance(error.cause, NotImplementedError) and calls.about_arguments(error.cause):
                 raise error.cause
             size = f"{largest / 2**20:.0f} MB"
             raise NotEmulated(
@@ -448,48 +462,3 @@ def _gradient(maker: str, count: int) -> Guess:
     found = Guess(0.0, 0.1 / math.sqrt(max(1, count)))
     found.maker = maker
     return found
-
-
-def _about_arguments(error: Exception) -> bool:
-    """Whether it is the arguments that are wrong, and not that they have no values."""
-    words = str(error).lower()
-    return not any(word in words for word in ("meta", "data-dependent", "data dependent", "fake"))
-
-
-def _computing(plan: Any) -> Compute:
-    """What computes the operator of `plan` as a run with values does."""
-    call, run, wide = plan.call, plan.run, plan.wide
-
-    def compute(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
-        if wide is not None and halves.any_slow(args):
-            return wide(args, kwargs)
-        return call(*args, **kwargs) if run is None else run(index, args, kwargs)
-
-    return compute
-
-
-def _passes(tensors: list[Tensor], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is nobody's business: of fake tensors, or of tensors that have no data anyway."""
-    if dispatch_mode_of(DispatchModeKey.FAKE) is not None:
-        return True
-    device = kwargs.get("device")
-    return (device is not None and device.type == "meta") or any(one.is_meta for one in tensors)
-
-
-def _packed(kind: type | None, outs: list[Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    given: list[Tensor] | None = None
-    for n, one in enumerate(outs):
-        if type(one) is tuple:
-            outs[n] = one[0]
-        elif type(one) is int:
-            given = list(trees.tensors((args, kwargs))) if given is None else given
-            outs[n] = given[one]
-    if kind is None:
-        return outs[0]
-    return outs if kind is list else tuple(outs)
-
-
-def _set_whole(kind: Kind, args: Any, kwargs: dict[str, Any]) -> Tensor | None:
-    """The tensor whose storage gets other values as a whole, whatever was in it."""
-    target = args[0] if kind.sets and args else None
-    return target if isinstance(target, Tensor) and is_whole(target) else None
