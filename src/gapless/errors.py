@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import importlib.util
 
 EXIT_OK = 0
 EXIT_FINDINGS = 1
@@ -50,16 +49,17 @@ class WaitError(GaplessError, RuntimeError):
     exit_code = EXIT_FINDINGS
 
 
-@contextmanager
-def torch_needed(what: str) -> Iterator[None]:
-    """For imports of torch: `what` says who needs it, ``gapless check runs your script``.
+def require_torch(activity: str) -> None:
+    """Raise unless torch is installed; `activity` says what needs it: ``gapless check runs your script``.
+
+    Nothing is imported, so a torch that is installed but broken still fails with its own error.
 
     Raises:
         UsageError: torch is not installed.
     """
     try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError(f"{what} and so needs PyTorch: pip install torch") from None
+        spec = importlib.util.find_spec("torch")
+    except (ModuleNotFoundError, ValueError):  # refused by an import hook; a stub without a spec
+        spec = None
+    if spec is None:
+        raise UsageError(f"{activity} and so needs PyTorch: pip install torch")

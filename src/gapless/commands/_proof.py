@@ -10,7 +10,7 @@ import msgspec
 from click.core import ParameterSource
 
 from gapless.commands import _output
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, torch_needed
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, require_torch
 from gapless.model.proof import Proof
 
 _OPTIONS: tuple[Any, ...] = (
@@ -119,10 +119,11 @@ def proof(before: str, after: str, asked: dict[str, Any]) -> Proof:
     Raises:
         UsageError: torch is not there, or the inputs are not, or a target is not.
     """
-    with torch_needed("comparing callables runs them"):
-        from gapless.prove.proving import prove
-        from gapless.prove.setup import Wishes
-        from gapless.prove.sweep import parse
+    require_torch("comparing callables runs them")
+    from gapless.prove.proving import prove
+    from gapless.prove.setup import Wishes
+    from gapless.prove.sweep import parse
+
     sweep = parse(asked["sweep"]) if asked.get("sweep") else None
     made = prove(Wishes(original=before, fixed=after, **{**asked, "sweep": sweep}))
     if not made.failed:  # a race is in no case of its own

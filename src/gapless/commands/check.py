@@ -24,7 +24,7 @@ from gapless.commands._leaving import leave_behind
 from gapless.commands._loaders import BUDGET
 from gapless.commands._script import WORDS, ScriptCommand
 from gapless.commands._steps import Steps
-from gapless.errors import EXIT_FINDINGS, UsageError, torch_needed
+from gapless.errors import EXIT_FINDINGS, UsageError, require_torch
 from gapless.files.kinds import kind_of
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ def command(
     """
     if module is None and not script:
         raise UsageError("no script given. Example: gapless check train.py")
+    require_torch("gapless check runs your script")
     context = click.get_current_context()
     usual = context.get_parameter_source("steps") is ParameterSource.DEFAULT
     gpu, wanted = _gpus.chosen(gpu, fit.price)
@@ -305,14 +306,13 @@ def _check_trace(wishes: Wishes) -> None:
 
 
 def _emulator(wishes: Wishes, stopper: Stopper, watch: Watch) -> Emulator:
-    with torch_needed("gapless check runs your script"):
-        emulator = wishes.plan.emulator(
-            on_mark=stopper,
-            between_marks=stopper.between if wishes.longer else None,
-            on_switch=watch.switched,
-            world=wishes.world,
-            **({} if _ranks.several() else {"dry": wishes.dry}),
-        )
+    emulator = wishes.plan.emulator(
+        on_mark=stopper,
+        between_marks=stopper.between if wishes.longer else None,
+        on_switch=watch.switched,
+        world=wishes.world,
+        **({} if _ranks.several() else {"dry": wishes.dry}),
+    )
     if wishes.fit.changes:
         from gapless.emulate.changes import install
 

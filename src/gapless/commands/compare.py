@@ -12,7 +12,7 @@ import msgspec
 from gapless.analyze import report
 from gapless.commands import _memory_compare, _output, _proof
 from gapless.commands._reading import read_profiles
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UnreadableInput, UsageError
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UnreadableInput, UsageError, require_torch
 from gapless.files.kinds import kind_of
 from gapless.model import Profile, Session
 from gapless.model.comparison import Comparison, FindingChange, percents
@@ -136,11 +136,12 @@ def compare(before: str, after: str, quiet: bool = True, gpu: str | None = None)
     Scripts are run on an emulated `gpu`.
 
     Raises:
-        UsageError: they are of different kinds.
+        UsageError: they are of different kinds, or scripts that cannot run without torch.
         UnreadableInput: one of them cannot be read.
     """
     kinds = _kind(before), _kind(after)
     if kinds == ("script", "script"):
+        require_torch("comparing scripts runs them")
         return _scripts(before, after, gpu)
     if "script" in kinds:
         script, other = (before, after) if kinds[0] == "script" else (after, before)

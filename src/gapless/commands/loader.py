@@ -17,7 +17,7 @@ from gapless.analyze.loaders import STARVED, own_step
 from gapless.commands import _gate, _output
 from gapless.commands._bar import bar
 from gapless.commands._diagnosed import diagnosis
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput, UsageError, torch_needed
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput, UsageError, require_torch
 from gapless.files.kinds import kind_of
 from gapless.model import Report
 from gapless.model.loading import Demand, Diagnosis, save
@@ -175,9 +175,10 @@ def _measured(
     target: str, demand: Demand, budget: float, check_advice: bool, ranks: int, quiet: bool
 ) -> Diagnosis:
     """Measure the loader that `target` names, and look for mistakes over `ranks` (0: do not)."""
-    with torch_needed("gapless loader runs your loader"):
-        from gapless.loading.factory import find
-        from gapless.loading.measure import diagnose
+    require_torch("gapless loader runs your loader")
+    from gapless.loading.factory import find
+    from gapless.loading.measure import diagnose
+
     feed = find(target)
     with _progress(quiet) as progress:
         made = _diagnosed(

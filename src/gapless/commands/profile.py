@@ -23,7 +23,7 @@ from gapless.commands import _gate, _output, _ranks
 from gapless.commands._leaving import leave_behind
 from gapless.commands._progress import Progress
 from gapless.commands._script import ScriptCommand
-from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError, torch_needed
+from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError, require_torch
 from gapless.model import Mark, Session
 from gapless.model.wording import count
 from gapless.render import together
@@ -157,8 +157,9 @@ def _prepared(wishes: Wishes, instead: str) -> tuple[Callable[..., Profiling], R
     Raises:
         UsageError: there is no GPU, no torch, or no folder that could be written to.
     """
-    with torch_needed("gapless profile runs your script"):
-        from gapless.capture import profiling
+    require_torch("gapless profile runs your script")
+    from gapless.capture import profiling
+
     found = profiling.machine(instead)
     folder = Path(os.path.abspath(wishes.output))
     try:

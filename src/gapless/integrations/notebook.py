@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from gapless.errors import GaplessError, UsageError, torch_needed
+from gapless.errors import GaplessError, UsageError, require_torch
 from gapless.model import Ending, Report, Session, SourceLine
 from gapless.render import Style, _cell, renderer
 
@@ -103,8 +103,8 @@ def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = Non
     from gapless.analyze import report
     from gapless.files.input import source_text
 
-    with torch_needed("%%gapless runs the cell"):
-        from gapless.emulate.emulator import Emulator
+    require_torch("%%gapless runs the cell")
+    from gapless.emulate.emulator import Emulator
 
     name = f"cell {shell.execution_count}"
     blank = len(cell) - len(cell.lstrip("\n"))
