@@ -21,7 +21,7 @@ def bar(what: str, *, quiet: bool) -> Iterator[Told]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(file=sys.stderr, no_color=True if _plain() else None)
+    console = Console(file=sys.stderr, no_color=True if _plain() else None, force_jupyter=False)
     columns = (TextColumn("gapless: {task.description}", markup=False), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(what, total=None)

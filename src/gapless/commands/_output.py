@@ -93,7 +93,7 @@ def style_for(stream: TextIO | None, *, color: bool = True, **more: Any) -> Styl
     """What `stream` can show: its width, its colours, its characters. None was closed before we began."""
     if stream is None:
         return Style(**more)
-    console = Console(file=stream, no_color=None if color else True)
+    console = Console(file=stream, no_color=None if color else True, force_jupyter=False)
     width = min(max(console.width, 40), _WIDEST) if console.is_terminal else _PIPED_WIDTH
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
     return Style(

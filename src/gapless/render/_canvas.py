@@ -26,6 +26,7 @@ class Canvas:
             file=self._file,
             width=style.width,
             force_terminal=style.color is not None,
+            force_jupyter=False,  # in a kernel, rich would show each line instead of writing it to the file
             color_system=style.color,  # type: ignore[arg-type]  # a name rich gave itself
             no_color=style.color is None,
             highlight=False,
