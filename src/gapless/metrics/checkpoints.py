@@ -25,7 +25,7 @@ from gapless.metrics.regression.spearman import Pairs
 from gapless.metrics.retrieval.queries import Documents
 from gapless.metrics.rooms import file_in_torchmetrics
 from gapless.metrics.segmentation.overlap import MeanIoU
-from gapless.metrics.statistic import Statistic, new_past
+from gapless.metrics.statistic import SizeMismatch, Statistic, new_past
 from gapless.metrics.text.rates import Edits
 
 States = dict[str, Any]
@@ -90,15 +90,17 @@ def of_sums(part: Statistic, spec: str, dtype: torch.dtype) -> Exchange:
 
 def loads(part: Statistic, **slots: Tensor) -> None:
     """Give slots these values, of whatever shape has as many, and all others what they begin with."""
-    part.reset()
     saved = part.saved()
+    for name, value in slots.items():
+        if value.numel() != saved[name].numel():
+            part.refuse_other_sizes({name: value})
+    part.reset()
     part.load({**saved, **{name: value.reshape(saved[name].shape) for name, value in slots.items()}})
 
 
 def of_classes(metric: Any, part: MulticlassCounts) -> Exchange:
     """Of true and false positives and negatives; of a confusion matrix, which cannot be had from counts."""
     table = part.state["table"]
-    inner = slice(1, part.layout.classes + 1)
     single = metric.average == "micro" and metric.top_k == 1
 
     def alone() -> bool:
@@ -107,8 +109,10 @@ def of_classes(metric: Any, part: MulticlassCounts) -> Exchange:
         return all(one.average == "micro" for one in others if part in one._parts)
 
     def load(tp: Tensor, predicted: Tensor, actual: Tensor) -> None:
-        found = torch.zeros_like(table)
-        found[:, inner][:, : tp.numel()] = torch.stack((actual, predicted, tp)).reshape(3, -1)
+        together = tp.numel() == 1 and single  # all classes are one number, which the first may have
+        sizes = (3, table.shape[1] - part.layout.classes + tp.numel())
+        found = torch.zeros_like(table) if together else table.new_zeros(sizes)
+        found[:, 1 : tp.numel() + 1] = torch.stack((actual, predicted, tp)).reshape(3, -1)
         loads(part, table=found)
 
     def read(states: States) -> None:
@@ -186,8 +190,10 @@ def of_sides(metric: Any, part: BinaryCounts) -> Exchange:
     matrix = isinstance(metric, (Confusion, Jaccard))
 
     def load(tp: Tensor, fp: Tensor, tn: Tensor, fn: Tensor) -> None:
-        found = torch.zeros_like(part.state["table"])
-        found[..., :4] = torch.stack((tp, fp, tp + fn, tn + fp), -1).reshape(found[..., :4].shape)
+        counts = torch.stack((tp, fp, tp + fn, tn + fp), -1)
+        table = part.state["table"]
+        found = table.new_zeros(table.shape if part.labels is None else (len(counts), table.shape[-1]))
+        found[..., :4] = counts.reshape(found[..., :4].shape)
         loads(part, table=found, seen=found[..., 2:].sum())
 
     def read(states: States) -> None:
@@ -234,6 +240,12 @@ def of_bins(metric: Any, part: BinnedScores) -> Exchange:
 
     def read(states: States) -> None:
         matrix = torch.as_tensor(states["confmat"], device=part.device)
+        saved, own = (len(matrix), matrix.numel() // (4 * len(matrix))), (part.bins - 1, classes)
+        if saved != own:
+            raise SizeMismatch(
+                f"size mismatch for confmat: the saved state is for {saved[0]} thresholds and {saved[1]} "
+                f"classes or labels, but this metric is for {own[0]} and {own[1]}"
+            )
         matrix = matrix.reshape(len(matrix), classes, 2, 2)
         above = torch.stack((matrix[..., 0, 1], matrix[..., 1, 1]), -1)[part.given.argsort()]
         whole = matrix.sum(-1)[:1]
@@ -372,6 +384,8 @@ def read(metric: Metric, saved: dict[str, Any], prefix: str, errors: list[str]) 
     try:
         with torch.no_grad():
             taken(states)
+    except SizeMismatch as error:
+        errors.append(f"{prefix.removesuffix('.') or type(metric).__name__}: {error}")
     except (KeyError, RuntimeError) as error:
         errors.append(f"{refusal(metric)} ({error})")
     metric._ledger.updated_once(False)

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, ready
 from gapless.metrics.board import Board
-from gapless.metrics.faults import Watched, check, check_after, check_if_strict, deliver_on_host, strict
+from gapless.metrics.faults import (
+    Watched,
+    check,
+    check_after,
+    check_if_strict,
+    deliver_elsewhere,
+    deliver_on_host,
+    strict,
+)
 from gapless.metrics.foreign import Foreign, is_theirs
 from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
@@ -272,9 +280,14 @@ class MetricCollection(nn.ModuleDict):
         if id(self) not in known or known[id(self)][0] != stamp:
             with GlobalStates(members).held():
                 found = self._values()
-            if not all(member.compute_with_cache for member in members):
+            cached = all(member.compute_with_cache for member in members)
+            if (
+                cached
+            ):  # before anything is raised, or the next call would be a collective in some processes only
+                known[id(self)] = (stamp, found)
+            deliver_elsewhere(self._named_parts())
+            if not cached:
                 return found
-            known[id(self)] = (stamp, found)
         return dict(known[id(self)][1])
 
     def reset(self) -> None:

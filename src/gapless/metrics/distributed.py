@@ -15,6 +15,8 @@ from gapless.metrics.sized import exchange_sizes
 from gapless.metrics.statistic import State, Statistic
 
 Place = tuple[int, str]
+_ERRORS = "errors of this process"
+"""Beside the names of slots: how many bad values a statistic has met in one process."""
 
 
 def available() -> bool:
@@ -44,14 +46,35 @@ class Reduction:
         self._carrier = carrier_device(self.group)
         exchange_sizes(statistics, self.group, self._carrier)
         self._states = [{name: part.state[name].detach() for name in part.slots} for part in statistics]
+        self.elsewhere: dict[Statistic, Tensor] = {}
+        """How many bad values other processes met, for statistics that take them for errors; once reduced."""
         self._under_way: list[UnderWay] = []
         whole = [i for i, part in enumerate(statistics) if part.gathers and async_op]
-        gathered = reduce([statistics[i] for i in whole], group) if whole else []
+        at_once = Reduction([statistics[i] for i in whole], group, async_op=False) if whole else None
+        gathered = [] if at_once is None else at_once.states()
+        self.elsewhere.update({} if at_once is None else at_once.elsewhere)
         self._gathered = dict(zip(whole, gathered, strict=True))
+        self._local_errors = self._count_errors()
         for reduction, places in buckets(statistics).items():
+            if reduction == "sum":
+                places = places + [(i, _ERRORS) for i in self._local_errors]
             places = [place for place in places if place[0] not in self._gathered]
             if places:
                 self._send(reduction, places, async_op)
+
+    def _count_errors(self) -> dict[int, Tensor]:
+        """Put the number of bad values of each statistic that takes them for errors among what is summed.
+
+        A statistic without sums is left out: it would need a collective of its own.
+        """
+        counts = {}
+        for i, part in enumerate(self.statistics):
+            summed = any(slot.reduction == "sum" for name, slot in part.slots.items() if name != "clean")
+            if part.checked and part.severity == "error" and summed and not part.in_batch:
+                faults = part.faults()
+                if faults is not None and i not in self._gathered:
+                    counts[i] = self._states[i][_ERRORS] = faults.detach().to(torch.int64).clone()
+        return counts
 
     def _send(self, reduction: str, places: list[Place], async_op: bool) -> None:
         parts = [self._states[i][name] for i, name in places]
@@ -77,6 +100,9 @@ class Reduction:
             for (i, name), piece, part in zip(one.places, pieces, one.parts, strict=True):
                 self._states[i][name] = piece.to(part.dtype)
         self._under_way = []
+        for i, count in self._local_errors.items():
+            self.elsewhere[self.statistics[i]] = self._states[i].pop(_ERRORS) - count
+        self._local_errors = {}
         return [
             self._gathered[i] if i in self._gathered else part.from_processes(state, self.group)
             for i, (part, state) in enumerate(zip(self.statistics, self._states, strict=True))

@@ -55,6 +55,35 @@ def complaint_of(
     return complaint(statistic, names, told, count, None if statistic.device.type == "cpu" else clean)
 
 
+def complaint_elsewhere(
+    statistic: Statistic, names: Sequence[str], told: Told, count: int
+) -> Complaint | None:
+    """Return an error if other processes met `count` bad values and more than were told; they then are.
+
+    So the same error ends all processes, and not only the one whose batch was bad.
+    """
+    fresh = count - told.elsewhere
+    if fresh <= 0:
+        return None
+    told.elsewhere = count
+    return Complaint(f"{', '.join(names)}: {statistic.complaint(fresh)} (in another process)", error=True)
+
+
+def deliver_elsewhere(statistics: Sequence[Watched]) -> None:
+    """Raise what other processes met, by the last reduction, for those on the CPU, where looking is free.
+
+    Raises:
+        RuntimeError: another process met bad values that a statistic takes for an error.
+    """
+    deliver(
+        [
+            complaint_elsewhere(part, names, part.told, int(part.errors_elsewhere.item()))
+            for part, names in statistics
+            if part.errors_elsewhere is not None and part.device.type == "cpu" and not part.in_batch
+        ]
+    )
+
+
 def deliver(found: Iterable[Complaint | None], errors: bool = True) -> None:
     """Warn of what was `found`; raise where it is an error, unless `errors` are to be warned of, too.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from gapless.metrics import declared
 from gapless.metrics.distributed import Reduction, by_function
@@ -21,25 +23,33 @@ class Member(Protocol):
 
 
 class Held:
-    """States of all processes in the place of the local ones, which :meth:`release` puts back."""
+    """States of all processes in the place of the local ones, which :meth:`release` puts back.
+
+    `elsewhere` counts the bad values that other processes met, where they are errors.
+    """
 
     def __init__(
         self,
         parts: Sequence[tuple[Statistic, State]],
         holders: Sequence[tuple[declared.Holder, declared.States]],
+        elsewhere: Mapping[Statistic, Tensor],
     ) -> None:
         self._parts = [part for part, _ in parts]
         self._before = swap(self._parts, [state for _, state in parts])
+        self.elsewhere = elsewhere
         self._local = [(holder, declared.put(holder, found)) for holder, found in holders]
 
-    def release(self) -> None:
-        """Put the local states back."""
+    def release(self, note: bool = True) -> None:
+        """Put the local states back; with `note`, statistics keep what other processes met, to tell of it."""
         swap(self._parts, self._before)
         for holder, found in self._local:
             declared.put(holder, found)
+        if note:
+            for part, count in self.elsewhere.items():
+                part.errors_elsewhere = count
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Held:
+        return self
 
     def __exit__(self, *error: object) -> None:
         self.release()
@@ -89,7 +99,14 @@ class GlobalStates:
             for member, keys in self._members
             for part, key in zip(member._parts, keys, strict=True)
         }
-        return Held(list(places.values()), self._declared)
+        counts = {id(part): n for _, reduction in self._reductions for part, n in reduction.elsewhere.items()}
+        elsewhere = {
+            part: counts[key]
+            for member, keys in self._members
+            for part, key in zip(member._parts, keys, strict=True)
+            if key in counts
+        }
+        return Held(list(places.values()), self._declared, elsewhere)
 
 
 class Gathered:
@@ -97,6 +114,7 @@ class Gathered:
 
     def __init__(self, states: list[State]) -> None:
         self._states = states
+        self.elsewhere: dict[Statistic, Tensor] = {}
 
     def ready(self) -> bool:
         return True

@@ -16,11 +16,12 @@ from gapless.metrics.batch import device_of, has_graph, moved
 from gapless.metrics.checks import user_error
 from gapless.metrics.core import Core
 from gapless.metrics.describing import describe
-from gapless.metrics.faults import check_after
+from gapless.metrics.faults import check_after, deliver_elsewhere
 from gapless.metrics.global_states import GlobalStates, Held
 from gapless.metrics.incoming import from_dict, incoming, others_states
 from gapless.metrics.operators import Operators
 from gapless.metrics.reading import CheckedReading, PendingReading
+from gapless.metrics.statistic import SizeMismatch
 from gapless.metrics.wrapping import squeezed
 from gapless.transfer import Reading
 from gapless.trees import mapped
@@ -192,6 +193,7 @@ class Metric(Operators, Core, nn.Module):
         if id(self) not in known or not self.compute_with_cache:
             with self.sync_context(distributed_available=lambda: True):
                 known[id(self)] = squeezed(self.value())
+            deliver_elsewhere(self._watched())
         return copy.copy(known[id(self)])
 
     @torch.jit.unused
@@ -458,7 +460,10 @@ class Metric(Operators, Core, nn.Module):
             found = {slot: state_dict.pop(f"{prefix}{name}.{slot}", None) for slot in part.saved_names()}
             lost = [slot for slot in part.saved_slots if found[slot] is None]
             if not lost:
-                part.load({slot: value for slot, value in found.items() if value is not None})
+                try:
+                    part.load({slot: value for slot, value in found.items() if value is not None})
+                except SizeMismatch as error:
+                    args[4].append(f"{prefix}{name}: {error}")
                 self._ledger.updated_once(False)
             elif self._keeps:
                 missing += [f"{prefix}{name}.{slot}" for slot in lost]

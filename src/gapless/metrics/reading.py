@@ -6,7 +6,7 @@ import atexit
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize, register_after_fork
@@ -15,19 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.faults import Complaint, Watched, complaint_of, deliver
+from gapless.metrics.faults import Complaint, Watched, complaint_elsewhere, complaint_of, deliver
 from gapless.metrics.global_states import GlobalStates
-from gapless.metrics.statistic import GONE, LIVE, Statistic
+from gapless.metrics.statistic import GONE, LIVE, Statistic, Told
 from gapless.transfer import Reading
 
 
 class CheckedReading(Reading):
-    """Results on their way to the host, and with them the bad values that updates met."""
+    """Results on their way to the host, and with them the bad values that updates met, in all processes."""
 
     def __init__(self, values: Any, watched: Sequence[Watched] = ()) -> None:
         states = [(part, names, part.fault_pieces()) for part, names in watched]
         self._watched = [(part, names, part.told) for part, names, state in states if state is not None]
-        super().__init__((values, [state for _, _, state in states if state is not None]))
+        self._reduced = [one for one in self._watched if one[0].errors_elsewhere is not None]
+        pieces = [state for _, _, state in states if state is not None]
+        super().__init__((values, pieces, [part.errors_elsewhere for part, _, _ in self._reduced]))
 
     def result(self) -> Any:
         """The results as tensors of the host, in the form ``compute`` gives them.
@@ -35,29 +37,55 @@ class CheckedReading(Reading):
         **This waits** where the values have not arrived yet.
 
         Raises:
-            RuntimeError: a metric met values that it takes for an error.
+            RuntimeError: a metric met values that it takes for an error, in this process or another.
         """
-        values, _ = super().result()
+        values, _, _ = super().result()
         deliver(self.complaints())
         return values
 
     def complaints(self) -> list[Complaint | None]:
         """What to say about the bad values. **This waits** where they have not arrived yet."""
-        _, faults = super().result()
+        _, faults, elsewhere = super().result()
+        own = zip(self._watched, faults, strict=True)
+        other = zip(self._reduced, elsewhere, strict=True)
         return [
-            complaint_of(part, names, told, state)
-            for (part, names, told), state in zip(self._watched, faults, strict=True)
+            *(complaint_of(part, names, told, state) for (part, names, told), state in own),
+            *(complaint_elsewhere(part, names, told, int(n)) for (part, names, told), n in other),
         ]
+
+    def late(self, counts: Mapping[Statistic, Tensor]) -> LateErrors:
+        """Start to bring `counts`, of bad values in other processes, to the host."""
+        return LateErrors([one for one in self._watched if one[0] in counts], counts)
+
+
+class LateErrors(Reading):
+    """Bad values of other processes on their way to the host, counted after the results were asked for."""
+
+    def __init__(
+        self, watched: Sequence[tuple[Statistic, Sequence[str], Told]], counts: Mapping[Statistic, Tensor]
+    ) -> None:
+        self._watched = watched
+        super().__init__([counts[part] for part, _, _ in watched])
+
+    def deliver(self) -> None:
+        """Raise what has been met. **This waits** where it has not arrived yet.
+
+        Raises:
+            RuntimeError: another process met bad values that a metric takes for an error.
+        """
+        pairs = zip(self._watched, self.result(), strict=True)
+        deliver([complaint_elsewhere(part, names, told, int(n)) for (part, names, told), n in pairs])
 
 
 class PendingReading(Reading):
     """Results that are computed once the other processes have answered."""
 
-    def __init__(self, faults: Reading, states: GlobalStates, compute: Callable[[], Any]) -> None:
+    def __init__(self, faults: CheckedReading, states: GlobalStates, compute: Callable[[], Any]) -> None:
         self._faults = faults
         self._states = states
         self._compute = compute
         self._values: Reading | None = None
+        self._late: LateErrors | None = None
 
     def ready(self) -> bool:
         """Whether the values have arrived; does not wait, and begins what follows from the answers."""
@@ -69,12 +97,18 @@ class PendingReading(Reading):
         """As in :class:`Reading`. **This waits** for the other processes too."""
         values = self._begun()
         self._faults.result()
+        if self._late is not None:
+            self._late.deliver()
         return values.result()
 
     def _begun(self) -> Reading:
         if self._values is None:
-            with self._states.held():
+            held = self._states.held()
+            try:
                 self._values = Reading(self._compute())
+            finally:
+                held.release(note=False)  # the metric may have been reset since: this is of the time before
+            self._late = self._faults.late(held.elsewhere)
         return self._values
 
 

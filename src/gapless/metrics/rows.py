@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gapless.metrics import distributed
 from gapless.metrics.batch import moved
-from gapless.metrics.statistic import Slot, State, Statistic
+from gapless.metrics.statistic import SizeMismatch, Slot, State, Statistic
 
 Column = tuple[tuple[int, ...], torch.dtype]
 """Shape and dtype of a row."""
@@ -175,7 +175,20 @@ class Rows(Statistic):
     def saved_names(self) -> list[str]:
         return [*self.slots, *self.columns]
 
+    def refuse_other_sizes(self, saved: Mapping[str, Tensor]) -> None:
+        super().refuse_other_sizes(saved)
+        for name, column in self.columns.items():
+            if column is None or name not in saved or not len(saved[name]):
+                continue
+            row, own = tuple(saved[name].shape[1:]), tuple(column[0])
+            if row != own:
+                raise SizeMismatch(
+                    f"size mismatch for {name}: saved rows have the shape {row}, but this metric keeps "
+                    f"rows of {own}: make it with the arguments that the other one was made with"
+                )
+
     def load(self, saved: dict[str, Tensor]) -> None:
+        self.refuse_other_sizes(saved)
         super().load({name: saved[name] for name in self.slots})
         state = self._rows()
         state.length = 0

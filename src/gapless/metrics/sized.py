@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +46,10 @@ class SizedByData(Statistic):
         self.state = self._allocate()
         self._scratch = None if self._whole is None else self.state
         self._whole = None if self._whole is None else self._allocate()
+
+    def refuse_other_sizes(self, saved: Mapping[str, Tensor]) -> None:
+        if self.size_in(dict(saved)):  # otherwise it is of a time without data, and adds nothing to any size
+            super().refuse_other_sizes(saved)
 
     def load(self, saved: dict[str, Tensor]) -> None:
         size = self.size_in(saved)

@@ -58,11 +58,16 @@ GONE: list[Statistic] = []
 """Statistics whose metrics are gone, and which may have met bad values that nobody was told of."""
 
 
+class SizeMismatch(ValueError):
+    """A saved state is of another size than the state of the statistic that should take it."""
+
+
 class Told:
-    """How many bad values the user has been told about since a reset."""
+    """How many bad values the user has been told about since a reset: of this process, and of others."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.elsewhere = 0
 
 
 class Statistic:
@@ -97,6 +102,8 @@ class Statistic:
     """Then: these members."""
     noted = False
     """Whether :meth:`count` has done what :meth:`note` does."""
+    errors_elsewhere: Tensor | None = None
+    """How many bad values other processes had met by the last reduction; None where none are errors."""
     replayed = False
     """Whether updates may come of which Python does not hear: in a CUDA graph, in compiled code."""
 
@@ -230,6 +237,7 @@ class Statistic:
         if not cleared:
             self._clear(self.state)
         self.told = Told()
+        self.errors_elsewhere = None
         self.settle(EMPTY)
 
     def _clear(self, state: State) -> None:
@@ -313,14 +321,48 @@ class Statistic:
         """The keys of :meth:`saved`."""
         return list(self.saved_slots)
 
+    def size_of(self, slot: str, shape: Sequence[int]) -> str:
+        """Say in words for what a saved `slot` of this shape was made, ``3 classes``; "" where only the shape
+        is known.
+        """
+        return ""
+
+    def refuse_other_sizes(self, saved: Mapping[str, Tensor]) -> None:
+        """Raise unless each slot in `saved` has the shape that it has here.
+
+        Raises:
+            SizeMismatch: one has another, so that adding or copying would fail or repeat its values.
+        """
+        own = self.saved()
+        for name in self.saved_slots:
+            if name == "clean" or name not in saved or saved[name].shape == own[name].shape:
+                continue
+            sizes = [(self.size_of(name, one.shape), tuple(one.shape)) for one in (saved[name], own[name])]
+            worded = all(words for words, _ in sizes) and sizes[0][0] != sizes[1][0]
+            before, now = (words if worded else f"shape {shape}" for words, shape in sizes)
+            raise SizeMismatch(
+                f"size mismatch for {name}: the saved state is for {before}, but this metric is for {now}: "
+                "make it with the arguments that the other one was made with"
+            )
+
     def load(self, saved: State) -> None:
-        """Copy a saved state into this one's storage."""
+        """Copy a saved state into this one's storage.
+
+        Raises:
+            SizeMismatch: it is the state of a metric with other arguments.
+        """
+        self.refuse_other_sizes(saved)
         for name, value in self.encoded(saved).items():
             self.state[name].copy_(value)
         self.settle(new_past())
 
     def absorb(self, other: Statistic) -> None:
-        """Add what `other`, the same statistic in another process or at another time, has met."""
+        """Add what `other`, the same statistic in another process or at another time, has met.
+
+        Raises:
+            SizeMismatch: it is of a metric with other arguments.
+        """
+        self.refuse_other_sizes(other.saved())
         self.merge(self.state, other.state)
         self.settle(new_past())
 

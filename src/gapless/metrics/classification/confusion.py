@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,6 +55,9 @@ class ConfusionCounts(words.Labelled):
 
     def faults(self) -> Tensor:
         return self.state["table"][-2]
+
+    def size_of(self, slot: str, shape: Sequence[int]) -> str:
+        return f"{math.isqrt(shape[0] - 2)} classes" if slot == "table" and len(shape) == 1 else ""
 
     def matrix(self) -> Tensor:
         """``[C, C]``, targets by predictions."""

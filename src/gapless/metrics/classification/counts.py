@@ -18,6 +18,9 @@ from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, State, Statistic
 from gapless.metrics.tally import tally
 
+_NOT_CLASSES = 3
+"""Places of a table of classes that are none: below them, above them, and for what is ignored."""
+
 
 class Counts:
     """How often something was predicted, was so, and both; of `number`: ``()``, ``(C,)``, ``(N,)`` or
@@ -110,7 +113,7 @@ class Classes:
         self.top_k = top_k
         self.what = what
         self.ignore_index = ignore_index
-        self.width = classes + 3
+        self.width = classes + _NOT_CLASSES
 
     def positions(self, batch: Batch, nowhere: Tensor) -> Tensor:
         """``[3, N, ...]``: positions of the target, of the prediction, and of the target where both agree.
@@ -241,6 +244,9 @@ class MulticlassCounts(words.Labelled):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_on_host": None}
+
+    def size_of(self, slot: str, shape: Sequence[int]) -> str:
+        return f"{shape[-1] - _NOT_CLASSES} classes" if slot == "table" and len(shape) == 2 else ""
 
     def counts(self) -> Counts:
         """``(C,)`` each."""
@@ -377,6 +383,9 @@ class BinaryCounts(words.Labelled):
 
     def faults(self) -> Tensor:
         return self.state["seen"] - self.state["table"][..., 2:].sum() + self.state["strange"]
+
+    def size_of(self, slot: str, shape: Sequence[int]) -> str:
+        return f"{shape[0]} labels" if slot == "table" and len(shape) == 2 else ""
 
     def counts(self) -> Counts:
         """``()`` or ``(L,)`` each."""
