@@ -9,12 +9,14 @@ from gapless.analyze.loaders import findings, joined, limiting, own_step
 from gapless.analyze.session import fed
 from gapless.analyze.verdicts.session import verdict
 from gapless.model import Change, Finding, Frequency, Report, SourceLine, StepSummary, Verdict
-from gapless.model.estimate import Estimate, Range
+from gapless.model.estimate import BATCHES_IN_TIME, Count, Estimate, Range, Throughput
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Setting, Transfer
 from gapless.model.loading_feed import Begin
 from gapless.model.loading_mistakes import Mistake
+from gapless.model.planned import Planned
 from gapless.model.profile import PhaseTime, Price, Profile, Steps
+from gapless.render import Style, renderer
 
 MS = 1_000_000
 MADE = SourceLine("train.py", 12, "main", "loader = DataLoader(...)")
@@ -104,6 +106,70 @@ class TestLimiter:
     def test_a_loader_in_time_or_not_measured_changes_nothing(self):
         assert limiting(self.MADE, [use(late=(0, 0, 0)), use(diagnosis=None)]) == self.MADE
         assert limiting(self.MADE, []) == self.MADE
+
+
+class TestOneStep:
+    """Everything that is said of a step speaks of the one that the run will have: 40 ms and 60 of waiting."""
+
+    MADE = Estimate(
+        gpu="NVIDIA A100",
+        step=ranged(30, 40, 50),
+        saved=ranged(1, 2, 3),
+        limiter="device",
+        sure=1.0,
+        limiters={"device": 1.0},
+        assumptions=(BATCHES_IN_TIME, "Python is as usual"),
+        throughput=Throughput(samples=Count(number=8)),
+    )
+
+    def report(self, workers: int = 0) -> Report:
+        seen = StepSummary(seen=12, steady=10)
+        found = Report(
+            verdict=Verdict(sentence=""),
+            steps=seen,
+            estimate=self.MADE,
+            planned=Planned(steps=3000, passes=3),
+        )
+        setting = Setting(workers=workers, prefetch=2 * workers)
+        made = msgspec.structs.replace(diagnosis(), setting=setting)
+        return fed(found, [use(setting=setting, diagnosis=made)])
+
+    def test_the_estimate_has_the_wait_beside_the_step(self):
+        estimate = self.report().estimate
+        assert estimate is not None
+        assert (estimate.step, estimate.waiting) == (self.MADE.step, ranged(60, 60, 60))
+        assert estimate.whole == ranged(90, 100, 110)
+        assert not estimate.overlapped
+        assert BATCHES_IN_TIME not in estimate.assumptions
+
+    def test_speed_run_and_first_change_are_of_that_step(self):
+        found = self.report()
+        assert found.verdict.facts == (
+            "Speed: 80 (72.7–88.9) samples/s",
+            "The whole run: 3,000 steps in 3 passes, 5 min (4.5–5.5 min)",
+        )
+        assert "step 100 ms (90–110 ms); 40 ms (30–50 ms) if every batch were on time" in (
+            found.verdict.confidence
+        )
+        assert found.verdict.do_first[0].before == 100 * MS
+        assert found.verdict.sentence.startswith("Your GPU would idle for 60 % of each step")
+        (price,) = [one.price for one in found.findings if one.code == "GAP301"]
+        assert price is not None
+        assert price.of == 100 * MS
+
+    def test_batches_that_workers_make_are_mended_first(self):
+        """A shorter step would only wait longer."""
+        found = self.report(workers=1)
+        assert found.estimate is not None
+        assert found.estimate.overlapped
+        assert found.verdict.do_first[0].codes == ("GAP301",)
+
+    @pytest.mark.parametrize("width", [60, 80])
+    def test_the_table_of_the_estimate_says_the_same(self, width):
+        style = Style(width=width, unfold=True)
+        told = " ".join(renderer("text")(self.report(), style).split())
+        assert "step, at the sizes of this run 100 ms (90–110 ms)" in told
+        assert "waiting for data in it 60 ms" in told
 
 
 class TestRun:

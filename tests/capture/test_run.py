@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -97,7 +98,11 @@ BEHAVIOURS = {
     "has another encoding": "# -*- coding: latin-1 -*-\nprint(len('\u00e9'))\n",
 }
 
-REPORT = "No syncs in train.py, but no training step was seen."
+REPORT = re.compile(
+    r"No syncs in train\.py, but no training step was seen\."
+    r"|train\.py (?:failed|exited with status \d+|was interrupted) before its first step(?:: .+)?\."
+)
+"""How the verdict begins: why there was no step, where the script did not come to its end."""
 
 
 @pytest.mark.parametrize("code", BEHAVIOURS.values(), ids=BEHAVIOURS)
@@ -110,8 +115,9 @@ def test_as_python_runs_it(code, write, plain_python, fake_gapless):
     assert seen.returncode == (128 + signal.SIGINT if interrupted else expected.returncode)
     assert seen.stderr == expected.stderr
     report = seen.stdout.replace("the end\n", "").removeprefix(expected.stdout.replace("the end\n", ""))
-    assert report.startswith("\n" + REPORT)
-    assert seen.stdout.count(REPORT) == 1
+    assert REPORT.match(report, 1)
+    assert len(REPORT.findall(seen.stdout)) == 1
+    assert ("before its first step" in report) == (expected.returncode != 0)
     assert ("the end\n" in seen.stdout) == ("the end\n" in expected.stdout)
 
 
@@ -275,7 +281,8 @@ def test_what_cannot_be_emulated_is_one_line(write, fake_gapless):
     assert "Traceback" not in seen.stderr
     text = " ".join(seen.stdout.split())
     assert "train.py:3: a Triton kernel needs a GPU: run it on one" in text
-    assert "1 sync in train.py, but no training step was seen" in text
+    assert text.startswith("train.py was stopped before its first step: train.py:3: a Triton kernel needs")
+    assert "Why: 1 sync until then." in text
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -85,14 +85,37 @@ def test_any_text_is_taken_or_refused_in_a_sentence(gpus: str, price: str) -> No
 
 def test_a_million_tokens_cost_what_their_steps_take() -> None:
     """512 tokens in 2 ms are 256,000 a second: a million take 3.90625 s, at 3,600 an hour 3.90625."""
-    from gapless.analyze.offers import _priced
-    from gapless.model.estimate import Count, Range, Throughput
+    from gapless.analyze.offers import with_costs
+    from gapless.model.estimate import Count, Estimate, Throughput
 
     done = Throughput(samples=Count(number=8), tokens=Count(number=512))
-    one = _priced(Offer(gpu="x", step=Range(1, 2_000_000, 3), throughput=done), 3600.0)
-    assert (one.unit, one.each) == ("tokens", 512)
-    assert one.cost == pytest.approx(3.90625)
-    assert _priced(one, -1.0).price == -1.0
+    step = Range(1, 2_000_000, 3_000_000)
+    free = Offer(gpu="x", step=step, throughput=done, unit="tokens")
+    (one,) = with_costs([msgspec.structs.replace(free, price=3600.0)], (), None, 1000)
+    assert one.each == 512
+    assert (one.cost, one.epoch, one.run) == (pytest.approx(3.90625), -1.0, pytest.approx(2.0))
+    assert with_costs([free], (), Estimate(step=step), 0) == (free,)
+
+
+@pytest.mark.parametrize(
+    ("overlapped", "waits"), [(False, (8_000_000, 8_000_000)), (True, (8_000_000, 6_000_000))]
+)
+def test_what_is_late_is_late_on_every_gpu(overlapped: bool, waits: tuple[int, int]) -> None:
+    """A batch takes 8 ms more than the step of 2 ms; workers make it while a step of 4 ms runs, too."""
+    from gapless.analyze.offers import with_costs
+    from gapless.model.estimate import Count, Estimate, Throughput
+
+    done = Throughput(samples=Count(number=8))
+    fast, slow = Range(2_000_000, 2_000_000, 2_000_000), Range(4_000_000, 4_000_000, 4_000_000)
+    late = Range(8_000_000, 8_000_000, 8_000_000)
+    estimate = Estimate(step=fast, waiting=late, overlapped=overlapped)
+    gpus = [
+        Offer(gpu="own", step=fast, throughput=done, unit="samples", price=3600.0, emulated=True),
+        Offer(gpu="slower", step=slow, throughput=done, unit="samples", price=3600.0),
+    ]
+    found = with_costs(gpus, (), estimate, 0)
+    assert tuple(one.waiting.likely for one in found) == waits
+    assert [one.cost for one in found] == [pytest.approx(one.whole.likely / 8e3) for one in found]
 
 
 def test_gpus_that_leave_too_little_for_nccl_are_named() -> None:

@@ -81,6 +81,21 @@ def test_text_is_no_wider_than_the_terminal(kind, width):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [60, 80])
+def test_no_cell_of_a_table_is_cut_off(kind, width):
+    """Every number and every word of a table is there, in whichever line."""
+    made = ordinary(kind)
+    told = renderer("text")(made, msgspec.structs.replace(STYLE, width=width, unfold=True))
+    whole = "".join(told.split())
+    for table in made.tables:
+        for name in (column.name for column in table.columns[1:] if len(table.columns) > 2):
+            assert all(word in whole for word in name.split())
+        for row in table.rows:
+            for cell in row.cells:
+                assert not isinstance(cell, str) or all(word in whole for word in cell.split())
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_colours_change_nothing_but_colours(kind):
     plain = renderer("text")(ordinary(kind), STYLE)
     coloured = renderer("text")(ordinary(kind), msgspec.structs.replace(STYLE, color="truecolor"))

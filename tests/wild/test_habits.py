@@ -96,7 +96,7 @@ def test_explicit_waits_are_the_users_own(emulator):
 def test_a_script_that_fails_before_it_uses_the_gpu(emulator):
     session = emulator.session(("train.py",), Ending(how="error", status=1, message="ImportError: nothing"))
     text = render(report(session), Style(width=80))
-    assert text.startswith("train.py ended before it put anything on the GPU.")
+    assert text.startswith("train.py failed before it used the GPU: ImportError: nothing.")
 
 
 def test_a_script_that_is_interrupted_before_it_uses_the_gpu(emulator):

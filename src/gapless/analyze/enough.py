@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import msgspec
-
-from gapless.analyze.loop import Loop, ReadSource, node_of, training_loops
+from gapless.analyze.loop import Loop, ReadSource, node_of, outside_torch, training_loops
 from gapless.analyze.period import Recurring, Unknown, Variables, length, recurring, stride, value
 from gapless.analyze.phases import telling
 from gapless.files.input import source_text
@@ -68,7 +65,7 @@ class Enough:
         """Whether `mark`, with which `count` steps have been made, is the last that is needed."""
         if not self.longer:
             return count >= self.steps
-        mark = _without_optimizer(mark)
+        mark = outside_torch(mark)
         self._marks = [*self._marks, mark][-_MARKS:]
         self._times = [*self._times, (mark.time, count)][-_MARKS:]
         if not self._loops or not self._loops[0].holds(mark.stack):
@@ -209,12 +206,6 @@ class Enough:
         (began, first), (now, last) = self._times[0], self._times[-1]
         step = (now - began) / max(last - first, 1)
         return one.due < 0 or one.due * step <= left
-
-
-def _without_optimizer(mark: Mark) -> Mark:
-    """`mark` at the call of the optimizer's step: the loops within it are nobody's training loop."""
-    inside = itertools.takewhile(lambda frame: frame.library == "torch", mark.stack)
-    return msgspec.structs.replace(mark, stack=mark.stack[len(list(inside)) :])
 
 
 def _first_name(target: str) -> str:

@@ -13,7 +13,7 @@ from gapless.analyze.order import order
 from gapless.analyze.tables.loader import tables
 from gapless.analyze.verdicts.loader import verdict
 from gapless.model import Finding, Frequency, Hit, LoaderRule, Report, Rule
-from gapless.model.estimate import LITTLE, Estimate, Range
+from gapless.model.estimate import BATCHES_IN_TIME, LITTLE, Estimate, Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.profile import Price, Profile
@@ -76,9 +76,8 @@ def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
 
 def _of_use(use: LoaderUse) -> Iterator[Finding]:
     """What the rules find in one use. A step is with its wait, and with its part of a pass's beginning."""
-    hits = [(rule, hit) for rule in of_kind(LoaderRule) for hit in rule.of_loader(use)]
-    begins = sum(hit.idle for rule, hit in hits if rule.code != STARVED)
-    step = use.step.likely + use.late.likely + begins
+    hits = list(_hits(use))
+    step = use.step.likely + use.late.likely + _beginning(hits)
     for rule, hit in hits:
         yield _finding(rule, hit, use, step)
 
@@ -104,9 +103,8 @@ def _frequency(hit: Hit) -> Frequency:
 
 def _price(use: LoaderUse, hit: Hit, step: int) -> Price:
     """How much shorter a `step` would be, over what the estimate allows, without what is left of waiting."""
-    waits = use.late.likely == hit.idle
-    late = use.late if waits else Range(hit.idle, hit.idle, hit.idle)
-    left = use.left if waits else Range()
+    late = _wait(use, hit)
+    left = use.left if use.late.likely == hit.idle else Range()
     likely = max(late.likely - left.likely, 0)
     least, most = sorted((max(late.least - left.least, 0), max(late.most - left.most, 0)))
     return Price(
@@ -129,6 +127,7 @@ def limiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
     with the rest of the step, and limits where it takes more. The step's own length is drawn as its interval
     has it, and what it then waits for its batches goes by that.
     """
+    estimate = _awaiting(estimate, uses)
     starved = (one for one in uses if any(found.code == STARVED for found in findings([one])))
     use = max(starved, key=lambda one: one.late.likely, default=None)
     step = estimate.step
@@ -144,6 +143,50 @@ def limiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
     limiters = dict(sorted(found.items(), key=lambda one: -one[1]))
     limiter, sure = next(iter(limiters.items()))
     return msgspec.structs.replace(estimate, limiter=limiter, sure=sure, limiters=limiters)
+
+
+def _awaiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
+    """`estimate` with its steps' wait for batches: that of the loader that a step waits for longest."""
+    waits = [(wait, use) for use in uses if (wait := _wait_of_step(use)).likely]
+    if not waits or not estimate.step.likely:
+        return estimate
+    wait, use = max(waits, key=lambda one: one[0].likely)
+    beside = bool(use.setting.workers) and 2 * use.late.likely > wait.likely
+    rest = tuple(text for text in estimate.assumptions if text != BATCHES_IN_TIME)
+    return msgspec.structs.replace(estimate, waiting=wait, overlapped=beside, assumptions=rest)
+
+
+def _wait_of_step(use: LoaderUse) -> Range:
+    """How long each step waits: for its batch, and for its part of a pass's beginning."""
+    hits = list(_hits(use))
+    late = use.late if any(rule.code == STARVED for rule, _ in hits) else Range()
+    begins = _beginning(hits)
+    return Range(*(wait + begins for wait in (late.least, late.likely, late.most)))
+
+
+def of_whole_steps(findings: Iterable[Finding], estimate: Estimate | None) -> Iterator[Finding]:
+    """`findings` of loaders, each price as a part of the step that `estimate` has."""
+    for each in findings:
+        if each.price is not None and estimate is not None and estimate.waiting.likely:
+            price = msgspec.structs.replace(each.price, of=estimate.whole.likely)
+            each = msgspec.structs.replace(each, price=price)
+        yield each
+
+
+def _hits(use: LoaderUse) -> Iterator[tuple[LoaderRule, Hit]]:
+    for rule in of_kind(LoaderRule):
+        for hit in rule.of_loader(use):
+            yield rule, hit
+
+
+def _beginning(hits: Iterable[tuple[LoaderRule, Hit]]) -> int:
+    """A step's part of what a pass takes to begin, and of what else makes it wait besides its batch."""
+    return sum(hit.idle for rule, hit in hits if rule.code != STARVED)
+
+
+def _wait(use: LoaderUse, hit: Hit) -> Range:
+    """How long a step waits: what was measured of the loader, or what the rule says of it."""
+    return use.late if use.late.likely == hit.idle else Range(hit.idle, hit.idle, hit.idle)
 
 
 def notes(uses: Iterable[LoaderUse]) -> Iterator[str]:

@@ -6,9 +6,12 @@ It separates the first step from the set-up before it: both come before the firs
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from gapless.files.input import source_text
 from gapless.model import Mark, SourceLine, Stack
@@ -68,6 +71,12 @@ def training_loops(
             if found or all(loop.holds(stack) for stack in work):
                 found.append(loop)
     return tuple(found)
+
+
+def outside_torch(mark: Mark) -> Mark:
+    """`mark` at the call of the optimizer's step: the loops within it are nobody's training loop."""
+    inside = itertools.takewhile(lambda frame: frame.library == "torch", mark.stack)
+    return msgspec.structs.replace(mark, stack=mark.stack[len(list(inside)) :])
 
 
 def tree_of(file: str, read: ReadSource = source_text) -> ast.Module | None:

@@ -13,7 +13,7 @@ import msgspec
 from gapless.analyze.steps import Steps
 from gapless.errors import UsageError
 from gapless.model import Session
-from gapless.model.estimate import Estimate
+from gapless.model.estimate import Estimate, Range
 from gapless.model.gpus import Card, find_card
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import ALLOC, CONTEXT, MemoryRun
@@ -35,7 +35,7 @@ def offers(
     prices = {_card(name).name: price for name, price in wanted.prices.items()}
     cards = {card.name: card for card in map(_card, wanted.gpus)}
     found = (_offer(card, session, steps, estimate, memory) for card in cards.values())
-    return tuple(_priced(one, prices.get(one.gpu, -1.0)) for one in found)
+    return tuple(_counted(one, prices.get(one.gpu, -1.0)) for one in found)
 
 
 def _card(name: str) -> Card:
@@ -113,23 +113,40 @@ def _elsewhere(card: Card, session: Session, steps: Steps) -> Estimate | None:
     return estimate(msgspec.structs.replace(session, programme=moved), steps, {})
 
 
-def _priced(one: Offer, price: float) -> Offer:
-    """`one` with what a million samples or tokens cost."""
+def _counted(one: Offer, price: float) -> Offer:
+    """`one` with what it counts, samples or tokens, and with the price of an hour."""
     done = one.throughput
     unit = "" if done is None else "tokens" if done.tokens else "samples" if done.samples else ""
-    one = msgspec.structs.replace(one, unit=unit, price=price)
-    if price < 0 or not one.each or not one.step.likely:
+    return msgspec.structs.replace(one, unit=unit, price=price)
+
+
+def with_costs(
+    found: Iterable[Offer], uses: Sequence[LoaderUse], estimate: Estimate | None, steps: int
+) -> tuple[Offer, ...]:
+    """`found` with what a step waits for its batches, and what its work costs with that: a million samples,
+    an epoch where a loader of the steps tells how long one is, and all `steps` of the run (0: not known)."""
+    epoch = max((use.length / use.per_step for use in uses if use.per_step and use.length > 0), default=0.0)
+    return tuple(_priced(_waiting(one, estimate), epoch, steps) for one in found)
+
+
+def _waiting(one: Offer, estimate: Estimate | None) -> Offer:
+    """`one` with its steps' wait for batches, which are made on the same CPU as those of `estimate`."""
+    if estimate is None or not estimate.waiting.likely or not one.step.likely:
         return one
-    hours = _MILLION / one.each * one.step.likely / _HOUR
-    return msgspec.structs.replace(one, cost=hours * price)
+    if one.emulated or not estimate.overlapped:
+        return msgspec.structs.replace(one, waiting=estimate.waiting)
+    batch = estimate.whole.likely  # workers need so long for a batch, however long the step is
+    late = Range(*(max(batch - length, 0) for length in (one.step.most, one.step.likely, one.step.least)))
+    return msgspec.structs.replace(one, waiting=late)
 
 
-def with_epochs(found: Iterable[Offer], uses: Sequence[LoaderUse]) -> tuple[Offer, ...]:
-    """`found` with what an epoch costs, where a loader of the steps tells how long one is."""
-    steps = max((use.length / use.per_step for use in uses if use.per_step and use.length > 0), default=0.0)
-    return tuple(
-        msgspec.structs.replace(one, epoch=steps * one.step.likely / _HOUR * one.price)
-        if steps and one.price >= 0 and one.step.likely
-        else one
-        for one in found
+def _priced(one: Offer, epoch: float, steps: int) -> Offer:
+    if one.price < 0 or not one.step.likely:
+        return one
+    each = one.whole.likely / _HOUR * one.price
+    return msgspec.structs.replace(
+        one,
+        cost=_MILLION / one.each * each if one.each else -1.0,
+        epoch=epoch * each if epoch else -1.0,
+        run=steps * each if steps else -1.0,
     )

@@ -16,12 +16,12 @@ from gapless.analyze.frequency import frequency
 from gapless.analyze.graphs import findings as of_graphs
 from gapless.analyze.group import Group, group_events, happens_once
 from gapless.analyze.loaders import findings as of_loaders
-from gapless.analyze.loaders import limiting
+from gapless.analyze.loaders import limiting, of_whole_steps
 from gapless.analyze.loaders import notes as loader_notes
 from gapless.analyze.loop import ReadSource, training_loops
 from gapless.analyze.memory import replayed
 from gapless.analyze.merge import callers, merged, spots
-from gapless.analyze.offers import offers, with_epochs
+from gapless.analyze.offers import offers, with_costs
 from gapless.analyze.order import order
 from gapless.analyze.phases import Phases, summed
 from gapless.analyze.races import findings as of_races
@@ -35,6 +35,7 @@ from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, StepSumm
 from gapless.model.assumption import left_out
 from gapless.model.estimate import Estimate
 from gapless.model.loader_use import LoaderUse
+from gapless.model.planned import Planned
 from gapless.model.readiness import Readiness
 
 
@@ -95,8 +96,14 @@ def report(
         remedies=session.remedies,
         readiness=_readiness(session, steps) if priced else None,
         compiled=session.compiled,
+        planned=_planned(session, steps),
     )
     return fed(found, session.loaders)
+
+
+def _planned(session: Session, steps: Steps) -> Planned:
+    """How many steps the run has: those that were seen where it ended by itself."""
+    return Planned(steps=steps.seen) if session.ending.how == "finished" else session.planned
 
 
 def _readiness(session: Session, steps: Steps) -> Readiness | None:
@@ -112,12 +119,13 @@ def fed(found: Report, uses: Sequence[LoaderUse]) -> Report:
 
     A running check measures the loaders for the step that the report without them estimates.
     """
+    estimate = limiting(found.estimate, uses) if found.estimate is not None else None
     found = msgspec.structs.replace(
         found,
         loaders=tuple(uses),
-        estimate=limiting(found.estimate, uses) if found.estimate is not None else None,
-        offers=with_epochs(found.offers, uses),
-        findings=order([*found.findings, *of_loaders(uses)]),
+        estimate=estimate,
+        offers=with_costs(found.offers, uses, estimate, found.planned.steps),
+        findings=order([*found.findings, *of_whole_steps(of_loaders(uses), estimate)]),
         notes=tuple(dict.fromkeys([*found.notes, *loader_notes(uses)])),
     )
     first = with_search(found, verdict(found))

@@ -122,7 +122,11 @@ class _Runner:
                 "on, and all its steps are counted",
             )
         session = msgspec.structs.replace(
-            session, notes=notes, phases=stopper.watcher.phases(), cut=stopper.cut
+            session,
+            notes=notes,
+            phases=stopper.watcher.phases(),
+            planned=stopper.watcher.planned(),
+            cut=stopper.cut,
         )
         return session if self.children is None else merge(session, collect(self.children))
 

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from gapless.model import Mark, Recurrence
+from gapless.model.planned import Planned
 
 GIVE_UP = 5
 """A script that swallows the request to stop is asked this many times."""
@@ -38,6 +39,10 @@ class Watcher:
     def phases(self) -> tuple[Recurrence, ...]:
         """What is known of the parts that recur between steps."""
         return ()
+
+    def planned(self) -> Planned:
+        """How many steps the whole run has, where the script's loops tell."""
+        return Planned()
 
 
 @dataclass

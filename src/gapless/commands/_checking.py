@@ -11,6 +11,7 @@ import msgspec
 
 from gapless.analyze import WARM_UP, StepTally, report
 from gapless.analyze.enough import Enough
+from gapless.analyze.planned import Planner
 from gapless.capture.children import Plan
 from gapless.capture.stopping import Watcher, variables
 from gapless.commands import _gate, _host, _output, _ranks
@@ -24,6 +25,7 @@ from gapless.files.output import is_stream
 from gapless.model import Mark, Recurrence, Report, Session
 from gapless.model.assumption import Switch
 from gapless.model.offer import Wanted
+from gapless.model.planned import Planned
 from gapless.model.session import save
 from gapless.render import renderer
 
@@ -74,7 +76,11 @@ class Watch(Watcher):
             steps + WARM_UP,
             lambda at: variables(at.file, at.first, at.last),
             wishes.longer,
-            batches=lambda at: self.loaders.per_step(at) if self.loaders is not None else 0.0,
+            batches=lambda at: self.loaders.of_loop(at)[0] if self.loaders is not None else 0.0,
+        )
+        self._planner = Planner(
+            lambda at: variables(at.file, at.first, at.last),
+            lambda at: self.loaders.of_loop(at) if self.loaders is not None else (0.0, 0),
         )
         self.speaks = _ranks.rank() == 0
         self.loaders: Loaders | None = None
@@ -92,6 +98,7 @@ class Watch(Watcher):
     def enough(self, mark: Mark) -> bool:
         self.tally.add(mark)
         self.progress.step(self.tally.count)
+        self._planner(mark, self.tally.count)
         if self.loaders is not None:
             self.loaders.step()
         if self._wishes.plan.steps is None:
@@ -107,6 +114,9 @@ class Watch(Watcher):
 
     def phases(self) -> tuple[Recurrence, ...]:
         return self._until.phases()
+
+    def planned(self) -> Planned:
+        return self._planner.planned
 
     def switched(self, switch: Switch) -> None:
         """What the script prints from now on is assumed: it is told before it does."""

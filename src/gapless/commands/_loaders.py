@@ -35,11 +35,17 @@ class Loaders:
         self.step = self._uses.stepped
         self._uses.start()
 
-    def per_step(self, loop: Loop) -> float:
-        """How many batches of a loader each step has in `loop`; 0 where it goes through none."""
-        asked = [(use.per_step(self._uses.steps), use.asked) for use in self._uses.uses]
+    def of_loop(self, loop: Loop) -> tuple[float, int]:
+        """How many batches of a loader each step has in `loop`, and a pass of it; zeros where it has none."""
+        from gapless.loading.batches import length_of
+
         here = (loop.file, loop.first)
-        return max((each for each, at in asked if at is not None and (at.file, at.line) == here), default=0.0)
+        uses = [use for use in self._uses.uses if use.asked and (use.asked.file, use.asked.line) == here]
+        use = max(uses, key=lambda one: one.per_step(self._uses.steps), default=None)
+        if use is None:
+            return 0.0, 0
+        length = length_of(use.loader) if use.loader is not None else 0
+        return use.per_step(self._uses.steps), max(length, 0)
 
     def examined(self, session: Session, found: Report, steps: int) -> tuple[Session, Report]:
         """`session` and its report with what the loaders do; as they were where none was gone through.

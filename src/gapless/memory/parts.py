@@ -107,7 +107,8 @@ def room(report: MemoryReport) -> str:
 
     "" where nothing says what it should fit into, or where it does not.
     """
-    if report.lack is not None or report.limit < 0 or report.at_least:
+    answer = answered(report)
+    if not answer:
         return ""
     base = report.baseline
     unit = unit_of(base.peak_reserved)
@@ -115,9 +116,16 @@ def room(report: MemoryReport) -> str:
     limit = allowed(report)
     has = in_unit(limit, unit) if unit_of(limit) == unit else binary_size(limit)
     whom = f" on the {report.gpu.removeprefix('NVIDIA ')}" if report.gpu else ""
-    retries = f", but runs full for {base.retries} requests" if base.retries else ""
-    answer = f"fits{retries}{beside(report.nccl, limit - base.peak_reserved)}"
     return "; ".join(filter(None, [f"{peak} of {has}{whom}: {answer}", told(report.peak)]))
+
+
+def answered(report: MemoryReport) -> str:
+    """``fits``, with what is to be said of that; "" where it does not, or nothing says into what."""
+    if report.lack is not None or report.limit < 0 or report.at_least:
+        return ""
+    base = report.baseline
+    retries = f", but runs full for {base.retries} requests" if base.retries else ""
+    return f"fits{retries}{beside(report.nccl, allowed(report) - base.peak_reserved)}"
 
 
 def allowed(report: MemoryReport) -> int:

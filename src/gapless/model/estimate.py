@@ -7,6 +7,8 @@ import msgspec
 from gapless.model.profile import Prices
 from gapless.model.programme import HostSpeed
 
+BATCHES_IN_TIME = "every batch is there in time"
+"""Assumed of a step for which nothing says that it waits for data."""
 NOTHING = 0.0001
 """A saving below this share of a step is none."""
 LITTLE = 0.02
@@ -28,6 +30,17 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
     def small(self, step: int) -> bool:
         """Whether it is little at the most."""
         return self.most < LITTLE * step
+
+
+def with_waiting(step: Range, waiting: Range) -> Range:
+    """The length of a step that waits so long for its batches, longest where the step is shortest.
+
+    >>> with_waiting(Range(4, 5, 8), Range(2, 5, 6))
+    Range(least=10, likely=10, most=10)
+    """
+    likely = step.likely + waiting.likely
+    ends = step.least + waiting.most, likely, step.most + waiting.least
+    return Range(min(ends), likely, max(ends))
 
 
 class Count(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -90,6 +103,10 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     A step has `launches` kernels, and would have `eager` if nothing of it were compiled (0: nothing is);
     `compiling` is what it would be if it were.
 
+    `step` has its batches in time; `waiting` is how long it then waits for them (longest where the step is
+    shortest), and `overlapped` says that they are made while the step runs, by workers: then a shorter step
+    waits longer. `whole` is the step with its wait.
+
     A `Range` is what four in five of the machines that are drawn lie in (docs/price.md).
     """
 
@@ -116,6 +133,13 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     launches: float = 0.0
     eager: float = 0.0
     compiling: Compiling | None = None
+    waiting: Range = Range()
+    overlapped: bool = False
+
+    @property
+    def whole(self) -> Range:
+        """A step as the run will have it, from one to the next: with what it waits for its batches."""
+        return with_waiting(self.step, self.waiting)
 
     @property
     def clear(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.model.estimate import Range, Throughput
+from gapless.model.estimate import Range, Throughput, with_waiting
 
 
 class Wanted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -19,9 +19,11 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     Memory in bytes: `total` as torch reports it, `has` what of it a process can get, `needs` the least with
     which the replay comes through (-1: not recorded). `fits` is None where that was not recorded. `step` in
-    nanoseconds, `device` that part in which the GPU has work; `refused` says why there is no estimate.
+    nanoseconds, `device` that part in which the GPU has work; `waiting` is how long a step then waits for its
+    batches, and `whole` both together. `refused` says why there is no estimate.
     `price` is what an hour of one GPU costs (-1: not said), in whatever money; `cost` of a million `unit`
-    (samples or tokens) and `epoch` are in the same. `source` is the document that the GPU's figures are from.
+    (samples or tokens), of an `epoch` and of the whole
+    `run` are in the same. `source` is the document that the GPU's figures are from.
     """
 
     gpu: str
@@ -40,6 +42,13 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     epoch: float = -1.0
     source: str = ""
     emulated: bool = False
+    waiting: Range = Range()
+    run: float = -1.0
+
+    @property
+    def whole(self) -> Range:
+        """A step with what it waits for its batches."""
+        return with_waiting(self.step, self.waiting)
 
     @property
     def short(self) -> int:

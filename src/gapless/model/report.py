@@ -16,6 +16,7 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.memory_report import MemoryReport
 from gapless.model.offer import Offer
+from gapless.model.planned import Planned
 from gapless.model.profile import Profile
 from gapless.model.proof import Proof
 from gapless.model.readiness import Readiness
@@ -77,7 +78,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     is not known; `assumptions` are the values that a dry run assumed and that decided something, and
     `switch` is where a run went on without values that had them before; `readiness` says what of a step a
     CUDA graph could hold, where that was asked; `compiled` is what torch.compile would make of each callable
-    that the run compiled. `path` is the saved file that was reported ("": none).
+    that the run compiled; `planned` says how many steps the whole run has, where that is known.
+    `path` is the saved file that was reported ("": none).
     """
 
     verdict: Verdict
@@ -108,6 +110,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     proof: Proof | None = None
     readiness: Readiness | None = None
     compiled: tuple[Compiled, ...] = ()
+    planned: Planned = Planned()
     path: str = ""
 
     @property

@@ -16,6 +16,7 @@ from gapless.model.graph_fault import GraphFault
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
 from gapless.model.offer import Wanted
+from gapless.model.planned import Planned
 from gapless.model.programme import Programme
 from gapless.model.race import Race
 from gapless.model.source import SourceLine, Stack
@@ -83,7 +84,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     fit. `assumptions` are what a dry run took values to be, `switch` is where a run became one, `races` are
     accesses to the same memory that nothing orders, `graphs` what is wrong with its CUDA graphs; `compiled`
     is what torch.compile would make of each callable that the run compiled, `what_if` what else the report is
-    to reckon (``compile``).
+    to reckon (``compile``); `planned` is how many steps the script's loops have.
     """
 
     script: tuple[str, ...] = ()
@@ -110,6 +111,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     graphs: tuple[GraphFault, ...] = ()
     compiled: tuple[Compiled, ...] = ()
     what_if: tuple[str, ...] = ()
+    planned: Planned = Planned()
 
 
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -144,6 +144,21 @@ def duration(ns: float) -> str:
     return f"{three_digits(max(ns, 0) / 1e3)} µs"
 
 
+def span(ns: float) -> str:
+    """A time that people wait for: ``18.3 ms``, ``42 s``, ``2.9 min``, ``7.5 h``, ``3.1 days``."""
+    for unit, seconds, least in (("days", 86_400, 172_800), ("h", 3_600, 5_400), ("min", 60, 90)):
+        if ns >= least * 1e9:
+            return f"{three_digits(ns / seconds / 1e9)} {unit}"
+    return duration(ns)
+
+
+def spans(least: float, most: float) -> str:
+    """``2–4 min``; with both units where they differ."""
+    low, _, unit = span(_two_digits(least)).rpartition(" ")
+    high, _, high_unit = span(_two_digits(most)).rpartition(" ")
+    return f"{low}–{high} {unit}" if unit == high_unit else f"{low} {unit} – {high} {high_unit}"
+
+
 _NARROW = 1.2
 """The ends of an interval that spans more than this factor have two digits."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from rich.text import Text
@@ -52,7 +53,7 @@ def _table(canvas: Canvas, table: Table) -> bool:
 def _prose(canvas: Canvas, table: Table, rows: Sequence[Row]) -> None:
     """Two columns of text: names, and sentences of any length beside them."""
     if table.title:
-        canvas.clipped(Text(table.title, style="bold"))
+        canvas.wrapped(Text(table.title, style="bold"))
     width = min(max(len(_plain(canvas, row.cells[0])) for row in rows), canvas.style.width // 3)
     for row in rows:
         lead = Text(f"  {_plain(canvas, row.cells[0]):<{width}}  ", style="dim")
@@ -64,16 +65,39 @@ def _prose(canvas: Canvas, table: Table, rows: Sequence[Row]) -> None:
 
 
 def _grid(canvas: Canvas, table: Table, rows: Sequence[Row]) -> None:
-    """Columns, below their names; a long title stands above them."""
+    """Columns, below their names; a long title stands above them. Columns for which there is no room follow
+    below the others, beside the same names."""
     named = [column.name for column in table.columns[1:]]
     title = table.title
     if len(title) > _LONG_TITLE:
         canvas.wrapped(Text(title, style="bold"))
         title = ""
     widths = _widths(canvas, table.columns, rows, title)
-    _row(canvas, table.columns, [title, *named], widths, head=True)
-    for row in rows:
-        _row(canvas, table.columns, row.cells, widths, tone=row.tone)
+    for kept in _blocks(widths, canvas.style.width):
+        columns = [table.columns[0], *(table.columns[n] for n in kept)]
+        taken = [widths[0], *(widths[n] for n in kept)]
+        _row(canvas, columns, [title, *(named[n - 1] for n in kept)], taken, head=True)
+        for row in rows:
+            cells = [row.cells[0], *(row.cells[n] if n < len(row.cells) else "" for n in kept)]
+            _row(canvas, columns, cells, taken, tone=row.tone)
+        title = ""
+
+
+def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
+    """The positions of the columns, without the first, that stand beside each other.
+
+    >>> _blocks([10, 8, 8, 8], 30)
+    [[1, 2], [3]]
+    """
+    blocks: list[list[int]] = [[]]
+    taken = widths[0]
+    for position, width in enumerate(widths[1:], 1):
+        if blocks[-1] and taken + _GAP + width > room:
+            blocks.append([])
+            taken = widths[0]
+        blocks[-1].append(position)
+        taken += _GAP + width
+    return blocks
 
 
 def _widths(canvas: Canvas, columns: Sequence[Column], rows: Sequence[Row], title: str) -> list[int]:
@@ -110,7 +134,7 @@ def _row(
     tone: str = "",
     head: bool = False,
 ) -> None:
-    """One line; where the name is cut or the terminal narrow, the name stands above its numbers."""
+    """A row; where the name is cut or the terminal narrow, the name stands above its numbers."""
     style = "bold" if head else _TONES[tone]
     first = _plain(canvas, cells[0])
     inset = "" if head else "  "
@@ -120,25 +144,31 @@ def _row(
         line.append(" " * widths[0])
     else:
         line.append(Text(f"{inset}{first}".ljust(widths[0]), style=style))
-    for column, cell, width in zip(columns[1:], cells[1:], widths[1:], strict=False):
-        line.append(" " * _GAP)
-        line.append(_cell(canvas, column, cell, width, "dim" if head else style))
-    line.rstrip()
-    if line.plain.strip():
-        canvas.clipped(line)
+    cells_of = zip(columns[1:], cells[1:], widths[1:], strict=False)
+    parts = [_cell(canvas, column, cell, width, "dim" if head else style) for column, cell, width in cells_of]
+    lines = [line, *(Text(" " * widths[0]) for _ in range(max(map(len, parts), default=1) - 1))]
+    for part, width in zip(parts, widths[1:], strict=False):
+        for number, each in enumerate(lines):
+            each.append(" " * _GAP)
+            each.append(part[number] if number < len(part) else Text(" " * width))
+    for each in lines:
+        each.rstrip()
+        if each.plain.strip():
+            canvas.clipped(each)
 
 
-def _cell(canvas: Canvas, column: Column, cell: Cell, width: int, style: str) -> Text:
+def _cell(canvas: Canvas, column: Column, cell: Cell, width: int, style: str) -> list[Text]:
+    """A cell, each of its lines as wide as its column."""
     if column.kind == "drawn" and not isinstance(cell, str | SourceLine):
         if isinstance(cell, tuple):
-            return Text(sparkline(cell, width, canvas.style.unicode), style=style or "green")
-        return Text(canvas.style.bar(cell, width), style=style or "yellow")
+            return [Text(sparkline(cell, width, canvas.style.unicode), style=style or "green")]
+        return [Text(canvas.style.bar(cell, width), style=style or "yellow")]
     text = _line(canvas, cell, width) if isinstance(cell, SourceLine) else _plain(canvas, cell)
-    if len(text) > width:
-        cut = Text(text)
-        cut.truncate(width, overflow="ellipsis" if canvas.style.unicode else "crop")
-        text = cut.plain
-    return Text(text.rjust(width) if column.kind == "number" else text.ljust(width), style=style)
+    lines = textwrap.wrap(text, width) if len(text) > width else [text]
+    return [
+        Text(line.rjust(width) if column.kind == "number" else line.ljust(width), style=style)
+        for line in lines
+    ]
 
 
 def _line(canvas: Canvas, line: SourceLine, width: int) -> str:

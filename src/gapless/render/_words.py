@@ -115,18 +115,20 @@ def _estimated(price: Price, of: Estimate | None) -> str:
         return f"{duration(price.last)}{_reach(price)} per step, of {duration(price.of)}"
     if of is None:
         return f"up to {duration(price.most_last)} per step"
-    step = f"(step ≈ {duration(of.step.likely)})"
+    step = f"(step ≈ {duration(of.whole.likely)})"
+    if of.overlapped:  # a shorter step would wait longer
+        step = f"once batches come in time (step then ≈ {duration(of.step.likely)})"
     if of.reasons:
         return f"{_bounded(price)} {step}"
-    if price.most_last < 0.001 * of.step.likely:
+    if price.most_last < 0.001 * of.whole.likely:
         return f"next to nothing {step}"
     saved = Range(price.least_last, price.last, price.most_last)
-    if not saved.tells(of.step.likely):
+    if not saved.tells(of.whole.likely):
         most = f"{duration(saved.most)} per step"
-        small = saved.small(of.step.likely)
+        small = saved.small(of.whole.likely)
         return f"too small to tell, at most {most} {step}" if small else f"up to {most}, or nothing {step}"
     last = f"{duration(price.last)}{_reach(price)}"
-    if price.last - price.alone < 0.005 * of.step.likely:
+    if price.last - price.alone < 0.005 * of.whole.likely:
         return f"{last} per step {step}"
     return (
         f"{duration(price.alone)} per step if you fix only this, {last} once the other syncs are fixed {step}"

@@ -20,7 +20,7 @@ from gapless.analyze.estimate.timing import Times, times_of
 from gapless.analyze.profile.pricing import removal
 from gapless.analyze.steps import Steps
 from gapless.model import Session, Site
-from gapless.model.estimate import Compiling, Estimate, Range
+from gapless.model.estimate import BATCHES_IN_TIME, Compiling, Estimate, Range
 from gapless.model.profile import Price, Prices
 from gapless.model.programme import MOST_ITEMS, Calibration, Programme
 from gapless.model.source import SourceLine
@@ -297,7 +297,7 @@ def _assumptions(
     session: Session, programme: Programme, times: Times, order: Sequence[Step]
 ) -> tuple[str, ...]:
     told = list(times.assumptions(order))
-    told.append("every batch is there in time, and Python does no more between operators than is usual")
+    told += [BATCHES_IN_TIME, "Python does no more between operators than is usual"]
     if session.environment.world_size > 1:
         told.append(f"{_NO_TIME} takes no time")
     if any(entry.compiled for step in order for entry in step):

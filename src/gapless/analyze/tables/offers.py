@@ -27,6 +27,7 @@ def offers(report: Report) -> Table | None:
         ("MFU", any(one.throughput is not None and one.throughput.flops for one in found)),
         (f"1M {unit}", any(one.cost >= 0 for one in found)),
         ("epoch", any(one.epoch >= 0 for one in found)),
+        ("whole run", any(one.run >= 0 for one in found)),
     ]
     best = cheapest(found)
     nccl = next((made.nccl for made in report.memory), None)
@@ -56,7 +57,7 @@ def _share(percent: float) -> str:
 
 
 def _cells(offer: Offer, nccl: Buffers | None) -> tuple[str, ...]:
-    done, step = offer.throughput, offer.step.likely
+    done, step = offer.throughput, offer.whole.likely if offer.step.likely else 0
     known = done is not None and step > 0
     return (
         "?" if offer.fits is None else cell(offer.fits, -offer.short, nccl),
@@ -66,6 +67,7 @@ def _cells(offer: Offer, nccl: Buffers | None) -> tuple[str, ...]:
         _share(100 * done.utilisation(step)) if done is not None and known and done.flops else "",
         places(offer.cost) if offer.cost >= 0 else "",
         places(offer.epoch) if offer.epoch >= 0 else "",
+        places(offer.run) if offer.run >= 0 else "",
     )
 
 
@@ -83,10 +85,12 @@ def _notes(report: Report) -> tuple[str, ...]:
     found = report.offers
     prices = [f"{short_name(one.gpu)} {three_digits(one.price)}" for one in found if one.price >= 0]
     ranges = [
-        f"{reach(one.step.least, one.step.most)} on the {short_name(one.gpu)}"
+        f"{reach(one.whole.least, one.whole.most)} on the {short_name(one.gpu)}"
         for one in found
         if one.step.likely
     ]
+    late = any(one.waiting.likely for one in found)
+    planned = report.planned
     sheets = sorted({one.source for one in found if one.source})
     asked = ", ".join(dict.fromkeys(line.short for line in report.asked))
     notes = [
@@ -95,8 +99,12 @@ def _notes(report: Report) -> tuple[str, ...]:
         f"the script asks which GPU it has ({asked}) and may behave differently on another one"
         if asked
         else "",
-        f"price per hour: {', '.join(prices)}" if prices else "",
+        f"price per hour: {', '.join(prices)}; the last columns are what that work costs" if prices else "",
         f"a step may take {', '.join(ranges)}" if ranges else "",
+        "a step includes the time it waits for its batch" if late else "",
+        f"the whole run: {'at most ' if planned.most else ''}{planned.steps:,} steps"
+        if any(one.run >= 0 for one in found)
+        else "",
         *(f"no step on the {short_name(one.gpu)}: {one.refused}" for one in found if one.refused),
         *(
             f"the {short_name(one.gpu)} runs full {one.retries} times, and the cache is emptied each time"

@@ -146,26 +146,27 @@ def _estimate(report: Report) -> Table | None:
     one = report.estimate
     if one is None or one.refused:
         return None
-    rows = [
-        Row(("step, at the sizes of this run", ranged(one.step))),
+    rows = [Row(("step, at the sizes of this run", ranged(one.whole)))]
+    if one.waiting.likely:
+        rows.append(Row(("waiting for data in it", ranged(one.waiting))))
+    if one.uncalibrated > 0 and one.profiled > 0:
+        rows.append(Row(("from the data sheet, without the profile", duration(one.uncalibrated))))
+        rows.append(Row(("a step in the profile itself", duration(one.profiled))))
+    if one.eager:
+        rows.append(Row(("kernels in it, fused as in compiled code", _fused(one))))
+    rows += [
         Row(("GPU work in it", duration(one.device))),
         Row(("CPU time to launch it", duration(one.host))),
-        Row(("limited by", _limited(one))),
-        Row(("cost of all syncs together", ranged(one.saved))),
     ]
-    if one.eager:
-        rows.insert(1, Row(("kernels in it, fused as in compiled code", _fused(one))))
-    if one.uncalibrated > 0 and one.profiled > 0:
-        rows.insert(1, Row(("from the data sheet, without the profile", duration(one.uncalibrated))))
-        rows.insert(2, Row(("a step in the profile itself", duration(one.profiled))))
     if one.speed is not None:
-        rows.insert(3, Row(("the CPU's speed", host(one.speed))))
+        rows.append(Row(("the CPU's speed", host(one.speed))))
+    rows += [Row(("limited by", _limited(one))), Row(("cost of all syncs together", ranged(one.saved)))]
     notes = tuple(f"assumed: {text}" for text in one.assumptions)
     if one.communication > 0:
-        part = percent(one.communication / one.step.likely)
+        part = percent(one.communication / one.whole.likely)
         rows.append(Row(("its collectives, one after the other", f"{duration(one.communication)} ({part})")))
     done = one.throughput
-    rows += [Row(cells) for cells in speeds(done, one.step)] if done is not None else []
+    rows += [Row(cells) for cells in speeds(done, one.whole)] if done is not None else []
     return table(f"Estimate for {one.gpu}", ">", rows, shown=0, notes=(*told_by(done), *notes))
 
 

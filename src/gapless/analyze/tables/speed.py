@@ -9,8 +9,9 @@ from gapless.model.wording import about, duration, number, percent, reach, three
 
 
 def ranged(time: Range) -> str:
-    """``502 µs (320–860 µs)``."""
-    return f"{duration(time.likely)} ({reach(time.least, time.most)})"
+    """``502 µs (320–860 µs)``; without the interval where its ends look alike."""
+    ends = {duration(each) for each in (time.least, time.likely, time.most)}
+    return duration(time.likely) + (f" ({reach(time.least, time.most)})" if len(ends) > 1 else "")
 
 
 def speeds(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:

@@ -34,11 +34,13 @@ def changes(
     *,
     bound: bool = False,
     unit: Unit = "ns",
+    first: Sequence[int] = (),
 ) -> tuple[Change, ...]:
     """The shortest list of changes, with what a step is before and after each.
 
     `savings` are positions in `findings` with what mending them saves once those before them are mended, in
     the order in which to mend them; `before` is the step as it is now. With `bound` savings are upper limits.
+    What mends one of the findings `first` comes before all else.
     """
     drafts: dict[tuple[str, str], _Draft] = {}
     for position, saving in savings:
@@ -56,7 +58,8 @@ def changes(
     for draft in drafts.values():
         draft.saving -= draft.leaves
     worth = [one for one in drafts.values() if one.saving >= max(floor, 1e-9)]
-    for draft in sorted(worth, key=lambda one: -one.saving)[:MOST]:
+    leading = set(first)
+    for draft in sorted(worth, key=lambda one: (not leading & {*one.members}, -one.saving))[:MOST]:
         if before <= 0:  # those before it leave nothing
             break
         after = max(round(before - draft.saving, 6), 0.0)  # what sums of fractions leave is nothing

@@ -23,11 +23,15 @@ def with_faults(verdict: Verdict, report: Report) -> Verdict:
     why = tuple(faults[0][1].evidence[:2])
     if verdict.level == "failed":  # it does not run as it is
         return msgspec.structs.replace(verdict, why=(*verdict.why, sentence, *why))
+    # What CUDA refuses raises: then the end of the run follows from it.
+    ended = report.ending.how == "error" and any(one.name == _REFUSED for _, one in faults)
+    own = f"{verdict.sentence[:1].lower()}{verdict.sentence[1:]}"
+    also = f"Therefore {own}" if ended and not report.steps.seen else f"Apart from that: {own}"
     return msgspec.structs.replace(
         verdict,
         sentence=sentence,
         level="failed",
-        why=(*why, f"Apart from that: {verdict.sentence[:1].lower()}{verdict.sentence[1:]}", *verdict.why),
+        why=(*why, also, *verdict.why),
         do_first=(*_changes(faults), *verdict.do_first)[:MOST],
     )
 

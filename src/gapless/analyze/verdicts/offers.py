@@ -33,11 +33,14 @@ def of_offers(report: Report) -> Iterator[str]:
         )
     best = cheapest(found)
     if best is not None:
-        parts.append(f"cheapest: {short_name(best.gpu)} at {places(best.cost)} per million {best.unit}")
+        whole = f", {places(best.run)} for the whole run" if best.run >= 0 else ""
+        parts.append(
+            f"cheapest: {short_name(best.gpu)} at {places(best.cost)} per million {best.unit}{whole}"
+        )
     speeds = [one for one in found if one.fits is not False and one.each and one.step.likely]
-    fast = min(speeds, key=lambda one: one.step.likely, default=None)
-    if fast is not None and fast.step.likely < _SAME * max(one.step.likely for one in speeds):
-        each = about(fast.each * 1e9 / fast.step.likely)
+    fast = min(speeds, key=lambda one: one.whole.likely, default=None)
+    if fast is not None and fast.whole.likely < _SAME * max(one.whole.likely for one in speeds):
+        each = about(fast.each * 1e9 / fast.whole.likely)
         parts.append(f"fastest: {short_name(fast.gpu)} with about {each} {fast.unit}/s")
     if parts:
         told = "; ".join(parts)

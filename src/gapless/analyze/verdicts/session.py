@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from gapless.analyze.loaders import BEGINS
-from gapless.analyze.tables.speed import ranged, speed, utilisation
+from gapless.analyze.verdicts import unstarted
+from gapless.analyze.verdicts.asked import with_answer
 from gapless.analyze.verdicts.changes import MOST, changes
 from gapless.analyze.verdicts.compiled import with_compiled
 from gapless.analyze.verdicts.faults import with_faults
 from gapless.analyze.verdicts.memory import fits
 from gapless.analyze.verdicts.memory import verdict as of_memory
 from gapless.analyze.verdicts.offers import of_offers
-from gapless.analyze.verdicts.phases import added, beside, between, missed, worth_fixing
+from gapless.analyze.verdicts.phases import added, beside, between, worth_fixing
 from gapless.analyze.verdicts.readiness import with_readiness
 from gapless.analyze.verdicts.remedies import with_remedies
+from gapless.analyze.verdicts.speed import confidence, speeds
+from gapless.analyze.verdicts.unseen import not_seen
 from gapless.model import Finding, Report, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
 from gapless.model.wording import (
-    about,
-    binary_size,
     count,
     duration,
     host,
@@ -37,8 +37,6 @@ NOTHING = 0.001
 LITTLE = 0.005
 ENOUGH = 3
 """Steady steps from which on it says something that nothing was seen."""
-_FEW_OPERATORS = 3
-"""Operators that are named where it is not known whether they wait."""
 _UNCOMPILED = (
     "Compiled code ran uncompiled here and keeps results that fused kernels never write: this is an upper "
     "limit"
@@ -54,27 +52,29 @@ def verdict(report: Report) -> Verdict:
 def _verdict(report: Report) -> Verdict:
     early = _nothing_to_tell(report)
     if early is not None:
-        return early
+        return with_answer(early, report)
     exhausted = next((one for one in report.memory if one.lack is not None), None)
     if exhausted is not None:
         told = with_remedies(of_memory(exhausted), report)
-        told = msgspec.structs.replace(told, why=(*told.why, *of_offers(report)))
+        answer = next(of_offers(report), "")
+        told = msgspec.structs.replace(told, sentence=f"{answer}. {told.sentence}") if answer else told
         compiled = report.estimate is not None and report.estimate.eager > 0
         return _uncompiled(told) if compiled else told
     estimate = report.estimate if report.estimate is not None and not report.estimate.refused else None
     late = _late(report)
     sentence, level = _sentence(report, estimate, late)
     todo, per = _to_do(report, estimate, late) if level == "act" else ((), "")
-    return Verdict(
+    of_steps = Verdict(
         sentence=sentence,
         level=level,
-        why=(*of_offers(report), *_why(report, estimate, late, level)),
-        facts=(*fits(report), *_speed(report, estimate)),
+        why=tuple(_why(report, estimate, late, level)),
+        facts=(*fits(report), *speeds(report, estimate)),
         do_first=todo,
         per=per,
-        confidence=_confidence(report, estimate, late is not None),
+        confidence=confidence(report, estimate),
         not_seen=tuple(not_seen(report)),
     )
+    return with_answer(of_steps, report)
 
 
 def _uncompiled(verdict: Verdict) -> Verdict:
@@ -84,32 +84,13 @@ def _uncompiled(verdict: Verdict) -> Verdict:
 
 
 def _nothing_to_tell(report: Report) -> Verdict | None:
-    """The verdict where no training step on the GPU was seen."""
-    name = script_name(report.script)
-    unseen = tuple(not_seen(report))
-    if report.environment.unused and report.ending.how in ("error", "not-emulated"):
-        return Verdict(sentence=f"{name} ended before it put anything on the GPU", not_seen=unseen)
-    if report.environment.unused and report.ending.how == "interrupted":  # processes it started may be lost
-        return Verdict(
-            sentence=f"{name} was interrupted before a use of the GPU was recorded", not_seen=unseen
-        )
-    if report.environment.unused:
-        sentence = f"{name} put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
-        return Verdict(sentence=sentence, not_seen=unseen)
-    if report.steps.seen:
+    """The verdict where no step on the GPU was seen."""
+    if report.steps.seen and not report.environment.unused:
         return None
-    total = sum(one.frequency.total for one in report.findings)
-    seen = f"{count(total, 'sync')} in {name}" if total else f"No syncs in {name}"
-    return Verdict(
-        sentence=f"{seen}, but no training step was seen",
-        why=(
-            "Gapless recognizes steps by optimizer steps, `profiler.step()` or `gapless.step()`; if an "
-            "iteration has no optimizer, call `gapless.step()` at its end",
-        ),
-        do_first=_unpriced(report),
-        per=_per(report),
-        not_seen=unseen,
-    )
+    told = unstarted.verdict(report)
+    if report.environment.unused:
+        return told
+    return msgspec.structs.replace(told, do_first=_unpriced(report), per=_per(report))
 
 
 def _per(report: Report) -> str:
@@ -129,6 +110,9 @@ def _late(report: Report) -> Finding | None:
 
 def _share_for_data(report: Report, late: Finding | None) -> float:
     """The part of a step in which the GPU waits for its batch; the advised setting may leave some of it."""
+    estimate = report.estimate
+    if estimate is not None and estimate.waiting.likely:
+        return estimate.waiting.likely / estimate.whole.likely
     if late is None or late.price is None:
         return 0.0
     waits = [late.price.last, *(use.late.likely for use in report.loaders if use.line == late.line)]
@@ -161,11 +145,11 @@ def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -
         return f"Nothing worth fixing: no syncs in {sample}{more}", "fine"
     if estimate is None or not _priced(report):
         return f"{in_steps}{more}", "act"
-    most = estimate.saved.most / estimate.step.likely if estimate.step.likely else 0.0
+    step = estimate.whole.likely
+    most = estimate.saved.most / step if step else 0.0
     if not apart and most < (LITTLE if report.steps.waits_per_step < 1 else NOTHING):
         below = f"below {percent(NOTHING)}" if most < NOTHING else f"at most {percent(most)}"
         return f"Nothing worth fixing: {in_steps}{_only(report)}, {below} of a step{more}", "fine"
-    step = estimate.step.likely
     if estimate.reasons:
         return f"{in_steps}: together up to {percent(most)} of each step{more}", "act"
     if not estimate.saved.tells(step):
@@ -280,34 +264,6 @@ def limiter(estimate: Estimate) -> str:
     return " or ".join(f"{_LIMITED[name][0]} ({percent(share)})" for name, share in two)
 
 
-def _speed(report: Report, estimate: Estimate | None) -> Iterator[str]:
-    """How much such steps get done, where something tells it."""
-    done = estimate.throughput if estimate is not None else None
-    if estimate is None or done is None:
-        return
-    parts = [
-        f"{speed(counted.number, estimate.step)} {name}/s"
-        for name, counted in (("samples", done.samples), ("tokens", done.tokens))
-        if counted is not None
-    ]
-    if parts and done.flops and done.peak:
-        peak = f"{about(done.peak)} TFLOP/s in {done.unit}"
-        parts.append(f"MFU {utilisation(done, estimate.step)} of {peak}")
-    if parts:
-        whose = " of this rank" if report.environment.world_size > 1 else ""
-        yield f"Speed{whose}: {', '.join(parts)}"
-
-
-def _confidence(report: Report, estimate: Estimate | None, late: bool) -> str:
-    if estimate is None:
-        return f"counted on an emulated {report.environment.device}" if report.environment.emulated else ""
-    step = estimate.step
-    how = "times from a real profile" if estimate.calibrated else "estimated"
-    gpu = (estimate.gpu or report.environment.device).removeprefix("NVIDIA ")
-    what = "step without waiting for data" if late else "step"
-    return f"{gpu}, {how}: {what} {ranged(step)}"
-
-
 # -- what to do first -----------------------------------------------------------------------------------
 
 
@@ -330,7 +286,7 @@ def _changes(report: Report, estimate: Estimate | None, late: Finding | None) ->
     if estimate is None and late is None:
         return ()
     bound = estimate is not None and bool(estimate.reasons)
-    before = float(estimate.step.likely) if estimate is not None else 0.0
+    before = float(estimate.whole.likely) if estimate is not None else 0.0
     savings: list[tuple[int, float]] = []
     for position, one in enumerate(report.findings):
         price = one.price
@@ -341,7 +297,10 @@ def _changes(report: Report, estimate: Estimate | None, late: Finding | None) ->
                 before = max(before, float(price.of))
             savings.append((position, float(price.last)))
     savings += _of_waits(report.findings, estimate, bound) if estimate is not None else []
-    return changes(report.findings, savings, before, bound=bound)
+    # A shorter step only waits longer for batches that are made beside it: those first.
+    beside_it = estimate is not None and estimate.overlapped and late is not None
+    first = [position for position, one in enumerate(report.findings) if beside_it and one is late]
+    return changes(report.findings, savings, before, bound=bound, first=first)
 
 
 def _of_waits(findings: Sequence[Finding], estimate: Estimate, bound: bool) -> list[tuple[int, float]]:
@@ -381,66 +340,3 @@ def _steadily(report: Report) -> dict[int, float]:
 
 def _by_syncs(report: Report, counts: dict[int, float]) -> tuple[Change, ...]:
     return changes(report.findings, counts.items(), float(sum(counts.values())), unit="syncs")
-
-
-# -- what was not seen ------------------------------------------------------------------------------------
-
-
-def not_seen(report: Report) -> Iterator[str]:
-    """How the run ended, where that bears on what was seen, and what to do about it."""
-    how, status, message = report.ending.how, report.ending.status, report.ending.message
-    who = "The cell" if report.script == ("the cell",) else "The script"
-    if how == "enough-steps":
-        yield f"Only {count(report.steps.seen, 'training step')} ran; {missed(report)}"
-    elif how == "exit" and status:
-        yield f"{who} exited with status {status}: only what ran until then was checked"
-    elif how == "interrupted":
-        yield f"{who} was interrupted: only what ran until then was checked"
-    elif how == "error":
-        yield f"{who} failed ({message}): only what ran until then was checked"
-    elif how == "not-emulated":
-        yield f"The run ended early: {message.rstrip('.')}"
-    if report.environment.dry:
-        yield _assumed(report)
-    if report.unknown:
-        yield unknown(report.unknown)
-    for one in report.memory:
-        if one.limit < 0:
-            most = binary_size(one.baseline.peak_reserved)
-            yield (
-                f"Whether its memory fits was not checked: at most {most} (`gapless memory --gpu NAME FILE`)"
-            )
-
-
-def _assumed(report: Report) -> str:
-    """That printed losses are none of the script's, and which decisions rest on values that are not known."""
-    at = report.switch.line if report.switch is not None else None
-    since = f" from {at.short} on" if at is not None else ""
-    numbers = f"Numbers that the script printed or saved{since} are assumed (`--values` computes them)"
-    if not report.assumptions:
-        return numbers
-    lines = list(dict.fromkeys(one.line.short for one in report.assumptions if one.line is not None))
-    more = f" and {count(len(lines) - _FEW_OPERATORS, 'other line')}" if len(lines) > _FEW_OPERATORS else ""
-    what, verb = count(len(report.assumptions), "decision"), "is" if len(report.assumptions) == 1 else "are"
-    places = f" ({', '.join(lines[:_FEW_OPERATORS])}{more})" if lines else ""
-    return f"{numbers}, and so {verb} {what}{places} (`--assume FILE:LINE=VALUE` sets them)"
-
-
-def unknown(operators: Sequence[str]) -> str:
-    """Which operators may wait without anybody knowing.
-
-    >>> unknown(["mylib::scan"])
-    'Whether mylib::scan makes the CPU wait is not known: what waits in it is not counted'
-    """
-    shown = ", ".join(operators[:_FEW_OPERATORS])
-    rest = len(operators) - _FEW_OPERATORS
-    names = f"{shown} and {count(rest, 'other operator')}" if rest > 0 else shown
-    makes, it = ("makes", "it") if len(operators) == 1 else ("make", "them")
-    return f"Whether {names} {makes} the CPU wait is not known: syncs in {it} are not counted"
-
-
-def script_name(script: Sequence[str]) -> str:
-    """What was run, in a word: the script's file, or the module after ``-m``."""
-    if not script:
-        return "the run"
-    return script[1] if script[0] == "-m" and len(script) > 1 else os.path.basename(script[0])

@@ -1,0 +1,38 @@
+"""The answer to what was asked of the command, first in the verdict: whether it fits, where, at what cost."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gapless.analyze.verdicts.offers import of_offers
+from gapless.memory.parts import allowed, answered
+from gapless.model import Report, Verdict
+from gapless.model.memory_report import MemoryReport
+from gapless.model.wording import binary_size, in_unit, unit_of
+
+
+def with_answer(verdict: Verdict, report: Report) -> Verdict:
+    """`verdict` of a script's steps, behind what was asked about its memory and its cost."""
+    answer = next(of_offers(report), "") or _fits(report)
+    if not answer:
+        return verdict
+    return msgspec.structs.replace(verdict, sentence=f"{answer}. {verdict.sentence}")
+
+
+def _fits(report: Report) -> str:
+    """``Fits the A100-SXM4-80GB: peak 42 MiB of 78.7 GiB``, of the fullest device; "" where nothing says."""
+    fitting = [one for one in report.memory if answered(one)]
+    if not fitting or len(fitting) < len(report.memory):
+        return ""
+    fullest = max(fitting, key=lambda one: one.baseline.peak_reserved / max(allowed(one), 1))
+    whom = fullest.gpu.removeprefix("NVIDIA ")
+    where = f" the {whom}" if whom else ""
+    which = f" of {len(fitting)} GPUs the fullest" if len(fitting) > 1 else ""
+    return f"Fits{where}:{which} peak {_of(fullest)} reserved{answered(fullest).removeprefix('fits')}"
+
+
+def _of(report: MemoryReport) -> str:
+    peak, limit = report.baseline.peak_reserved, allowed(report)
+    unit = unit_of(limit)
+    needs = in_unit(peak, unit) if unit_of(peak) == unit else binary_size(peak)
+    return f"{needs} of {binary_size(limit)}"

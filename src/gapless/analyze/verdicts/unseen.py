@@ -1,0 +1,77 @@
+"""What the verdict says was not seen, and how to see it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from gapless.analyze.verdicts.phases import missed
+from gapless.model import Report
+from gapless.model.wording import binary_size, count
+
+_FEW_OPERATORS = 3
+"""Operators that are named where it is not known whether they wait."""
+
+
+def not_seen(report: Report) -> Iterator[str]:
+    """How the run ended, where that bears on what was seen, and what to do about it."""
+    how, status, message = report.ending.how, report.ending.status, report.ending.message
+    who = "The cell" if report.script == ("the cell",) else "The script"
+    if how == "enough-steps":
+        yield f"Only {count(report.steps.seen, 'training step')} ran; {missed(report)}"
+    elif how == "exit" and status:
+        yield f"{who} exited with status {status}: only what ran until then was checked"
+    elif how == "interrupted":
+        yield f"{who} was interrupted: only what ran until then was checked"
+    elif how == "error":
+        reason = (
+            f" ({message})" if report.steps.seen else ""
+        )  # which is the first sentence where there was none
+        yield f"{who} failed{reason}: only what ran until then was checked"
+    elif how == "not-emulated":
+        reason = f": {message.rstrip('.')}" if report.steps.seen else ""
+        yield f"The run ended early{reason}"
+    if report.environment.dry:
+        yield _assumed(report)
+    if report.unknown:
+        yield unknown(report.unknown)
+    for one in report.memory:
+        if one.limit < 0:
+            most = binary_size(one.baseline.peak_reserved)
+            yield (
+                f"Whether its memory fits was not checked: at most {most} (`gapless memory --gpu NAME FILE`)"
+            )
+
+
+def _assumed(report: Report) -> str:
+    """That printed losses are none of the script's, and which decisions rest on values that are not known."""
+    at = report.switch.line if report.switch is not None else None
+    since = f" from {at.short} on" if at is not None else ""
+    numbers = f"Numbers that the script printed or saved{since} are assumed (`--values` computes them)"
+    if not report.assumptions:
+        return numbers
+    lines = list(dict.fromkeys(one.line.short for one in report.assumptions if one.line is not None))
+    more = f" and {count(len(lines) - _FEW_OPERATORS, 'other line')}" if len(lines) > _FEW_OPERATORS else ""
+    what, verb = count(len(report.assumptions), "decision"), "is" if len(report.assumptions) == 1 else "are"
+    places = f" ({', '.join(lines[:_FEW_OPERATORS])}{more})" if lines else ""
+    return f"{numbers}, and so {verb} {what}{places} (`--assume FILE:LINE=VALUE` sets them)"
+
+
+def unknown(operators: Sequence[str]) -> str:
+    """Which operators may wait without anybody knowing.
+
+    >>> unknown(["mylib::scan"])
+    'Whether mylib::scan makes the CPU wait is not known: what waits in it is not counted'
+    """
+    shown = ", ".join(operators[:_FEW_OPERATORS])
+    rest = len(operators) - _FEW_OPERATORS
+    names = f"{shown} and {count(rest, 'other operator')}" if rest > 0 else shown
+    makes, it = ("makes", "it") if len(operators) == 1 else ("make", "them")
+    return f"Whether {names} {makes} the CPU wait is not known: syncs in {it} are not counted"
+
+
+def script_name(script: Sequence[str]) -> str:
+    """What was run, in a word: the script's file, or the module after ``-m``."""
+    if not script:
+        return "the run"
+    return script[1] if script[0] == "-m" and len(script) > 1 else os.path.basename(script[0])

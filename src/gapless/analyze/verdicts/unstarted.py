@@ -1,0 +1,48 @@
+"""The verdict on a run that ended before its first step: why it did, and what was seen until then."""
+
+from __future__ import annotations
+
+from gapless.analyze.verdicts.unseen import not_seen, script_name
+from gapless.model import Report, Verdict
+from gapless.model.wording import count
+
+_HOW_STEPS_END = (
+    "Gapless recognizes steps by optimizer steps, `profiler.step()` or `gapless.step()`, and in inference by "
+    "a loop that runs a model; if an iteration has none of these, call `gapless.step()` at its end"
+)
+
+
+def verdict(report: Report) -> Verdict:
+    """The verdict where no step was seen; `do_first` is for the caller to fill."""
+    name, unseen = script_name(report.script), tuple(not_seen(report))
+    ended = _ended(report)
+    if report.environment.unused:
+        if not ended:
+            told = f"{name} put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
+            return Verdict(sentence=told, not_seen=unseen)
+        # Of an interrupted run, what processes that it started have recorded may be lost.
+        until = "a use of the GPU was recorded" if report.ending.how == "interrupted" else "it used the GPU"
+        return Verdict(sentence=f"{name} {ended[0]} before {until}{ended[1]}", not_seen=unseen)
+    total = sum(one.frequency.total for one in report.findings)
+    if ended:
+        seen = (f"{count(total, 'sync')} until then",) if total else ()
+        told = f"{name} {ended[0]} before its first step{ended[1]}"
+        return Verdict(sentence=told, why=seen, not_seen=unseen)
+    seen = f"{count(total, 'sync')} in {name}" if total else f"No syncs in {name}"
+    return Verdict(sentence=f"{seen}, but no training step was seen", why=(_HOW_STEPS_END,), not_seen=unseen)
+
+
+def _ended(report: Report) -> tuple[str, str] | None:
+    """How the run ended, as a verb and a reason; None where it came to its end."""
+    ending = report.ending
+    reason = ending.message.strip().rstrip(".")
+    because = f": {reason}" if reason else ""
+    if ending.how == "error":
+        return "failed", because
+    if ending.how == "not-emulated":
+        return "was stopped", because
+    if ending.how == "interrupted":
+        return "was interrupted", ""
+    if ending.how == "exit" and ending.status:
+        return f"exited with status {ending.status}", because if reason != "os._exit" else ""
+    return None
