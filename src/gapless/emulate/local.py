@@ -20,7 +20,8 @@ class Local(threading.local):
     `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this
     thread. `host_values`: numbers of the autograd nodes of assignments whose value was on the host.
     `made`: this thread's calls that made autograd nodes (`core.Made`). `scaled`: the optimizer whose step a
-    GradScaler decides upon. `target`: the device that a copy under way goes to. `coalescing`: collectives
+    GradScaler decides upon. `stepping`: what is known of the optimizer's step under way. `target`: the
+    device that a copy under way goes to. `coalescing`: collectives
     are being gathered, and are one. `graphed`: the capture under way has seen the operator that runs.
     `compiled`: code runs that the script compiled; `compiled_nodes`: numbers of the autograd nodes that such
     code made, from and to. `fused`: operators stand for one kernel that a compiler makes of them, with their
@@ -41,6 +42,7 @@ class Local(threading.local):
         self.host_values: set[int] = set()
         self.made: Any = None
         self.scaled: Any = None
+        self.stepping: Any = None
         self.target = HOST
         self.coalescing = 0
         self.graphed = False

@@ -335,8 +335,10 @@ class OperatorMode(TorchDispatchMode):
             if times:
                 if programme is not None and row.mechanism != "h2d" and at < 0:
                     at = programme.position
-                waits = row.waits * times
-                self.core.wait(plan.name, row.mechanism, detail=row.detail, waits=waits, basis=row.basis)
+                waits, detail = row.waits * times, row.detail
+                if row.mechanism == "read" and local.stepping is not None and args:
+                    detail = detail or local.stepping.read(args[0], self.on_device)
+                self.core.wait(plan.name, row.mechanism, detail=detail, waits=waits, basis=row.basis)
         return at
 
     def launched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:

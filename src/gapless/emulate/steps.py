@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from gapless import torch_internals
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
+from gapless.emulate.optimizer_reads import Stepping
 from gapless.emulate.patches import Patches
 from gapless.emulate.places import HOST
 from gapless.torch_internals import LoaderIter, sequence_number
@@ -41,6 +42,7 @@ def install(core: Core, patches: Patches) -> Any:
 def _before_optimizer(core: Core) -> Any:
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
         local.scaled = None  # the scaler has decided
+        local.stepping = Stepping(optimizer)
         if core.recorder.programme is not None:
             core.recorder.programme.optimizing = True
         if core.placement.memory is not None:
@@ -52,6 +54,7 @@ def _before_optimizer(core: Core) -> Any:
 
 def _optimizer_hook(core: Core) -> Any:
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        local.stepping = None
         if core.enabled:
             if core.recorder.programme is not None:
                 core.recorder.programme.optimizing = False

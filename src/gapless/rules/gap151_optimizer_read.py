@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
 from gapless.model import Site, WaitRule
 from gapless.rules._places import below, deciding_frame
 
@@ -10,10 +13,11 @@ class OptimizerRead(WaitRule):
     """An optimizer or a scheduler reads a GPU tensor on the CPU: the loss, the learning rate, a count.
 
     ## What waits
-    `ReduceLROnPlateau.step(loss)` and `LBFGS.step(closure)` turn the loss into a `float`. A learning rate
-    that is a tensor on the GPU is read by optimizers that are neither fused nor capturable; so are step
-    counts on the GPU, which a checkpoint of a capturable optimizer can contain. `Adafactor` reads norms
-    of its parameters, and `ASGD` its own rates.
+    `ReduceLROnPlateau.step(loss)` and `LBFGS.step(closure)` turn the loss into a `float`. Optimizers that are
+    neither fused nor capturable read their step counts, which belong on the CPU: a checkpoint that is loaded
+    with `map_location="cuda"` puts them on the GPU, and so does code that moves all of an optimizer's state.
+    They read a learning rate, or betas, that are tensors on the GPU, too. `Adafactor` reads norms of its
+    parameters, and `ASGD` its own rates.
 
     ## Why it costs
     `optimizer.step()` follows backward: whatever it reads, the CPU waits for the whole step. Reads inside
@@ -35,8 +39,9 @@ class OptimizerRead(WaitRule):
         total += train_step().detach()
     scheduler.step(total / 4)  # once per epoch
     ```
-    Keep the learning rate a Python number; where it must be a tensor (CUDA graphs), use `capturable=True`
-    or `fused=True`. Ordinary optimizers keep their step count on the CPU and wait for nothing.
+    Load an optimizer's state with `torch.load(..., map_location="cpu")`: `load_state_dict` moves the moments
+    to the GPU and leaves the step counts on the CPU. Keep the learning rate and betas Python numbers; where
+    they must be tensors (CUDA graphs), use `capturable=True` or `fused=True`.
 
     ## When it is fine
     Once per epoch; and in `LBFGS`, whose line search decides with the value.
@@ -46,10 +51,10 @@ class OptimizerRead(WaitRule):
     name = "optimizer-read"
     priority = 100
     advice = (
-        "keep the learning rate a Python number; if it must be a tensor, give the optimizer "
-        "`capturable=True` or `fused=True`, if it has one of these options"
+        "keep what the optimizer reads on the CPU, or give the optimizer `capturable=True` or `fused=True`, "
+        "if it has one of these options"
     )
-    change = "keep the learning rate a Python number"
+    change = "keep what the optimizer reads on the CPU"
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)
@@ -62,10 +67,15 @@ class OptimizerRead(WaitRule):
         )
 
     def remedy(self, site: Site) -> str:
-        if below(site, "torch", file="torch/optim/lr_scheduler.py"):
+        if below(site, "torch", function="ReduceLROnPlateau.step"):
             return (
                 "give the scheduler its metric once per epoch, not in each step: it converts it to a `float`"
             )
+        read = _read(site)
+        if read is not None:
+            return read.remedy
+        if below(site, "torch", file="torch/optim/lr_scheduler.py"):
+            return _NUMBER.format("the learning rate") + " while the scheduler changes it"
         if below(site, "torch", file="torch/optim/lbfgs.py"):
             return (
                 "LBFGS reads the loss in each iteration: only fewer iterations (`max_iter`) mean fewer syncs"
@@ -79,8 +89,13 @@ class OptimizerRead(WaitRule):
         return self.advice
 
     def known_change(self, site: Site) -> str:
-        if below(site, "torch", file="torch/optim/lr_scheduler.py"):
+        if below(site, "torch", function="ReduceLROnPlateau.step"):
             return "give the scheduler its metric once per epoch"
+        read = _read(site)
+        if read is not None:
+            return read.change
+        if below(site, "torch", file="torch/optim/lr_scheduler.py"):
+            return _NUMBER.format("the learning rate")
         if below(site, "torch", file="torch/optim/lbfgs.py"):
             return "fewer iterations of LBFGS: `max_iter`"
         if below(site, "torch", file="torch/optim/_adafactor.py"):
@@ -88,3 +103,43 @@ class OptimizerRead(WaitRule):
         if below(site, "torch", file="torch/optim/asgd.py"):
             return "give ASGD `capturable=True`"
         return ""
+
+
+_DETAIL = re.compile(
+    r"(?P<holder>state|param_groups)\['(?P<key>\w+)'\] of \w+(?: \(takes (?P<takes>[\w, ]+)\))?"
+)
+_NUMBER = "keep {} a Python number"
+_NAMES = {"lr": "the learning rate", "betas": "the betas"}
+_MAKES_THERE = " of ASGD"
+"""An optimizer that itself makes all of its state on the GPU: nobody has moved it there."""
+
+
+class _Read(NamedTuple):
+    """What is read of an optimizer, in words: what to do about it, and the same in short."""
+
+    remedy: str
+    change: str
+
+
+def _read(site: Site) -> _Read | None:
+    """What was recorded of the tensor that is read; None where nothing was, or where it belongs there."""
+    told = _DETAIL.fullmatch(site.detail)
+    if told is None or (told["holder"] == "state" and _MAKES_THERE in site.detail):
+        return None
+    key = told["key"]
+    options = " or ".join(f"`{option}=True`" for option in (told["takes"] or "").split(", ") if option)
+    otherwise = f", or give the optimizer {options}" if options else ""
+    if told["holder"] == "param_groups":
+        change = _NUMBER.format(_NAMES.get(key, f"`{key}`"))
+        return _Read(f"{change}{otherwise}", change)
+    if key != "step":
+        remedy = f"give the optimizer {options}" if options else "use an optimizer that keeps no such number"
+        return _Read(
+            f"`load_state_dict` moves `{key}` to the GPU, where each step reads it: {remedy}", remedy
+        )
+    return _Read(
+        "leave the step counts (`state['step']`) on the CPU: load the checkpoint with `torch.load(..., "
+        'map_location="cpu")`, since `load_state_dict` moves the rest of the state to the GPU; and move '
+        f"none of it by hand{otherwise}",
+        "leave the optimizer's `step` on the CPU",
+    )

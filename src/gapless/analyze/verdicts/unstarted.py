@@ -28,8 +28,8 @@ def verdict(report: Report) -> Verdict:
         seen = (f"{count(total, 'sync')} until then",) if total else ()
         told = f"{name} {ended[0]} before its first step{ended[1]}"
         return Verdict(sentence=told, why=seen, not_seen=unseen)
-    seen = f"{count(total, 'sync')} in {name}" if total else f"No syncs in {name}"
-    return Verdict(sentence=f"{seen}, but no training step was seen", why=(_HOW_STEPS_END,), not_seen=unseen)
+    said = f"{count(total, 'sync')} in {name}" if total else f"No syncs in {name}"
+    return Verdict(sentence=f"{said}, but no training step was seen", why=(_HOW_STEPS_END,), not_seen=unseen)
 
 
 def _ended(report: Report) -> tuple[str, str] | None:
