@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gzip
 import json
 import threading
@@ -255,6 +256,37 @@ def test_optimizers_that_take_turns_make_one_step(capture):
         first.step()
         second.step()
     assert made.steps == pytest.approx(5, abs=1)
+
+
+def test_optimizers_that_step_in_backward_make_one_step(capture):
+    made = capture(Schedule())
+    model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(3)])
+    optimizers = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
+    for one in model.parameters():
+        one.register_post_accumulate_grad_hook(lambda one: optimizers[one].step())
+    for _ in range(4):
+        model(torch.ones(1, 2)).sum().backward()
+    assert made.steps == 4
+
+
+def test_a_pass_that_autograds_own_thread_runs_is_of_who_asked_for_it(capture):
+    made, one = capture(Schedule()), optimizer()
+
+    class Asked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            _thread.start_new_thread(lambda: (one.step(), done.set()), ())
+            assert done.wait(60)
+            return gradient
+
+    for _ in range(3):
+        done = threading.Event()
+        Asked.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    assert made.steps == 3
 
 
 def test_the_users_own_word(capture):

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from gapless.analyze.steps import find_steps
 from gapless.emulate.emulator import Emulator
 from gapless.emulate.memory import supported
-from gapless.emulate.memory_run import NOT_MODELLED, step_rows
+from gapless.emulate.memory_run import NOT_MODELLED
 from gapless.model.memory import ALLOC, FREE, STEP, MemoryRun, check
 from gapless.model.session import decode, encode
 from gapless.torch_internals import VERSION
@@ -232,23 +233,20 @@ def test_it_survives_being_saved(emulator: Emulator) -> None:
     assert decode(encode(session)).memory == session.memory
 
 
-@pytest.mark.parametrize(
-    ("marks", "ends"),
-    [
-        (
-            [(3, "optimizer", "a"), (5, "optimizer", "b"), (8, "optimizer", "a"), (9, "optimizer", "b")],
-            [5, 9],
-        ),
-        ([(n, "optimizer", "a") for n in range(1, 6)] + [(6, "optimizer", "b")], [6]),
-        ([(n, "optimizer", "a") for n in range(1, 21)] + [(6, "optimizer", "b")], list(range(1, 21))),
-        ([(1, "optimizer", "a"), (2, "user", "")], [2]),
-        ([(1, "optimizer", "a"), (2, "profiler", ""), (4, "profiler", "")], [2, 4]),
-        ([], []),
-    ],
-    ids=["in-turn", "rarest", "once", "user", "profiler", "none"],
-)
-def test_what_ends_a_step(marks: list[tuple[int, str, str]], ends: list[int]) -> None:
-    assert step_rows(marks) == ends
+def test_steps_of_memory_are_those_of_the_analysis(emulator: Emulator) -> None:
+    """However many optimizers make an iteration, inside the backward pass or behind it."""
+    inside, behind = nn.Linear(4, 4).cuda(), nn.Linear(4, 4).cuda()
+    optimizers = {one: torch.optim.SGD([one], 0.1) for one in inside.parameters()}
+    later = [torch.optim.SGD([one], 0.1) for one in behind.parameters()]
+    for one in inside.parameters():
+        one.register_post_accumulate_grad_hook(lambda one: optimizers[one].step())
+    for _ in range(5):
+        behind(inside(torch.ones(2, 4, device="cuda"))).sum().backward()
+        for optimizer in later:
+            optimizer.step()
+    session = emulator.session()
+    assert find_steps(session.marks).seen == 5
+    assert session.memory[0].action.count(STEP) == 5
 
 
 def test_a_module_that_is_moved_is_no_batch(emulator: Emulator) -> None:

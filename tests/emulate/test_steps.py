@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import gapless
@@ -55,6 +59,71 @@ def test_a_step_the_scaler_skips_counts(emulator):
     assert torch.equal(model.weight, before)
     assert kinds(emulator, "optimizer") == ["SGD.step#0"]
     assert scaler.get_scale() == 2.0
+
+
+def test_optimizers_that_step_inside_a_backward_pass_are_marked_where_it_ends(emulator):
+    model = torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(4)]).cuda()
+    model[0].requires_grad_(False)
+    optimizers = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
+    for one in model[1:].parameters():
+        one.register_post_accumulate_grad_hook(lambda one: optimizers[one].step())
+    for _ in range(3):
+        model(torch.ones(2, 3, device="cuda")).sum().backward()
+    marks = emulator.session().marks
+    assert [mark.kind for mark in marks] == ["backward", "optimizer", *["along"] * 5] * 3
+    assert emulator.recorder.tick == 3
+    assert {mark.stack[0].function.split(".")[-1] for mark in marks if mark.kind == "optimizer"} == {
+        "backward"
+    }
+
+
+def test_optimizers_that_step_with_the_same_gradients_advance_the_tick_once(emulator):
+    weights = [torch.ones(3, device="cuda", requires_grad=True) for _ in range(3)]
+    optimizers = [torch.optim.SGD([one], lr=0.1) for one in weights]
+    for _ in range(2):
+        sum(one.sum() for one in weights).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert emulator.recorder.tick == 2
+    assert kinds(emulator, "along") == ["SGD.step#1", "SGD.step#2"] * 2
+
+
+def test_a_backward_pass_inside_another_ends_no_iteration(emulator):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)).cuda()
+    optimizers = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
+    for one in model.parameters():
+        one.register_post_accumulate_grad_hook(lambda one: optimizers[one].step())
+    x = torch.ones(2, 3, device="cuda", requires_grad=True)
+    for _ in range(2):
+        x2 = torch.utils.checkpoint.checkpoint(model[0], x, use_reentrant=True)
+        torch.utils.checkpoint.checkpoint(model[1], x2, use_reentrant=True).sum().backward()
+    assert emulator.recorder.tick == 2
+    assert len(kinds(emulator, "backward")) == 2
+
+
+def test_numbers_of_optimizers_are_not_given_again(emulator):
+    for _ in range(3):
+        trained(emulator, steps=1)
+    assert kinds(emulator, "optimizer") == ["SGD.step#0", "SGD.step#1", "SGD.step#2"]
+
+
+def test_threads_and_tasks_are_told_apart(emulator):
+    async def both():
+        async def train():
+            for _ in range(2):
+                trained(emulator, steps=1)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(train(), train())
+
+    thread = threading.Thread(target=trained, args=(emulator,))
+    thread.start()
+    thread.join()
+    asyncio.run(both())
+    trained(emulator, steps=1)
+    session = emulator.session()
+    assert [mark.strand for mark in session.marks if mark.kind == "optimizer"] == [1, 1, 2, 3, 2, 3, 0]
+    assert session.strands == (0, 0, 0, 0)
 
 
 def test_the_profilers_and_the_users_steps_are_marks(emulator):

@@ -60,23 +60,30 @@ class Enough:
     _turns: float = 0.0
     _times: list[tuple[float, int]] = field(default_factory=list)
     _reached: float = -1.0
+    _strand: int = -1
 
     def __call__(self, mark: Mark, count: int) -> bool:
         """Whether `mark`, with which `count` steps have been made, is the last that is needed."""
         if not self.longer:
             return count >= self.steps
-        mark = outside_torch(mark)
-        self._marks = [*self._marks, mark][-_MARKS:]
-        self._times = [*self._times, (mark.time, count)][-_MARKS:]
-        if not self._loops or not self._loops[0].holds(mark.stack):
-            self._find()
-        self._follow(count)
+        if self._strand < 0:
+            self._strand = mark.strand
+        if mark.strand == self._strand:  # of threads that train side by side the first is followed
+            self._come_to(mark, count)
         if count < self.steps:
             return False
         if self._reached < 0:
             self._reached = mark.time
         left = self._reached + self.longer - mark.time
         return left <= 0 or not any(self._affordable(one, left) for one in self._watched)
+
+    def _come_to(self, mark: Mark, count: int) -> None:
+        mark = outside_torch(mark)
+        self._marks = [*self._marks, mark][-_MARKS:]
+        self._times = [*self._times, (mark.time, count)][-_MARKS:]
+        if not self._loops or not self._loops[0].holds(mark.stack):
+            self._find()
+        self._follow(count)
 
     def overdue(self, seconds: float) -> bool:
         """Whether, at `seconds` since the capture began, the script is within a part that takes too long."""
@@ -158,7 +165,7 @@ class Enough:
             return
         last, first, since = self._counter or (now, 0, 0)
         if now > last:
-            if since:
+            if 0 < since < count:
                 self._turns = (now - first) / each / (count - since)
             first, since = (first, since) if since else (now, count)
         self._counter = (now, 0, 0) if now < last else (now, first, since)

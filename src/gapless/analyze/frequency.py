@@ -23,14 +23,19 @@ def frequency(group: Group, steps: Steps) -> Frequency:
         return Frequency(when=_OUTSIDE[group.part], waits=whole, total=total)
     if not steps.seen:
         return Frequency(when="no-steps", waits=whole, total=total)
-    counts = [group.steps[step] for step in steps.steady]
+    counts = [group.steps[step] for step in steps.steady_with(group.steps)]
     hit = [count for count in counts if count]
     if not hit:
         return Frequency(when="first-step", waits=whole, total=total)
     per_step = sum(counts) / len(counts)
     if len(hit) == len(counts) and _twice_in_a_row(group, steps):
         return Frequency(when="every-step", waits=per_step, per_step=per_step, every=1, total=total)
-    every = _distance(sorted(group.steps), steps.seen)
+    apart = {
+        _distance([step - part.start for step in part if group.steps[step]], len(part))
+        for part in steps.parts
+        if any(group.steps[step] for step in part)
+    }
+    every = apart.pop() if len(apart) == 1 else 0
     return Frequency(
         when="some-steps", waits=sum(hit) / len(hit), per_step=per_step, every=every, total=total
     )
@@ -54,8 +59,8 @@ def _twice_in_a_row(group: Group, steps: Steps) -> bool:
     A single steady step may be the tenth of every ten. The step before it, which
     warmed up, or what stands behind the last optimizer's step tells.
     """
-    before = steps.steady.start - 1
-    return len(steps.steady) > 1 or group.steps[before] > 0 or group.trailing > 0
+    steady = steps.steady
+    return len(steady) > 1 or group.steps[steady[0] - 1] > 0 or group.trailing > 0
 
 
 def _distance(hit: Sequence[int], seen: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -33,7 +33,8 @@ class Group:
 
     `by_site` counts waits by the number of their site, `steps` by step. `trailing` are those of an
     iteration's code behind the last optimizer's step, and `outside` those of a part that is no step. `phase`
-    is that of a group whose part is one. `parts` are the groups that were made one.
+    is that of a group whose part is one. `parts` are the groups that were made one. `loop` tells apart the
+    training loops that run side by side, where a line waits otherwise in one than in another.
     """
 
     rule: WaitRule
@@ -48,6 +49,7 @@ class Group:
     bytes: int = 0
     phase: Recurrence | None = None
     parts: tuple[Group, ...] = ()
+    loop: int = -1
 
     @property
     def total(self) -> int:
@@ -65,11 +67,12 @@ def group_events(session: Session, steps: Steps, loops: Sequence[Loop], phases: 
         step = steps.of(event.tick)
         name = phases.name(event)
         part = "phase" if name else _part(step, steps, event.site in in_loop)
-        key = (*_place(described[event.site]), part, name, event.site in extra and not name)
+        loop = steps.loop_of(event, session.strands) if part == "steps" else -1
+        key = (*_place(described[event.site]), part, name, event.site in extra and not name, loop)
         group = groups.get(key)
         if group is None:
             recurring = phases.recurrence(name) if name else None
-            group = groups[key] = Group(rule, line, remedy, backward, part, phase=recurring)
+            group = groups[key] = Group(rule, line, remedy, backward, part, phase=recurring, loop=loop)
         group.by_site[event.site] += event.waits
         group.bytes += event.bytes
         if part != "steps":
@@ -78,13 +81,30 @@ def group_events(session: Session, steps: Steps, loops: Sequence[Loop], phases: 
             group.trailing += event.waits
         else:
             group.steps[step] += event.waits
-    return [one for group in groups.values() for one in (group, *_beyond(group, steps)) if one.total]
+    alike = _alike(groups, steps) if steps.strands else groups.values()
+    return [one for group in alike for one in (group, *_beyond(group, steps)) if one.total]
+
+
+def _alike(groups: Mapping[tuple[object, ...], Group], steps: Steps) -> list[Group]:
+    """The groups with those made one that differ in nothing but the training loop that they are in."""
+    found: dict[tuple[object, ...], Group] = {}
+    for (*place, _), group in groups.items():
+        steady = steps.steady_with(group.steps)
+        key = (*place, sum(group.steps[step] for step in steady) / len(steady) if group.loop >= 0 else -1)
+        first = found.setdefault(key, group)
+        if first is not group:
+            first.by_site += group.by_site
+            first.steps += group.steps
+            first.trailing += group.trailing
+            first.bytes += group.bytes
+            first.loop = -1
+    return list(found.values())
 
 
 def _part(step: int, steps: Steps, in_loop: bool) -> Part:
-    if in_loop or not steps.seen or 0 < step < steps.seen:
+    if in_loop or not steps.seen or (step not in steps.firsts and step < steps.seen):
         return "steps"
-    return "after" if step else "before"
+    return "after" if step == steps.seen else "before"
 
 
 def _beyond(group: Group, steps: Steps) -> list[Group]:
@@ -92,12 +112,13 @@ def _beyond(group: Group, steps: Steps) -> list[Group]:
 
     A line that fills a cache in the first step and then waits once in each is told of for both.
     """
-    usual = max((group.steps[step] for step in steps.steady), default=0)
+    steady = steps.steady
+    usual = max((group.steps[step] for step in steady), default=0)
     if group.part != "steps" or not (usual or group.trailing):
         return []
     made = []
     first = (
-        Counter({step: group.steps[step] - usual for step in range(steps.steady.start)})
+        Counter({step: group.steps[step] - usual for step in set(range(steps.seen)).difference(steady)})
         if usual
         else Counter()
     )
@@ -123,7 +144,6 @@ def _extra_sites(session: Session, steps: Steps, described: Sequence[_Described]
     What happens in each step is one finding, and what the same line does besides, now and then, is another.
     Where the others make up for it, the line is reached on several ways in turn, and is one finding.
     """
-    steady = steps.steady
     counts: dict[int, Counter[int]] = {}
     for event in session.events:
         if event.phase == "train":
@@ -131,12 +151,14 @@ def _extra_sites(session: Session, steps: Steps, described: Sequence[_Described]
     always: dict[tuple[object, ...], Counter[int]] = {}
     sometimes: dict[int, tuple[object, ...]] = {}
     for site, own in counts.items():
-        place = _place(described[site])
+        place, steady = _place(described[site]), steps.steady_with(own)
         if all(own[step] for step in steady):
             always.setdefault(place, Counter()).update(own)
         elif any(own[step] for step in steady):
             sometimes[site] = place
-    even = {place for place, own in always.items() if len({own[step] for step in steady}) == 1}
+    even = {
+        place for place, own in always.items() if len({own[step] for step in steps.steady_with(own)}) == 1
+    }
     return {site for site, place in sometimes.items() if place in even}
 
 
@@ -168,6 +190,7 @@ def _sites_in_loop(session: Session, steps: Steps, loops: Sequence[Loop]) -> set
 
     What waits again in a later step is no set-up, wherever it is.
     """
-    again = {event.site for event in session.events if 0 < steps.of(event.tick) < steps.seen}
+    outside = {*steps.firsts, steps.seen}
+    again = {event.site for event in session.events if steps.of(event.tick) not in outside}
     held = {number for number, site in enumerate(session.sites) if loops and loops[0].holds(site.stack)}
     return again | held

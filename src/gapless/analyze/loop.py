@@ -19,9 +19,11 @@ from gapless.model import Mark, SourceLine, Stack
 ReadSource = Callable[[str], str]
 """Gives the text of a source file, or raises OSError, SyntaxError or UnicodeDecodeError."""
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+"""Statements that are loops."""
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+"""What has a frame of its own when it runs."""
 _ENOUGH_MARKS = 50
 
 
@@ -65,7 +67,7 @@ def training_loops(
         if file not in sources:
             sources[file] = _as_run(frames[0], read)
         tree = sources[file]
-        if tree is None:
+        if tree is None or frames[0].library == "python":  # asyncio's own loop runs whatever there is
             continue
         for loop in _loops_around(tree, file, [frame.line for frame in frames]):
             if found or all(loop.holds(stack) for stack in work):
@@ -115,7 +117,7 @@ def node_of(loop: Loop, read: ReadSource = source_text) -> ast.For | ast.AsyncFo
     """`loop` in the syntax tree of its file."""
     tree = tree_of(loop.file, read)
     at = loop.first, loop.last
-    loops = (node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, _LOOPS))
+    loops = (node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, LOOPS))
     return next((node for node in loops if (_first(node), _last(node)) == at), None)
 
 
@@ -142,10 +144,10 @@ def _is_repeated(frame: SourceLine, read: ReadSource) -> bool | None:
 
 def _repeats(tree: ast.Module, line: int) -> bool:
     """Whether a loop or a comprehension of the function that `line` is in runs it again and again."""
-    holding = list(_holding(tree, line, line))
-    begin = max((_first(node) for node in holding if isinstance(node, _SCOPES)), default=0)
+    holding = list(nodes_around(tree, line, line))
+    begin = max((_first(node) for node in holding if isinstance(node, SCOPES)), default=0)
     for node in holding:
-        if isinstance(node, _LOOPS):
+        if isinstance(node, LOOPS):
             first = _first(node) if isinstance(node, ast.While) else _first(node.body[0])
             if begin <= _first(node) and first <= line <= _last(node.body[-1]):
                 return True
@@ -170,17 +172,17 @@ def _loops_around(tree: ast.Module, file: str, lines: Sequence[int]) -> list[Loo
     """The loops that hold all `lines` and belong to the same function as they do, innermost first."""
     low, high = min(lines), max(lines)
 
-    holding = list(_holding(tree, low, high))
+    holding = list(nodes_around(tree, low, high))
 
     def around(kinds: tuple[type[ast.AST], ...]) -> list[ast.AST]:
         held = [node for node in holding if isinstance(node, kinds)]
         return sorted(held, key=lambda node: (_first(node), -_last(node)), reverse=True)
 
-    scopes = around(_SCOPES)
+    scopes = around(SCOPES)
     begin = _first(scopes[0]) if scopes else 0
     found: list[Loop] = []
     inner = low, high
-    for node in around(_LOOPS):
+    for node in around(LOOPS):
         if _first(node) < begin:
             continue
         target = ast.unparse(node.target) if isinstance(node, ast.For | ast.AsyncFor) else ""
@@ -189,14 +191,14 @@ def _loops_around(tree: ast.Module, file: str, lines: Sequence[int]) -> list[Loo
     return found
 
 
-def _holding(tree: ast.AST, low: int, high: int) -> Iterator[ast.AST]:
+def nodes_around(tree: ast.AST, low: int, high: int) -> Iterator[ast.AST]:
     """The nodes inside `tree` that hold these lines; what holds none of them is not looked into."""
     for node in ast.iter_child_nodes(tree):
         placed = hasattr(node, "lineno")
         if placed and _first(node) <= low and high <= _last(node):
             yield node
         if not placed or _outermost(node) <= low <= high <= _last(node):
-            yield from _holding(node, low, high)
+            yield from nodes_around(node, low, high)
 
 
 def _outermost(node: ast.AST) -> int:

@@ -26,7 +26,14 @@ def merged(groups: Sequence[Group], session: Session, steps: Steps) -> list[Grou
     for group in groups:
         often = frequency(group, steps)
         first = session.sites[next(iter(group.by_site))]
-        key = (group.rule.code, group.rule.mended_with(first), often.when, often.every, often.phase)
+        key = (
+            group.rule.code,
+            group.rule.mended_with(first),
+            often.when,
+            often.every,
+            often.phase,
+            group.loop,
+        )
         found.setdefault(key, []).append(group)
     return [_one(parts) if len(parts) > 1 else parts[0] for parts in found.values()]
 
@@ -74,8 +81,9 @@ def _in_steady_steps(group: Group, session: Session, steps: Steps) -> Counter[in
     """The waits of the sites of `group` that its frequency is about; none where it is not about steps."""
     found: Counter[int] = Counter()
     if group.part == "steps":
+        steady = frozenset(steps.steady)
         for event in session.events:
-            if event.site in group.by_site and steps.of(event.tick) in steps.steady:
+            if event.site in group.by_site and steps.of(event.tick) in steady:
                 found[event.site] += event.waits
     return found
 

@@ -127,7 +127,7 @@ def _by_site(session: Session, steps: Steps, loops: Sequence[Loop]) -> dict[int,
     is a model that is moved then: the loop is one of experiments, and each sets up its own.
     """
     calls = _most_calls(session.events)
-    later = {event.site for event in session.events if steps.of(event.tick)}
+    later = {event.site for event in session.events if steps.of(event.tick) not in steps.firsts}
     found: dict[int, str] = {}
     for number, site in enumerate(session.sites):
         name = _phase(site, loops, calls.get(number, 0))

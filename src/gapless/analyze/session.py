@@ -52,7 +52,10 @@ def report(
     what its steps asked of the device; with `drawn` the memory is laid out for a page to draw. `by_line`
     keeps apart what one change mends at several lines, so that two runs can be compared line by line.
     """
-    steps = find_steps(session.marks)
+    steps = find_steps(session.marks, read)
+    session = msgspec.structs.replace(session, events=steps.placed(session.events, session.strands))
+    if steps.strands:  # what a step of each would take depends on how they share the GPU
+        session = msgspec.structs.replace(session, programme=None)
     session = msgspec.structs.replace(session, events=counted_events(session, steps))
     loops = training_loops(steps.marks, session.marks, read)
     phases = Phases(session, steps, loops)
@@ -164,7 +167,17 @@ def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
         least=min(counts),
         most=max(counts),
         source=steps.source,
+        side_by_side=_side_by_side(groups, steps),
     )
+
+
+def _side_by_side(groups: Sequence[Group], steps: Steps) -> tuple[float, ...]:
+    """Waits per steady step of each thread that trains; empty where one does."""
+    if not steps.strands:
+        return ()
+    steady = frozenset(steps.steady)
+    parts = [[step for step in part if step in steady] for part in steps.parts]
+    return tuple(sum(group.steps[step] for group in groups for step in part) / len(part) for part in parts)
 
 
 def _finding(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:

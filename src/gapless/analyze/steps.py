@@ -3,183 +3,195 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 
-from gapless.model import Mark, user_line
+import msgspec
+
+from gapless.analyze.loop import ReadSource, read_source
+from gapless.analyze.turns import in_turn
+from gapless.model import Event, Mark
+from gapless.model.tally import ADVANCING, PLACE, StepTally, StrandTally, step_ends
+
+__all__ = ["WARM_UP", "StepTally", "Steps", "find_steps"]
 
 WARM_UP = 2
 """Steps that do not count for frequencies: caches fill and optimizers make their state in them."""
 
-_RAREST = 10
-"""An optimizer that steps more than this many times less often than another does not define the iteration."""
-
 _NAMED = 3
 """Up to so many other optimizers are named that step with the one that ends a step."""
-
-_ADVANCING = ("optimizer", "profiler", "user", "gradients")
-_IN_TURN = ("optimizer", "gradients")
-"""Kinds of marks of which several may make one step together."""
+_NAMED_IN_A_ROW = 4
+"""Up to so many optimizers are named that end steps one after the other."""
 
 
-@dataclass
-class _Stepper:
-    """The marks of one optimizer, or of one line's backward passes: how many, and where the first and the
-    last stand among all of their `kind`."""
+@dataclass(frozen=True)
+class Strand:
+    """A thread or an asyncio task that trains beside others: its marks that advance the tick are at `ticks`
+    of the session, and from `begin` on in `Steps`, where the strands come one after the other."""
 
-    kind: str
-    first: int
-    last: int
-    count: int = 1
-
-
-@dataclass
-class StepTally:
-    """Counts steps while marks arrive, so that a running capture and its analysis agree on what a step is."""
-
-    seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ADVANCING, 0))
-    steppers: dict[str, _Stepper] = field(default_factory=dict)
-
-    def add(self, mark: Mark) -> None:
-        """Take note of `mark`; one that advances no tick is ignored."""
-        if mark.kind not in self.seen:
-            return
-        if mark.kind in _IN_TURN:
-            position, name = self.seen[mark.kind], _name(mark)
-            stepper = self.steppers.get(name)
-            if stepper is None:
-                self.steppers[name] = _Stepper(mark.kind, position, position)
-            else:
-                stepper.last = position
-                stepper.count += 1
-        self.seen[mark.kind] += 1
-
-    @property
-    def kind(self) -> str:
-        """The kind of mark that ends steps: the user's word first, then the profiler's, then optimizers', and
-        where there are none that of backward passes."""
-        if self.seen["user"]:
-            return "user"
-        # A profiler that was stepped for a part of the run only, or once an epoch, does not tell steps.
-        if 2 * self.seen["profiler"] >= max(1, self._steps_in_turn()):
-            return "profiler"
-        return self._in_turn
-
-    @property
-    def count(self) -> int:
-        """Steps ended so far."""
-        kind = self.kind
-        return self._steps_in_turn() if kind in _IN_TURN else self.seen[kind]
-
-    @property
-    def _in_turn(self) -> str:
-        return "gradients" if self.seen["gradients"] and not self.seen["optimizer"] else "optimizer"
-
-    def _steps_in_turn(self) -> int:
-        return sum(self.steppers[name].count for name in self.defining())
-
-    def defining(self) -> frozenset[str]:
-        """The optimizers whose steps end an iteration.
-
-        Optimizers that take turns make one iteration together; it ends with the one that steps least often,
-        or with the last in turn where they step equally often. Optimizers used one after the other, as in
-        pre-training and fine-tuning, each end their own iterations.
-        """
-        chosen: set[str] = set()
-        group: list[str] = []
-        group_end = -1
-        kind = self._in_turn
-        steppers = {name: stepper for name, stepper in self.steppers.items() if stepper.kind == kind}
-        for name, stepper in sorted(steppers.items(), key=lambda item: item[1].first):
-            if group and stepper.first > group_end:
-                chosen.add(self._last_in_turn(group))
-                group = []
-            group.append(name)
-            group_end = max(group_end, stepper.last)
-        if group:
-            chosen.add(self._last_in_turn(group))
-        return frozenset(chosen)
-
-    def _last_in_turn(self, group: Sequence[str]) -> str:
-        most = max(self.steppers[name].count for name in group)
-        often = [name for name in group if self.steppers[name].count * _RAREST >= most]
-        return min(often, key=lambda name: (self.steppers[name].count, -self.steppers[name].first))
+    ticks: tuple[int, ...]
+    begin: int
 
 
 @dataclass(frozen=True)
 class Steps:
     """The steps of a run; `ends` holds, for each, the number of tick-advancing marks before its last one.
 
-    `mixed` are the steps in which there is more than a step, such as a rollout.
+    `mixed` are the steps in which there is more than a step, such as a rollout. Where several threads train
+    side by side, the steps of the first come before those of the second: `firsts` are the first step of each,
+    and `placed` says where the session's events are.
     """
 
     ends: tuple[int, ...] = ()
     source: str = ""
     marks: tuple[Mark, ...] = ()
     mixed: frozenset[int] = frozenset()
+    firsts: tuple[int, ...] = (0,)
+    strands: dict[int, Strand] = field(default_factory=dict)
 
     @property
     def seen(self) -> int:
         return len(self.ends)
 
     @property
-    def steady(self) -> range:
+    def parts(self) -> list[range]:
+        """The steps of each thread."""
+        return [range(first, end) for first, end in pairwise((*self.firsts, self.seen))]
+
+    @property
+    def steady(self) -> Sequence[int]:
         """The steps that count for frequencies: all but the first ones, and always at least one."""
-        return range(min(WARM_UP, max(self.seen - 1, 0)), self.seen)
+        if len(self.firsts) == 1:
+            return _steady(range(self.seen))
+        return [step for part in self.parts for step in _steady(part)]
+
+    def steady_with(self, counts: Mapping[int, int]) -> Sequence[int]:
+        """The steady steps of the threads that have one of `counts`, by step; of all if none has."""
+        if len(self.firsts) == 1:
+            return self.steady
+        parts = [part for part in self.parts if any(counts.get(step) for step in part)]
+        return [step for part in parts for step in _steady(part)] or self.steady
 
     def of(self, tick: int) -> int:
         """The step (from 0) that `tick` falls into; `seen` for what comes after the last step."""
         return bisect_left(self.ends, tick)
 
+    def placed(self, events: Sequence[Event], parents: Sequence[int]) -> tuple[Event, ...]:
+        """`events` with the ticks of the thread that each is of, in order of time.
 
-def find_steps(marks: Iterable[Mark]) -> Steps:
-    """The steps told by `marks`, which are in order of time."""
-    advancing = [mark for mark in marks if mark.kind in _ADVANCING]
-    tally = StepTally()
-    for mark in advancing:
+        Those of a thread without steps are of the one that started it, and in the end of the first.
+        """
+        if not self.strands:
+            return tuple(events)
+        last = max(one.begin + len(one.ticks) for one in self.strands.values())
+        return tuple(
+            msgspec.structs.replace(event, tick=_placed(event.tick, self._strand(event, parents), last))
+            for event in events
+        )
+
+    def loop_of(self, event: Event, parents: Sequence[int]) -> int:
+        """Which of the training loops that run side by side `event` is of, from 0; -1 where one runs."""
+        if not self.strands:
+            return -1
+        begins = sorted({strand.begin for strand in self.strands.values()})
+        return begins.index(self._strand(event, parents).begin)
+
+    def _strand(self, event: Event, parents: Sequence[int]) -> Strand:
+        number = event.strand
+        while number not in self.strands and 0 < number < len(parents):
+            number = parents[number]
+        return self.strands.get(number) or next(iter(self.strands.values()))
+
+
+def _steady(part: range) -> range:
+    return part[min(WARM_UP, max(len(part) - 1, 0)) :]
+
+
+def _placed(tick: int, strand: Strand, last: int) -> int:
+    own = bisect_left(strand.ticks, tick)
+    return strand.begin + own if own < len(strand.ticks) else last
+
+
+def find_steps(marks: Iterable[Mark], read: ReadSource = read_source) -> Steps:
+    """The steps told by `marks`, which are in order of time. `read` gives the text of source files."""
+    marks = tuple(marks)
+    tally = StepTally(partial(in_turn, read=read))
+    for mark in marks:
         tally.add(mark)
-    kind, names = tally.kind, tally.defining()
-    chosen = [
-        (position, mark)
-        for position, mark in enumerate(advancing)
-        if mark.kind == kind and (kind not in _IN_TURN or _name(mark) in names)
-    ]
-    return Steps(
-        ends=tuple(position for position, _ in chosen),
-        source=_source(tally) if chosen else "",
-        marks=tuple(mark for _, mark in chosen),
-    )
+    advancing = [mark for mark in marks if mark.kind in ADVANCING]
+    parts = list(step_ends(advancing, tally))
+    chosen = tuple(advancing[position] for _, positions in parts for position in positions)
+    source = _source(tally) if chosen else ""
+    if len(parts) < 2:
+        return Steps(tuple(position for _, positions in parts for position in positions), source, chosen)
+    return _side_by_side(advancing, tally, parts, Steps(source=source, marks=chosen))
 
 
-def _name(mark: Mark) -> str:
-    """What tells marks of a kind apart: the optimizer, or the user's line that made the gradients."""
-    if mark.name:
-        return mark.name
-    line = user_line(mark.stack)
-    return line.where if line is not None else mark.kind
+def _side_by_side(
+    advancing: Sequence[Mark], tally: StepTally, parts: list[tuple[frozenset[int], list[int]]], steps: Steps
+) -> Steps:
+    """`steps` of several threads, those of one after those of the other."""
+    ends: list[int] = []
+    firsts: list[int] = []
+    strands: dict[int, Strand] = {}
+    begin = 0
+    for numbers, positions in parts:
+        ticks = [at for at, mark in enumerate(advancing) if tally.strand_of(mark.strand) in numbers]
+        firsts.append(len(ends))
+        ends += [begin + bisect_left(ticks, position) for position in positions]
+        own = {mark.strand for mark in advancing if tally.strand_of(mark.strand) in numbers}
+        strands.update(dict.fromkeys(sorted(own), Strand(tuple(ticks), begin)))
+        begin += len(ticks)
+    return replace(steps, ends=tuple(ends), firsts=tuple(firsts), strands=strands)
 
 
 def _source(tally: StepTally) -> str:
-    if tally.kind == "user":
+    kind = tally.kind
+    if kind == "user":
         return "gapless.step()"
-    if tally.kind == "profiler":
+    if kind == "profiler":
         return "profiler.step()"
-    if tally.kind == "gradients":
+    if kind == "gradients":
         return "a backward pass (no optimizer)"
-    defining = tally.defining()
-    optimizers = [name for name, stepper in tally.steppers.items() if stepper.kind == "optimizer"]
+    return " and ".join(dict.fromkeys(_optimizers(tally, strand) for _, strand in tally.strands(kind)))
+
+
+def _optimizers(tally: StepTally, strand: StrandTally) -> str:
+    """What ends the steps of a strand: which optimizers, and how often others step in each."""
+    defining = strand.defining("optimizer")
+    optimizers = [name for name, stepper in strand.steppers.items() if stepper.kind == "optimizer"]
+    places = {name.partition(PLACE)[0] for name in optimizers}
+    if len(places) == 1 < len(optimizers) and len(defining) == 1:
+        kind = places.pop().split("#")[0]
+        return f"{kind} (at {len(optimizers)} lines of the loop)"
     names = [name for name in optimizers if name in defining]
     others = [name for name in optimizers if name not in defining]
     label = _labels(optimizers)
     source = " or ".join(label[name] for name in names)
+    if len(names) > _NAMED_IN_A_ROW:
+        kinds = dict.fromkeys(name.split("#")[0] for name in names)
+        source = f"one of {len(names)} optimizers ({', '.join(kinds)})"
+    elif len(names) == 1:
+        source += _members(tally, names[0])
     if not others:
         return source
-    steps = sum(tally.steppers[name].count for name in names)
-    turns = {name: max(1, round(tally.steppers[name].count / steps)) for name in others}
+    steps = sum(strand.steppers[name].count for name in names)
+    turns = {name: max(1, round(strand.steppers[name].count / steps)) for name in others}
     if len(others) > _NAMED:
         return f"{source} (with {sum(turns.values())} of {len(others)} other optimizers to each)"
     told = " and ".join(f"{turn} of {label[name]}" for name, turn in turns.items())
     return f"{source} (with {told} to each)"
+
+
+def _members(tally: StepTally, lead: str) -> str:
+    """The optimizers that step together with `lead`, in words."""
+    members = [name for name, first in tally.leads.items() if first == lead]
+    kinds = {name.split("#")[0] for name in members} - {lead.split("#")[0]}
+    if len(members) == 1 and kinds:
+        return f" and {kinds.pop()}"
+    return f" and those of {len(members)} other optimizers" if members else ""
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:

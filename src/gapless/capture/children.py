@@ -27,6 +27,7 @@ from gapless.capture import startup
 from gapless.errors import GaplessError, UnreadableInput
 from gapless.model import Ending, Session, Site
 from gapless.model.session import load, save
+from gapless.model.tally import ADVANCING
 from gapless.model.wording import count
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def _named(failed: Session) -> Ending:
 
 
 def _steps(session: Session) -> int:
-    return sum(mark.kind not in ("backward", "batch") for mark in session.marks)
+    return sum(mark.kind in ADVANCING for mark in session.marks)
 
 
 def _roll_call(speaker: Session, others: Sequence[Session]) -> str:

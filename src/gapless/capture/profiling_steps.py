@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from gapless import torch_internals
 from gapless.emulate import emulator
 from gapless.emulate.patches import Patches
+from gapless.emulate.strands import Strand
 from gapless.model import Mark
 from gapless.torch_internals import disable_dynamo
 
@@ -23,8 +25,9 @@ Kind = Literal["optimizer", "profiler", "user"]
 class StepMarks:
     """Tells ``on_mark(mark)`` of optimizer steps and of `gapless.step()`, from `start` to `stop`.
 
-    Only the thread that marked first counts: a profiler records on the thread that starts it. A forked child
-    tells nothing.
+    Only the thread that marked first counts: a profiler records on the thread that starts it. Optimizers that
+    step inside a backward pass, which the GPU's own thread runs, are marked by who asked for the pass, where
+    it ends. A forked child tells nothing.
     """
 
     def __init__(
@@ -39,19 +42,24 @@ class StepMarks:
         self._began = 0.0
         self._thread = 0
         self._pid = 0
+        self._strand = Strand(0)
+        self._asking = 0
         self.tick = 0
+        self.stepped = 0
+        """Steps of optimizers, of all that make one iteration each."""
 
     def start(self) -> None:
         """Look on from here."""
         self._began, self._pid = self._clock(), os.getpid()
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-            self.mark("optimizer", self._name(optimizer))
+            self._step(self._name(optimizer))
 
         # A script may compile its optimizer's step.
         self._hook = register_optimizer_step_post_hook(disable_dynamo(after))
         emulator.step_listeners.append(self._user)
         self._install_scaler()
+        self._install_backward()
 
     def stop(self) -> None:
         """Look away."""
@@ -70,7 +78,47 @@ class StepMarks:
         if threading.get_ident() != self._thread:
             return
         self.tick += 1
+        self._tell(kind, name)
+
+    def _tell(self, kind: Literal[Kind, "along"], name: str) -> None:
         self._on_mark(Mark(kind=kind, tick=self.tick, time=self._clock() - self._began, name=name))
+
+    def _step(self, name: str) -> None:
+        """The optimizer `name` has stepped: it ends an iteration, or steps along in one."""
+        here, own = threading.get_ident(), self._thread or threading.get_ident()
+        if os.getpid() != self._pid or here not in (own, *self._running_nodes()):
+            return
+        self.stepped += 1
+        kind = self._strand.steps(name)
+        if kind == "optimizer":
+            self.mark("optimizer", name)
+        elif kind == "along":
+            self._tell("along", name)
+
+    def _running_nodes(self) -> tuple[int, ...]:
+        """This thread where it is one of autograd's, which runs a pass for the thread that marks."""
+        ours = self._asking and isinstance(threading.current_thread(), threading._DummyThread)
+        return (threading.get_ident(),) if ours else ()
+
+    def _install_backward(self) -> None:
+        real = torch_internals.run_backward
+
+        @wraps(real)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            here, strand = threading.get_ident(), self._strand
+            if strand.depth or (self._thread and here != self._thread):
+                return real(*args, **kwargs)
+            strand.begins()
+            strand.depth, self._asking = 1, here
+            try:
+                out = real(*args, **kwargs)
+            finally:
+                strand.depth = self._asking = 0
+            for name in strand.stepped_inside():
+                self._step(name)
+            return out
+
+        self._patches.set_everywhere(*torch_internals.place("run_backward"), run)
 
     def _user(self) -> None:
         self.mark("user", "gapless.step")
@@ -94,10 +142,10 @@ class StepMarks:
 
         @wraps(real)
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            before = marks.tick
+            before = marks.stepped
             out = real(self, optimizer, *args, **kwargs)
-            if marks.tick == before:
-                marks.mark("optimizer", marks._name(optimizer))
+            if marks.stepped == before:
+                marks._step(marks._name(optimizer))
             return out
 
         self._patches.set(GradScaler, "step", step)

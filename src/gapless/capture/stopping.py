@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 from types import FrameType
 from typing import Any
 
@@ -49,37 +50,43 @@ class Watcher:
 class Stopper:
     """Raises `EnoughSteps` where `watcher` has seen enough; `requests` counts how often it has.
 
-    `cut` is when that was between two marks, as an evaluation may be long.
+    `cut` is when that was between two marks, as an evaluation may be long. Threads and asyncio tasks that
+    train side by side are each asked.
     """
 
     watcher: Watcher = field(default_factory=Watcher)
     requests: int = 0
     cut: float = 0.0
     pid: int = field(default_factory=os.getpid)
+    _asked: Counter[int] = field(default_factory=Counter)
+    _lock: Lock = field(default_factory=Lock)
 
     @property
     def ignored(self) -> bool:
-        """Whether the script went on in spite of every request."""
-        return self.requests > GIVE_UP
+        """Whether the script, or one of its threads, went on in spite of every request."""
+        return max(self._asked.values(), default=0) > GIVE_UP
 
     def __call__(self, mark: Mark) -> None:
         if os.getpid() != self.pid:
             return  # a forked child is the script's own affair
-        if self.watcher.enough(mark):
-            self._stop()
+        with self._lock:
+            enough = self.watcher.enough(mark)
+        if enough:
+            self._stop(mark.strand)
 
     def between(self, seconds: float) -> None:
         """At `seconds` since the capture began, somewhere in what the main thread does between two marks."""
         here = os.getpid() == self.pid and threading.current_thread() is threading.main_thread()
         if here and self.watcher.overdue(seconds):
             self.cut = self.cut or seconds
-            self._stop()
+            self._stop(0)
 
-    def _stop(self) -> None:
-        if self.ignored:
+    def _stop(self, strand: int) -> None:
+        if self._asked[strand] > GIVE_UP:
             return
         self.requests += 1
-        if not self.ignored:
+        self._asked[strand] += 1
+        if self._asked[strand] <= GIVE_UP:
             raise EnoughSteps
 
 

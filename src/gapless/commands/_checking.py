@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gapless.analyze import WARM_UP, StepTally, report
+from gapless.analyze import WARM_UP, report
 from gapless.analyze.enough import Enough
 from gapless.analyze.planned import Planner
+from gapless.analyze.turns import tally
 from gapless.capture.children import Plan
 from gapless.capture.stopping import Watcher, variables
 from gapless.commands import _gate, _host, _output, _ranks
@@ -71,7 +72,7 @@ class Watch(Watcher):
             quiet=wishes.quiet,
             color=not wishes.shown.no_color,
         )
-        self.tally = StepTally()
+        self.tally = tally()
         self._until = Enough(
             steps + WARM_UP,
             lambda at: variables(at.file, at.first, at.last),
@@ -97,6 +98,8 @@ class Watch(Watcher):
 
     def enough(self, mark: Mark) -> bool:
         self.tally.add(mark)
+        if mark.kind == "along":
+            return False
         self.progress.step(self.tally.count)
         self._planner(mark, self.tally.count)
         if self.loaders is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.analyze import WARM_UP, StepTally, report
+from gapless.analyze import WARM_UP, report
+from gapless.analyze.turns import in_turn, tally
 from gapless.capture.child import Child, ChildWatcher
 from gapless.capture.children import Plan
 from gapless.commands import _ranks
@@ -20,7 +21,9 @@ START = f"{__name__}:start"
 
 def start(plan: Plan) -> None:
     """Emulate in this process, until as many steps have been seen as the command asks for."""
-    Child(plan, Watch(plan)).start()
+    child = Child(plan, Watch(plan))
+    child.emulator.in_turn = in_turn
+    child.start()
 
 
 class Watch(ChildWatcher):
@@ -28,11 +31,13 @@ class Watch(ChildWatcher):
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._tally = StepTally()
+        self._tally = tally()
         self._loaders = Loaders(plan.loader, lambda where, budget: None) if plan.loader else None
 
     def enough(self, mark: Mark) -> bool:
         self._tally.add(mark)
+        if mark.kind == "along":
+            return False
         if self._loaders is not None:
             self._loaders.step()
         return self._plan.steps is not None and self._tally.count >= self._plan.steps + WARM_UP

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from gapless.analyze import WARM_UP
 from gapless.analyze.enough import LONGER
+from gapless.analyze.turns import in_turn
 from gapless.capture import children
 from gapless.capture.run import TERMINATED, run
 from gapless.capture.stopping import Stopper
@@ -313,6 +314,7 @@ def _emulator(wishes: Wishes, stopper: Stopper, watch: Watch) -> Emulator:
         world=wishes.world,
         **({} if _ranks.several() else {"dry": wishes.dry}),
     )
+    emulator.in_turn = in_turn
     if wishes.fit.changes:
         from gapless.emulate.changes import install
 

@@ -16,6 +16,7 @@ from gapless.emulate.batches import Batches
 from gapless.emulate.device import Queued
 from gapless.emulate.fused_form import fused_form
 from gapless.emulate.graphs.state import Graphs
+from gapless.emulate.identities import Identities
 from gapless.emulate.local import local
 from gapless.emulate.placement import Placement
 from gapless.emulate.places import HOST, PINNED
@@ -46,8 +47,11 @@ class Core:
         self.clock = clock
         self.enabled = True
         self._initialized = False
-        self.optimizers: list[Any] = []
-        self.trained: set[int] = set()
+        self.optimizers: Identities[int] = Identities()
+        """The numbers of those that have stepped, of which there were `optimizers_seen`."""
+        self.optimizers_seen = 0
+        self.optimizers_made = False
+        self.trained: Identities[bool] = Identities()
         self._made: list[Made] = []
         self.batches = Batches()
         self.askers: dict[SourceLine, None] = {}

@@ -55,6 +55,7 @@ from gapless.emulate.world.world import World, enter, leave
 from gapless.errors import UsageError
 from gapless.model import Ending, Environment, Mark, Session, gpus
 from gapless.model.assumption import Switch
+from gapless.model.tally import ADVANCING, InTurn, StepTally, step_ends
 from gapless.torch_internals import (
     current_dispatch_mode,
     current_function_mode,
@@ -159,6 +160,7 @@ class Emulator:
         if memory:
             self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
+        self.in_turn: InTurn = lambda one, other: False  # as of `StepTally`, for who can read the source
         self.compiled = Calls(self.core.device_of, values=not dry)
         replays = self.compiled.replays
         replays.watch = lambda: self.core.graphs.watch(replays)
@@ -322,6 +324,7 @@ class Emulator:
             self._record_memory()
         self.recorder.on_mark = distributed.leaving_together(on_mark) if on_mark is not None else None
         self.core.optimizers.clear()
+        self.core.optimizers_seen = 0
         self.core.enabled = True
         self.core.races.on = memory_supported()
 
@@ -330,13 +333,15 @@ class Emulator:
     def session(self, script: tuple[str, ...] = (), ending: Ending | None = None) -> Session:
         """Everything recorded, as a `Session`."""
         recorder, values = self.recorder, self.core.values
+        marks = recorder.marks()
         return Session(
             script=script,
             environment=environment(self.gpu.name, unused=not self.core.used, dry=self.core.dry),
             ending=ending or Ending(),
             sites=recorder.sites(),
             events=recorder.events(),
-            marks=recorder.marks(),
+            marks=marks,
+            strands=_parents(recorder),
             races=self.core.races.races(),
             graphs=self.core.graphs.found.faults(),
             notes=(
@@ -350,10 +355,31 @@ class Emulator:
             asked=tuple(self.core.askers),
             duration=recorder.duration(),
             programme=recorder.programme.programme() if recorder.programme is not None else None,
-            memory=recorder.memory.runs() if recorder.memory is not None else (),
+            memory=recorder.memory.runs(_step_ends(marks, self.in_turn))
+            if recorder.memory is not None
+            else (),
             assumptions=values.reads.assumptions() if values is not None else (),
             switch=values.switch if values is not None else None,
         )
+
+
+def _step_ends(marks: tuple[Mark, ...], in_turn: InTurn) -> list[int]:
+    """The numbers of the marks that end steps, among those that advance the tick, the first being 1; of the
+    first training loop where several run side by side. None where only backward passes tell."""
+    tally = StepTally(in_turn)
+    for mark in marks:
+        tally.add(mark)
+    if tally.kind == "gradients":
+        return []
+    advancing = [mark for mark in marks if mark.kind in ADVANCING]
+    _, first = next(step_ends(advancing, tally), (frozenset(), []))
+    return [position + 1 for position in first]
+
+
+def _parents(recorder: Recorder) -> tuple[int, ...]:
+    """Which thread or task started each; empty where there is one."""
+    parents = tuple(recorder.strands.parents)
+    return parents if len(parents) > 1 else ()
 
 
 def environment(device: str, unused: bool = False, dry: bool = False) -> Environment:

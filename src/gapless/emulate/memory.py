@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -81,6 +82,7 @@ class MemoryRecorder:
         self._workspaces: set[tuple[int, int, bool]] = set()
         self._shared: set[int] = set()
         self._process = os.getpid()
+        self._tick = 0
         self.notes: dict[str, None] = {}
 
     # -- storages ------------------------------------------------------------------------------------
@@ -234,10 +236,11 @@ class MemoryRecorder:
             return None
         return rows, rows.alloc(size, ("CUDA graph memory pool", (), ""), "workspace", self.stream)
 
-    def mark(self, kind: str, name: str) -> None:
+    def cut(self) -> None:
         """A mark that may end a step."""
+        self._tick += 1
         for rows in self._rows.values():
-            rows.mark(kind, name)
+            rows.cut(self._tick)
 
     # -- who holds what ----------------------------------------------------------------------------------
 
@@ -286,8 +289,8 @@ class MemoryRecorder:
 
     # -- reading -------------------------------------------------------------------------------------
 
-    def runs(self) -> tuple[MemoryRun, ...]:
-        """What was asked of each device."""
+    def runs(self, ends: Sequence[int] = ()) -> tuple[MemoryRun, ...]:
+        """What was asked of each device; `ends` are the numbers of the marks that end steps."""
         total = self.gpu.total_memory
         fields = {
             "gpu": self.gpu.name,
@@ -295,7 +298,9 @@ class MemoryRecorder:
             "limit": total - CONTEXT,
         }
         return tuple(
-            as_run(rows, self.modules.classes, notes=tuple(self.notes), settings=_settings(index), **fields)
+            as_run(
+                rows, ends, self.modules.classes, notes=tuple(self.notes), settings=_settings(index), **fields
+            )
             for index, rows in sorted(self._rows.items())
         )
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gapless.emulate import stacks
@@ -45,7 +44,7 @@ class Rows:
         self.places: list[int] = []
         self.streams: list[int] = []
         self.batches: list[tuple[int, tuple[int, ...]]] = []
-        self.marks: list[tuple[int, str, str]] = []
+        self.cuts: dict[int, int] = {}
         self.modules: dict[int, str] = {}
         self.used: dict[int, int] = {}
         self.known: dict[tuple[Any, ...], int] = {}
@@ -87,13 +86,17 @@ class Rows:
     def empty(self) -> None:
         self.order.append(_EMPTY)
 
-    def mark(self, kind: str, name: str) -> None:
-        self.marks.append((len(self.order), kind, name))
+    def cut(self, tick: int) -> None:
+        """The mark with that number, the first being 1, is here."""
+        self.cuts[tick] = len(self.order)
 
 
-def as_run(rows: Rows, classes: Mapping[str, str], *, notes: tuple[str, ...], **fields: Any) -> MemoryRun:
-    """`rows` as a `MemoryRun`; `classes` are those of modules by path, `fields` are taken over."""
-    steps = step_rows(rows.marks)
+def as_run(
+    rows: Rows, ends: Iterable[int], classes: Mapping[str, str], *, notes: tuple[str, ...], **fields: Any
+) -> MemoryRun:
+    """`rows` as a `MemoryRun`; `ends` are the numbers of the marks that end steps, `classes` those of modules
+    by path, and `fields` are taken over."""
+    steps = [rows.cuts[number] for number in ends if number in rows.cuts]
     order = rows.in_place()
     sizes = rows.sizes
     table = _Table(rows, _kinds(rows, order[: steps[0]] if steps else order, order))
@@ -142,24 +145,6 @@ def as_run(rows: Rows, classes: Mapping[str, str], *, notes: tuple[str, ...], **
         notes=(*notes, NOT_MODELLED),
         **fields,
     )
-
-
-def step_rows(marks: list[tuple[int, str, str]]) -> list[int]:
-    """Where steps end: where the user says so, else the profiler, else the optimizer that steps least often.
-
-    An optimizer that steps ten times less often than the others tells no steps.
-    """
-    for wanted in ("user", "profiler"):
-        found = [at for at, kind, _ in marks if kind == wanted]
-        if found:
-            return found
-    counts = Counter(name for _, kind, name in marks if kind == "optimizer")
-    if not counts:
-        return []
-    often = {name: number for name, number in counts.items() if 10 * number >= max(counts.values())}
-    fewest = min(often.values())
-    last = [name for name in often if often[name] == fewest][-1]
-    return [at for at, kind, name in marks if kind == "optimizer" and name == last]
 
 
 def _kinds(rows: Rows, first: list[int], order: list[int]) -> list[Kind]:

@@ -12,10 +12,13 @@ from gapless.emulate import stacks
 from gapless.emulate.local import local
 from gapless.emulate.memory import MemoryRecorder
 from gapless.emulate.programme import ProgrammeRecorder
+from gapless.emulate.strands import Strands
 from gapless.model import Event, Mark, Mechanism, Phase, Site
 from gapless.model.source import SourceLine
+from gapless.model.tally import ADVANCING
 
 _Key = tuple[Any, ...]
+_RawMark = tuple[str, int, float, str, stacks.RawStack, int]
 _MANY_MARKS = 20_000
 
 
@@ -27,14 +30,17 @@ class Recorder:
         self._began = clock()
         self._lock = threading.Lock()
         self._sites: dict[_Key, int] = {}
-        self._counts: dict[tuple[int, int, Phase], list[float]] = {}
-        self._marks: list[tuple[str, int, float, str, stacks.RawStack]] = []
+        self._counts: dict[tuple[int, int, Phase, int], list[float]] = {}
+        self._marks: list[_RawMark] = []
         self._notes: dict[str, None] = {}
         self._unknown: dict[str, None] = {}
         self.extensions: dict[str, None] = {}  # CUDA extensions that were not built or loaded
         # Convolutions that cuDNN tries its algorithms for, with the line and the tick of the first.
         self.tried: dict[Hashable, tuple[SourceLine | None, int]] = {}
+        self.strands = Strands()
         self.tick = 0
+        self.stepped = 0
+        """Steps of optimizers, of all that make one iteration each."""
         self.total = 0
         self.phase: Phase = "train"
         # Lightning ends an evaluation by setting `training` back, without a call of `train()`.
@@ -65,12 +71,13 @@ class Recorder:
         """Count a wait at the stack of the caller's `depth`-th caller."""
         stack = stacks.capture(depth + 1) + local.above
         key = (operator, mechanism, call, detail, stack, node, forward, basis, batch)
+        strand = self.strands.here().number
         with self._lock:
             site = self._sites.setdefault(key, len(self._sites))
             phase: Phase = "train" if self.evaluated is not None and self.evaluated.training else self.phase
-            entry = self._counts.get((site, self.tick, phase))
+            entry = self._counts.get((site, self.tick, phase, strand))
             if entry is None:
-                self._counts[site, self.tick, phase] = [self._clock() - self._began, 1, waits, nbytes]
+                self._counts[site, self.tick, phase, strand] = [self._clock() - self._began, 1, waits, nbytes]
             else:
                 entry[1] += 1
                 entry[2] += waits
@@ -84,19 +91,37 @@ class Recorder:
             self.between_marks(self.duration())
 
     def mark(self, kind: str, name: str = "", depth: int = 1) -> None:
-        """Note where steps begin or end; what ends steps advances the tick."""
+        """Note where steps begin or end; what ends steps advances the tick.
+
+        Steps of optimizers inside a backward pass are noted where that is `backward_over`.
+        """
         if self.held is not None:
             self.held.append((kind, name))
+            self.stepped += kind == "optimizer"
             return
-        advances = kind in ("optimizer", "profiler", "user", "gradients")
+        strand = self.strands.here()
+        if kind == "optimizer":
+            self.stepped += 1
+            kind = strand.steps(name)
+        elif kind == "backward":
+            strand.begins()
+        if kind:
+            self._mark(kind, name, strand.number, stacks.capture(depth + 1) + local.above)
+
+    def backward_over(self, depth: int = 1) -> None:
+        """A backward pass has ended: the optimizers that stepped inside it have made an iteration."""
+        strand = self.strands.here()
+        names = strand.stepped_inside()
+        if not names:
+            return
+        stack = stacks.capture(depth + 1) + local.above
+        for name in names:
+            self._mark(strand.steps(name), name, strand.number, stack)
+
+    def _mark(self, kind: str, name: str, strand: int, stack: stacks.RawStack) -> None:
+        advances = kind in ADVANCING
         with self._lock:
-            raw = (
-                kind,
-                self.tick,
-                self._clock() - self._began,
-                name,
-                stacks.capture(depth + 1) + local.above,
-            )
+            raw = (kind, self.tick, self._clock() - self._began, name, stack, strand)
             if advances or len(self._marks) < _MANY_MARKS:
                 self._marks.append(raw)
             if advances:
@@ -104,10 +129,11 @@ class Recorder:
                 if self.programme is not None:
                     self.programme.cut()
                 if self.memory is not None:
-                    self.memory.mark(kind, name)
-        if advances and self.on_mark is not None:
-            self.on_mark(self._as_mark(raw))
-        elif not advances and kind != "backward" and self.between_marks is not None:
+                    self.memory.cut()
+        if advances or kind == "along":
+            if self.on_mark is not None:
+                self.on_mark(self._as_mark(raw))
+        elif kind != "backward" and self.between_marks is not None:
             self.between_marks(self.duration())
 
     def note(self, text: str) -> None:
@@ -136,9 +162,10 @@ class Recorder:
         )
 
     @staticmethod
-    def _as_mark(raw: tuple[str, int, float, str, stacks.RawStack]) -> Mark:
-        kind, tick, at, name, stack = raw
-        return Mark(kind=kind, tick=tick, time=at, name=name, stack=stacks.resolve(stack))  # type: ignore[arg-type]
+    def _as_mark(raw: _RawMark) -> Mark:
+        kind, tick, at, name, stack, strand = raw
+        lines = stacks.resolve(stack)
+        return Mark(kind=kind, tick=tick, time=at, name=name, stack=lines, strand=strand)  # type: ignore[arg-type]
 
     def sites(self) -> tuple[Site, ...]:
         """The distinct sites, by their number."""
@@ -155,8 +182,9 @@ class Recorder:
                 calls=int(calls),
                 waits=int(waits),
                 bytes=int(nbytes),
+                strand=strand,
             )
-            for (site, tick, phase), (at, calls, waits, nbytes) in self._counts.items()
+            for (site, tick, phase, strand), (at, calls, waits, nbytes) in self._counts.items()
         ]
         return tuple(sorted(found, key=lambda event: event.time))
 

@@ -67,10 +67,11 @@ def _optimizer_hook(core: Core) -> Any:
 
 def _name(core: Core, optimizer: Any) -> str:
     """The optimizer's class, numbered where a script has several of one class."""
-    known = core.optimizers
-    number = next((position for position, other in enumerate(known) if other is optimizer), len(known))
-    if number == len(known):
-        known.append(optimizer)
+    number = core.optimizers.get(optimizer)
+    if number is None:
+        number = core.optimizers_seen
+        core.optimizers_seen += 1
+        core.optimizers.put(optimizer, number)
     return f"{type(optimizer).__name__}.step#{number}"
 
 
@@ -82,13 +83,13 @@ def _install_scaler(core: Core, patches: Patches) -> None:
 
     @wraps(real)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        before = core.recorder.tick
+        before = core.recorder.stepped
         local.scaled = optimizer
         try:
             out = real(self, optimizer, *args, **kwargs)
         finally:
             local.scaled = None
-        if core.enabled and core.recorder.tick == before:
+        if core.enabled and core.recorder.stepped == before:
             core.recorder.mark("optimizer", _name(core, optimizer), depth=1)
         return out
 
@@ -103,24 +104,29 @@ def _install_backward(core: Core, patches: Patches) -> None:
     def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not core.enabled:
             return real(outputs, *args, **kwargs)
-        before = local.backward
+        before, strand = local.backward, core.recorder.strands.here()
         devices = [core.device_of(tensor) for tensor in outputs if isinstance(tensor, torch.Tensor)]
         if (at := max(devices, default=HOST)) != HOST:
             core.graphs.backward(outputs)
         local.backward = at
-        if before == HOST:
+        outermost = not strand.depth
+        if outermost:
             core.recorder.phase = "train"
             core.recorder.mark("backward", depth=1)
         on_device = local.backward != HOST
         called = core.races.backward()
+        strand.depth += 1
         try:
             out = real(outputs, *args, **kwargs)
         finally:
+            strand.depth -= 1
             local.backward = before
             core.races.backward_over(called)
-        # Without an optimizer the parameters are updated by hand, once there are gradients.
-        if before == HOST and on_device and not core.trained:
-            core.recorder.mark("gradients", depth=1)
+        if outermost:
+            core.recorder.backward_over(depth=1)
+            # Without an optimizer the parameters are updated by hand, once there are gradients.
+            if on_device and not core.optimizers_made:
+                core.recorder.mark("gradients", depth=1)
         return out
 
     patches.set_everywhere(*torch_internals.place("run_backward"), run)
@@ -205,7 +211,7 @@ def _install_phase(core: Core, patches: Patches) -> None:
             out = real(self, mode)
         finally:
             depth -= 1
-        if depth == 0 and core.enabled and any(_id in core.trained for _id in map(id, self.parameters())):
+        if depth == 0 and core.enabled and core.trained.any_of(self.parameters()):
             core.recorder.phase = "train" if mode else "eval"
             # Before torch 2.5 what `torch.compile` wraps knows its mode, and the wrapper does not.
             core.recorder.evaluated = (
@@ -221,7 +227,9 @@ def _install_phase(core: Core, patches: Patches) -> None:
     @wraps(real_add)
     def add_param_group(self: Any, group: dict[str, Any]) -> None:
         real_add(self, group)
-        core.trained.update(map(id, self.param_groups[-1]["params"]))
+        core.optimizers_made = True
+        for parameter in self.param_groups[-1]["params"]:
+            core.trained.put(parameter, True)
         core.graphs.optimizing(self)
 
     patches.set(torch.optim.Optimizer, "add_param_group", add_param_group)

@@ -39,7 +39,7 @@ def install(emulator: Emulation, patches: Patches) -> None:
 
     @wraps(real_start)
     def start(self: Any) -> None:
-        self._gapless_starter = stacks.capture() + local.above
+        self._gapless_starter = stacks.capture() + local.above, emulator.core.recorder.strands.here().number
         real_start(self)
 
     @wraps(real_run)
@@ -47,7 +47,8 @@ def install(emulator: Emulation, patches: Patches) -> None:
         if _active is not emulator or not emulator.core.enabled:
             real_run(self)
             return
-        local.above = getattr(self, "_gapless_starter", ())
+        local.above, starter = getattr(self, "_gapless_starter", ((), 0))
+        emulator.core.recorder.strands.started_by(starter)
         with emulator.modes():
             real_run(self)
 

@@ -86,6 +86,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `site` indexes `Session.sites`. `tick` counts the step marks seen before. `calls` is how often the
     site was reached in that time and `waits` how many times the host waited there.
     `time` is seconds since the capture began, of the first of them. `bytes` is what was copied, in all.
+    `strand` numbers the threads and asyncio tasks of the run; 0 is the main thread outside of any task.
     """
 
     site: int
@@ -95,19 +96,23 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     waits: int = 1
     bytes: int = 0
     phase: Phase = "train"
+    strand: int = 0
 
 
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Something that tells where steps begin and end.
 
-    `kind`: ``optimizer`` (a step of the optimizer `name`, skipped by a scaler or not), ``profiler``
+    `kind`: ``optimizer`` (a step of the optimizer `name`, skipped by a scaler or not), ``along`` (one of
+    another optimizer with the gradients of the same backward pass as the one before), ``profiler``
     (``profiler.step()``), ``user`` (``gapless.step()``), ``backward`` (a backward pass begins),
     ``batch`` (a batch was drawn from a DataLoader), ``gradients`` (a backward pass ended in a script that has
-    made no optimizer). ``backward`` and ``batch`` do not advance the tick.
+    made no optimizer). ``along``, ``backward`` and ``batch`` do not advance the tick. Optimizers that step
+    inside a backward pass are marked where that ends. `strand` is that of the thread, as of an `Event`.
     """
 
-    kind: Literal["optimizer", "profiler", "user", "backward", "batch", "gradients"]
+    kind: Literal["optimizer", "along", "profiler", "user", "backward", "batch", "gradients"]
     tick: int
     time: float
     name: str = ""
     stack: Stack = ()
+    strand: int = 0

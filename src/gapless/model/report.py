@@ -34,7 +34,8 @@ class StepSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """The steps a capture saw.
 
     `steady` of `seen` steps count for frequencies (the first ones warm up). `waits_per_step` is the mean
-    over the steady ones, `source` what ended a step (``SGD.step``, ``profiler.step()``).
+    over the steady ones, `source` what ended a step (``SGD.step``, ``profiler.step()``). Where threads or
+    asyncio tasks train side by side, `side_by_side` has that mean for each; the other numbers are of all.
     """
 
     seen: int = 0
@@ -43,6 +44,7 @@ class StepSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     least: int = 0
     most: int = 0
     source: str = ""
+    side_by_side: tuple[float, ...] = ()
 
 
 class RankSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

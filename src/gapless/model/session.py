@@ -84,7 +84,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     fit. `assumptions` are what a dry run took values to be, `switch` is where a run became one, `races` are
     accesses to the same memory that nothing orders, `graphs` what is wrong with its CUDA graphs; `compiled`
     is what torch.compile would make of each callable that the run compiled, `what_if` what else the report is
-    to reckon (``compile``); `planned` is how many steps the script's loops have.
+    to reckon (``compile``); `planned` is how many steps the script's loops have. `strands` says
+    of each numbered thread and asyncio task which one started it.
     """
 
     script: tuple[str, ...] = ()
@@ -112,6 +113,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     compiled: tuple[Compiled, ...] = ()
     what_if: tuple[str, ...] = ()
     planned: Planned = Planned()
+    strands: tuple[int, ...] = ()
 
 
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -237,5 +237,7 @@ def _about_run(report: Report, path: Naming) -> list[str]:
         parts.append(("emulated " if environment.emulated else "") + environment.device)
     if report.steps.seen:
         steady = count(report.steps.steady, "steady step")
-        parts.append(f"{steady}, each ending with {report.steps.source}")
+        loops = len(report.steps.side_by_side)
+        where = f" in {loops} training loops side by side" if loops else ""
+        parts.append(f"{steady}{where}, each ending with {report.steps.source}")
     return parts

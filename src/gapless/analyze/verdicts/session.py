@@ -27,6 +27,7 @@ from gapless.model.wording import (
     count,
     duration,
     host,
+    number,
     percent,
     rate,
     three_digits,
@@ -167,6 +168,8 @@ def syncs(report: Report) -> str:
     steps = report.steps
     if not steps.most:
         return ""
+    if steps.side_by_side:
+        return _side_by_side(steps.side_by_side)
     inside = _syncs_in_steps(report)
     if steps.least == steps.most:
         return f"{count(steps.most, 'sync')} in every step"
@@ -179,6 +182,18 @@ def syncs(report: Report) -> str:
     if not steps.least:
         return f"up to {count(steps.most, 'sync')} in a step"
     return f"{steps.least} to {steps.most} syncs in every step"
+
+
+def _side_by_side(means: Sequence[float]) -> str:
+    """``1 sync in every step of one training loop and 2 of the other``: those of threads or asyncio tasks
+    that train side by side."""
+    several = f"{len(means)} training loops that run side by side"
+    least, most = min(means), max(means)
+    if least == most:
+        return f"{rate(least, 'sync')} in each of {several}"
+    if len(means) == 2:
+        return f"{rate(means[0], 'sync')} in one training loop and {number(means[1])} in the one beside it"
+    return f"{number(least)} to {rate(most, 'sync')} in {several}"
 
 
 def _syncs_in_steps(report: Report) -> list[Finding]:
@@ -211,7 +226,7 @@ def _why(report: Report, estimate: Estimate | None, late: Finding | None, level:
     if late is not None and late.evidence:
         yield late.evidence[0]
     inside = _syncs_in_steps(report)
-    if len(inside) > 1 and report.steps.waits_per_step:
+    if len(inside) > 1 and report.steps.waits_per_step and not report.steps.side_by_side:
         most = max(inside, key=lambda one: one.frequency.per_step)
         part = most.frequency.per_step / report.steps.waits_per_step
         if part >= 0.4:
