@@ -10,8 +10,9 @@ from itertools import pairwise
 
 import msgspec
 
-from gapless.analyze.loop import ReadSource, read_source
+from gapless.analyze.loop import ReadSource
 from gapless.analyze.turns import in_turn
+from gapless.files.input import source_text
 from gapless.model import Event, Mark
 from gapless.model.tally import ADVANCING, PLACE, StepTally, StrandTally, step_ends
 
@@ -114,7 +115,7 @@ def _placed(tick: int, strand: Strand, last: int) -> int:
     return strand.begin + own if own < len(strand.ticks) else last
 
 
-def find_steps(marks: Iterable[Mark], read: ReadSource = read_source) -> Steps:
+def find_steps(marks: Iterable[Mark], read: ReadSource = source_text) -> Steps:
     """The steps told by `marks`, which are in order of time. `read` gives the text of source files."""
     marks = tuple(marks)
     tally = StepTally(partial(in_turn, read=read))

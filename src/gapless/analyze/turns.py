@@ -5,19 +5,20 @@ from __future__ import annotations
 import ast
 from functools import partial
 
-from gapless.analyze.loop import LOOPS, SCOPES, ReadSource, nodes_around, read_source, tree_of
+from gapless.analyze.loop import LOOPS, SCOPES, ReadSource, nodes_around, tree_of
+from gapless.files.input import source_text
 from gapless.model import Stack
 from gapless.model.tally import StepTally
 
 _LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 
 
-def tally(read: ReadSource = read_source) -> StepTally:
+def tally(read: ReadSource = source_text) -> StepTally:
     """A tally that reads the source: steps of one optimizer at two lines of each pass are one iteration."""
     return StepTally(partial(in_turn, read=read))
 
 
-def in_turn(one: Stack, other: Stack, read: ReadSource = read_source) -> bool:
+def in_turn(one: Stack, other: Stack, read: ReadSource = source_text) -> bool:
     """Whether both calls are made in each pass of the innermost loop around them.
 
     They part where one function calls both, at two lines of it. False where one of the lines is in a loop
