@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gapless.emulate import fakes, kernels
+from gapless.emulate import composites, fakes, kernels
 from gapless.emulate.given import given_for
 from gapless.emulate.local import local
 from gapless.emulate.refusals import refuse
@@ -68,7 +68,7 @@ def runner(
     if func.namespace in _SEALED:
         return None
     if func.namespace in _ATEN:
-        if kernels.lacking(func):
+        if kernels.lacking(func) or kernels.own(func):
             return kernels.runner(func, note)
         return _resolving(func) if _makes_views_inside(func) else None
     return _Custom(func, mode, known).run
@@ -200,19 +200,19 @@ def _registered_at(name: str) -> str:
     return f" (defined at {found[1]}:{found[2]})"
 
 
-def decomposer(func: Any, mode: TorchDispatchMode) -> Callable[[Any, dict[str, Any]], Any] | None:
+def decomposer(func: Any, mode: Any) -> Callable[[Any, dict[str, Any]], Any] | None:
     """How to run `func` by its parts, if it has any; they are what the table of waits knows.
 
     Autograd takes composite operators apart before they come here, but there is none of it in inference mode
     and in the body of a kernel.
     """
     name = func.name()
-    if not has_kernel(name, "CompositeImplicitAutograd") or has_kernel(name, "CPU"):
+    if not has_kernel(name, "CompositeImplicitAutograd") or has_kernel(name, "CPU") or kernels.own(func):
         return None
 
     def run(args: Any, kwargs: dict[str, Any]) -> Any:
         with _seen_by(mode):
-            return func._op_dk(Key.CompositeImplicitAutograd, *args, **kwargs)
+            return composites.taken_apart(func, args, kwargs, mode.core.device_of)
 
     return run
 

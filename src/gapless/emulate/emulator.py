@@ -16,6 +16,7 @@ from gapless.emulate import (
     attention,
     autocast,
     compilers,
+    composites,
     copies,
     cuda_api,
     cuda_sources,
@@ -201,6 +202,7 @@ class Emulator:
             properties.install(self.core, patches)
             cuda_api.install(self.core, patches)
             attention.install(self.core, patches)
+            composites.install(self.core.device_of)
             foreach.install(self.core, patches)
             profilers.install(self.core, patches)
             distributed.install(self.core, patches)
@@ -258,6 +260,7 @@ class Emulator:
         serialization.uninstall()
         standins.uninstall()
         autocast.uninstall()
+        composites.uninstall()
         self._patches.undo()
         leave(self._environment)
 

@@ -51,7 +51,7 @@ _CUDNN = frozenset({"aten::convolution", "aten::cudnn_batch_norm", "aten::_cudnn
 
 
 def _overloads(names: str) -> dict[int, Any]:
-    packets = [getattr(torch.ops.aten, name) for name in names.split()]
+    packets = [getattr(torch.ops.aten, name) for name in names.split() if hasattr(torch.ops.aten, name)]
     found = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
     return {id(one): one for one in found}
 
@@ -63,7 +63,7 @@ _IMAGES = _overloads(
 """Operators that have kernels of their own for images whose channels lie last."""
 _COPIES = _overloads("clone copy_ _to_copy add add_ sub sub_ mul mul_ div div_ where maximum minimum")
 """Operators that go through several tensors element by element, in whatever order each of them lies."""
-_ROWS = _overloads("native_layer_norm native_group_norm")
+_ROWS = _overloads("native_layer_norm native_group_norm _fused_rms_norm")
 """Operators that write a tensor in its own order first where it lies otherwise."""
 
 

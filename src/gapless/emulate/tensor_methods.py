@@ -285,20 +285,6 @@ def _ctc_loss(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return func(*args, **kwargs)
 
 
-@handles(torch.dropout)
-def _dropout(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One kernel, which keeps a mask of a byte for each number, where CUDA has it."""
-    given, p, train = _arguments(*args, **kwargs)
-    if mode.on_device(given) and train and 0 < p < 1 and given.numel():
-        return torch.native_dropout(given, p, True)[0]
-    return func(*args, **kwargs)
-
-
-def _arguments(input: Any = None, p: Any = 0.0, train: Any = False) -> tuple[Any, Any, Any]:
-    """Dropout's, however they were given; where one is missing, torch says so."""
-    return input, p, train
-
-
 @handles(_Base.grad.__set__)
 def _set_gradient(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, gradient = args

@@ -412,7 +412,7 @@ _ONE_PASS = frozenset(
 
 _AGAIN = {
     "native_dropout_backward": 2.6, "_softmax_backward_data": 1.6, "_log_softmax_backward_data": 1.6,
-    "native_layer_norm_backward": 1.8, "native_group_norm_backward": 1.8,
+    "native_layer_norm_backward": 1.8, "native_group_norm_backward": 1.8, "_fused_rms_norm_backward": 1.8,
     "_unique2": 3.0, "unique_dim": 3.0,
 }  # fmt: skip
 """How many times their bytes backward passes move that go through them more than once, in several kernels or
@@ -449,7 +449,8 @@ _KERNELS = {
     "unique_consecutive": 8, "nonzero": 3, "argwhere": 3, "masked_select": 4,
     "constant_pad_nd": 2, "slice_backward": 2, "select_backward": 2, "multinomial": 6,
     "binary_cross_entropy_with_logits": 2, "nll_loss_backward": 2, "nll_loss2d_backward": 2, "randperm": 5,
-    "native_layer_norm_backward": 2, "embedding_dense_backward": 3, "masked_fill": 2, "index_fill": 2,
+    "native_layer_norm_backward": 2, "_fused_rms_norm_backward": 2, "embedding_dense_backward": 3,
+    "masked_fill": 2, "index_fill": 2,
     "max_pool2d_with_indices_backward": 2, "native_group_norm": 2, "native_group_norm_backward": 4,
     "convolution_backward": 2, "cudnn_convolution_backward": 2, "batch_norm_backward_reduce": 1,
     "_embedding_bag_dense_backward": 4, "scatter_reduce": 2, "median": 3, "kthvalue": 2, "bincount": 4,

@@ -100,8 +100,8 @@ class Kind:
 
 
 def _kernel(func: Any) -> Any:
-    """What computes `func` here where ATen has nothing for the CPU: its results look as with values."""
-    if func.namespace != "aten" or not kernels.lacking(func):
+    """What computes `func` here where the CPU's kernel does not: its results look as with values."""
+    if func.namespace != "aten" or not (kernels.lacking(func) or kernels.own(func)):
         return None
     how, run = kernels.found(func)
     return run if how == "kernel" else None

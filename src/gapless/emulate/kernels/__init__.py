@@ -1,4 +1,4 @@
-"""Operators that ATen has for CUDA alone, on the CPU's values.
+"""Operators that ATen has for CUDA alone, or whose results differ there, on the CPU's values.
 
 Which those are the dispatcher says; how each is run is tried in turn: a kernel written here, ATen's own
 decomposition, and where an operator only says of what shape its results are, zeros of that shape, with a note
@@ -30,7 +30,18 @@ ON_HOST: dict[str, tuple[int, ...]] = {}
 WORKSPACES: dict[str, Callable[..., list[tuple[int, ...]]]] = {}
 """Shapes of what they ask for on the device besides, in float32, and give back as they end."""
 
-_MODULES = ("attention", "cudnn", "dropout", "norm", "products", "recurrent", "sparse", "varlen")
+OWN = frozenset(
+    {
+        "_fused_rms_norm", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
+        "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_batch_norm",
+        "_native_batch_norm_legit", "_native_batch_norm_legit.no_stats", "_batch_norm_with_update",
+        "native_batch_norm_backward", "batch_norm_backward", "log_sigmoid_forward", "log_sigmoid_backward",
+        "_embedding_bag", "_embedding_bag_forward_only",
+    }
+)  # fmt: skip
+"""Overloads that the CPU has too, with results of another type or size, or by other operators."""
+
+_MODULES = ("attention", "cudnn", "dropout", "kept", "norm", "products", "recurrent", "sparse", "varlen")
 _HOST_KEYS = (
     "CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd",
     "CompositeExplicitAutogradNonFunctional", "SparseCPU", "SparseCsrCPU", "QuantizedCPU", "MkldnnCPU",
@@ -67,8 +78,20 @@ def lacking(func: Any) -> bool:
     return functional is not None and lacking(functional)
 
 
+def own(func: Any) -> bool:
+    """Whether the overload `func` has a kernel here in place of the CPU's, which gives something else."""
+    if func.namespace != "aten" or _short(func) not in OWN:
+        return False
+    return _short(func) != "_fused_rms_norm" or fuses_rms_norm()
+
+
+def fuses_rms_norm() -> bool:
+    """Whether this torch has a kernel for CUDA of RMS normalization: 2.9 and later."""
+    return bool(has_any_kernel("aten::_fused_rms_norm_backward"))
+
+
 def runner(func: Any, note: Note) -> Callable[[int, Any, dict[str, Any]], Any]:
-    """How to run `func`, which is `lacking`, given where its arguments are.
+    """How to run `func`, which is `lacking` or CUDA's `own`, given where its arguments are.
 
     Raises (when run):
         NotEmulated: nothing is known of it.
@@ -86,7 +109,7 @@ def runner(func: Any, note: Note) -> Callable[[int, Any, dict[str, Any]], Any]:
 
     def call(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
         if index == -1:
-            return func(*args, **kwargs)  # on the host there is none either: ATen's own error
+            return func(*args, **kwargs)  # the host's kernel, or ATen's own error where there is none
         with DisableTorchFunction():
             return chosen(*args, **kwargs)
 

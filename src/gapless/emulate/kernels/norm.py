@@ -113,6 +113,21 @@ def _backward_elemt(
     return out.to(input.dtype)
 
 
+@kernel("_fused_rms_norm")
+def _rms_norm(
+    input: Tensor, normalized_shape: list[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor]:
+    """The result, and one number of the accumulated type for each row; `eps` is that type's if not given."""
+    wide = _wide(input)
+    last = list(range(input.dim() - len(normalized_shape), input.dim()))
+    least = torch.finfo(wide.dtype).eps if eps is None else eps
+    rstd = wide.square().mean(last, keepdim=True).add(least).rsqrt()
+    out = wide * rstd
+    if weight is not None:
+        out = out * _wide(weight)
+    return out.to(input.dtype).contiguous(), rstd.contiguous()
+
+
 @kernel("_fused_rms_norm_backward")
 def _rms_backward(
     grad_out: Tensor,

@@ -96,6 +96,11 @@ def _normalised(made: Made) -> Guess | None:
     return (Guess(), Guess(), Guess(1.0, 0.1, 0.0))[min(made.position, 2)]
 
 
+@rule("_fused_rms_norm")
+def _normalised_by_square(made: Made) -> Guess | None:
+    return Guess(1.0, 0.1, 0.0) if made.position else Guess()
+
+
 @rule("max_pool2d_with_indices")
 def _pooled(made: Made) -> Guess | None:
     x = made.x
