@@ -9,7 +9,7 @@ import msgspec
 
 from gapless.errors import UnreadableInput, UsageError
 from gapless.files.kinds import kind
-from gapless.model.memory import CONTEXT, MemoryRun, check
+from gapless.model.memory import CONTEXT, MemoryRun
 
 if TYPE_CHECKING:
     from gapless.memory.trials import Where
@@ -58,10 +58,6 @@ def _of_session(path: str) -> tuple[MemoryRun, ...]:
             "nothing was put on the device" if session.environment.unused else "it was saved without --memory"
         )
         raise UnreadableInput(f"{path} contains no memory requests: {why}")
-    for run in session.memory:
-        problem = check(run)
-        if problem:
-            raise UnreadableInput(f"{path} is a damaged session: {problem} in its memory record")
     return tuple(msgspec.structs.replace(run, path=path) for run in session.memory)
 
 

@@ -10,6 +10,7 @@ import msgspec
 from gapless.errors import UnreadableInput
 from gapless.files.input import Name, read_whole
 from gapless.files.output import write_whole
+from gapless.model._sound import problem
 
 Given = TypeVar("Given")
 Value = TypeVar("Value")
@@ -24,7 +25,7 @@ class Saved(Generic[Given, Value]):
     """A kind of file: JSON that begins with `format` and `version`, and has the fields of `document`.
 
     `noun` is what messages call it. `pack` gives the fields of what is `Given` to be saved, `unpack` makes a
-    `Value` of them again, or raises what says why it is damaged.
+    `Value` of them again, or raises what says why it is damaged. No number in it is below `least`.
     """
 
     def __init__(
@@ -35,9 +36,10 @@ class Saved(Generic[Given, Value]):
         document: type[msgspec.Struct],
         pack: Callable[[Given], dict[str, Any]],
         unpack: Callable[[Any], Value],
+        least: float = -1,
     ) -> None:
         self.noun, self.format, self.version, self.document = noun, format, version, document
-        self._pack, self._unpack = pack, unpack
+        self._pack, self._unpack, self._least = pack, unpack, least
 
     def encode(self, value: Given) -> bytes:
         """`value` as JSON bytes; :meth:`decode` gives an equal one back."""
@@ -57,6 +59,8 @@ class Saved(Generic[Given, Value]):
         name = name or self.noun
         try:
             head = msgspec.json.decode(data, type=_Head)
+        except RecursionError:
+            raise UnreadableInput(f"{name} is not a saved {self.noun}: it nests without end") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UnreadableInput(f"{name} is not a saved {self.noun}: {error}") from None
         if head.format != self.format:
@@ -69,9 +73,15 @@ class Saved(Generic[Given, Value]):
                 f"{self.version}: upgrade Gapless"
             )
         try:
-            return self._unpack(msgspec.json.decode(data, type=self.document))
-        except (msgspec.DecodeError, IndexError, TypeError, ValueError) as error:
-            raise UnreadableInput(f"{name} is a damaged {self.noun}: {error}") from None
+            value = self._unpack(msgspec.json.decode(data, type=self.document))
+            found = problem(value, self._least)
+        except RecursionError:
+            found = "it nests without end"
+        except (msgspec.DecodeError, IndexError, TypeError, ValueError, OverflowError) as error:
+            found = str(error)
+        if found:
+            raise UnreadableInput(f"{name} is a damaged {self.noun}: {found}")
+        return value
 
     def save(self, value: Given, path: Name) -> None:
         """Write `value` to `path`, whole or not at all.

@@ -196,6 +196,9 @@ def check(run: MemoryRun) -> str:
         return "an unknown action"
     if any(not 0 <= line < len(run.lines) for place in run.places for line in place.lines):
         return "a place whose line does not exist"
+    blocks = [block.place for segment in run.start for block in segment.blocks]
+    if max((*run.place, *blocks), default=-1) >= len(run.places):
+        return "a place that does not exist"
     if any(not 0 <= pool < len(run.pools) for pool in run.pool):
         return "a pool that does not exist"
     return _start(run) or _lives(run)

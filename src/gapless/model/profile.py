@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from gapless.model._disk import Saved
+from gapless.model._sound import MOST
 from gapless.model.copies import Memory
 from gapless.model.coverage import Coverage
 from gapless.model.efficiency import Efficiency
@@ -366,6 +367,48 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return [(cause, idle) for cause, idle in sums.most_common() if idle]
 
 
+def _sound(profile: Profile) -> Profile:
+    """`profile`, in which columns are equally long and positions exist.
+
+    Raises:
+        ValueError: they are not.
+    """
+    steps, memory, prices, lanes = profile.steps, profile.memory, profile.prices, profile.lanes
+    _same("steps", steps.start, steps.end, steps.busy or steps.start, steps.names or steps.start)
+    _same("memory", memory.time, memory.allocated or memory.time, memory.reserved or memory.time)
+    for kernels in profile.collectives:
+        _same("collectives", kernels.start, kernels.length, kernels.elements or kernels.start)
+    if any(end < start for start, end in zip(steps.start, steps.end, strict=True)):
+        raise ValueError("a step ends before it begins")
+    if prices is not None:
+        _exist("price", prices.shortest, len(prices.each))
+        _same("prices", prices.shortest, prices.saved)
+        for price in prices.each:
+            _exist("cost", price.costs, len(profile.costs))
+    if lanes is not None:
+        _sound_lanes(lanes, len(profile.costs))
+    return profile
+
+
+def _sound_lanes(lanes: Lanes, costs: int) -> None:
+    for row in (row for window in lanes.windows for row in window.boxes):
+        _same("boxes", row.start, row.length, row.what, row.count, row.busy)
+        _same("boxes", row.start, row.launch or row.start, row.thread or row.start)
+        _exist("lane", (row.lane, *(thread for thread in row.thread if thread != -1)), len(lanes.lanes))
+        _exist("name", row.what, costs if lanes.lanes[row.lane].kind == "waits" else len(lanes.names))
+    _same("names of boxes", lanes.names, lanes.kinds)
+
+
+def _same(noun: str, *columns: Sequence[object]) -> None:
+    if len({len(column) for column in columns}) > 1:
+        raise ValueError(f"columns of {noun} have different lengths")
+
+
+def _exist(noun: str, positions: Sequence[int], count: int) -> None:
+    if positions and not (min(positions) >= 0 and max(positions) < count):
+        raise ValueError(f"a {noun} does not exist")
+
+
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
     format: str = ""
     version: int = 0
@@ -378,7 +421,8 @@ SAVED: Saved[Sequence[Profile], tuple[Profile, ...]] = Saved(
     1,
     _Document,
     pack=lambda profiles: {"profiles": tuple(profiles)},
-    unpack=lambda document: document.profiles,
+    unpack=lambda document: tuple(map(_sound, document.profiles)),
+    least=-MOST,  # clocks of hosts and devices differ, so that what was first may be before it
 )
 """Profiles of one run, as they are saved."""
 encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

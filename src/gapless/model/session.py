@@ -15,6 +15,7 @@ from gapless.model.event import Event, Mark, Site
 from gapless.model.graph_fault import GraphFault
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
+from gapless.model.memory import check as check_memory
 from gapless.model.offer import Wanted
 from gapless.model.planned import Planned
 from gapless.model.programme import Programme
@@ -188,10 +189,40 @@ def _restore(document: _Document) -> Session:
         marks=items(document.marks, Mark, _STACKS["marks"]),
         assumptions=items(document.assumptions, Assumption, _STACKS["assumptions"]),
     )
-    for event in session.events:
-        if not 0 <= event.site < len(session.sites):
-            raise IndexError("an event refers to a site that does not exist")
+    _check(session)
     return session
+
+
+_MOST_ELEMENTS = 1 << 37
+"""Elements of the tensors of one operator: half a terabyte, and as many kernels as can be reckoned with."""
+
+
+def _check(session: Session) -> None:
+    """Check that whatever the session refers to is in it.
+
+    Raises:
+        ValueError: something is not.
+    """
+    if any(not 0 <= event.site < len(session.sites) for event in session.events):
+        raise ValueError("an event refers to a site that does not exist")
+    programme = session.programme
+    for run in (*session.memory, *(programme.emptied if programme is not None else ())):
+        found = check_memory(run)
+        if found:
+            raise ValueError(f"{found} in its memory record")
+    if programme is None:
+        return
+    if programme.entries and min(programme.gpu.fp32, programme.gpu.bandwidth, programme.gpu.pcie) <= 0:
+        raise ValueError("its GPU computes or copies nothing")
+    entries, bodies = len(programme.entries), len(programme.bodies)
+    if any(not 0 <= segment.body < bodies for segment in programme.segments):
+        raise ValueError("a segment refers to a body that does not exist")
+    if any(body and not 0 <= min(body) <= max(body) < entries for body in programme.bodies):
+        raise ValueError("a body refers to an entry that does not exist")
+    if any(entry.elements > _MOST_ELEMENTS for entry in programme.entries):
+        raise ValueError("an entry has more elements than a GPU can hold")
+    if any(entry.site >= len(session.sites) for entry in programme.entries):
+        raise ValueError("an entry refers to a site that does not exist")
 
 
 SAVED: Saved[Session, Session] = Saved("session", "gapless-session", 1, _Document, _pack, _restore)

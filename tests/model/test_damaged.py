@@ -1,0 +1,136 @@
+"""Damaged files of each kind that Gapless saves: one line at the worst, in every format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import msgspec
+import pytest
+from damaging import damaged
+from hypothesis import strategies as st
+from remembering import Recorder
+
+from gapless.commands import main
+from gapless.errors import UnreadableInput
+from gapless.model import loading, memory, profile, session
+from gapless.model._sound import MOST, problem
+from gapless.model.profile import Collectives, MemoryUse, Price, Prices, Profile, Steps
+from gapless.render import formats
+
+SAVED = Path(__file__).parent / "saved"
+KINDS = ("session", "profile", "memory", "loader")
+OTHER_COMMANDS = {"memory": ["memory", "-q"]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@hypothesis.given(seed=st.integers(0, 1 << 32), form=st.sampled_from(list(formats())), other=st.booleans())
+@hypothesis.settings(
+    max_examples=60, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture], derandomize=True
+)
+def test_a_damaged_file_is_shown_or_refused_in_one_line(tmp_path, capsys, kind, seed, form, other):
+    path = tmp_path / "damaged.json"
+    path.write_bytes(damaged((SAVED / f"{kind}.json").read_bytes(), seed))
+    command = OTHER_COMMANDS.get(kind, ["show"]) if other else ["show"]
+    status = main([*command, "-f", form, str(path)])
+    out, err = capsys.readouterr()
+    assert status in (0, 3)
+    assert out if status == 0 and form == "text" else status == 0 or not out
+    assert err.count("\n") == (status == 3)
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("value", [MOST, -2, 1 << 63, -(1 << 63), float("inf"), float("nan"), 1e300])
+    @pytest.mark.parametrize(
+        "wrap", [lambda value: value, lambda value: (1, value), lambda value: {"a": value}]
+    )
+    def test_numbers_out_of_bounds_are_named(self, value, wrap):
+        found = problem(msgspec.defstruct("One", [("size", Any)])(wrap(value)), -1)
+        assert found.startswith("size")
+
+    @pytest.mark.parametrize("value", [-1, 0, MOST - 1, 0.5, True, None, "x", (), (1, 2), (0.5, 1)])
+    def test_others_are_not(self, value):
+        assert problem(msgspec.defstruct("One", [("size", Any)])(value), -1) == ""
+
+    def test_addresses_are_larger_than_sizes(self):
+        one = msgspec.defstruct("One", [("address", int), ("size", int)])
+        assert problem(one(2**64 - 1, 0), -1) == ""
+        assert problem(one(0, 2**64 - 1), -1).startswith("size is")
+
+    def test_endless_text_is_named(self):
+        assert problem(msgspec.defstruct("One", [("code", str)])("x" * (2 << 20)), -1).startswith("code has")
+
+
+GPU = {"fp32": 1.0, "bandwidth": 1.0, "pcie": 1.0}
+
+
+def document(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((SAVED / f"{kind}.json").read_bytes())
+    return found
+
+
+class TestSessions:
+    def with_memory(self) -> dict[str, Any]:
+        recorder = Recorder()
+        recorder.alloc("x", 1 << 20)
+        recorder.free("x")
+        run = json.loads(memory.encode([recorder.run()]))["runs"][0]
+        made = document("session")
+        made["session"]["memory"] = [run]
+        return made
+
+    @pytest.mark.parametrize(
+        ("field", "value"), [("size", [2**63, 0]), ("ident", [0, 0, 0]), ("place", []), ("action", [99, 1])]
+    )
+    def test_their_memory_is_checked(self, field, value):
+        made = self.with_memory()
+        assert session.decode(json.dumps(made).encode()).memory
+        made["session"]["memory"][0][field] = value
+        with pytest.raises(UnreadableInput, match="damaged session"):
+            session.decode(json.dumps(made).encode())
+
+    @pytest.mark.parametrize(
+        "programme",
+        [
+            {"bodies": [[5]]},
+            {"segments": [{"tick": 1, "body": 3}]},
+            {"entries": [{"name": "x"}]},
+            {"gpu": GPU, "entries": [{"site": 99}]},
+            {"gpu": GPU, "entries": [{"elements": 1 << 50}]},
+        ],
+    )
+    def test_their_programme_refers_to_what_is_in_it(self, programme):
+        made = document("session")
+        made["session"]["programme"] = programme
+        with pytest.raises(UnreadableInput, match="damaged session"):
+            session.decode(json.dumps(made).encode())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"steps": Steps(start=(1, 2), end=(2,))},
+        {"steps": Steps(start=(5,), end=(2,))},
+        {"steps": Steps(start=(1,), end=(2,), names=("a", "b"))},
+        {"memory": MemoryUse(time=(1,), allocated=(1, 2))},
+        {"collectives": (Collectives(name="a", start=(1,), length=()),)},
+        {"prices": Prices(shortest=(0,), saved=(1,))},
+        {"prices": Prices(each=(Price(costs=(0,)),))},
+        {"prices": Prices(each=(Price(),), shortest=(0,), saved=())},
+        {"span": 1 << 62},
+    ],
+)
+def test_profiles_are_checked(damage):
+    good = Profile(steps=Steps(start=(1,), end=(2,), busy=(1,), names=("a",)))
+    assert profile.decode(profile.encode([good])) == (good,)
+    with pytest.raises(UnreadableInput, match="is a damaged profile"):
+        profile.decode(profile.encode([msgspec.structs.replace(good, **damage)]))
+
+
+@pytest.mark.parametrize("decode", [session.decode, profile.decode, memory.decode, loading.decode])
+@pytest.mark.parametrize("data", [b"[" * 100_000, b'{"a":' * 100_000, b'{"format": ' + b"[" * 100_000])
+def test_what_nests_without_end(decode, data):
+    with pytest.raises(UnreadableInput, match="is not a saved"):
+        decode(data)
