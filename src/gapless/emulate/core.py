@@ -268,6 +268,8 @@ class Core:
             self._made.append(made)
         memory = self.placement.memory
         module = memory.modules.at(sys._getframe(2)) if memory is not None else ""
+        if memory is not None and local.backward == HOST:
+            memory.unused.made(begin, sequence_number(), sys._getframe(2))
         made.add(begin, stacks.gather(), module)
         if self.races.full:
             self.races.nodes(begin, sequence_number())

@@ -179,6 +179,7 @@ class Emulator:
             raise UsageError(f"torch {torch.__version__} does not report when memory is freed")
         recorder = MemoryRecorder(self.gpu)
         recorder.forward_of = self.core._forward_call
+        recorder.step_ends = lambda: _step_ends(self.recorder.marks(), self.in_turn)
         self.recorder.memory = self.core.placement.memory = recorder
 
     # -- on and off --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -22,9 +22,11 @@ from gapless.emulate.local import local
 from gapless.emulate.memory_run import Rows, as_run
 from gapless.emulate.module_paths import ModulePaths
 from gapless.emulate.places import HOST
+from gapless.emulate.retention import Retention
+from gapless.emulate.unused_graphs import UnusedGraphs
 from gapless.model.gpus import Gpu
 from gapless.model.memory import CONTEXT, MemoryRun
-from gapless.torch_internals import current_node, free_weak_ref
+from gapless.torch_internals import current_node, free_weak_ref, sequence_number
 
 _USER_FRAMES = 3
 """Frames of the user's own code that are kept of a stack, from the innermost outwards."""
@@ -72,17 +74,21 @@ class MemoryRecorder:
         self.optimizing = False
         self.arriving: tuple[int, ...] | None = None
         self.muted = 0  # what a GPU does not ask for is under way
+        self.loading = False  # what `torch.load` reads goes straight to the device
         self.moving = 0  # modules that are on their way to the device
         self.forward_of: Any = None
         self.modules = ModulePaths(self.learnt)
         self._rows: dict[int, Rows] = {}
         self._live: dict[int, tuple[Rows, int]] = {}
+        self._retained: dict[int, Retention] = {}
+        self.unused = UnusedGraphs()
         self._watches: dict[int, _Watch] = {}
         self._frames: dict[int, int] = {}
         self._workspaces: set[tuple[int, int, bool]] = set()
         self._shared: set[int] = set()
         self._process = os.getpid()
         self._tick = 0
+        self.step_ends: Callable[[], Sequence[int]] = tuple  # numbers of the marks so far that end steps
         self.notes: dict[str, None] = {}
 
     # -- storages ------------------------------------------------------------------------------------
@@ -103,14 +109,17 @@ class MemoryRecorder:
             rows = self._rows[index] = Rows(index)
         kind = ""
         shape = self.arriving
-        if shape is not None:
+        if self.loading:
+            kind = "checkpoint"
+        elif shape is not None:
             self.arriving, kind = None, "parameter" if self.moving else "batch"
         elif self.optimizing:
             kind = "optimizer"
         elif local.backward != HOST:
             kind = "backward"
-        ident = rows.alloc(size, self._place(), kind, self.stream)
-        if shape is not None and not self.moving:
+        nodes = -1 if kind or not torch.is_grad_enabled() else sequence_number()
+        ident = rows.alloc(size, self._place(), kind, self.stream, nodes)
+        if shape is not None and not self.moving and not self.loading:
             rows.batches.append((ident, shape))
         self._live[key] = (rows, ident)
         watch = _Watch(storage, self._died)
@@ -134,6 +143,7 @@ class MemoryRecorder:
         if local.backward != HOST and not self.optimizing:
             node = current_node()
             if node is not None:
+                self.unused.reach(node._sequence_nr())
                 forward, module = self.forward_of(node._sequence_nr()) if self.forward_of else ((), "")
                 if forward:
                     return (node.name(), forward, module)
@@ -242,6 +252,16 @@ class MemoryRecorder:
         for rows in self._rows.values():
             rows.cut(self._tick)
 
+    def look(self) -> None:
+        """Where a step may have ended, look for what it has left behind."""
+        if not self.places:
+            return
+        for index, rows in self._rows.items():
+            retention = self._retained.get(index)
+            if retention is None:
+                retention = self._retained[index] = Retention(rows)
+            retention.look(self._live, self.step_ends)
+
     # -- who holds what ----------------------------------------------------------------------------------
 
     def holds(self, kind: str, tensors: Any, owner: Any = None) -> None:
@@ -299,7 +319,15 @@ class MemoryRecorder:
         }
         return tuple(
             as_run(
-                rows, ends, self.modules.classes, notes=tuple(self.notes), settings=_settings(index), **fields
+                rows,
+                ends,
+                self.modules.classes,
+                notes=tuple(self.notes),
+                settings=_settings(index),
+                unused_graphs=self.unused.found(rows),
+                holders=retention.holders if (retention := self._retained.get(index)) is not None else (),
+                checkpoints=retention.checkpoints if retention is not None else (),
+                **fields,
             )
             for index, rows in sorted(self._rows.items())
         )

@@ -23,6 +23,7 @@ _KINDS: dict[str, Kind] = {
     "batch": "batch",
     "workspace": "workspace",
     "communication": "communication",
+    "checkpoint": "checkpoint",
 }
 NOT_MODELLED = (
     "not counted: memory that kernels allocate themselves (workspaces of cuDNN and cuBLASLt, of sorting "
@@ -43,19 +44,22 @@ class Rows:
         self.kinds: list[str] = []
         self.places: list[int] = []
         self.streams: list[int] = []
+        self.nodes: list[int] = []  # numbers of autograd nodes that there were (-1: it is of no graph)
         self.batches: list[tuple[int, tuple[int, ...]]] = []
         self.cuts: dict[int, int] = {}
+        self.made: dict[int, int] = {}  # for each mark how many allocations there were
         self.modules: dict[int, str] = {}
         self.used: dict[int, int] = {}
         self.known: dict[tuple[Any, ...], int] = {}
         self.sums: dict[int, int] = {}
 
-    def alloc(self, size: int, place: tuple[Any, ...], kind: str, stream: int) -> int:
+    def alloc(self, size: int, place: tuple[Any, ...], kind: str, stream: int, nodes: int = -1) -> int:
         ident = len(self.sizes)
         self.sizes.append(size)
         self.kinds.append(kind)
         self.places.append(self.known.setdefault(place, len(self.known)))
         self.streams.append(stream)
+        self.nodes.append(nodes)
         self.order.append(ident)
         return ident
 
@@ -89,6 +93,7 @@ class Rows:
     def cut(self, tick: int) -> None:
         """The mark with that number, the first being 1, is here."""
         self.cuts[tick] = len(self.order)
+        self.made[tick] = len(self.sizes)
 
 
 def as_run(

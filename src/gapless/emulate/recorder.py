@@ -130,6 +130,8 @@ class Recorder:
                     self.programme.cut()
                 if self.memory is not None:
                     self.memory.cut()
+        if advances and self.memory is not None:
+            self.memory.look()
         if advances or kind == "along":
             if self.on_mark is not None:
                 self.on_mark(self._as_mark(raw))

@@ -58,5 +58,13 @@ def _deserialize(storage: Any, location: str) -> Any:
     index = _core.index_of(torch.device(location))
     if not _core.placement.where.get(storage._cdata, HOST) >= 0:
         _core.wait("aten::_to_copy", "h2d", call="torch.load", detail="pageable", nbytes=storage.nbytes())
-    _core.placement.put_storage(storage, index)
+    memory = _core.placement.memory
+    if memory is None:
+        _core.placement.put_storage(storage, index)
+        return storage
+    memory.loading = True
+    try:
+        _core.placement.put_storage(storage, index)
+    finally:
+        memory.loading = False
     return storage

@@ -113,6 +113,8 @@ def _install_backward(core: Core, patches: Patches) -> None:
         if outermost:
             core.recorder.phase = "train"
             core.recorder.mark("backward", depth=1)
+            if core.placement.memory is not None:
+                core.placement.memory.unused.begin_backward()
         on_device = local.backward != HOST
         called = core.races.backward()
         strand.depth += 1

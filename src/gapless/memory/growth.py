@@ -47,8 +47,17 @@ def growth(run: MemoryRun) -> tuple[Growth, ...]:
 
 
 def _left(run: MemoryRun, last: int) -> dict[Key, dict[int, tuple[int, int]]]:
-    """Bytes and tensors that are never given back, by place and by the step that asked for them."""
-    ended = {ident for action, ident in zip(run.action, run.ident, strict=True) if action in (FREE, DEFER)}
+    """Bytes and tensors that are never given back, by place and by the step that asked for them.
+
+    Where a name was seen to keep them, they may end with the program: what is given back after the last step
+    says nothing then.
+    """
+    stop = len(run)
+    if run.holders:
+        stop -= run.action[::-1].index(STEP)
+    ended = {
+        ident for action, ident in zip(run.action[:stop], run.ident, strict=False) if action in (FREE, DEFER)
+    }
     found: defaultdict[Key, dict[int, tuple[int, int]]] = defaultdict(dict)
     keys: dict[int, Key] = {}
     step = 0

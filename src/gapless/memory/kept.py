@@ -30,7 +30,7 @@ _IN_BACKWARD = ("backward", "gradient")
 _MOST = 5
 _REPLAYED = 50_000
 """Rows up to which a run is replayed without each of them: up to about ten times, where it does not fit."""
-_LASTING = frozenset(("parameter", "gradient", "optimizer", "workspace", "communication"))
+_LASTING = frozenset(("parameter", "gradient", "optimizer", "workspace", "communication", "checkpoint"))
 _COPIES = frozenset(("aten::to", "aten::_to_copy", "aten::copy_", "aten::cuda"))
 """What makes a batch; the next one may be on its way while this one is worked on."""
 Ints = NDArray[np.int64]

@@ -10,7 +10,7 @@ from gapless.memory.nccl import beside
 from gapless.memory.settings import parse
 from gapless.model.memory import Kind, MemoryRun
 from gapless.model.memory_report import MemoryReport, Moment, Part
-from gapless.model.wording import TENSORS, binary_size, in_unit, unit_of
+from gapless.model.wording import TENSORS, binary_size, count, in_unit, unit_of
 
 _ORDER: tuple[Kind, ...] = ("parameter", "gradient", "optimizer", "activation")
 """Kinds that are named first; the others follow by size."""
@@ -19,6 +19,8 @@ _TOLD = 0.01
 _MOST = 0.5
 """A module that holds this share of a kind is named with it."""
 _FEW = 6
+_GROWS = "GAP405"
+"""The finding that memory grows from step to step."""
 
 
 def parts(
@@ -125,7 +127,20 @@ def answered(report: MemoryReport) -> str:
         return ""
     base = report.baseline
     retries = f", but runs full for {base.retries} requests" if base.retries else ""
-    return f"fits{retries}{beside(report.nccl, allowed(report) - base.peak_reserved)}"
+    answer = _holds(report) or "fits"
+    return f"{answer}{retries}{beside(report.nccl, allowed(report) - base.peak_reserved)}"
+
+
+def _holds(report: MemoryReport) -> str:
+    """What is said in place of "fits" of a run whose memory grows: it fits only for so long."""
+    if not any(one.code == _GROWS for one in report.findings):
+        return ""
+    steps = count(report.steps, "step")
+    return (
+        f"enough for these {steps}, full after {report.lasts:,} more"
+        if report.lasts >= 0
+        else f"grows in {steps}"
+    )
 
 
 def allowed(report: MemoryReport) -> int:

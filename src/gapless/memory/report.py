@@ -28,6 +28,7 @@ from gapless.memory.trials import (
     lowers_peak,
     rank,
 )
+from gapless.memory.unused import checkpoints, unused_graphs
 from gapless.model.memory import ALLOC, STEP, MemoryRun
 from gapless.model.memory_answer import OutOfMemory
 from gapless.model.memory_report import Curve, Fidelity, MemoryReport, Moment, Outcome, Remedy, StepEnd, Trial
@@ -113,6 +114,7 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
     untried = ""
     if wishes.search and run.batches and base.measure is not None:
         tried, untried = remedies(run, where, base.measure)
+    grown = growth(run)
     made = MemoryReport(
         sentence="",
         path=run.path,
@@ -131,8 +133,11 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
         height=base.height,
         times=run.times,
         ends=base.ends,
-        growth=growth(run),
+        growth=grown,
+        holders=run.holders if grown else (),
         kept=kept(run, wishes.source, where),
+        unused_graphs=unused_graphs(run, where),
+        checkpoints=checkpoints(run, where),
         expandable=_expandable(run, where, base.measure, trials),
         needs=base.needs,
         at_least=base.needs >= 0 and opened(run),

@@ -14,6 +14,8 @@ from gapless.model.wording import binary_size, count, duration, percent
 
 _OWNERS = 3
 _DIGITS = 4
+_MATTERS = 0.02
+"""The share of the peak that a change must save to be named."""
 
 
 def answer(report: MemoryReport) -> Verdict:
@@ -163,7 +165,8 @@ def _confidence(report: MemoryReport) -> str:
 
 
 def _do_first(report: MemoryReport) -> Iterator[Change]:
-    """The one setting to take, then what only a name keeps alive at the peak."""
+    """Memory that is of no use, the one setting to take, then what only a name keeps alive at the peak."""
+    yield from of_no_use(report)
     base, lack = report.baseline, report.lack
     best = report.trials[report.best] if report.best >= 0 else None
     chosen = report.remedies[report.remedy] if report.remedy >= 0 else best
@@ -184,6 +187,24 @@ def _do_first(report: MemoryReport) -> Iterator[Change]:
             unit="bytes" if lower else "ns",
         )
     yield from _deleted(report)
+
+
+def of_no_use(report: MemoryReport) -> Iterator[Change]:
+    """Graphs that no backward pass uses, and copies of a checkpoint, where less is reserved without them."""
+    needs = report.lack.needs if report.lack is not None else report.baseline.peak_reserved
+    worth = (1 - _MATTERS) * needs
+    for graph in report.unused_graphs:
+        if 0 <= graph.needs <= worth:
+            what = f"`torch.no_grad()` around the {'forward pass' if graph.training else 'evaluation'}"
+            yield Change(
+                what=what, line=graph.line, before=needs, after=graph.needs, unit="bytes", codes=("GAP409",)
+            )
+    for loaded in report.checkpoints:
+        if 0 <= loaded.needs <= worth:
+            what = '`map_location="cpu"` in `torch.load`'
+            yield Change(
+                what=what, line=loaded.line, before=needs, after=loaded.needs, unit="bytes", codes=("GAP410",)
+            )
 
 
 def _deleted(report: MemoryReport) -> Iterator[Change]:

@@ -186,6 +186,7 @@ _ORDER = (
     "gradient",
     "workspace",
     "communication",
+    "checkpoint",
     "batch",
     "activation",
     "forward",

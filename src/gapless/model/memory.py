@@ -39,6 +39,7 @@ Kind = Literal[
     "batch",
     "workspace",
     "communication",
+    "checkpoint",
     "unknown",
 ]
 """What a tensor is to the training.
@@ -91,6 +92,67 @@ class StartSegment(msgspec.Struct, frozen=True, omit_defaults=True):
     blocks: tuple[StartBlock, ...] = ()
 
 
+class Holder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What keeps memory of step after step: a name of the program, and the lines that add to what it is of.
+
+    `name` is as the program writes it (``self.bank``), `kind` the class of what it is of (``list``), and
+    `lines` are those that add to it, the likeliest first (none, where they are not known). It kept `bytes` of
+    `steps` steps when that was looked at; `in_graphs` of them only through autograd graphs. `attached` says
+    that the tensors in it have graphs. `entries` is how many it had then, of `each` bytes, and `most` how
+    many it can ever have (-1: no limit is known).
+    """
+
+    name: str
+    kind: str = ""
+    lines: tuple[SourceLine, ...] = ()
+    bytes: int = 0
+    steps: int = 0
+    in_graphs: int = 0
+    attached: bool = False
+    entries: int = 0
+    each: int = 0
+    most: int = -1
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The likeliest line that adds to it."""
+        return self.lines[0] if self.lines else None
+
+    @property
+    def per_step(self) -> int:
+        """Bytes more in each step."""
+        return self.bytes // max(self.steps, 1)
+
+    @property
+    def in_the_end(self) -> int:
+        """Bytes that it still takes until it is full; -1 where nothing bounds it."""
+        return max(self.most - self.entries, 0) * self.each if self.most >= 0 else -1
+
+
+class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What ``torch.load`` put on the GPU, and is neither a weight nor optimizer state of the training.
+
+    `line` loads it. `name` is the variable that keeps it while the steps run ("": none does, or it was not
+    looked for), `entries` its parts with their bytes, the largest first; `idents` are the allocations.
+    """
+
+    line: SourceLine | None = None
+    name: str = ""
+    entries: tuple[tuple[str, int], ...] = ()
+    idents: tuple[int, ...] = ()
+
+
+class UnusedGraph(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Forward passes with an autograd graph that no backward pass goes through.
+
+    `line` calls the model, which was in training or not; `idents` are the allocations that this made.
+    """
+
+    line: SourceLine
+    training: bool = False
+    idents: tuple[int, ...] = ()
+
+
 class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What the recorded run itself did with the device: what a replay is measured by.
 
@@ -130,6 +192,9 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `total_memory` and `limit` what the device has and what of it this process could get (-1: unknown).
 
     `classes` are those of modules, by paths in which numbers are left out (``layers[*]``), where known.
+    `holders` are the names that keep what step after step leaves behind, where they were looked for,
+    `unused_graphs` what forward passes without a backward pass asked for, `checkpoints` what was loaded to
+    the GPU and is still there in the steps.
 
     `began` is the time of the first row on the recording's own clock (nanoseconds, -1: unknown), `refusals`
     what is known of the requests that failed.
@@ -167,6 +232,9 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     began: int = -1
     refusals: tuple[Refusal, ...] = ()
     classes: tuple[tuple[str, str], ...] = ()
+    holders: tuple[Holder, ...] = ()
+    unused_graphs: tuple[UnusedGraph, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gapless.model.finding import Finding
-from gapless.model.memory import Kind
+from gapless.model.memory import Holder, Kind
 from gapless.model.memory_answer import OtherDevice, OutOfMemory
 from gapless.model.memory_calls import CallTimes, DriverCalls
 from gapless.model.source import SourceLine
@@ -117,6 +117,35 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def saves(self) -> int:
         """Bytes less at the peak."""
         return self.before - self.after
+
+
+class GraphCost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What autograd graphs cost that no backward pass goes through.
+
+    `line` calls the model (in training or not). What that asks for takes `bytes` at once at most, and would
+    take `without` if each tensor ended after its last use, as under ``torch.no_grad()``. A replay like that
+    needs `needs` bytes of the device (-1: not replayed, or the same).
+    """
+
+    line: SourceLine
+    training: bool = False
+    bytes: int = 0
+    without: int = 0
+    needs: int = -1
+
+
+class LoadedCopy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A checkpoint that ``torch.load`` put on the GPU and that is no weight and no state of the training.
+
+    `name` keeps `bytes` of it while the steps run, `entries` are its parts with theirs. A replay without it
+    needs `needs` bytes of the device (-1: not replayed).
+    """
+
+    line: SourceLine | None = None
+    name: str = ""
+    bytes: int = 0
+    entries: tuple[tuple[str, int], ...] = ()
+    needs: int = -1
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -268,8 +297,9 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     device that the limit is taken from. `peak` is the moment when most is allocated, `height` when most is
     reserved. `trials` are the other settings, the best first where they were `searched`; `best` is the
     position of the one to take, -1 where none is better. `ends` are the steps' ends, `growth` what grows from
-    step to step, `kept` what nothing but a name holds at the peak. `expandable` is the run with expandable
-    segments, where that was worth a look. `remedies`
+    step to step, `holders` the names that keep it, `kept` what nothing but a name holds at the peak.
+    `unused_graphs` are graphs that no backward pass goes through, `checkpoints` loaded ones on the GPU.
+    `expandable` is the run with expandable segments, where that was worth a look. `remedies`
     are other lengths of its batches, the best first, `remedy` the one to take; `findings` is what
     the rules find. `replayed` is False where the numbers are those of a profile, which does not tell enough
     for a replay; `calls` are those it recorded. `track` is there only where a page draws it.
@@ -303,7 +333,10 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     times: CallTimes = CallTimes()
     ends: tuple[StepEnd, ...] = ()
     growth: tuple[Growth, ...] = ()
+    holders: tuple[Holder, ...] = ()
     kept: tuple[Kept, ...] = ()
+    unused_graphs: tuple[GraphCost, ...] = ()
+    checkpoints: tuple[LoadedCopy, ...] = ()
     trials: tuple[Trial, ...] = ()
     searched: bool = False
     best: int = -1
@@ -326,3 +359,20 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     advised: str = ""
     others: tuple[OtherDevice, ...] = ()
     nccl: Buffers | None = None
+
+    @property
+    def room(self) -> int:
+        """Bytes that the process can have; -1 where that is unknown."""
+        return self.limit if self.limit >= 0 else self.total_memory
+
+    @property
+    def grows_by(self) -> int:
+        """Bytes that each step leaves behind."""
+        return sum(one.bytes for one in self.growth)
+
+    @property
+    def lasts(self) -> int:
+        """Steps until what each leaves behind fills the GPU; -1 where that is unknown, or it is full."""
+        if self.room < 0 or self.lack is not None or not self.grows_by:
+            return -1
+        return max((self.room - self.baseline.peak_allocated) // self.grows_by, 0)

@@ -41,6 +41,7 @@ TENSORS = {
     "batch": "batches",
     "workspace": "workspaces",
     "communication": "NCCL",
+    "checkpoint": "loaded checkpoint",
     "unknown": "unknown",
 }
 """What the kinds of tensors are called."""

@@ -17,6 +17,8 @@ _BETTER = 0.1
 """The part of the reserved memory that other settings must save to be named as the remedy."""
 _LEAK = 1 << 10
 """Bytes a step from which what stays is a leak: a number kept for a log takes less."""
+_NEARLY_ALL = 0.95
+"""The share of what grows that must be in containers with a bound."""
 
 
 NEED_LESS = (
@@ -42,13 +44,19 @@ def steady(memory: MemoryReport) -> list[StepEnd]:
 
 
 def leaks(memory: MemoryReport) -> bool:
-    """Whether tensors of step after step stay."""
-    return sum(one.bytes for one in memory.growth) >= _LEAK
+    """Whether tensors of step after step stay, and no bound is known at which they still fit."""
+    whole = memory.grows_by
+    if whole < _LEAK:
+        return False
+    bounded = [one for one in memory.holders if one.in_the_end >= 0]
+    if sum(one.per_step for one in bounded) < _NEARLY_ALL * whole:
+        return True
+    return 0 <= limit(memory) < memory.baseline.peak_allocated + sum(one.in_the_end for one in bounded)
 
 
 def limit(memory: MemoryReport) -> int:
     """Bytes that the process can have; -1 where that is unknown."""
-    return memory.limit if memory.limit >= 0 else memory.total_memory
+    return memory.room
 
 
 def site(line: SourceLine | None) -> Site | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from gapless.model import Hit, MemoryRule, Profile, ProfileRule
+from gapless.model.memory import Holder
 from gapless.model.memory_report import MemoryReport
+from gapless.model.source import SourceLine
 from gapless.model.wording import binary_size, count, size
+from gapless.rules import _holders as holders
 from gapless.rules import _memory as held
 
 
@@ -74,28 +77,51 @@ class MemoryGrows(ProfileRule, MemoryRule):
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         if not held.leaks(memory):
             return
-        limit = held.limit(memory)
-        whole = sum(one.bytes for one in memory.growth)
-        lasts = ""
-        if limit > 0 and memory.lack is None:
-            left = (limit - memory.baseline.peak_allocated) // max(whole, 1)
-            lasts = f"; the GPU is full after {count(max(left, 0), 'more step')}"
-        first, *others = memory.growth
-        tensors = sum(one.tensors for one in memory.growth)
-        named = [one.line for one in others if one.line and one.bytes >= _PART * whole][:_MOST]
-        also = ", ".join(f"{line.file.rpartition('/')[2]}:{line.line}" for line in named)
-        yield Hit(
-            evidence=(
-                f"{binary_size(whole)} in {count(tensors, 'tensor')} remain from each of {first.steps} "
-                f"steps{lasts}",
-                f"{binary_size(first.bytes)} of it are allocated at this line"
-                + (f", more at {also}" if also else ""),
-            ),
-            remedy=self.advice,
-            site=held.site(first.line),
-            bytes=whole * first.steps,
-            steps=first.steps,
+        steps = memory.growth[0].steps
+        named = memory.holders or (None,)
+        for position, holder in enumerate(named):
+            line = holder.line if holder is not None else None
+            yield Hit(
+                evidence=(*(_whole(memory) if not position else ()), *_of(holder, memory)),
+                remedy=holders.remedy(holder) if holder is not None else self.advice,
+                change=holders.change(holder) if holder is not None else "",
+                site=held.site(line or memory.growth[0].line),
+                bytes=holder.bytes if holder is not None else memory.grows_by * steps,
+                steps=steps,
+            )
+
+
+def _whole(memory: MemoryReport) -> Iterator[str]:
+    """What stays of each step, and how long that lasts."""
+    tensors, left = sum(one.tensors for one in memory.growth), memory.lasts
+    steps = "step" if left == 1 else "steps"
+    after = f"; the GPU is full after {left:,} more {steps}" if left >= 0 else ""
+    yield (
+        f"{binary_size(memory.grows_by)} in {count(tensors, 'tensor')} remain from each of "
+        f"{memory.growth[0].steps} steps{after}"
+    )
+
+
+def _of(holder: Holder | None, memory: MemoryReport) -> Iterator[str]:
+    """Who keeps it, where that is known, and where it is allocated."""
+    if holder is not None:
+        graph = " through its autograd graph" if holders.in_graphs(holder) else ""
+        yield (
+            f"{holders.description(holder)} keeps {binary_size(holder.per_step)} more in each step{graph}"
+            + (f"; {also}" if (also := _lines([*holder.lines[1:]], "it also grows at")) else "")
         )
+        if holder.most >= 0:
+            yield holders.full(holder)
+        return
+    first, *others = memory.growth
+    whole = memory.grows_by
+    named = [one.line for one in others if one.line and one.bytes >= _PART * whole][:_MOST]
+    more = _lines(named, "more at")
+    yield f"{binary_size(first.bytes)} of it are allocated at this line{f', {more}' if more else ''}"
+
+
+def _lines(lines: Sequence[SourceLine], words: str) -> str:
+    return f"{words} {', '.join(line.short for line in lines)}" if lines else ""
 
 
 def _lows(profile: Profile) -> list[int]:

@@ -58,6 +58,7 @@ def _curve(report: MemoryReport) -> Table | None:
 
 _SOURCES = {
     "workspace": "PyTorch's cuBLAS workspace for each handle and stream (CublasHandlePool.cpp)",
+    "checkpoint": "what `torch.load` put on the GPU, besides weights and optimizer state",
     "communication": "torch.distributed's own buffers; NCCL's come on top",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gapless.analyze.verdicts.memory import first_to_fill
 from gapless.analyze.verdicts.offers import of_offers
 from gapless.memory.parts import allowed, answered
 from gapless.model import Report, Verdict
@@ -13,6 +14,8 @@ from gapless.model.wording import binary_size, in_unit, unit_of
 
 def with_answer(verdict: Verdict, report: Report) -> Verdict:
     """`verdict` of a script's steps, behind what was asked about its memory and its cost."""
+    if first_to_fill(report.memory) is not None:
+        return verdict  # which says for how long it fits
     answer = next(of_offers(report), "") or _fits(report)
     if not answer:
         return verdict
@@ -21,7 +24,7 @@ def with_answer(verdict: Verdict, report: Report) -> Verdict:
 
 def _fits(report: Report) -> str:
     """``Fits the A100-SXM4-80GB: peak 42 MiB of 78.7 GiB``, of the fullest device; "" where nothing says."""
-    fitting = [one for one in report.memory if answered(one)]
+    fitting = [one for one in report.memory if answered(one).startswith("fits")]
     if not fitting or len(fitting) < len(report.memory):
         return ""
     fullest = max(fitting, key=lambda one: one.baseline.peak_reserved / max(allowed(one), 1))

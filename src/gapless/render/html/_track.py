@@ -24,6 +24,7 @@ _COLORS = {
     "batch": "c-input",
     "workspace": "c-allocator",
     "communication": "c-communication",
+    "checkpoint": "c-input",
     "unknown": "c-unknown",
 }
 _LINES = ("busy", "c-host", "c-input", "c-launch", "c-graph", "c-allocator")

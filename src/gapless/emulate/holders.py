@@ -1,0 +1,248 @@
+"""Which name of the program keeps what each step leaves behind: found while the script runs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+from gapless.emulate.additions import additions
+from gapless.emulate.local import local
+from gapless.emulate.references import Edge, Walk, variables
+from gapless.emulate.stacks import is_own, library_of
+from gapless.model.memory import Holder
+from gapless.model.source import SourceLine
+from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction
+
+_MOST_HOLDERS = 3
+_PART = 0.05
+"""The share of what grows that a name must keep to be told of."""
+_OFTEN = 0.5
+"""The share of the steps of which a name must keep something: what it keeps of one is not growth."""
+_FEWEST = 3
+
+
+class Left(NamedTuple):
+    """What a step left behind in a storage: the number of the step, and bytes."""
+
+    step: int
+    size: int
+
+
+def holders(growing: Mapping[int, Left], frame: FrameType | None) -> tuple[Holder, ...]:
+    """What names keep the storages that are `growing`, by their keys; the most bytes first.
+
+    `frame` is the innermost one that runs: names of functions that run, and of modules of the program, are
+    those that count.
+    """
+    local.quiet += 1
+    try:
+        with DisableTorchFunction(), DisableTorchDispatch():
+            return _found(growing, frame)
+    finally:
+        local.quiet -= 1
+
+
+def _found(growing: Mapping[int, Left], frame: FrameType | None) -> tuple[Holder, ...]:
+    walk = Walk(growing)
+    files: dict[str, None] = {}
+    for edge, file in _roots(frame):
+        if file:
+            files.setdefault(file)
+        walk.add(edge)
+    walk.go()
+    tree = _Tree(walk, growing)
+    found: dict[int, list[int]] = {}
+    for position in tree.holding():
+        found.setdefault(tree.named(position), []).append(position)
+    made = [_holder(tree, position, files) for position in found if position >= 0]
+    made.sort(key=lambda one: (-one.bytes, one.name))
+    return tuple(made[:_MOST_HOLDERS])
+
+
+def owners(
+    sizes: Mapping[int, int], frame: FrameType | None
+) -> list[tuple[str, tuple[tuple[str, int], ...], list[int]]]:
+    """The variables that keep storages, of which `sizes` gives bytes by key.
+
+    Each name ("": none) with its parts and their bytes, and the keys; the most bytes first.
+    """
+    local.quiet += 1
+    try:
+        with DisableTorchFunction(), DisableTorchDispatch():
+            walk = Walk(sizes)
+            for edge, _ in _roots(frame):
+                walk.add(edge)
+            walk.go()
+            tree = _Tree(walk, {key: Left(0, size) for key, size in sizes.items()})
+            paths = {key: tree.path(walk.leaves[key]) if key in walk.leaves else [] for key in sizes}
+    finally:
+        local.quiet -= 1
+    keys: defaultdict[str, list[int]] = defaultdict(list)
+    parts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for key, path in paths.items():
+        length = next((n for n, label in enumerate(path[1:], 1) if label[0] == "["), len(path))
+        name = "".join(path[:length])
+        keys[name].append(key)
+        parts[name]["".join(path[: length + 1])] += sizes[key]
+    order = sorted(keys, key=lambda name: (not name, -sum(sizes[key] for key in keys[name])))
+    return [(name, tuple(parts[name].most_common()), keys[name]) for name in order]
+
+
+def _roots(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
+    """Names from which to begin: of the program's functions that run, of its modules, then of libraries."""
+    running: list[FrameType] = []
+    while frame is not None:
+        if not is_own(frame.f_code.co_filename):
+            running.append(frame)
+        frame = frame.f_back
+    users = [one for one in running if not library_of(one.f_code.co_filename)]
+    for one in users:
+        for name, value in variables(one):
+            yield Edge(name, value), one.f_code.co_filename
+    spaces = [(one.f_code.co_filename, one.f_globals) for one in users]
+    spaces += [(file, vars(module)) for file, module in _modules()]
+    for file, space in spaces:
+        for name, value in list(space.items()):
+            if not name.startswith("__"):
+                yield Edge(name, value), file
+    for one in running:
+        if library_of(one.f_code.co_filename) not in ("", "torch", "python", "gapless"):
+            for name, value in variables(one):
+                yield Edge(name, value), ""
+
+
+def _modules() -> list[tuple[str, Any]]:
+    """The program's own modules, with their files."""
+    found = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and not is_own(file) and not library_of(file):
+            found.append((file, module))
+    return found
+
+
+class _Tree:
+    """What a walk has reached, with the steps and bytes that each value keeps."""
+
+    def __init__(self, walk: Walk, growing: Mapping[int, Left]) -> None:
+        self.walk = walk
+        count = len(walk.values)
+        self.steps = [0] * count  # a bit for each step
+        self.bytes = [0] * count
+        self.in_graphs = [0] * count
+        for key, position in walk.leaves.items():
+            left = growing[key]
+            self.steps[position] |= 1 << left.step
+            self.bytes[position] += left.size
+        self.children: list[list[int]] = [[] for _ in range(count)]
+        for position in range(count - 1, -1, -1):
+            parent = walk.parents[position]
+            if self.bytes[position] and parent >= 0:
+                self.steps[parent] |= self.steps[position]
+                self.bytes[parent] += self.bytes[position]
+                inside = self.bytes[position] if walk.edges[position][1] else self.in_graphs[position]
+                self.in_graphs[parent] += inside
+                self.children[parent].append(position)
+        self._tops = [at for at in range(count) if self.bytes[at] and walk.parents[at] < 0]
+        self._least = max(_FEWEST, int(_OFTEN * len({left.step for left in growing.values()})))
+        self._bytes = max(int(_PART * sum(left.size for left in growing.values())), 1)
+
+    def holding(self) -> Iterator[int]:
+        """The innermost values that keep something of step after step."""
+        pending = [at for at in self._tops if self._keeps(self.steps[at], self.bytes[at])]
+        while pending:
+            position = pending.pop()
+            inner, steps, held = [], 0, 0
+            for child in self.children[position]:
+                if self._keeps(self.steps[child], self.bytes[child]):
+                    inner.append(child)
+                else:
+                    steps |= self.steps[child]
+                    held += self.bytes[child]
+            pending += inner
+            if not inner or self._keeps(steps, held):
+                yield position
+
+    def _keeps(self, steps: int, held: int) -> bool:
+        return steps.bit_count() >= self._least and held >= self._bytes
+
+    def named(self, position: int) -> int:
+        """The next value towards the root that the program has a name for; -1 where there is none."""
+        while position >= 0 and not self.walk.edges[position][0]:
+            position = self.walk.parents[position]
+        return position
+
+    def path(self, position: int) -> list[str]:
+        """A variable's name, then labels that lead to the value at `position`."""
+        labels: list[str] = []
+        while position >= 0:
+            label = self.walk.edges[position][0]
+            if label:
+                labels.append(label)
+                if label[0] not in ".[":
+                    break  # a variable
+            position = self.walk.parents[position]
+        return labels[::-1]
+
+
+def _holder(tree: _Tree, position: int, files: Mapping[str, None]) -> Holder:
+    path = tree.path(position)
+    value = tree.walk.values[position]
+    entries, most = _room(value)
+    return Holder(
+        name="".join(path),
+        kind=type(value).__name__,
+        lines=_of_cache(value) or additions(path, files),
+        bytes=tree.bytes[position],
+        steps=tree.steps[position].bit_count(),
+        in_graphs=tree.in_graphs[position],
+        attached=_attached(tree, position),
+        entries=entries,
+        each=tree.bytes[position] // max(len(tree.children[position]), 1) if entries else 0,
+        most=most,
+    )
+
+
+def _attached(tree: _Tree, position: int) -> bool:
+    """Whether a tensor that keeps memory here has a graph."""
+    walk = tree.walk
+    pending = [position]
+    while pending:
+        at = pending.pop()
+        value = walk.values[at]
+        if issubclass(type(value), torch.Tensor) and not walk.edges[at][1]:
+            return value.grad_fn is not None
+        pending += tree.children[at][:1]
+    return False
+
+
+def _room(value: Any) -> tuple[int, int]:
+    """How many entries a container has, and how many it may have at most (-1: any number)."""
+    parameters = getattr(value, "cache_parameters", None) if _is_cache(value) else None
+    if parameters is not None:
+        limit = parameters()["maxsize"]
+        return value.cache_info().currsize, -1 if limit is None else limit
+    limit = getattr(value, "maxlen", None) if type(value).__name__ == "deque" else None
+    return (len(value), limit) if limit is not None else (0, -1)
+
+
+def _is_cache(value: Any) -> bool:
+    return type(value).__module__ == "functools" and hasattr(value, "cache_info")
+
+
+def _of_cache(value: Any) -> tuple[SourceLine, ...]:
+    """Where a function is defined whose results `functools` keeps."""
+    code = getattr(getattr(value, "__wrapped__", None), "__code__", None) if _is_cache(value) else None
+    if code is None:
+        return ()
+    import linecache
+
+    number = code.co_firstlineno
+    text = linecache.getline(code.co_filename, number).strip()
+    name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
+    return (SourceLine(file=code.co_filename, line=number, function=name, code=text),)

@@ -1,0 +1,504 @@
+"""The name that keeps what step after step leaves behind, and the line that adds to it."""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gapless.analyze.memory import replayed  # noqa: E402
+from gapless.emulate.emulator import Emulator  # noqa: E402
+from gapless.emulate.memory import supported  # noqa: E402
+from gapless.model.memory import MemoryRun  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not supported(), reason="torch 2.10 and later tell when a storage ends")
+
+HEAD = """import functools
+from collections import defaultdict, deque
+import numpy as np
+import torch
+from torch import nn
+net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+def data():
+    return torch.randn(32, 64, device="cuda")
+def train(out):
+    loss = out.pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+
+HELD = {
+    "list": (
+        "bank",
+        """
+        bank = []
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            bank.append(out)  # adds
+        """,
+    ),
+    "in a function": (
+        "bank",
+        """
+        def main():
+            bank = []
+            for _ in range(12):
+                out = net(data())
+                train(out)
+                bank.append(out.detach())  # adds
+        main()
+        """,
+    ),
+    "set": (
+        "seen",
+        """
+        seen = set()
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            seen.add(out)  # adds
+        """,
+    ),
+    "dict": (
+        "store",
+        """
+        store = {}
+        for n in range(12):
+            out = net(data())
+            train(out)
+            store[n] = out  # adds
+        """,
+    ),
+    "entry of a dict": (
+        'history["out"]',
+        """
+        history = defaultdict(list)
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            history["out"].append(out.detach())  # adds
+        """,
+    ),
+    "array of objects": (
+        "array",
+        """
+        array = np.empty(20, dtype=object)
+        for n in range(12):
+            out = net(data())
+            train(out)
+            array[n] = out.detach()  # adds
+        """,
+    ),
+    "attribute": (
+        "self.bank",
+        """
+        class Trainer:
+            def __init__(self):
+                self.bank = []
+            def run(self):
+                for _ in range(12):
+                    out = net(data())
+                    train(out)
+                    self.bank += [out]  # adds
+        Trainer().run()
+        """,
+    ),
+    "slot": (
+        "meter.log",
+        """
+        class Meter:
+            __slots__ = ("log",)
+            def __init__(self):
+                self.log = []
+            def update(self, value):
+                self.log.append(value)  # adds
+        meter = Meter()
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            meter.update(out)
+        """,
+    ),
+    "class attribute": (
+        "Trainer.cache",
+        """
+        class Trainer:
+            cache = []
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            Trainer.cache.append(out)  # adds
+        """,
+    ),
+    "closure": (
+        "kept",
+        """
+        def collector():
+            kept = []
+            def push(value):
+                kept.append(value)  # adds
+            return push
+        push = collector()
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            push(out)
+        """,
+    ),
+    "generator": (
+        "kept",
+        """
+        def collector():
+            kept = []
+            while True:
+                kept.append((yield))  # adds
+        collect = collector()
+        next(collect)
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            collect.send(out)
+        """,
+    ),
+    "cache of a function": (
+        "features",
+        """
+        @functools.lru_cache(maxsize=None)  # adds
+        def features(n):
+            with torch.no_grad():
+                return net(data())
+        for n in range(12):
+            features(n)
+            train(net(data()))
+        """,
+    ),
+    "tracebacks": (
+        "errors",
+        """
+        def fail(value):
+            more = value * 2
+            raise ValueError
+        errors = []
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            try:
+                fail(out.detach())
+            except ValueError as error:
+                errors.append(error)  # adds
+        """,
+    ),
+    "hook": (
+        "acts",
+        """
+        acts = []
+        def keep(module, given, out):
+            acts.append(out)  # adds
+        net[0].register_forward_hook(keep)
+        for _ in range(12):
+            train(net(data()))
+        """,
+    ),
+    "handed over": (
+        "store",
+        """
+        def log(into, value):
+            into += [value]
+        def main():
+            store = []
+            for _ in range(12):
+                out = net(data())
+                train(out)
+                log(store, out)  # adds
+        main()
+        """,
+    ),
+    "a library's meter": (
+        "watch.recorded",
+        """
+        import types
+        watch = types.SimpleNamespace(recorded=[])
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            watch.recorded.append(out)  # adds
+        """,
+    ),
+}
+IN_GRAPHS = {
+    "running sum": (
+        "meter",
+        """
+        meter = 0.0
+        for _ in range(12):
+            train(net(data()))
+            meter += net(data()).pow(2).mean()  # adds
+        """,
+    ),
+    "moving average": (
+        "mean",
+        """
+        mean = 0.0
+        for _ in range(12):
+            train(net(data()))
+            mean = 0.9 * mean + 0.1 * net(data()).mean()  # adds
+        """,
+    ),
+    "hidden state": (
+        "h",
+        """
+        cell = nn.GRUCell(64, 64).cuda()
+        h = torch.zeros(32, 64, device="cuda")
+        for _ in range(12):
+            h = cell(data(), h)  # adds
+            train(net(data()))
+        """,
+    ),
+    "attribute of a meter": (
+        "meter.sum",
+        """
+        class Meter:
+            def __init__(self):
+                self.sum = 0
+            def update(self, value):
+                self.sum += value  # adds
+        meter = Meter()
+        for _ in range(12):
+            train(net(data()))
+            meter.update(net(data()).mean())
+        """,
+    ),
+    "losses that no backward pass goes through": (
+        "losses",
+        """
+        losses = []
+        for _ in range(12):
+            train(net(data()))
+            losses.append(net(data()).mean())  # adds
+        """,
+    ),
+}
+NOT_HELD = {
+    "plain training": "for _ in range(12):\n    train(net(data()))\n",
+    "optimizer state": """
+        optimizer = torch.optim.AdamW(net.parameters())
+        for _ in range(12):
+            train(net(data()))
+        """,
+    "full buffer": """
+        buffer = deque(maxlen=3)
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            buffer.append(out.detach())
+        """,
+    "list that is cut": """
+        buffer = []
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            buffer.append(out.detach())
+            del buffer[:-3]
+        """,
+    "growing cache of one call": """
+        def generate():
+            cache = []
+            with torch.no_grad():
+                for _ in range(8):
+                    cache.append(net(data()))
+        for _ in range(12):
+            generate()
+            train(net(data()))
+        """,
+    "warm-up": """
+        warm = []
+        for n in range(12):
+            out = net(data())
+            train(out)
+            if n < 2:
+                warm.append(out)
+        """,
+    "gradients that accumulate": """
+        for _ in range(12):
+            for _ in range(3):
+                net(data()).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+}
+
+
+def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, int]:
+    """What a script asked for, and the number of the line that says ``# adds``."""
+    import textwrap
+
+    path = folder / "train.py"
+    path.write_text(HEAD + textwrap.dedent(body).lstrip("\n"))
+    linecache.checkcache(str(path))
+    space = {"__name__": "played"}
+    with Emulator("t4", memory=True, dry=dry) as emulator:
+        exec(compile(path.read_text(), str(path), "exec"), space)
+        (run,) = emulator.session().memory
+    lines = path.read_text().splitlines()
+    return run, next((n for n, line in enumerate(lines, 1) if "# adds" in line), 0)
+
+
+@pytest.mark.parametrize("case", [*HELD, *IN_GRAPHS])
+def test_what_keeps_growing_memory_is_named_with_its_line(case: str, tmp_path: Path) -> None:
+    name, body = {**HELD, **IN_GRAPHS}[case]
+    run, line = played(body, tmp_path)
+    (held,) = run.holders
+    assert held.name == name
+    assert held.line is not None
+    assert held.line.line == line
+    assert (2 * held.in_graphs > held.bytes) == (case in IN_GRAPHS)
+    made = replayed(run)
+    (finding,) = [one for one in made.findings if one.code == "GAP405"]
+    assert finding.line == held.line
+    assert f"`{name}`" in " ".join(finding.evidence)
+    if case in IN_GRAPHS:
+        assert "detach()" in finding.change
+
+
+@pytest.mark.parametrize("case", NOT_HELD)
+def test_what_does_not_grow_is_not_named(case: str, tmp_path: Path) -> None:
+    run, _ = played(NOT_HELD[case], tmp_path)
+    assert not run.holders
+    assert "GAP405" not in {one.code for one in replayed(run).findings}
+
+
+def test_it_is_the_same_with_values(tmp_path: Path) -> None:
+    run, line = played(IN_GRAPHS["running sum"][1], tmp_path, dry=False)
+    assert [(one.name, one.line.line if one.line else 0) for one in run.holders] == [("meter", line)]
+
+
+def test_a_container_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) -> None:
+    body = """
+        buffer = deque(maxlen={})
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            buffer.append(out.detach())  # adds
+        """
+    run, _ = played(body.format(1000), tmp_path)
+    (held,) = run.holders
+    assert (held.most, held.entries) == (1000, 11)
+    assert held.in_the_end == 989 * 32 * 64 * 4
+    assert "GAP405" not in {one.code for one in replayed(run).findings}  # 8 MiB when it is full
+    run, _ = played(body.format(10_000_000), tmp_path)
+    (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
+    assert any("at most 10,000,000 entries" in one for one in finding.evidence)
+
+
+def test_the_search_keeps_nothing_alive(tmp_path: Path) -> None:
+    """Variables of a function that runs go when the function lets them go, as without the search."""
+    body = """
+        def main():
+            bank = []
+            for _ in range(12):
+                out = net(data())
+                train(out)
+                bank.append(out)
+            watch.append(weakref.ref(out))
+            watch.append(weakref.ref(bank[5]))
+            del out, bank
+            dead.extend(one() is None for one in watch)
+        watch, dead = [], []
+        import weakref
+        main()
+        assert dead == [True, True], dead
+        """
+    gc.disable()
+    try:
+        run, _ = played(body, tmp_path)
+    finally:
+        gc.enable()
+    assert run.holders
+
+
+def test_what_locals_gave_stays_as_it_was(tmp_path: Path) -> None:
+    body = """
+        def main():
+            bank, number = [], 7
+            mine = locals()
+            for _ in range(12):
+                out = net(data())
+                train(out)
+                bank.append(out)
+            assert mine["number"] == 7
+        main()
+        """
+    run, _ = played(body, tmp_path)
+    assert [one.name.rpartition("[")[0] or one.name for one in run.holders] in (["bank"], ["mine"])
+
+
+def test_nothing_of_the_program_runs_for_it(tmp_path: Path) -> None:
+    body = """
+        class Loud:
+            def __getattr__(self, name):
+                raise AssertionError(name)
+            @property
+            def size(self):
+                raise AssertionError
+            def __len__(self):
+                raise AssertionError
+            def __eq__(self, other):
+                raise AssertionError
+            __hash__ = None
+        class Entries(list):
+            def __iter__(self):
+                raise AssertionError
+            def __len__(self):
+                raise AssertionError
+        loud, bank = Loud(), Entries()
+        unpacked = []
+        def pack(tensor):
+            return [tensor]
+        def unpack(packed):
+            unpacked.append(1)
+            return packed[0]
+        kept = []
+        for _ in range(12):
+            train(net(data()))
+            with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+                kept.append(net(data()).mean())  # adds
+            before = len(unpacked)
+        assert not unpacked
+        """
+    run, line = played(body, tmp_path)
+    assert [(one.name, one.line.line if one.line else 0) for one in run.holders] == [("kept", line)]
+
+
+def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
+    space = {"__name__": "played"}
+    with Emulator("t4", memory=True, dry=True) as emulator:
+        exec(compile(HEAD + HELD["list"][1], str(tmp_path / "gone.py"), "exec"), space)
+        (run,) = emulator.session().memory
+    (held,) = run.holders
+    assert (held.name, held.lines) == ("bank", ())
+    (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
+    assert "`bank`" in finding.change
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="a frame keeps no dictionary of its variables")
+def test_a_frame_keeps_no_copy_of_its_variables() -> None:
+    from gapless.emulate.references import variables
+
+    class Thing:
+        pass
+
+    thing = Thing()
+    watch = weakref.ref(thing)
+    assert "thing" in dict(variables(sys._getframe()))
+    del thing
+    assert watch() is None
