@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import linecache
 import sys
+import textwrap
 import weakref
 from pathlib import Path
 
@@ -340,8 +341,6 @@ NOT_HELD = {
 
 def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, int]:
     """What a script asked for, and the number of the line that says ``# adds``."""
-    import textwrap
-
     path = folder / "train.py"
     path.write_text(HEAD + textwrap.dedent(body).lstrip("\n"))
     linecache.checkcache(str(path))
@@ -482,7 +481,7 @@ def test_nothing_of_the_program_runs_for_it(tmp_path: Path) -> None:
 def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
     space = {"__name__": "played"}
     with Emulator("t4", memory=True, dry=True) as emulator:
-        exec(compile(HEAD + HELD["list"][1], str(tmp_path / "gone.py"), "exec"), space)
+        exec(compile(HEAD + textwrap.dedent(HELD["list"][1]), str(tmp_path / "gone.py"), "exec"), space)
         (run,) = emulator.session().memory
     (held,) = run.holders
     assert (held.name, held.lines) == ("bank", ())
