@@ -68,6 +68,8 @@ def spots(group: Group, steps: Steps) -> tuple[Spot, ...]:
 
 def callers(group: Group, session: Session, steps: Steps, waits: float) -> tuple[Caller, ...]:
     """The ways on which the lines of `group` are reached, by their part in its `waits`; empty for one way."""
+    if len({_above(session.sites[number]) for number in group.by_site}) < 2:
+        return ()
     by_stack: Counter[Stack] = Counter()
     for number, times in (_in_steady_steps(group, session, steps) or group.by_site).items():
         by_stack[_above(session.sites[number])] += times

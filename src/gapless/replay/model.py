@@ -26,6 +26,8 @@ from gapless.trace.timeline import Bools, Ints, Timeline
 
 MANY = 12
 """From so many replays on they run together."""
+TOGETHER = 8 << 20
+"""Moments of replays that run together, at most: each takes eight bytes, and twice that for its weights."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,34 @@ class Model(Dependences):
             sets = [removed(anchors, marked) for marked in sets]
             if len(sets) >= MANY:
                 return [
-                    end - start for part in _parts(sets) for end in self._many(part, to_a, to_b, of.clock)
+                    end - start
+                    for part in _parts(sets, len(self.program.a))
+                    for end in self._many(part, to_a, to_b, of.clock)
                 ]
             runs = (self.program.run(*self._without(gone, to_a, to_b, of.clock)) for gone in sets)
             return [self.last(time) - start for time in runs]
 
         return run
+
+    def changed(
+        self, changes: Sequence[Change], sets: Sequence[Bools]
+    ) -> Iterator[tuple[list[int], Outcome]]:
+        """For each change the spans without each of some sets of waits, and the outcome without the first."""
+        start = self.timeline.span[0]
+        gone = [removed(self.graph.anchors, one) for one in sets]
+        most = max(1, TOGETHER // (len(gone) * len(self.program.a)))
+        for begin in range(0, len(changes), most):
+            part = changes[begin : begin + most]
+            found = [self._weights(change) for change in part]
+            at = [(of, self.program.arranged(of.to_a, of.to_b)) for of in found]
+            pairs = [self._without(one, *weights, of.clock) for of, weights in at for one in gone]
+            to_a, to_b = (np.stack(columns, axis=1) for columns in zip(*pairs, strict=True))
+            time = self.program.run_all(to_a, to_b)
+            ends = np.max([time[position] + rest for position, rest in self.tails], axis=0) - start
+            for number, (change, of) in enumerate(zip(part, found, strict=True)):
+                own = ends[number * len(gone) : (number + 1) * len(gone)]
+                first = time[:, number * len(gone)].tolist()
+                yield own.tolist(), Outcome(self, change, of, gone[0], first)
 
     def marked(self, rows: Iterable[int]) -> Bools:
         """Which waits are meant by these host rows (of a copy or of its synchronize) and can be removed."""
@@ -139,7 +163,8 @@ class Model(Dependences):
         return ends
 
 
-def _parts(sets: list[Bools], size: int = 64) -> Iterator[list[Bools]]:
+def _parts(sets: list[Bools], nodes: int) -> Iterator[list[Bools]]:
+    size = max(1, TOGETHER // nodes)
     for begin in range(0, len(sets), size):
         yield sets[begin : begin + size]
 

@@ -70,22 +70,19 @@ def _walk(outcome: Outcome) -> tuple[Ints, Bools]:
     the path goes on with who came to wait for them.
     """
     model = outcome.model
-    program, time = model.program, outcome.time
-    order = program.order
+    program, order = model.program, model.program.order
     _, to_b = program.arranged(outcome.weights.to_a, outcome.weights.to_b)
-    own_clock = _own_clock(outcome)
-    position = max(model.tails, key=lambda tail: time[tail[0]] + tail[1])[0]
-    nodes: list[int] = []
-    second: list[bool] = []
-    gone = {int(program.place[row + 1]) for row in np.flatnonzero(outcome.removed)}
+    time, (a, b) = outcome.nodes[order], program.edges
+    by_b = time[b] + to_b >= time
+    by_b[program.place[np.flatnonzero(outcome.removed) + 1]] = False
+    following = np.where(by_b & ~_own_clock(outcome)[order], b, a).tolist()
+    position = max(model.tails, key=lambda tail: outcome.time[tail[0]] + tail[1])[0]
+    path: list[int] = []
     while position:
-        b = program.b[position]
-        by_b = position not in gone and time[b] + to_b[position] >= time[position]
-        node = int(order[position])
-        nodes.append(node)
-        second.append(by_b)
-        position = b if by_b and not own_clock[node] else program.a[position]
-    return np.array(nodes, np.int64), np.array(second, bool)
+        path.append(position)
+        position = following[position]
+    at = np.array(path, np.int64)
+    return order[at], by_b[at]
 
 
 def _own_clock(outcome: Outcome) -> Bools:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -21,6 +22,12 @@ nothing promises that it can be written)."""
 
 ENOUGH = 0.9
 """The share of what all fixes save that the shortest list must reach."""
+LISTED = 64
+"""Of a longer list of fixes nothing is left out one by one: a replay for each would take minutes."""
+REPLAYED = 50_000_000
+"""Moments of all replays under changes together: about half a second."""
+LEAST_REPLAYED = 8
+"""Groups that are replayed under changes, however many moments that takes."""
 ORDERED = 12
 """Lists longer than this are ordered by `last` instead of one by one."""
 
@@ -86,10 +93,64 @@ class Savings(Generic[K]):
 def savings(model: Model, groups: Mapping[K, Collection[int]], change: Change) -> Savings[K]:
     """What removing each group saves where `change` holds already: two replays that differ in the group
     alone."""
+    return savings_of(model, groups, [change])[0]
+
+
+def savings_of(
+    model: Model,
+    groups: Mapping[K, Collection[int]],
+    changes: Sequence[Change],
+    likely: Mapping[K, Price] | None = None,
+) -> list[Savings[K]]:
+    """:func:`savings` for each of `changes`, all replays together.
+
+    Where they are more than `REPLAYED`, only the dearest groups by their `likely` prices are replayed; what
+    the others save changes as what these save.
+    """
     marked = {key: model.marked(rows) for key, rows in groups.items()}
-    alone, last, whole = _Spans(model, change).prices(marked)
-    now = model.replay(change)
-    return Savings(now.span, alone, last, whole, critical_path(now).limiter)
+    most = max(LEAST_REPLAYED, REPLAYED // (2 * len(model.program.a) * len(changes)))
+    dearest = list(marked)
+    if likely is not None and len(marked) > most:
+        dearest = sorted(marked, key=lambda key: (likely[key].last, likely[key].alone), reverse=True)[:most]
+    sets = _sets(marked, dearest, model)
+    distinct = {one.tobytes(): one for one in sets}
+    positions = {key: at for at, key in enumerate(distinct)}
+    found = []
+    for spans, now in model.changed(changes, list(distinct.values())):
+        alone, last, whole = _saved(dearest, [spans[positions[one.tobytes()]] for one in sets])
+        if likely is not None and len(dearest) < len(marked):
+            alone, last = _scaled(likely, alone, last)
+        found.append(Savings(now.span, alone, last, whole, critical_path(now).limiter))
+    return found
+
+
+def _scaled(
+    likely: Mapping[K, Price], alone: Mapping[K, int], last: Mapping[K, int]
+) -> tuple[dict[K, int], dict[K, int]]:
+    """What every group saves alone and last: as in `alone` and `last`, or else in proportion."""
+    before = sum(likely[key].alone for key in alone), sum(likely[key].last for key in last)
+    more = sum(alone.values()) / (before[0] or 1), sum(last.values()) / (before[1] or 1)
+    return (
+        {key: alone[key] if key in alone else round(price.alone * more[0]) for key, price in likely.items()},
+        {key: last[key] if key in last else round(price.last * more[1]) for key, price in likely.items()},
+    )
+
+
+def _sets(groups: Mapping[K, Bools], some: Sequence[K], model: Model) -> list[Bools]:
+    """The sets of waits whose spans tell what `some` groups save: none, all, each group, all but each."""
+    every = _union(groups.values(), model)
+    shared = np.sum(list(groups.values()), axis=0) > 1 if groups else every
+    # What is in two groups is gone already when either is removed last.
+    rest = [every & ~(groups[key] & ~shared) for key in some]
+    return [every & False, every, *(groups[key] for key in some), *rest]
+
+
+def _saved(keys: Sequence[K], spans: Sequence[int]) -> tuple[dict[K, int], dict[K, int], int]:
+    """What each group saves alone, what it saves last, and what all save together: `spans` are of `_sets`."""
+    none, least, *rest = spans
+    alone = {key: none - span for key, span in zip(keys, rest[: len(keys)], strict=True)}
+    last = {key: span - least for key, span in zip(keys, rest[len(keys) :], strict=True)}
+    return alone, last, none - least
 
 
 def prices(
@@ -145,18 +206,17 @@ class _Spans:
         with_all, rest = self.of([np.zeros(len(self._model.waits), bool), _union(sets, self._model)])
         return with_all - rest
 
+    def saved_after(self, sets: Sequence[Bools]) -> list[int]:
+        """What has been saved after each of these sets has been removed, one after the other."""
+        none, *gone = itertools.accumulate(
+            sets, np.logical_or, initial=np.zeros(len(self._model.waits), bool)
+        )
+        first, *spans = self.of([none, *gone])
+        return [first - span for span in spans]
+
     def prices(self, groups: Mapping[K, Bools]) -> tuple[dict[K, int], dict[K, int], int]:
         """What each group saves alone, what it saves last, and what all save together."""
-        every = _union(groups.values(), self._model)
-        shared = np.sum(list(groups.values()), axis=0) > 1 if groups else every
-        sets = [every & False, every]
-        sets += groups.values()
-        # What is in two groups is gone already when either is removed last.
-        sets += [every & ~(group & ~shared) for group in groups.values()]
-        none, least, *rest = self.of(sets)
-        alone = {key: none - span for key, span in zip(groups, rest[: len(groups)], strict=True)}
-        last = {key: span - least for key, span in zip(groups, rest[len(groups) :], strict=True)}
-        return alone, last, none - least
+        return _saved(list(groups), self.of(_sets(groups, list(groups), self._model)))
 
 
 def _shortest(
@@ -175,15 +235,18 @@ def _shortest(
         middle = (low + high + 1) // 2
         low, high = (middle, high) if saved(candidates[middle:]) >= ENOUGH * whole else (low, middle - 1)
     kept = candidates[low:]
-    for key in list(kept):
+    for key in list(kept) if len(kept) <= LISTED else ():
         rest = [other for other in kept if other != key]
         if rest and saved(rest) >= ENOUGH * whole:
             kept = rest
-    return _ordered(kept, each, saved)
+    return _ordered(kept, each, saved, lambda order: spans.saved_after([groups[key] for key in order]))
 
 
 def _ordered(
-    kept: list[K], each: Mapping[K, Price], saved: Callable[[Iterable[K]], int]
+    kept: list[K],
+    each: Mapping[K, Price],
+    saved: Callable[[Iterable[K]], int],
+    after: Callable[[Sequence[K]], list[int]],
 ) -> tuple[tuple[K, ...], tuple[int, ...]]:
     """These groups, the one that saves most with those before it first; and what is saved after each."""
     order: list[K] = []
@@ -192,4 +255,4 @@ def _ordered(
         best = left[0] if len(kept) > ORDERED else max(left, key=lambda key: saved([*order, key]))
         order.append(best)
         left.remove(best)
-    return tuple(order), tuple(saved(order[: n + 1]) for n in range(len(order)))
+    return tuple(order), tuple(after(order))

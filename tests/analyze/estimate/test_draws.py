@@ -20,9 +20,12 @@ from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import Times
 from gapless.model.estimate import Range
 from gapless.model.programme import Entry, HostSpeed
+from gapless.replay import model as replay_model
+from gapless.replay import price
 from gapless.replay.change import NOTHING, Change, Pace
 from gapless.replay.model import build
-from gapless.replay.price import prices, savings
+from gapless.replay.path import critical_path
+from gapless.replay.price import prices, savings, savings_of
 
 NORMAL = 1.2816
 """The deviate that nine in ten normal ones lie below."""
@@ -89,6 +92,53 @@ def test_savings_of_an_unchanged_machine_are_its_prices():
     assert drawn.last == {key: one.last for key, one in told.each.items()}
     ones = Pace(1.0, np.ones(len(model.timeline.work)))
     assert savings(model, rows, Change(pace=ones)) == drawn
+
+
+MACHINES = [(1.0, 1.0, 1.0), (2.0, 1.0, 1.0), (0.5, 1.5, 3.0), (1.0, 4.0, 0.2)]
+
+
+def many_groups(count: int = 12):
+    """A model with a wait at each of so many sites, the rows of each, and changes."""
+    times = Times(A100)
+    entries = [one for site in range(count) for one in (add(10.0 + site), read(site), *HOST)]
+    ran = run([[times.timed(entry) for entry in entries]] * 3, A100, USUAL)
+    model = build(ran.timeline)
+    rows = {site: [row for step in ran.waits for row in step[site]] for site in range(count)}
+    ones = np.ones(len(model.timeline.work))
+    return model, rows, [Change(pace=Pace(host, device * ones, late)) for host, device, late in MACHINES]
+
+
+@pytest.mark.parametrize("together", [1, 1 << 10, 1 << 20])
+def test_machines_that_are_replayed_together_say_what_each_says_alone(monkeypatch, together):
+    model, rows, changes = many_groups()
+    alone = [
+        {key: model.replay(change).span - replayed(model, rows[key], change) for key in rows}
+        for change in changes
+    ]
+    monkeypatch.setattr(replay_model, "TOGETHER", together)
+    found = savings_of(model, rows, changes)
+    assert [one.span for one in found] == [model.replay(change).span for change in changes]
+    assert [one.limiter for one in found] == [
+        critical_path(model.replay(change)).limiter for change in changes
+    ]
+    assert [one.alone for one in found] == alone
+
+
+def replayed(model, rows, change):
+    return model.spans(change)([model.marked(rows)])[0]
+
+
+def test_of_too_many_groups_the_dearest_are_replayed_and_the_others_follow(monkeypatch):
+    model, rows, changes = many_groups()
+    whole, likely = savings_of(model, rows, changes), prices(model, rows).each
+    monkeypatch.setattr(price, "REPLAYED", 1)
+    some = savings_of(model, rows, changes, likely)
+    dearest = sorted(rows, key=lambda key: (likely[key].last, likely[key].alone))[-price.LEAST_REPLAYED :]
+    for one, other in zip(some, whole, strict=True):
+        assert (one.span, one.all, one.limiter) == (other.span, other.all, other.limiter)
+        assert {key: one.alone[key] for key in dearest} == {key: other.alone[key] for key in dearest}
+        assert list(one.alone) == list(one.last) == list(rows)
+        assert sum(one.alone.values()) == pytest.approx(sum(other.alone.values()), rel=0.2)
 
 
 def test_what_is_certain_has_no_interval(monkeypatch):

@@ -27,7 +27,7 @@ from gapless.model.source import SourceLine
 from gapless.replay.change import Change
 from gapless.replay.model import Refusal, build
 from gapless.replay.price import Prices as Replayed
-from gapless.replay.price import Savings, prices, savings
+from gapless.replay.price import Savings, prices, savings_of
 
 UNKNOWN_MOST = 0.3
 """The share of the device's time that operators without a known cost may have."""
@@ -190,7 +190,7 @@ def _priced(
         device=round(ran.busy / count),
         host=round(ran.host / count),
         found=found,
-        drawn=[savings(model, rows, Change(pace=pace)) for pace in drawn],
+        drawn=savings_of(model, rows, [Change(pace=pace) for pace in drawn], found.each),
         count=len(order),
         whole=count,
     )
