@@ -55,6 +55,29 @@ def test_steps(names, ends, source):
         assert steps.source == source
 
 
+def calls_of(*lines: int):
+    """The steps told by calls of a model at these lines of the user's."""
+    run = Simulation()
+    for line in lines:
+        run.mark("forward", line, "Net")
+    return find_steps(run.marks)
+
+
+@pytest.mark.parametrize(
+    ("lines", "ends"),
+    [
+        ([7] * 4, (0, 1, 2, 3)),
+        ([7, 8] * 3, (1, 3, 5)),  # two models for each batch
+        ([3, *[7] * 12], tuple(range(1, 13))),  # a call before the loop
+        ([3, *[7] * 12, 3, *[7] * 12], (*range(1, 13), *range(14, 26))),  # one for each pass of it
+        ([7] * 5 + [9] * 5, tuple(range(10))),  # one loop after the other
+    ],
+)
+def test_calls_of_a_model_end_iterations_where_nothing_is_trained(lines, ends):
+    steps = calls_of(*lines)
+    assert (steps.ends, steps.source) == (ends, "a call of Net")
+
+
 @given(st.lists(st.sampled_from([D, G, "SGD.step#2", "p", "b"]), max_size=60))
 def test_counting_while_it_runs_agrees_with_counting_afterwards(names):
     run, tally = Simulation(), StepTally()

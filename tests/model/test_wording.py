@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gapless.model.wording import count, in_column, number, rate
+from gapless.model.wording import count, in_column, number, rate, renamed
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,20 @@ def test_rate(value, text, column):
 )
 def test_count(value, text):
     assert count(value, "wait") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "noun", "told"),
+    [
+        ("7 syncs in every step", "batch", "7 syncs in every batch"),
+        ("no syncs in 10 training steps", "denoising step", "no syncs in 10 denoising steps"),
+        ("1 sync in every step: 2 % of each step", "token", "1 sync for every token: 2 % of each token's time"),  # noqa: E501
+        ("use `optimizer.step()`, --steps all", "batch", "use `optimizer.step()`, --steps all"),
+        ("the stepping of steps.py:3", "batch", "the stepping of steps.py:3"),
+        ("10 steady steps", "iteration", "10 iterations"),
+    ],
+)  # fmt: skip
+def test_steps_are_called_what_they_are(text, noun, told):
+    assert renamed(text, noun) == told
+    assert renamed(told, noun) == told
+    assert renamed(text, "step") == text

@@ -56,9 +56,11 @@ def training_loops(
     """
     if not steps:
         return ()
-    stacks = [mark.stack for mark in steps[:_ENOUGH_MARKS]]
+    # Where a call of a module ends is inside torch, whose own loops call the hooks.
+    ends = (outside_torch(mark) if mark.kind == "forward" else mark for mark in steps[:_ENOUGH_MARKS])
+    stacks = [mark.stack for mark in ends]
     work = [mark.stack for mark in marks if mark.kind == "backward" and mark.stack][:_ENOUGH_MARKS]
-    if not work:
+    if not work and steps[0].kind != "forward":  # a model may be called many times for a batch
         work = [mark.stack for mark in marks if mark.kind == "batch" and mark.stack][:_ENOUGH_MARKS]
     sources: dict[str, ast.Module | None] = {}
     found: list[Loop] = []

@@ -258,6 +258,9 @@ def stride(node: ast.expr, names: Variables) -> int:
 
 def _size(held: object) -> int:
     kind = type(held)
+    if kind.__name__ == "Tensor" and kind.__module__ == "torch":
+        shape = held.shape  # type: ignore[attr-defined]
+        return int(shape[0]) if len(shape) else 0
     plain = kind in (list, tuple, range, dict) or (
         kind.__name__ == "DataLoader" and kind.__module__.startswith("torch.utils.data")
     )

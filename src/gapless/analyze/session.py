@@ -15,6 +15,7 @@ from gapless.analyze.findings import finding, known_from
 from gapless.analyze.frequency import frequency
 from gapless.analyze.graphs import findings as of_graphs
 from gapless.analyze.group import Group, group_events, happens_once
+from gapless.analyze.inference import in_own_words, noun, tokens_alone
 from gapless.analyze.loaders import findings as of_loaders
 from gapless.analyze.loaders import limiting, of_whole_steps
 from gapless.analyze.loaders import notes as loader_notes
@@ -64,6 +65,8 @@ def report(
     groups = groups if by_line else merged(groups, session, steps)
     waits = [_finding(group, session, steps, read) for group in groups]
     estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
+    name = noun(steps, session.marks, loops, read)
+    estimate = tokens_alone(estimate, name)
     nccl = buffers(session)
     memory = tuple(msgspec.structs.replace(replayed(run, drawn), nccl=nccl) for run in session.memory)
     found = Report(
@@ -71,7 +74,7 @@ def report(
         script=session.script,
         environment=session.environment,
         ending=session.ending,
-        steps=summarize(groups, steps),
+        steps=msgspec.structs.replace(summarize(groups, steps), noun=name),
         phases=summed(session.phases, waits),
         findings=(
             *of_races(session.races),
@@ -132,7 +135,7 @@ def fed(found: Report, uses: Sequence[LoaderUse]) -> Report:
         notes=tuple(dict.fromkeys([*found.notes, *loader_notes(uses)])),
     )
     first = with_search(found, verdict(found))
-    return msgspec.structs.replace(found, verdict=first, tables=tables(found))
+    return in_own_words(msgspec.structs.replace(found, verdict=first, tables=tables(found)))
 
 
 def _estimated(
@@ -209,6 +212,10 @@ def _remarks(steps: Steps, cut: float) -> tuple[str, ...]:
         return (
             "no optimizer was created, so each backward pass counts as a step: if that is wrong, call "
             "`gapless.step()` at the end of an iteration",
+        )
+    if steps.marks and steps.marks[0].kind == "forward":
+        return (
+            f"nothing is trained: {steps.source} ends each step, unless your code calls `gapless.step()`",
         )
     if steps.seen and len(steps.steady) < 3:
         few = "1 step is" if steps.seen == 1 else f"{steps.seen} steps are"

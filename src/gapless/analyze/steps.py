@@ -124,7 +124,7 @@ def find_steps(marks: Iterable[Mark], read: ReadSource = source_text) -> Steps:
     advancing = [mark for mark in marks if mark.kind in ADVANCING]
     parts = list(step_ends(advancing, tally))
     chosen = tuple(advancing[position] for _, positions in parts for position in positions)
-    source = _source(tally) if chosen else ""
+    source = _source(tally, chosen[-1]) if chosen else ""
     if len(parts) < 2:
         return Steps(tuple(position for _, positions in parts for position in positions), source, chosen)
     return _side_by_side(advancing, tally, parts, Steps(source=source, marks=chosen))
@@ -148,7 +148,7 @@ def _side_by_side(
     return replace(steps, ends=tuple(ends), firsts=tuple(firsts), strands=strands)
 
 
-def _source(tally: StepTally) -> str:
+def _source(tally: StepTally, last: Mark) -> str:
     kind = tally.kind
     if kind == "user":
         return "gapless.step()"
@@ -156,6 +156,8 @@ def _source(tally: StepTally) -> str:
         return "profiler.step()"
     if kind == "gradients":
         return "a backward pass (no optimizer)"
+    if kind == "forward":
+        return f"a call of {last.name or 'a module'}"
     return " and ".join(dict.fromkeys(_optimizers(tally, strand) for _, strand in tally.strands(kind)))
 
 

@@ -91,7 +91,7 @@ class Plan(msgspec.Struct, frozen=True):
         read(self.given)
         names = ("programme", "memory", "dry", "assume", "standins", "late_copies", "graphs")
         planned = {name: getattr(self, name) for name in names}
-        return Emulator(self.gpu, self.devices, lasting=True, **{**planned, **more})
+        return Emulator(self.gpu, self.devices, lasting=True, inference=True, **{**planned, **more})
 
 
 # -- in the parent ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import msgspec
 
 from gapless.analyze import WARM_UP, report
 from gapless.analyze.enough import Enough
+from gapless.analyze.inference import may_train
 from gapless.analyze.planned import Planner
 from gapless.analyze.turns import tally
 from gapless.capture.children import Plan
@@ -104,7 +105,7 @@ class Watch(Watcher):
         self._planner(mark, self.tally.count)
         if self.loaders is not None:
             self.loaders.step()
-        if self._wishes.plan.steps is None:
+        if self._wishes.plan.steps is None or (self.tally.kind == "forward" and may_train(mark)):
             return False
         if self._until(mark, self.tally.count):
             return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.analyze import WARM_UP, report
+from gapless.analyze.inference import may_train
 from gapless.analyze.turns import in_turn, tally
 from gapless.capture.child import Child, ChildWatcher
 from gapless.capture.children import Plan
@@ -40,7 +41,9 @@ class Watch(ChildWatcher):
             return False
         if self._loaders is not None:
             self._loaders.step()
-        return self._plan.steps is not None and self._tally.count >= self._plan.steps + WARM_UP
+        if self._plan.steps is None or (self._tally.kind == "forward" and may_train(mark)):
+            return False
+        return self._tally.count >= self._plan.steps + WARM_UP
 
     def completed(self, session: Session, emulator: Emulator) -> Session:
         # One rank measures for all; the others would be in its way. Which one this is shows only now.

@@ -26,6 +26,7 @@ from gapless.emulate import (
     extensions,
     factories,
     foreach,
+    forwards,
     fourier,
     functions,
     indexing,
@@ -130,12 +131,14 @@ class Emulator:
         lasting: bool = False,
         graphs: bool = False,
         world: World | None = None,
+        inference: bool = False,
     ) -> None:
         if devices is None:
             devices = distributed.local_world_size() if world is None else world.node
         if devices < 1:
             raise UsageError(f"{devices} devices: an emulated machine needs at least one")
         self.world = world
+        self._inference = inference
         self.gpu = gpus.DEFAULT if gpu is None else gpus.find(gpu) if isinstance(gpu, str) else gpu
         self.devices = devices
         self.recorder = Recorder(clock)
@@ -216,6 +219,8 @@ class Emulator:
             smi.install(patches)
             standins.install(self.core, patches, self._standins)
             self._hook = steps.install(self.core, patches)
+            if self._inference:
+                self._hook.callback(forwards.install(self.core).close)
             if self.core.values is not None:
                 self.core.values.install(patches)
             threads.install(self, patches)

@@ -20,13 +20,13 @@ class Local(threading.local):
     `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this
     thread. `host_values`: numbers of the autograd nodes of assignments whose value was on the host.
     `made`: this thread's calls that made autograd nodes (`core.Made`). `scaled`: the optimizer whose step a
-    GradScaler decides upon. `stepping`: what is known of the optimizer's step under way. `target`: the
-    device that a copy under way goes to. `coalescing`: collectives
-    are being gathered, and are one. `graphed`: the capture under way has seen the operator that runs.
-    `compiled`: code runs that the script compiled; `compiled_nodes`: numbers of the autograd nodes that such
-    code made, from and to. `fused`: operators stand for one kernel that a compiler makes of them, with their
-    constants in it: nothing waits. `constants`: storages on the host that code has made which inductor
-    compiles, by their number: where they go to the device, the compiler makes them there.
+    GradScaler decides upon. `stepping`: what is known of the optimizer's step under way. `modules`: so many
+    modules are being called, one from the other. `target`: the device that a copy under way goes to.
+    `coalescing`: collectives are being gathered, and are one. `graphed`: the capture under way has seen the
+    operator that runs. `compiled`: code runs that the script compiled; `compiled_nodes`: numbers of the
+    autograd nodes that such code made, from and to. `fused`: operators stand for one kernel that a compiler
+    makes of them, with their constants in it: nothing waits. `constants`: storages on the host that code has
+    made which inductor compiles, by their number: where they go to the device, the compiler makes them there.
     """
 
     def __init__(self) -> None:
@@ -43,6 +43,7 @@ class Local(threading.local):
         self.made: Any = None
         self.scaled: Any = None
         self.stepping: Any = None
+        self.modules = 0
         self.target = HOST
         self.coalescing = 0
         self.graphed = False

@@ -51,6 +51,7 @@ class Recorder:
         self.programme: ProgrammeRecorder | None = None  # what launches work, where it is wanted
         self.memory: MemoryRecorder | None = None  # what asks for memory, where it is wanted
         self.pid = os.getpid()
+        self.differentiated = False  # a backward pass has begun: the script trains
         self.held: list[tuple[str, str]] | None = None  # marks of a capture: they happen in replays
 
     def wait(
@@ -104,6 +105,7 @@ class Recorder:
             self.stepped += 1
             kind = strand.steps(name)
         elif kind == "backward":
+            self.differentiated = True
             strand.begins()
         if kind:
             self._mark(kind, name, strand.number, stacks.capture(depth + 1) + local.above)

@@ -36,6 +36,8 @@ class StepSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     `steady` of `seen` steps count for frequencies (the first ones warm up). `waits_per_step` is the mean
     over the steady ones, `source` what ended a step (``SGD.step``, ``profiler.step()``). Where threads or
     asyncio tasks train side by side, `side_by_side` has that mean for each; the other numbers are of all.
+    `noun` is what a step is called, which in inference is an iteration, a batch, a token, a denoising step or
+    a request.
     """
 
     seen: int = 0
@@ -45,6 +47,7 @@ class StepSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     most: int = 0
     source: str = ""
     side_by_side: tuple[float, ...] = ()
+    noun: str = "step"
 
 
 class RankSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -13,15 +13,17 @@ from itertools import pairwise
 from gapless.model.event import Mark
 from gapless.model.source import Stack, user_line
 
-ADVANCING = ("optimizer", "profiler", "user", "gradients")
+ADVANCING = ("optimizer", "profiler", "user", "gradients", "forward")
 """Kinds of marks that advance the tick."""
-IN_TURN = ("optimizer", "gradients")
+IN_TURN = ("optimizer", "gradients", "forward")
 """Kinds of marks of which several may make one step together."""
 
 _RAREST = 10
 """An optimizer that steps more than this many times less often than another does not define the iteration;
 nor does a thread that steps so much less often than another say how many steps were seen."""
 
+_RAREST_CALL = 2
+"""Likewise for calls of modules: the innermost loop that runs a model makes the iterations."""
 _MOST_PLACES = 32
 """Places at which one optimizer steps that are told apart."""
 
@@ -106,11 +108,15 @@ class StrandTally:
             group_end = max(group_end, stepper.last)
         if group:
             chosen.add(self._last_in_turn(group))
+        if kind == "forward":  # a call before the loop, or for each pass of it, is none of its iterations
+            most = max((steppers[name].count for name in chosen), default=0)
+            chosen = {name for name in chosen if steppers[name].count * _RAREST >= most}
         return frozenset(chosen)
 
     def _last_in_turn(self, group: Sequence[str]) -> str:
         most = max(self.steppers[name].count for name in group)
-        often = [name for name in group if self.steppers[name].count * _RAREST >= most]
+        rarest = _RAREST_CALL if self.steppers[group[0]].kind == "forward" else _RAREST
+        often = [name for name in group if self.steppers[name].count * rarest >= most]
         return min(often, key=lambda name: (self.steppers[name].count, -self.steppers[name].first))
 
     def steps_in_turn(self, kind: str) -> int:
@@ -243,7 +249,7 @@ class StepTally:
 
     @property
     def _in_turn(self) -> str:
-        return "gradients" if self.seen["gradients"] and not self.seen["optimizer"] else "optimizer"
+        return next((kind for kind in IN_TURN if self.seen[kind]), "optimizer")
 
     def _steps_of_all(self) -> int:
         return sum(strand.steps_in_turn(self._in_turn) for _, strand in self.strands(self._in_turn))
@@ -285,7 +291,7 @@ def _steps(strand: StrandTally, kind: str) -> int:
 
 
 def _name(mark: Mark) -> str:
-    if mark.name:
+    if mark.name and mark.kind != "forward":
         return mark.name
     line = user_line(mark.stack)
     return line.where if line is not None else mark.kind

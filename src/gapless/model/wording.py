@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 from gapless.model.programme import HostSpeed
@@ -81,6 +82,31 @@ def number(value: float) -> str:
 def count(value: float, noun: str) -> str:
     """``1 wait``, ``3 waits``."""
     return f"{number(value)} {noun}{'' if value == 1 else 's'}"
+
+
+_STEP = re.compile(
+    r"(?<![\w.`/\-])(?<!denoising )(?P<training>training )?(?:steady )?step(?P<many>s?)(?![\w(.`/=\-]|:\d)"
+)
+_CODE = re.compile(r"(`[^`]*`)")
+
+
+def renamed(text: str, noun: str) -> str:
+    """`text`, which speaks of steps, for a run whose iterations are called `noun`; code is left as it is.
+
+    >>> renamed("no syncs in 10 training steps (`--steps all`)", "batch")
+    'no syncs in 10 batches (`--steps all`)'
+    """
+    if noun == "step":
+        return text
+    plural = f"{noun}es" if noun.endswith(("ch", "s")) else f"{noun}s"
+    parts = _CODE.split(text)
+    told = "".join(
+        part if part.startswith("`") else _STEP.sub(lambda found: plural if found["many"] else noun, part)
+        for part in parts
+    )
+    return re.sub(
+        r"of each token\b(?!')", "of each token's time", told.replace("in every token", "for every token")
+    )
 
 
 def rate(per_step: float, noun: str = "wait", step: str = "step", each: str = "per") -> str:

@@ -9,7 +9,7 @@ from gapless.model.estimate import Estimate, Range
 from gapless.model.loading import Diagnosis
 from gapless.model.memory_report import MemoryReport
 from gapless.model.profile import Price
-from gapless.model.wording import count, duration, number, part, percent, reach, size
+from gapless.model.wording import count, duration, number, part, percent, reach, renamed, size
 
 _NOTHING = 1_000
 """Nanoseconds that are nothing."""
@@ -57,7 +57,7 @@ def weight(finding: Finding, report: Report) -> str:
     if finding.is_graph:
         return "CUDA refuses it" if finding.name == _REFUSED else "wrong numbers"
     if loss is None:
-        return often(finding.frequency, report.steps.steady)
+        return renamed(often(finding.frequency, report.steps.steady), report.steps.noun)
     if not (loss.idle or loss.blocked):
         return ""
     if loss.unknown:
@@ -84,7 +84,8 @@ def saving(finding: Finding, report: Report) -> list[str]:
     if price.of and price.most_last <= _NOTHING:
         return []
     if price.estimated:
-        return [_estimated(price, estimate)] if estimate is not None or price.of else []
+        told = [_estimated(price, estimate)] if estimate is not None or price.of else []
+        return [renamed(each, report.steps.noun) for each in told]
     prices = profile.prices if profile is not None else None
     if not price.waits or profile is None or prices is None:
         return []
@@ -236,7 +237,7 @@ def _about_run(report: Report, path: Naming) -> list[str]:
     if environment.device:
         parts.append(("emulated " if environment.emulated else "") + environment.device)
     if report.steps.seen:
-        steady = count(report.steps.steady, "steady step")
+        steady = renamed(count(report.steps.steady, "steady step"), report.steps.noun)
         loops = len(report.steps.side_by_side)
         where = f" in {loops} training loops side by side" if loops else ""
         parts.append(f"{steady}{where}, each ending with {report.steps.source}")

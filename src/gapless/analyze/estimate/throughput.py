@@ -13,6 +13,10 @@ from gapless.analyze.estimate.work import products, work
 from gapless.model.estimate import Count, Throughput
 from gapless.model.programme import Entry, Shape
 
+_IMAGES = 4
+"""Dimensions of what a convolution over images is given."""
+_VOCABULARY = 1000
+"""Rows from which on the embedding of a model that sees images is one of words, and none of positions."""
 _FAMILIES = (MATMUL, CONVOLUTION, ATTENTION)
 
 
@@ -157,13 +161,20 @@ def _first_batch(step: Step) -> tuple[str, Shape] | None:
 
 def _tokens(steps: Sequence[Step]) -> Count | None:
     """Tokens by the indices of the embedding that is asked for most; None where none is over sequences."""
+    images = any(
+        family_of(entry.name) == CONVOLUTION and len(entry.inputs[0]) == _IMAGES
+        for step in steps
+        for entry in step
+        if entry.kind == "operator" and entry.inputs
+    )
     looked: Counter[Shape] = Counter()
     last: dict[Shape, Shape] = {}
     for step in steps:
         for entry in step:
             if entry.name == "aten::embedding" and not entry.backward and len(entry.inputs) > 1:
                 table, indices = entry.inputs[:2]
-                if len(indices) == 2 and indices[1] > 1:
+                words = not images or table[0] >= _VOCABULARY
+                if len(indices) == 2 and indices[1] > 1 and words:
                     looked[table] += _numel(indices)
                     last[table] = indices
     if not looked:

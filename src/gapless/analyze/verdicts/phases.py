@@ -75,6 +75,8 @@ def missed(report: Report) -> str:
         names = " and ".join(_unreached(unreached))
         return f"{names} {verb} not checked (`--steps {far or 'all'}`)"
     seen = {one.name for one in report.phases}
+    if report.steps.noun != "step":
+        return "what comes later was not checked (`--steps all`)"
     usual = ((EVALUATION, "evaluation"), (CHECKPOINT, "checkpointing"))
     rest = [name for word, name in usual if word not in seen]
     if not rest:

@@ -38,7 +38,10 @@ def _whole_run(report: Report, estimate: Estimate) -> Iterator[str]:
     least, likely, most = (planned.steps * time for time in (each.least, each.likely, each.most))
     between = "" if most < _SAME * least else f" ({spans(least, most)})"
     limit = "at most " if planned.most else ""
-    yield f"The whole run: {limit}{planned.steps:,} steps{passes}, {span(likely)}{between}"
+    what = (
+        "run" if report.steps.noun == "step" else "loop"
+    )  # what else a script of inference does is not known
+    yield f"The whole {what}: {limit}{planned.steps:,} steps{passes}, {span(likely)}{between}"
 
 
 def confidence(report: Report, estimate: Estimate | None) -> str:

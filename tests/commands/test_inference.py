@@ -1,0 +1,162 @@
+"""Scripts that train nothing have a price and a verdict, in words of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+pytest.importorskip("torch")
+
+BEGIN = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def images(n):
+    return DataLoader(TensorDataset(torch.randn(n, 3, 16, 16), torch.arange(n) % 10), batch_size=8)
+"""
+DENOISING = """\
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 3, 3, padding=1)
+        self.time = nn.Embedding(50, 8)
+
+    def forward(self, x, t):
+        return self.last(torch.relu(self.first(x)) + self.time(t)[:, :, None, None])
+
+model, text = UNet().cuda().eval(), nn.Linear(8, 8).cuda()
+timesteps = torch.linspace(49, 0, 20).long()
+
+@torch.no_grad()
+def sample():
+    text(torch.randn(1, 8, device="cuda"))
+    x = torch.randn(4, 3, 16, 16, device="cuda")
+    for t in timesteps:
+        x = x - 0.1 * model(x, torch.full((4,), int(t), device="cuda"))
+        if x.abs().max() > 100:
+            x = x.clamp(-100, 100)
+
+for _ in range(3):
+    sample()
+"""
+EVALUATION = """\
+net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)).cuda()
+right, loader = 0, images(320)
+for x, y in loader:
+    with torch.no_grad():
+        right += (net(x.cuda()).argmax(1) == y.cuda()).sum().item()
+"""
+FEATURES = """\
+encoder = nn.Sequential(nn.Flatten(), nn.Linear(768, 16)).cuda().eval()
+
+@torch.no_grad()
+def features(data):
+    return torch.cat([encoder(x.cuda()).cpu() for x, _ in data])
+
+bank, test = features(images(160)), features(images(80))
+print(torch.cdist(test, bank).argmin(1).sum())
+"""
+SERVING = """\
+import queue
+model = nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 4)).cuda().eval()
+requests = queue.Queue()
+for n in range(30):
+    requests.put(torch.randint(0, 100, (1, 6)))
+while not requests.empty():
+    with torch.inference_mode():
+        answer = model(requests.get().to("cuda")).argmax(-1).tolist()
+"""
+OWN_GENERATION = """\
+model = nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 100)).cuda().eval()
+tokens = torch.zeros(2, 1, dtype=torch.long, device="cuda")
+max_new_tokens = 30
+with torch.no_grad():
+    for _ in range(max_new_tokens):
+        following = model(tokens[:, -1:]).argmax(-1)
+        tokens = torch.cat([tokens, following], 1)
+        if (following == 99).all():
+            pass
+"""
+LIBRARY_GENERATION = """\
+from transformers import GPT2Config, GPT2LMHeadModel
+config = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=50, bos_token_id=0, eos_token_id=1)
+model = GPT2LMHeadModel(config).cuda().eval()
+model.generate(torch.ones(2, 4, dtype=torch.long, device="cuda"), max_new_tokens=20, min_new_tokens=20)
+"""
+PLAIN = """\
+model = nn.Linear(8, 8).cuda()
+x = torch.randn(4, 8, device="cuda")
+for i in range(30):
+    x = model(x).detach()
+    x.sum().item()
+"""
+
+SCRIPTS = {
+    "denoising": (DENOISING, "denoising step", "1 sync in every denoising step", "60 denoising steps"),
+    "evaluation": (EVALUATION, "batch", "3 syncs in every batch", "40 batches"),
+    "features": (FEATURES, "batch", "2 syncs in every batch", ""),
+    "serving": (SERVING, "request", "2 syncs in every request", ""),
+    "own tokens": (OWN_GENERATION, "token", "1 sync for every token", "30 tokens"),
+    "plain": (PLAIN, "iteration", "1 sync in every iteration", "30 iterations"),
+}
+
+
+def checked(write, python, script: str, *options: str):
+    write("infer.py", BEGIN + script)
+    seen = python("-m", "gapless", "check", "-q", "--no-loader", *options, "infer.py")
+    assert seen.returncode == 0, seen.stderr
+    return seen.stdout
+
+
+@pytest.mark.parametrize(("script", "noun", "sentence", "loop"), SCRIPTS.values(), ids=SCRIPTS)
+def test_iterations_are_priced_and_called_what_they_are(script, noun, sentence, loop, write, python):
+    told = json.loads(checked(write, python, script, "-f", "json").splitlines()[-1])
+    assert (told["steps"]["seen"], told["steps"]["noun"]) == (12, noun)
+    assert told["ending"]["how"] == "enough-steps"
+    assert told["verdict"].startswith(sentence)
+    assert told["per"] == f"per {noun}"
+    assert told["estimate"]["step"]["likely"] > 0
+    assert told["do_first"][0]["before"] == told["estimate"]["step"]["likely"]
+    facts = " ".join(told["facts"])
+    assert ("samples/s" in facts) != (noun == "token")
+    assert ("tokens/s" in facts) == (noun in ("token", "request"))
+    assert loop in facts
+    words = [told["verdict"], *told["why"], *told["facts"], *told["not_seen"], *told["notes"]]
+    text = " ".join(re.sub(r"`[^`]*`", "", each).replace("denoising step", "") for each in words)
+    assert not re.search(r"\bsteps?\b|training", text), text
+
+
+def test_the_text_has_the_same_words(write, python):
+    text = checked(write, python, EVALUATION)
+    assert "10 batches, each ending with a call of Sequential" in " ".join(text.split())
+    assert "per batch" in text
+    assert not re.search(r"(?<![\w.`-])steps?\b(?! all)(?!\()", text), text
+
+
+def test_tokens_of_a_library(write, python):
+    pytest.importorskip("transformers")
+    told = json.loads(checked(write, python, LIBRARY_GENERATION, "-f", "json").splitlines()[-1])
+    assert told["steps"]["noun"] == "token"
+    assert told["per"] == "per token"
+    assert "tokens/s" in " ".join(told["facts"])
+
+
+def test_a_script_that_trains_later_is_not_stopped_before(write, python):
+    script = PLAIN + (
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for i in range(20):\n"
+        "    model(x).sum().backward()\n    optimizer.step()\n    optimizer.zero_grad()\n"
+    )
+    told = json.loads(checked(write, python, script, "-f", "json").splitlines()[-1])
+    assert told["steps"]["source"] == "SGD.step"
+    assert told["steps"].get("noun", "step") == "step"
+    assert told["verdict"].startswith("Nothing worth fixing: no syncs in 10 training steps")
+
+
+def test_all_of_them_where_the_user_wants_all(write, python):
+    told = json.loads(checked(write, python, EVALUATION, "--steps", "all", "-f", "json").splitlines()[-1])
+    assert told["steps"]["seen"] == 40
+    assert told["ending"].get("how", "finished") == "finished"
