@@ -15,6 +15,7 @@ import msgspec
 
 from gapless.capture import failure, hard_exit
 from gapless.capture.children import collect, merge
+from gapless.capture.finishing import Finishing
 from gapless.capture.signals import Terminated, terminable
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
 from gapless.capture.target import Target, prepare
@@ -44,6 +45,7 @@ def run(
     before_hard_exit: Callable[[Session], object] | None = None,
     own_frames: bool = False,
     one_of_several: bool = False,
+    finishing: Finishing | None = None,
 ) -> Session:
     """Run `target` with `capture` looking on, to its end or until `stopper` stops it.
 
@@ -56,7 +58,8 @@ def run(
     Gapless's frames in the script's tracebacks. `one_of_several` says that a launcher may end this process
     while it waits for another one.
 
-    `before_hard_exit` receives the session in the two cases in which nothing can be returned.
+    `before_hard_exit` receives the session in the two cases in which nothing can be returned. `finishing`
+    begins when the script has ended.
 
     Raises:
         UsageError: there is no such script or module.
@@ -69,6 +72,8 @@ def run(
     # Neither can raise its way out of the script: `os._exit` runs no `finally` and is caught by no `except`,
     # in whichever thread it is called, and a rank that is stuck in a collective executes no Python.
     def leaving(ending: Ending) -> None:
+        if runner.here and finishing is not None:
+            finishing.begin()
         if runner.here and before_hard_exit is not None:
             before_hard_exit(runner.session(ending))
         if runner.here and children is not None:
@@ -85,6 +90,8 @@ def run(
         terminable(when_stuck if one_of_several else None),
     ):
         ending = runner.execute()
+    if finishing is not None and runner.here:
+        finishing.begin()
     if not runner.here:
         raise SystemExit(ending.status)
     return runner.session(ending)
@@ -158,8 +165,8 @@ class _Runner:
             raise
         except NotEmulated as error:
             return self._not_emulated(error)
-        except Terminated:
-            return Ending(how="interrupted", status=TERMINATED, message="SIGTERM")
+        except Terminated as signaled:
+            return Ending(how="interrupted", status=signaled.status, message=str(signaled))
         except BaseException as error:
             return self._failed(error)
         # The script may have caught EnoughSteps and come to an orderly end.

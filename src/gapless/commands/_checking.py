@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from gapless.analyze.inference import may_train
 from gapless.analyze.planned import Planner
 from gapless.analyze.turns import tally
 from gapless.capture.children import Plan
+from gapless.capture.finishing import Abandoned, Finishing
 from gapless.capture.stopping import Watcher, variables
 from gapless.commands import _gate, _host, _output, _ranks
 from gapless.commands._again import Again
@@ -22,7 +24,7 @@ from gapless.commands._compiled import with_compiled
 from gapless.commands._fit import Fit
 from gapless.commands._loaders import Loaders
 from gapless.commands._progress import Progress
-from gapless.errors import EXIT_FINDINGS, UnreadableInput
+from gapless.errors import EXIT_FINDINGS, GaplessError, UnreadableInput
 from gapless.files.output import is_stream
 from gapless.model import Mark, Recurrence, Report, Session
 from gapless.model.assumption import Switch
@@ -138,8 +140,12 @@ class Watch(Watcher):
 class Conclusion:
     """Saves and reports a session, and remembers the exit status that follows from it."""
 
-    def __init__(self, wishes: Wishes, watch: Watch, again: Again | None = None) -> None:
+    def __init__(
+        self, wishes: Wishes, watch: Watch, again: Again | None = None, finishing: Finishing | None = None
+    ) -> None:
         self.wishes = wishes
+        self._finishing = finishing or Finishing(watch.progress.problem)
+        self._saved = False
         self.watch = watch
         self.status = 0
         self._again = again
@@ -152,26 +158,47 @@ class Conclusion:
         self._host = _host.speed(wishes.fit.host) if asked else None  # now, before the script uses torch
 
     def __call__(self, session: Session, emulator: Emulator | None = None) -> None:
-        """`emulator` is what the script ran on; without, what it compiles is not compiled again."""
+        """Save and report `session`, whatever signals arrive meanwhile.
+
+        `emulator` is what the script ran on; without, what it compiles is not compiled again.
+        """
         self.status = session.ending.status
+        if session.ending.how == "interrupted" and session.ending.message:  # SIGTERM, and SIGKILL follows
+            self._finishing.hurry()
+        self._session = session
+        self._finishing.may_leave()
+        try:
+            self._conclude(session, emulator)
+        except Abandoned as request:
+            self.status = request.status
+            self._rescue("stopped before the report was written")
+
+    def _conclude(self, session: Session, emulator: Emulator | None) -> None:
         self.watch.end(session)
         asked = {"wanted": self.wishes.wanted, "what_if": self.wishes.what_if}
         session = msgspec.structs.replace(self._calibrated(session), **asked)
         if emulator is not None and self.wishes.plan.compiled and self.watch.speaks:
-            session = with_compiled(session, emulator, self.watch.progress.tried)
+            recorded = session
+            session = self._finishing.attempt(
+                lambda: with_compiled(recorded, emulator, self.watch.progress.tried), recorded
+            )
         self._save(session)
         told = self.watch.speaks and not self.wishes.fit.silent
         found = report(session, priced=self.wishes.plan.programme) if told else None
         loaders = self.watch.loaders
         if found is not None and loaders is not None:
-            session, found = loaders.examined(session, found, self.watch.tally.count)
+            steps, unfed = self.watch.tally.count, (session, found)
+            session, found = self._finishing.attempt(lambda: loaders.examined(*unfed, steps), unfed)
             self.status = self.status or loaders.status
             if session.loaders:
                 self._save(session)
         if found is not None and self._again is not None and self._tries(found):
             from gapless.commands._remedies import with_remedies
 
-            session, found = with_remedies(session, found, self._again, self.watch.progress)
+            lacking, again = (session, found), self._again
+            session, found = self._finishing.attempt(
+                lambda: with_remedies(*lacking, again, self.watch.progress), lacking
+            )
         if self._save(session, last=True):
             self.watch.progress.saved(self._style.path(self._output or ""))
         if found is not None:
@@ -187,6 +214,7 @@ class Conclusion:
 
         Whether it was saved: that it was not is said once, and does not keep the report from being shown.
         """
+        self._session = session
         if not self._output or (is_stream(self._output) and not last):
             return False
         try:
@@ -196,7 +224,21 @@ class Conclusion:
                 self.watch.progress.problem(str(error))
                 self.status = self.status or error.exit_code
             return False
+        self._saved = True
         return True
+
+    def _rescue(self, why: str) -> None:
+        """Say where the session is that was not reported; a temporary file where none was asked for."""
+        path = self._style.path(self._output or "")
+        if not self._saved:
+            try:
+                descriptor, path = tempfile.mkstemp(prefix="gapless-", suffix=".gapless.json")
+                os.close(descriptor)
+                save(self._session, path)
+            except (OSError, UnreadableInput) as error:
+                self.watch.progress.problem(f"{why}, and the session could not be saved: {error}")
+                return
+        self.watch.progress.problem(f"{why}; the session is saved: gapless show {path}")
 
     def _calibrated(self, session: Session) -> Session:
         """The session with the times of the profile that the user named, or the host's speed; they are saved
@@ -214,7 +256,13 @@ class Conclusion:
 
     def _report(self, report: Report) -> None:
         shown = self.wishes.shown
-        _output.write(self._stream, shown.lead + renderer(shown.form)(report, self._style))
+        text = shown.lead + renderer(shown.form)(report, self._style)
+        try:
+            if not _output.write(self._stream, text):
+                self._rescue("the report's reader has gone")
+        except GaplessError as error:
+            self._rescue(str(error))
+            self.status = self.status or error.exit_code
         over = _gate.exceeded(report, self.wishes.max_waits, self.wishes.fail_on)
         for reason in over:
             self.watch.progress.problem(reason)

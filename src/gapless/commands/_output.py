@@ -104,10 +104,16 @@ def style_for(stream: TextIO | None, *, color: bool = True, **more: Any) -> Styl
     )
 
 
-def write(stream: TextIO | None, text: str) -> None:
-    """Write `text` behind everything that has been written so far; nowhere where `stream` is None."""
+def write(stream: TextIO | None, text: str) -> bool:
+    """Write `text` behind everything that has been written so far; nowhere where `stream` is None.
+
+    False where nobody reads the stream any more.
+
+    Raises:
+        GaplessError: it cannot be written, because the disk is full for one.
+    """
     if stream is None:
-        return
+        return True
     for earlier in (sys.stdout, sys.stderr):
         with suppress(Exception):  # the script may have closed or replaced it
             earlier.flush()
@@ -117,11 +123,13 @@ def write(stream: TextIO | None, text: str) -> None:
         except UnicodeEncodeError:  # a page, which says itself that it is UTF-8, whatever the terminal speaks
             stream.buffer.write(text.encode("utf-8", "backslashreplace"))
         stream.flush()
-    except BrokenPipeError:  # whoever read it has left
+    except BrokenPipeError:
         _turn_away(stream)
+        return False
     except OSError as error:  # a full disk
         _turn_away(stream)
         raise GaplessError(f"cannot write the report: {error.strerror}") from None
+    return True
 
 
 def _turn_away(stream: TextIO) -> None:

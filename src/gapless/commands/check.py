@@ -13,6 +13,7 @@ from gapless.analyze import WARM_UP
 from gapless.analyze.enough import LONGER
 from gapless.analyze.turns import in_turn
 from gapless.capture import children
+from gapless.capture.finishing import Finishing
 from gapless.capture.run import TERMINATED, run
 from gapless.capture.stopping import Stopper
 from gapless.capture.target import Target
@@ -228,7 +229,8 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Aga
         _check_trace(wishes)
     watch = Watch(wishes)
     watch.progress.passed_on(target.passed_on(OPTIONS), target.name)
-    conclusion = Conclusion(wishes, watch, again)
+    finishing = Finishing(watch.progress.problem)
+    conclusion = Conclusion(wishes, watch, again, finishing)
     if wishes.shown.alone:
         _output.give_way()
     children.stand_down()
@@ -237,7 +239,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Aga
     emulator.on_fork = children.record_processes
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     watch.begin(os.path.basename(target.name), emulator.gpu.name)
-    with children.environment_for_children(wishes.plan) as folder:
+    with children.environment_for_children(wishes.plan) as folder, finishing:
         session = run(
             target,
             emulator,
@@ -246,6 +248,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Aga
             before_hard_exit=conclusion,
             own_frames=wishes.shown.verbose,
             one_of_several=_ranks.several(),
+            finishing=finishing,
         )
         conclusion(session, emulator)
     leave_behind(watch.progress, session.ending, conclusion.status)
