@@ -346,3 +346,36 @@ def test_a_run_of_its_own_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     children.stand_down()
     assert finder not in sys.meta_path
     assert other in sys.meta_path
+
+
+FAILING_RANK = """
+import sys, threading, torch
+import torch.multiprocessing as mp
+
+def work(rank, stepped):
+    model = torch.nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(5):
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+        model.bias.sum().item()
+    if rank == 0:
+        stepped.set()
+        threading.Event().wait()  # until the launcher ends this rank, because the other one has failed
+    stepped.wait()
+    raise ValueError("rank 1 fails")
+
+if __name__ == "__main__":
+    mp.spawn(work, (mp.get_context("spawn").Event(),), nprocs=2)
+"""
+
+
+def test_a_rank_that_is_ended_because_another_failed_is_reported(write: Write, python: Python) -> None:
+    write("train.py", FAILING_RANK)
+    seen = python("-m", "gapless", "check", "--no-loader", "--steps", "all", "train.py")
+    assert seen.returncode == 1
+    assert "ValueError: rank 1 fails" in seen.stderr
+    assert "SystemExit" not in seen.stderr
+    assert "train.py:11" in seen.stdout
+    assert "1 sync in every step" in seen.stdout
+    assert "2 processes were recorded" in " ".join(seen.stdout.split())

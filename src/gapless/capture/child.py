@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from functools import wraps
 from types import TracebackType
@@ -20,10 +21,11 @@ from gapless.capture.children import (
     record_processes,
     stop,
 )
+from gapless.capture.signals import TERMINATED, raise_on_signals
 from gapless.capture.stopping import EnoughSteps, Stopper, Watcher, comes_from_stopping, hide_in_threads
 from gapless.emulate.emulator import Emulator, current
 from gapless.emulate.world.world import World
-from gapless.model import Mark, Session
+from gapless.model import Ending, Mark, Session
 
 
 class Leave(EnoughSteps, SystemExit):
@@ -50,6 +52,24 @@ class Child:
         self.pid = os.getpid()
         self.error: BaseException | None = None
         self.saved = False
+        self.signaled: Ending | None = None
+
+    def _save_when_ended(self) -> None:
+        """Save on SIGTERM and SIGHUP too: a launcher sends them to the other ranks when one has failed."""
+
+        def leave_script(number: int) -> SystemExit | None:
+            if self.saved:  # it is about to end
+                return None
+            self.signaled = Ending(
+                how="interrupted", status=128 + number, message=signal.Signals(number).name
+            )
+            return SystemExit(128 + number)
+
+        def when_stuck() -> None:  # the main thread is in a collective, and executes no Python
+            self.signaled = Ending(how="interrupted", status=TERMINATED, message="SIGTERM")
+            os._exit(TERMINATED)  # which saves first
+
+        raise_on_signals(leave_script, when_stuck)
 
     def start(self) -> None:
         """Switch the device on, and see to it that the session is saved however the process ends."""
@@ -63,6 +83,7 @@ class Child:
         self._watch_uncaught()
         hard_exit.precede(lambda status: self.save())
         self._leave_workers_alone()
+        self._save_when_ended()
 
     def _mark(self, mark: Mark) -> None:
         try:
@@ -77,7 +98,7 @@ class Child:
             return
         self.saved = True
         enough = bool(self.stopper.requests) and not self.stopper.ignored
-        ending = ending_of(self.error, enough=enough)
+        ending = self.signaled or ending_of(self.error, enough=enough)
         session = self.emulator.session(script=self.script, ending=ending)
         put(self.watcher.completed(session, self.emulator), self.plan.directory)
         leave(self.plan.directory)

@@ -75,8 +75,6 @@ class Finishing:
         try:
             return function()
         except (KeyboardInterrupt, Terminated):
-            if not self.hurried:  # raised by something else than a signal
-                raise
             return instead
         finally:
             self._attempting = False

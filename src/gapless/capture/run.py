@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -16,16 +15,13 @@ import msgspec
 from gapless.capture import failure, hard_exit
 from gapless.capture.children import collect, merge
 from gapless.capture.finishing import Finishing
-from gapless.capture.signals import Terminated, terminable
+from gapless.capture.signals import INTERRUPTED, TERMINATED, Terminated, terminable
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
 from gapless.capture.target import Target, prepare
 from gapless.capture.threads import lingering_threads
 from gapless.emulate import faults
 from gapless.errors import EmulationDefect, NotEmulated, UsageError
 from gapless.model import Ending, Session
-
-INTERRUPTED = 128 + signal.SIGINT
-TERMINATED = 128 + signal.SIGTERM
 
 
 class Capture(Protocol):

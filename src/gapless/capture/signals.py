@@ -1,6 +1,4 @@
-"""SIGTERM, as a time limit or a launcher sends it, and SIGHUP, as a terminal does that is closed: they end the
-script and not the report.
-"""
+"""SIGTERM (a time limit, a launcher) and SIGHUP (a closed terminal) end the script, and not the report."""
 
 from __future__ import annotations
 
@@ -10,6 +8,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
+"""Exit statuses, as shells give them, of processes that signals ended."""
 
 GRACE = 2.0
 """Seconds the script has for noticing SIGTERM before it is taken to be stuck."""
@@ -36,6 +38,28 @@ class Terminated(BaseException):
 def _handle(number: int, frame: FrameType | None) -> None:
     _noticed.set()
     raise Terminated(number)
+
+
+def raise_on_signals(
+    exception: Callable[[int], BaseException | None], when_stuck: Callable[[], None]
+) -> None:
+    """Raise ``exception(number)``, if it is one, on each signal of `ENDING` from now on.
+
+    Where somebody has asked for something else, or in another thread than the main one, nothing changes.
+    `when_stuck` is as in :func:`terminable`.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        _noticed.set()
+        error = exception(number)
+        if error is not None:
+            raise error
+
+    numbers = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    if _on_main_thread() and numbers:
+        _noticed.clear()
+        handle_in_this_process(numbers, handle)
+        _start_watching(when_stuck)
 
 
 @contextmanager
@@ -96,7 +120,7 @@ def _reset() -> dict[int, Handler]:
     handled = {number: handler for number, handler in current.items() if handler in _handlers}
     for number in handled:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    return handled  # type: ignore[return-value]  # mypy does not follow `in`
+    return handled
 
 
 def _leave_child() -> None:

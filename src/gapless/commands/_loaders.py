@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from gapless.model.loader_use import LoaderUse
 
 BUDGET = 6.0
 """Seconds for all loaders of a script."""
-INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 _CUT = "measuring the loaders was interrupted"
 _ENDED_WELL = ("enough-steps", "finished", "exit")
 
@@ -57,7 +55,7 @@ class Loaders:
         if measured or not self._uses.uses or not can_measure(session):
             return session, found
         from gapless.analyze.session import fed
-        from gapless.capture.signals import Terminated, terminable
+        from gapless.capture.signals import INTERRUPTED, TERMINATED, Terminated, terminable
         from gapless.loading.examine import Interrupted
 
         try:

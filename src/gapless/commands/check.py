@@ -14,7 +14,8 @@ from gapless.analyze.enough import LONGER
 from gapless.analyze.turns import in_turn
 from gapless.capture import children
 from gapless.capture.finishing import Finishing
-from gapless.capture.run import TERMINATED, run
+from gapless.capture.run import run
+from gapless.capture.signals import TERMINATED
 from gapless.capture.stopping import Stopper
 from gapless.capture.target import Target
 from gapless.commands import _gate, _gpus, _host, _output, _ranks
