@@ -30,7 +30,7 @@ class Finishing:
     Signals that are ignored (``nohup``) stay so, and other threads than the main one change nothing.
 
     Args:
-        say: shows a line to the user.
+        say: shows a line to the user; it is called in a signal handler, and so must not use buffers.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:

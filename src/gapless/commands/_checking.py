@@ -144,7 +144,7 @@ class Conclusion:
         self, wishes: Wishes, watch: Watch, again: Again | None = None, finishing: Finishing | None = None
     ) -> None:
         self.wishes = wishes
-        self._finishing = finishing or Finishing(watch.progress.problem)
+        self._finishing = finishing or Finishing(watch.progress.unbuffered)
         self._saved = False
         self.watch = watch
         self.status = 0

@@ -92,6 +92,11 @@ class Progress:
         """Said even when quiet."""
         self._write(text)
 
+    def unbuffered(self, text: str) -> None:
+        """Said even when quiet, by a signal handler: it may have interrupted a write to the stream."""
+        with suppress(OSError, ValueError):
+            os.write(self._stream.fileno(), f"gapless: {plain(text)}\n".encode(errors="replace"))
+
     def _say(self, text: str) -> None:
         if not self._quiet:
             self._write(text)

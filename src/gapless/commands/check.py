@@ -230,7 +230,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Aga
         _check_trace(wishes)
     watch = Watch(wishes)
     watch.progress.passed_on(target.passed_on(OPTIONS), target.name)
-    finishing = Finishing(watch.progress.problem)
+    finishing = Finishing(watch.progress.unbuffered)
     conclusion = Conclusion(wishes, watch, again, finishing)
     if wishes.shown.alone:
         _output.give_way()
