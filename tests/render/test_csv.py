@@ -54,13 +54,16 @@ def test_several_runs_stand_below_one_head():
     assert len(rows(text)) == len(example().findings) + len(of_profile().findings)
 
 
-@pytest.mark.parametrize("sign", "=+-@")
-def test_no_cell_is_a_formula(sign):
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "＝", "＋", "－", "＠"])
+@pytest.mark.parametrize("before", ["", "\t", "\r", "\n", "  "])
+def test_no_cell_is_a_formula(sign, before):
     one: Finding = example().findings[0]
     made: Report = msgspec.structs.replace(
-        example(), findings=(msgspec.structs.replace(one, remedy=f"{sign}cmd|x"),)
+        example(), findings=(msgspec.structs.replace(one, remedy=f"{before}{sign}cmd|x"),)
     )
-    assert rows(renderer("csv")(made, STYLE))[0]["remedy"] == f"'{sign}cmd|x"
+    cell = rows(renderer("csv")(made, STYLE))[0]["remedy"]
+    assert cell.startswith("'")
+    assert cell.endswith(f"{sign}cmd|x")
 
 
 @settings(deadline=None, max_examples=25)

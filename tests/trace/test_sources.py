@@ -196,6 +196,8 @@ def saved_by_torch() -> bytes:
         (b'{"a": 1, "b', "ends before its first event"),
         (b'{"a": x}', 'has no "traceEvents", and is broken JSON'),
         (b'{"traceEvents": []}', "is a trace without events: nothing was recorded"),
+        (b'{"traceEvents": [', "was cut off before its first event"),
+        (b'{"traceEvents": [{"ph": "X", "na', "was cut off before its first event"),
         (b'{"traceEvents": 5}', 'no "traceEvents"'),
         (b'{"format": "gapless-session", "version": 1}', "is a Gapless session, not a trace: gapless show"),
         (b'{"a":' * 200_000, "endlessly nested JSON"),

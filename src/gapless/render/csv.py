@@ -33,6 +33,10 @@ COLUMNS = (
     "remedy",
 )
 """Numbers are plain; a cell is empty where nothing is known."""
+MOST = 4_000
+"""Characters of a cell: spreadsheets take 32,767, and nobody reads names that long."""
+_SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+"""What a formula begins with, behind blanks and in full width too."""
 
 
 def render(report: Report, style: Style) -> str:
@@ -93,5 +97,5 @@ def _times(finding: Finding, report: Report) -> Iterator[str | int | float]:
 
 def _text(value: str, style: Style) -> str:
     """`value` in one line, and nothing that a spreadsheet would take for a formula."""
-    cell = style.ascii(brief.plain(value))
-    return f"'{cell}" if cell[:1] in ("=", "+", "-", "@") else cell
+    cell = style.ascii(brief.cut(value, MOST))
+    return f"'{cell}" if cell.lstrip().startswith(_SIGNS) else cell

@@ -9,6 +9,8 @@ from gapless.render import _brief as brief
 from gapless.render._style import Style
 
 BESIDE = True
+MOST = 16_000
+"""Characters of a command: of an annotation no more than some kilobytes are shown."""
 _COMMANDS = {"warning": "warning", "note": "notice"}
 
 
@@ -18,7 +20,7 @@ def render(report: Report, style: Style) -> str:
     lines = [command("notice", first, {"title": "Gapless"})]
     lines += [each for one in report.findings for each in _annotations(one, report, style)]
     lines += [command("notice", text, {"title": "Gapless"}) for text in brief.remarks(report)]
-    return style.ascii("".join(f"{line}\n" for line in lines))
+    return style.ascii("".join(f"{brief.cut(line, MOST)}\n" for line in lines))
 
 
 def command(name: str, message: str, properties: dict[str, str]) -> str:

@@ -269,7 +269,8 @@ def _set_marks(host: Host, names: tuple[str, ...]) -> None:
 def _facts(facts: Facts, head: Head, timeline: Timeline) -> Facts:
     devices = head.devices or head.devices_before_1_9
     known = {one.id: Gpu(one.id, one.name, one.multiprocessors, one.memory) for one in devices}
-    gpus = tuple(known.get(int(number), Gpu(int(number))) for number in distinct(timeline.work.device))
+    used = distinct(timeline.work.device) if len(timeline.work) else sorted(known)
+    gpus = tuple(known.get(int(number), Gpu(int(number))) for number in used)
     frames = bool((timeline.host.kind == HostKind.FRAME).any())
     return replace(
         facts,

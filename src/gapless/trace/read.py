@@ -48,9 +48,13 @@ def _read(source: Source, name: str, chunk: int) -> Timeline:
         for some in events(source, rest, name, chunk):
             builder.add(some)
             some.clear()
+        cut = rest.truncated or source.short
+        if not builder.events and cut:
+            raise UnreadableInput(
+                f"{name} was cut off before its first event: keep the process alive until the file is whole"
+            )
         if not builder.events:
             raise UnreadableInput(f"{name} is a trace without events: nothing was recorded")
-        cut = rest.truncated or source.short
         made = timeline(builder, head(rest), Facts(path=name, size=rest.size, truncated=cut))
         losses = replace(
             made.facts.losses,

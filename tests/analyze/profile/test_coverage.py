@@ -217,6 +217,10 @@ def test_launches_without_any_work_are_told_from_a_profile_of_the_cpu() -> None:
     only.operator("aten::mm", 0, 10)
     with pytest.raises(UnreadableInput, match="has no GPU work: record it"):
         told(only)
+    on_a_gpu = Trace(gpu="NVIDIA H100")
+    on_a_gpu.operator("aten::mm", 0, 10)
+    with pytest.raises(UnreadableInput, match=r"record it while the GPU works.*\(NVIDIA H100\)"):
+        told(on_a_gpu)
     only.raw(ph="X", cat="mtia_ccp_events", name="MatMul", pid=1, tid=1, ts=only.time(5), dur=3)
     with pytest.raises(UnreadableInput, match=r"no work of an NVIDIA or AMD GPU.*'mtia_ccp_events'"):
         told(only)

@@ -105,6 +105,13 @@ def why_nothing(timeline: Timeline) -> str:
         return f"is not a PyTorch profiler trace: {held}"
     if unread:
         return f"has no work of an NVIDIA or AMD GPU: other devices ({unread}) are not supported"
+    gpu = next((gpu.name for gpu in timeline.facts.gpus if gpu.name), "")
+    if gpu or (timeline.host.kind == HostKind.CALL).any():
+        beside = f" It was recorded beside a GPU ({gpu})." if gpu else ""
+        return (
+            "has no GPU work: record it while the GPU works, with activities=[ProfilerActivity.CPU, "
+            f"ProfilerActivity.CUDA].{beside}"
+        )
     return "has no GPU work: record it on a GPU with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 
 
