@@ -63,7 +63,10 @@ def test_a_training_step_in_its_order():
     backward = [one.name for one in entries if one.backward]
     assert "aten::addmm" in forward
     assert "aten::mm" in backward
-    assert [one.name for one in entries if one.optimizer] == ["aten::_foreach_add_"]
+    update, addition = (one for one in entries if one.optimizer)
+    assert (update.kind, update.name, update.detail) == ("update", "SGD", "foreach")
+    assert (update.number, update.tensors) == (1, 2)
+    assert addition.name == "aten::_foreach_add_"
     assert entries[0].mechanism == "read"
     assert found.gpu.name == gpus.DEFAULT.name
     assert found.gpu.bandwidth == gpus.DEFAULT.bandwidth

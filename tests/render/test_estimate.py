@@ -47,7 +47,7 @@ def test_what_limits_a_step_is_told_and_whose_speed_is_assumed():
     assert "--calibrate" in text
     assert "at best" not in text
     deep = shown(told(*[add(5.0)] * 20, read(), *[add()] * 60))
-    assert "Almost certainly limited by the GPU." in deep
+    assert "Almost certainly limited by the GPU; syncs block the CPU for " in " ".join(deep.split())
 
 
 @pytest.mark.parametrize("form", ["text", "html", "markdown", "json"])
@@ -62,14 +62,29 @@ def test_what_is_likely_to_limit_no_more_than_half_of_the_time_is_not_clear(form
         return renderer(form)(other, msgspec.structs.replace(STYLE, unfold=True))
 
     even = limited(device=0.41, communication=0.38, host=0.21)
-    assert "Not clear what limits it: the GPU (41 %) or communication (38 %)" in even
+    assert "Cannot tell what limits it: the GPU (41 %) or communication (38 %)" in even
     assert "robably (" not in even
     assert "the GPU (50 %) or the CPU (30 %); the CPU's speed is" in html.unescape(
         limited(device=0.5, host=0.3, copies=0.2)
     )
-    assert "Probably (51 %) limited by the GPU" in limited(device=0.51, host=0.49)
+    assert "Cannot tell what limits it: the GPU (56 %) or the CPU (44 %)" in limited(device=0.56, host=0.44)
+    assert "Probably (66 %) limited by the GPU" in limited(device=0.66, host=0.34)
     if form in ("text", "html"):  # the table of what an estimate rests on
-        assert "not clear: the GPU (41 %) or communication (38 %)" in even
+        assert "cannot tell: the GPU (41 %) or communication (38 %)" in even
+
+
+def test_how_long_syncs_block_the_cpu_is_one_number_everywhere():
+    found = told(*[add(5.0)] * 20, read(), *[add()] * 60)
+    (one,) = found.findings
+    blocked = found.estimate.blocked
+    assert blocked.least <= blocked.likely <= blocked.most
+    assert blocked.likely == one.price.blocked > 50_000_000
+    for form in ("text", "html"):
+        shown_whole = renderer(form)(found, msgspec.structs.replace(STYLE, unfold=True))
+        assert "CPU blocked in syncs" in shown_whole
+    told_in_json = json.loads(renderer("json")(found, STYLE))["estimate"]["blocked"]
+    assert told_in_json == {"least": blocked.least, "likely": blocked.likely, "most": blocked.most}
+    assert found.estimate.prices.limiter == found.estimate.limiter
 
 
 def test_a_saving_that_may_be_none_is_no_number():

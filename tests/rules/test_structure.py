@@ -17,6 +17,7 @@ from gapless.model import (
     GraphRule,
     LoaderRule,
     MemoryRule,
+    OptimizerRule,
     ProfileRule,
     RaceRule,
     RanksRule,
@@ -36,6 +37,7 @@ KINDS = {
     RaceRule: "of_race",
     GraphRule: "of_graph",
     CompiledRule: "of_compiled",
+    OptimizerRule: "of_optimizer",
 }
 FOLDER = Path(gapless.rules.__file__).parent
 

@@ -142,7 +142,8 @@ def limiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
     found = {"input": share, **{name: (1 - share) * part for name, part in estimate.limiters.items()}}
     limiters = dict(sorted(found.items(), key=lambda one: -one[1]))
     limiter, sure = next(iter(limiters.items()))
-    return msgspec.structs.replace(estimate, limiter=limiter, sure=sure, limiters=limiters)
+    prices = msgspec.structs.replace(estimate.prices, limiter=limiter)
+    return msgspec.structs.replace(estimate, limiter=limiter, sure=sure, limiters=limiters, prices=prices)
 
 
 def _awaiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:

@@ -23,6 +23,7 @@ from gapless.analyze.loop import ReadSource, training_loops
 from gapless.analyze.memory import replayed
 from gapless.analyze.merge import callers, merged, spots
 from gapless.analyze.offers import offers, with_costs
+from gapless.analyze.optimizers import findings as of_optimizers
 from gapless.analyze.order import order
 from gapless.analyze.phases import Phases, summed
 from gapless.analyze.races import findings as of_races
@@ -80,6 +81,7 @@ def report(
             *of_races(session.races),
             *of_graphs(session.graphs),
             *waits,
+            *of_optimizers(estimate),
             *of_compiled(session.compiled),
             *(one for made in memory for one in made.findings),
         ),

@@ -60,7 +60,12 @@ def host_speed(
             return None
         if had >= _QUIET:
             _write(file, {**known, key: factor})
-    return HostSpeed(factor=factor, measured=True, cpu=processor())
+    return HostSpeed(factor=factor, measured=True, cpu=processor(), apart=not _has_gpu())
+
+
+def _has_gpu() -> bool:
+    """Whether a driver of a GPU is on this machine."""
+    return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
 
 
 def processor() -> str:

@@ -33,6 +33,7 @@ from gapless.emulate import (
     methods,
     nodes,
     operators,
+    optimizers,
     profilers,
     properties,
     recurrent,
@@ -174,6 +175,7 @@ class Emulator:
         self._modes: contextlib.ExitStack | None = None
         self._left: contextlib.ExitStack | None = None
         self._hook: Any = None
+        self._optimizer_hook: Any = None
         self._environment: dict[str, str | None] = {}
 
     def _record_memory(self) -> None:
@@ -221,6 +223,7 @@ class Emulator:
             self._hook = steps.install(self.core, patches)
             if self._inference:
                 self._hook.callback(forwards.install(self.core).close)
+            self._optimizer_hook = optimizers.install(self.core, patches)
             if self.core.values is not None:
                 self.core.values.install(patches)
             threads.install(self, patches)
@@ -263,6 +266,8 @@ class Emulator:
         threads.uninstall()
         if self._hook is not None:
             self._hook.close()
+        if self._optimizer_hook is not None:
+            self._optimizer_hook.remove()
         serialization.uninstall()
         standins.uninstall()
         autocast.uninstall()
@@ -369,6 +374,7 @@ class Emulator:
             else (),
             assumptions=values.reads.assumptions() if values is not None else (),
             switch=values.switch if values is not None else None,
+            optimizers=recorder.optimizers.uses(),
         )
 
 

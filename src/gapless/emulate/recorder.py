@@ -11,6 +11,7 @@ from typing import Any
 from gapless.emulate import stacks
 from gapless.emulate.local import local
 from gapless.emulate.memory import MemoryRecorder
+from gapless.emulate.optimizer_groups import Optimizers
 from gapless.emulate.programme import ProgrammeRecorder
 from gapless.emulate.strands import Strands
 from gapless.model import Event, Mark, Mechanism, Phase, Site
@@ -49,6 +50,7 @@ class Recorder:
         self.between_marks: Callable[[float], None] | None = None  # told the time at waits and batches
         self.on_wait: list[Callable[[Site], None]] = []
         self.programme: ProgrammeRecorder | None = None  # what launches work, where it is wanted
+        self.optimizers = Optimizers()
         self.memory: MemoryRecorder | None = None  # what asks for memory, where it is wanted
         self.pid = os.getpid()
         self.differentiated = False  # a backward pass has begun: the script trains

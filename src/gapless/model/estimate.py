@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import msgspec
 
+from gapless.model.optimizer import OptimizerUse
 from gapless.model.profile import Prices
 from gapless.model.programme import HostSpeed
+from gapless.model.ranges import LITTLE, NOTHING, Range
+
+__all__ = [
+    "BATCHES_IN_TIME", "CLEAR", "LITTLE", "NOTHING", "Compiling", "Count", "Estimate", "Range",
+    "Throughput", "with_waiting",
+]  # fmt: skip
 
 BATCHES_IN_TIME = "every batch is there in time"
 """Assumed of a step for which nothing says that it waits for data."""
-NOTHING = 0.0001
-"""A saving below this share of a step is none."""
-LITTLE = 0.02
-"""A saving below this share of a step is small."""
 
-
-class Range(msgspec.Struct, frozen=True, array_like=True):
-    """Nanoseconds: a likely value, and the interval around it in which the true one lies in four of five
-    cases."""
-
-    least: int = 0
-    likely: int = 0
-    most: int = 0
-
-    def tells(self, step: int) -> bool:
-        """Whether a saving of `step` nanoseconds is more than nothing: its interval keeps clear of zero."""
-        return self.least > NOTHING * step
-
-    def small(self, step: int) -> bool:
-        """Whether it is little at the most."""
-        return self.most < LITTLE * step
+CLEAR = 0.65
+"""The share of machines from which on it can be told what limits a step."""
 
 
 def with_waiting(step: Range, waiting: Range) -> Range:
@@ -89,19 +78,21 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A step on the GPU `gpu`, imagined; all times in nanoseconds per step.
 
     `step` is its length, `device` the time in which the device has work, `host` what the host needs besides
-    its waits. `prices` are those of the findings (`Finding.price`), of one step and not of a profile's span.
+    its waits, `blocked` how long it is blocked in syncs. `prices` are those of findings (`Finding.price`), of
+    one step and not of a profile's span.
     `looked_at` steps were recorded. `calibrated` is the path of the real profile that the times are from,
     `covered` the share of the device's time that it gave; else they are estimates. `assumptions` are
     sentences. `throughput` is what such a step does, `communication` how long its collectives take, one after
     the other (-1: it has none, or they were not recorded). `limiter` is what takes most of a step (``host``:
-    the CPU, launching; ``device``: the GPU; ``input``; ``communication``), `sure` the share of the drawn
-    machines in which it does, and `limiters` the share of each that does in any, the largest first.
+    the CPU, launching; ``device``: the GPU; ``input``; ``communication``) in most of the drawn machines, and
+    so is `prices.limiter`; `sure` is the share of machines in which it does (below `CLEAR` it cannot be told
+    which it is), and `limiters` the share of each that does in any, the largest first.
     `speed` is the host's, where it was measured or said.
     `uncalibrated` is what a step would be without the profile, whose own steps take `profiled` (-1: there is
     none, or it marks none). `reasons` say why the numbers are bounds; `refused` why there are none.
 
     A step has `launches` kernels, and would have `eager` if nothing of it were compiled (0: nothing is);
-    `compiling` is what it would be if it were.
+    `compiling` is what it would be if it were. `optimizers` are those that stepped.
 
     `step` has its batches in time; `waiting` is how long it then waits for them (longest where the step is
     shortest), and `overlapped` says that they are made while the step runs, by workers: then a shorter step
@@ -116,6 +107,7 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     host: int = 0
     prices: Prices = Prices()
     saved: Range = Range()
+    blocked: Range = Range()
     looked_at: int = 0
     calibrated: str = ""
     covered: float = 0.0
@@ -133,6 +125,7 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     launches: float = 0.0
     eager: float = 0.0
     compiling: Compiling | None = None
+    optimizers: tuple[OptimizerUse, ...] = ()
     waiting: Range = Range()
     overlapped: bool = False
 
@@ -143,5 +136,5 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def clear(self) -> bool:
-        """Whether the limiter is one in more than half of the drawn machines."""
-        return self.sure > 0.5
+        """Whether the limiter is one in clearly more than half of the drawn machines."""
+        return self.sure >= CLEAR

@@ -14,7 +14,9 @@ from gapless.model.gpus import Card
 from gapless.model.memory import MemoryRun
 from gapless.model.source import SourceLine
 
-Kind = Literal["operator", "wait", "copy", "stream", "record", "await", "collective", "graph", "obstacle"]
+Kind = Literal[
+    "operator", "wait", "copy", "stream", "record", "await", "collective", "graph", "obstacle", "update"
+]  # fmt: skip
 """What an entry is.
 
 - ``operator``: an operator that launches work on the device;
@@ -26,7 +28,9 @@ Kind = Literal["operator", "wait", "copy", "stream", "record", "await", "collect
   stream waits for a collective: -1 is the last one before it, -2 the one before that;
 - ``collective``: the rank takes part in `Entry.name` of the ranks in `Entry.group`;
 - ``graph``: a captured CUDA graph is launched: what follows and says `Entry.graph` is in it;
-- ``obstacle``: something that no graph can hold: `Entry.name`, and `Entry.detail` what to change.
+- ``obstacle``: something that no graph can hold: `Entry.name`, and `Entry.detail` what to change;
+- ``update``: an optimizer `Entry.name` begins to step, of position `Entry.site` in `Session.optimizers`, over
+  `Entry.tensors` parameters in `Entry.number` groups, in the way `Entry.detail`.
 """
 
 MOST_ITEMS = 60_000
@@ -162,11 +166,13 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 class HostSpeed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How long the host takes for its part of an operator, in parts of what a usual one does: `measured` on
-    the machine that ran the script, whose processor is `cpu`, or said by the user."""
+    the machine that ran the script, whose processor is `cpu`, or said by the user. `apart` says that this
+    machine has no GPU, so that another one's CPU is beside it."""
 
     factor: float = 1.0
     measured: bool = False
     cpu: str = ""
+    apart: bool = False
 
 
 class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

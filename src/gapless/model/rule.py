@@ -13,6 +13,7 @@ from gapless.model.event import Site
 from gapless.model.graph_fault import GraphFault
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory_report import MemoryReport
+from gapless.model.optimizer import OptimizerUse
 from gapless.model.profile import Profile
 from gapless.model.race import Race
 from gapless.model.ranks import Ranks
@@ -62,7 +63,8 @@ class Rule:
     A subclass sets `code` (``GAP110``), `name` (the forbidden pattern, in kebab case), `advice` and `change`,
     and writes a docstring of one summary line and the five `SECTIONS` as headings followed by text. What it
     looks at is its kind: `WaitRule`, `ProfileRule`, `RanksRule`, `MemoryRule`, `LoaderRule`, `RaceRule` or
-    `GraphRule` or `CompiledRule`, or several of them for a pattern that shows in several ways.
+    `GraphRule`, `CompiledRule` or `OptimizerRule`, or several of them for a pattern that shows in several
+    ways.
     """
 
     code: ClassVar[str] = ""
@@ -177,6 +179,14 @@ class LoaderRule(Rule):
 
     def of_loader(self, use: LoaderUse) -> Iterable[Hit]:
         """Where the pattern is in how a loader fed a run."""
+        raise NotImplementedError
+
+
+class OptimizerRule(Rule):
+    """A pattern in how an optimizer goes through its parameters."""
+
+    def of_optimizer(self, use: OptimizerUse) -> Iterable[Hit]:
+        """Where the pattern is in an optimizer of a run."""
         raise NotImplementedError
 
 

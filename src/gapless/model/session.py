@@ -17,6 +17,7 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
 from gapless.model.memory import check as check_memory
 from gapless.model.offer import Wanted
+from gapless.model.optimizer import OptimizerUse
 from gapless.model.planned import Planned
 from gapless.model.programme import Programme
 from gapless.model.race import Race
@@ -82,8 +83,9 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     Whether the `unknown` operators make the CPU wait is not known. `asked` are lines of the script's own that
     ask which GPU it has, and so may act otherwise on another one; `wanted` are the GPUs to reckon it for.
     `search` is how the value of an argument was found with which it ran, `remedies` what was tried to make it
-    fit. `assumptions` are what a dry run took values to be, `switch` is where a run became one, `races` are
-    accesses to the same memory that nothing orders, `graphs` what is wrong with its CUDA graphs; `compiled`
+    fit. `optimizers` are those that stepped. `assumptions` are what a dry run took values to be, `switch` is
+    where a run became one, `races` are accesses to the same memory that nothing orders, `graphs` what is
+    wrong with its CUDA graphs; `compiled`
     is what torch.compile would make of each callable that the run compiled, `what_if` what else the report is
     to reckon (``compile``); `planned` is how many steps the script's loops have. `strands` says
     of each numbered thread and asyncio task which one started it.
@@ -109,6 +111,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     remedies: tuple[Attempt, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     switch: Switch | None = None
+    optimizers: tuple[OptimizerUse, ...] = ()
     races: tuple[Race, ...] = ()
     graphs: tuple[GraphFault, ...] = ()
     compiled: tuple[Compiled, ...] = ()

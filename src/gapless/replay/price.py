@@ -63,7 +63,8 @@ class Prices(Generic[K]):
     `span` is the unchanged replay's; `all` is what removing every group saves together (`least_all` if peers
     do not come earlier). `shortest` is a short list of groups that saves at least nine tenths of `all`, in
     the order in which to remove them, and `saved` what has been saved after each. `limiter` is what takes
-    most of the time now, `remains` what does once all groups are removed. Where `fidelity` is not trusted the
+    most of the time now, `remains` what does once all groups are removed. The host is `blocked` in all groups
+    for so long. Where `fidelity` is not trusted the
     prices are bounds.
     """
 
@@ -76,18 +77,20 @@ class Prices(Generic[K]):
     limiter: Limiter
     remains: Limiter
     fidelity: Fidelity
+    blocked: int = 0
 
 
 @dataclass(frozen=True)
 class Savings(Generic[K]):
     """What a changed machine has of `Prices`: its span, what goes with each group alone and last, and with
-    all of them, and what takes most of the time."""
+    all of them, what takes most of the time, and how long the host is blocked in all groups."""
 
     span: int
     alone: dict[K, int]
     last: dict[K, int]
     all: int
     limiter: Limiter
+    blocked: int = 0
 
 
 def savings(model: Model, groups: Mapping[K, Collection[int]], change: Change) -> Savings[K]:
@@ -110,6 +113,7 @@ def savings_of(
     marked = {key: model.marked(rows) for key, rows in groups.items()}
     most = max(LEAST_REPLAYED, REPLAYED // (2 * len(model.program.a) * len(changes)))
     dearest = list(marked)
+    every = _union(marked.values(), model)
     if likely is not None and len(marked) > most:
         dearest = sorted(marked, key=lambda key: (likely[key].last, likely[key].alone), reverse=True)[:most]
     sets = _sets(marked, dearest, model)
@@ -120,7 +124,8 @@ def savings_of(
         alone, last, whole = _saved(dearest, [spans[positions[one.tobytes()]] for one in sets])
         if likely is not None and len(dearest) < len(marked):
             alone, last = _scaled(likely, alone, last)
-        found.append(Savings(now.span, alone, last, whole, critical_path(now).limiter))
+        blocked = int(now.blocked[every].sum())
+        found.append(Savings(now.span, alone, last, whole, critical_path(now).limiter, blocked))
     return found
 
 
@@ -176,7 +181,7 @@ def prices(
     shortest, saved = _shortest(spans, marked, each, whole)
     return Prices(
         now.span, each, whole, min(least_all, whole), shortest, saved, critical_path(now).limiter,
-        critical_path(after).limiter, fidelity(model, now),
+        critical_path(after).limiter, fidelity(model, now), int(now.blocked[every].sum()),
     )  # fmt: skip
 
 

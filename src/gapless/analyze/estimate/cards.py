@@ -21,7 +21,8 @@ class Reach(NamedTuple):
     differ from what the formulas say (a standard deviation of the logarithm), `one_tile` that batches of
     products in fp32 are cut in one way only. `start` is how long its kernels take to start,
     in parts of what those of an A100 and later ones do, `norms` what share of their bandwidth its layer norms
-    and softmaxes reach.
+    and softmaxes reach, `fp64` what its units for that do in parts of those for fp32 (Nvidia's architecture
+    white papers: two for each multiprocessor but in the largest chips).
     """
 
     fp32: float
@@ -34,9 +35,10 @@ class Reach(NamedTuple):
     one_tile: bool = False
     start: float = 1.0
     norms: float = 1.0
+    fp64: float = 1 / 64
 
 
-_SERVER = Reach(0.85, 0.76, 0.7, 0.89)
+_SERVER = Reach(0.85, 0.76, 0.7, 0.89, fp64=1 / 2)
 """Memory on the package, 250 W and more."""
 _BOARD = Reach(0.8, 0.78, 0.62, 0.84)
 """GDDR, 150 W and more."""
@@ -50,6 +52,11 @@ _PACKAGES = re.compile(r"\b[PV]100|\bA100|\bA800|\bG?[HB][123]00|\bH20\b|\bMI\d{
 _OLD = re.compile(
     r"\b[PV]100|\bGP100|\b[PT]4\b|\bT1000|\bT400|\b[GR]TX (?:10|16|20)\d0|\bTITAN", re.IGNORECASE
 )
+_FEW_FP32 = re.compile(r"\b[PT]4\b|\bT1000|\bT400|\b[GR]TX (?:10|16|20)\d0|\bTITAN (?:X|RTX)", re.IGNORECASE)
+"""Cards with half as many units for fp32 for each of those for fp64 as later ones."""
+_NEW = re.compile(r"RTX 50\d\d|RTX PRO \d{4} Blackwell", re.IGNORECASE)
+_NEW_START = 0.55
+"""Start-up times on boards of 2025: measured on an RTX PRO 6000."""
 _OLD_START = 1.4
 """Start-up times before the A100: in profiles of V100 the shortest kernels of a kind take so many times as
 long as in those of an A100 (``benchmarks/sheets/estimate.md``)."""
@@ -87,7 +94,10 @@ def _class(name: str) -> Reach:
 def reach(gpu: Gpu) -> Reach:
     """What `gpu` sustains, by its name."""
     name = gpu.name.replace("-", " ").replace("_", " ")
-    found = _class(name)._replace(start=_OLD_START if _OLD.search(name) else 1.0)
+    start = _OLD_START if _OLD.search(name) else _NEW_START if _NEW.search(name) else 1.0
+    found = _class(name)._replace(start=start)
+    if _FEW_FP32.search(name):
+        found = found._replace(fp64=1 / 32)
     for pattern, shares in _PATTERNS:
         if pattern.search(name):
             one_tile = "A100" in name.upper()

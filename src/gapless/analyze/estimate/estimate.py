@@ -14,6 +14,7 @@ from gapless.analyze.estimate.communication import Moving, assumed, communicatio
 from gapless.analyze.estimate.draws import APART, interval, normal, paces, shares
 from gapless.analyze.estimate.fusion import ASSUMED, DOUBT, as_compiled, fused, launches
 from gapless.analyze.estimate.machine import Run, run
+from gapless.analyze.estimate.optimizers import is_worth_joining, joined
 from gapless.analyze.estimate.steps import Step, arrivals, chosen, left_out, recorded
 from gapless.analyze.estimate.throughput import throughput
 from gapless.analyze.estimate.timing import Times, times_of
@@ -21,6 +22,7 @@ from gapless.analyze.profile.pricing import removal
 from gapless.analyze.steps import Steps
 from gapless.model import Session, Site
 from gapless.model.estimate import BATCHES_IN_TIME, Compiling, Estimate, Range
+from gapless.model.optimizer import Joined, OptimizerUse
 from gapless.model.profile import Price, Prices
 from gapless.model.programme import MOST_ITEMS, Calibration, Programme
 from gapless.model.source import SourceLine
@@ -107,7 +109,34 @@ def estimate(session: Session, steps: Steps, groups: Groups, what_if: bool = Fal
         launches=launches(order),
         eager=launches(eager) if compiled else 0.0,
         compiling=_compiling(programme, eager, groups, times, answer) if what_if else None,
+        optimizers=tuple(_optimizers(session.optimizers, programme, eager, times, answer, doubt)),
     )
+
+
+def _optimizers(
+    uses: Sequence[OptimizerUse],
+    programme: Programme,
+    eager: Sequence[Step],
+    times: Times,
+    now: _Priced,
+    doubt: float,
+) -> Iterator[OptimizerUse]:
+    """`uses`, with what a step would be if each of them took its parameters together."""
+    for number, use in enumerate(uses):
+        found = None
+        if is_worth_joining(use):
+            order = [fused(joined(step, number, use)) for step in eager]
+            answer = _priced(programme, order, {}, times, doubt)
+            if not isinstance(answer, str):
+                saved = [one - other for one, other in zip(now.steps, answer.steps, strict=True)]
+                found = Joined(
+                    way=use.better_way,
+                    groups=use.settings,
+                    before=now.step,
+                    step=interval(answer.step, answer.steps),
+                    saved=interval(now.step - answer.step, saved),
+                )
+        yield msgspec.structs.replace(use, joined=found)
 
 
 def _compiling(
@@ -223,7 +252,8 @@ def _told(
         step=step,
         device=answer.device,
         host=answer.host,
-        prices=_prices(session, groups, answer),
+        prices=msgspec.structs.replace(_prices(session, groups, answer), limiter=limiter),
+        blocked=answer.reach(answer.found.blocked, lambda one: one.blocked),
         saved=answer.reach(answer.found.all, lambda one: one.all),
         looked_at=looked_at,
         calibrated=times.calibrated,

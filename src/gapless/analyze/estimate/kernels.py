@@ -86,6 +86,9 @@ profiles of an RTX 2080 Ti (``benchmarks/sheets/estimate.md``); what is in no ca
 CACHED = 32.0
 """Bytes that a multiprocessor reads from, and writes to, the L2 cache in a nanosecond."""
 
+ONE_BLOCK = 24.0
+"""Bytes that a block of 512 threads, each of which waits for four elements at once, moves in a cycle."""
+
 FAST = 2.9
 """TFLOP/s in 16 bits of a multiprocessor that multiplies faster than small tiles are read: an A100's. Those
 of an RTX 3090 have less than a third."""
@@ -158,7 +161,7 @@ def recurrent_time(of: Chain, top: float, gpu: Gpu) -> float:
 def peak(gpu: Gpu, unit: str) -> float:
     """TFLOP/s of `gpu` in that unit; without a path of its own the work runs in fp32."""
     if unit == "fp64":
-        return gpu.fp32 / 2
+        return gpu.fp32 * reach(gpu).fp64
     return float(getattr(gpu, unit)) or gpu.fp32
 
 
@@ -204,8 +207,19 @@ def _traffic(work: Work, gpu: Gpu, can: Reach) -> float:
         time = _passing(nbytes, TRAFFIC[work.family], 4 if work.ready else min(work.size, 4), gpu, can)
     if work.family == TRITON:
         time = max(time, work.flops / (peak(gpu, work.unit) * 1e3 * TRITON_SHARE))
+    if work.blocks:
+        time = max(time, _few_blocks(work, nbytes, gpu))
     picked = work.picked / LOOKUP / max(gpu.multiprocessors, 1)
     return max(time, picked + work.strided / STRIDED / _cycles(gpu), work.chained * ACCESS)
+
+
+def _few_blocks(work: Work, nbytes: float, gpu: Gpu) -> float:
+    """Nanoseconds in which so many blocks move these bytes and do their arithmetic in fp64; several share a
+    multiprocessor where there are more of them."""
+    processors = max(gpu.multiprocessors, 1)
+    moving = nbytes / (ONE_BLOCK * min(work.blocks, 2 * processors) * (gpu.clock or CLOCK) / 1e3)
+    doubles = work.doubles / (peak(gpu, "fp64") * 1e3 / 2) if gpu.fp32 else 0.0
+    return max(moving, doubles * processors / min(work.blocks, processors))
 
 
 def _rows(work: Work, nbytes: float, gpu: Gpu, can: Reach) -> float:

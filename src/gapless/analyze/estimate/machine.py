@@ -241,6 +241,8 @@ def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host) -> Run:
                 continue  # it is in the graph that was launched before
             elif kind == "operator":
                 machine.launch(timed)
+            elif kind == "update":
+                machine.spend(timed.host)
             elif kind == "wait":
                 rows.setdefault(timed.entry.site, []).extend(machine.wait(timed))
             else:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from gapless.model.programme import Entry
+
+UPDATES = {
+    "fused": (25_000.0, 14_000.0, 1_800.0),
+    "foreach": (33_000.0, 20_000.0, 2_400.0),
+    "single": (25_000.0, 6_000.0, 9_000.0),
+    "own": (25_000.0, 10_000.0, 2_000.0),
+}
+"""Nanoseconds of Python that a step of an optimizer takes on a usual host, besides its operators: for the
+step, for each of its groups and for each parameter, by `OptimizerUse.way`. Measured on torch's optimizers
+whose operators do nothing (``benchmarks/optimizer_host.py``)."""
 
 
 @dataclass(frozen=True)
@@ -13,15 +24,17 @@ class Host:
 
     `forward` and `backward` are from one operator that launches work to the next: Python, the dispatcher,
     autograd, and the operators between that launch nothing; `optimizer` is for one operator of an optimizer's
-    step and `tensor` for each tensor that it is given. All hold the first launch, which takes `call`; every
+    step and `tensor` for each tensor that it is given; `python` is how many times the usual (`UPDATES`) the
+    Python of such a step takes around its operators. All hold the first launch, which takes `call`; every
     further kernel of an operator takes another. `handover` passes when autograd's thread takes over from the
     main thread, or gives back to it.
     """
 
     forward: float = 16_000
     backward: float = 13_000
-    optimizer: float = 15_000
-    tensor: float = 700
+    optimizer: float = 11_000
+    tensor: float = 400
+    python: float = 1.0
     call: float = 4_700
     handover: float = 60_000
 
@@ -30,6 +43,11 @@ class Host:
         first = self.backward if entry.backward else self.optimizer if entry.optimizer else self.forward
         listed = self.tensor * entry.tensors if entry.tensors > 8 else 0.0
         return max(first, self.call) + listed + self.call * (kernels - 1)
+
+    def updating(self, entry: Entry) -> float:
+        """Nanoseconds of an optimizer's own Python for a step of all its groups."""
+        step, group, parameter = UPDATES.get(entry.detail, UPDATES["own"])
+        return self.python * (step + group * entry.number + parameter * entry.tensors)
 
     def paced(self, factor: float) -> Host:
         """A host whose own part takes so many times as long; the launching call is the driver's."""
@@ -43,6 +61,7 @@ class Host:
             backward=own(self.backward),
             optimizer=own(self.optimizer),
             tensor=self.tensor * factor,
+            python=self.python * factor,
             handover=self.handover * factor,
         )
 
@@ -54,9 +73,23 @@ class Host:
             backward=self.backward * factor,
             optimizer=self.optimizer * factor,
             tensor=self.tensor * factor,
+            python=self.python * factor,
             call=self.call * factor,
             handover=self.handover * factor,
         )
 
 
 USUAL = Host()
+_RENTED = re.compile(r"\b[LT]4\b")
+RENTED = 2.2
+"""How many times the usual the CPUs take that L4s and T4s are rented with, older cores at low clocks: the
+published steps of ``benchmarks/sheets/limiters.md`` that the CPU limits there."""
+
+
+def of_machines_with(gpu: str) -> float:
+    """How many times the usual the CPUs take beside which a GPU of that name stands as a rule.
+
+    >>> of_machines_with("Tesla T4"), of_machines_with("NVIDIA L40S")
+    (2.2, 1.0)
+    """
+    return RENTED if _RENTED.search(gpu) else 1.0

@@ -13,7 +13,7 @@ from gapless.analyze.estimate.machine import Timed
 from gapless.analyze.estimate.measure import Lookup, lookup
 from gapless.analyze.estimate.spread import UNPROVEN, spread, unproven
 from gapless.analyze.estimate.steps import Step
-from gapless.analyze.estimate.times import USUAL, Host
+from gapless.analyze.estimate.times import USUAL, Host, of_machines_with
 from gapless.analyze.estimate.work import work
 from gapless.model.memory import MemoryRun
 from gapless.model.programme import Calibration, Entry, Gpu, HostSpeed, Programme
@@ -80,6 +80,8 @@ class Times:
     def _timed(self, entry: Entry) -> Timed:
         if entry.kind == "wait" and entry.mechanism == "free":
             return Timed(entry, host=self.emptying)
+        if entry.kind == "update":
+            return Timed(entry, host=self.host.updating(entry))
         if entry.kind != "operator":
             return Timed(entry)
         asked = work(entry)
@@ -139,7 +141,13 @@ class Times:
 
     def _host_told(self) -> str:
         if self.speed is None:
-            return "a host of usual speed"
+            beside = of_machines_with(self.gpu.name)
+            usual = "a host of usual speed"
+            return (
+                usual
+                if beside == 1.0
+                else f"a host as such GPUs are rented with ({beside:.2g} × {usual[2:]})"
+            )
         whose = f"as measured on this machine ({self.speed.cpu})" if self.speed.measured else "as was said"
         return f"a host that takes {self.speed.factor:.2g} times the usual, {whose}"
 
@@ -151,8 +159,11 @@ def times_of(programme: Programme, asked: Sequence[MemoryRun] = ()) -> Times:
     empties = any(one.kind == "wait" and one.mechanism == "free" for one in programme.entries)
     driver = emptying(asked or programme.emptied) if empties else 0.0
     if measured is None:
+        beside = of_machines_with(programme.gpu.name)
         speed = programme.host
-        host = USUAL.paced(speed.factor) if speed else USUAL
+        if speed is not None and speed.apart and beside != 1.0:
+            speed = None  # it is another kind of machine
+        host = USUAL.paced(speed.factor if speed is not None else beside)
         return Times(programme.gpu, host, speed, emptying=driver)
     gpu = programme.gpu
     host = Host(
@@ -160,6 +171,7 @@ def times_of(programme: Programme, asked: Sequence[MemoryRun] = ()) -> Times:
         backward=_or(measured.backward, USUAL.backward),
         optimizer=_or(measured.optimizer, USUAL.optimizer),
         tensor=0.0 if measured.optimizer >= 0 else USUAL.tensor,
+        python=0.0 if measured.optimizer >= 0 else 1.0,
         call=_or(measured.call, USUAL.call),
     )
     found = lookup(measured, programme, lambda entry: device_time(work(entry), gpu))

@@ -20,6 +20,7 @@ from gapless.analyze.estimate.families import (
     stem_of,
 )
 from gapless.analyze.estimate.indexing import indexed
+from gapless.analyze.estimate.lists import listed
 from gapless.analyze.estimate.products import Product
 from gapless.analyze.estimate.recurrent import Chain, chain
 from gapless.model.programme import Entry, Shape
@@ -46,7 +47,8 @@ class Work(NamedTuple):
     `chained` accesses of memory each waits for the one before. `ragged` says that rows do not begin at
     multiples of 16 bytes, which spoils wide accesses. Of the bytes `first` are moved by a kernel of its own
     before, in `first_strided` elements one by one. `cold` bytes are in no cache. `steps` are those of a
-    recurrent layer.
+    recurrent layer. `blocks` are those of a kernel that has fewer of them than a GPU has multiprocessors
+    (0: there are enough), `doubles` instructions in fp64 that come to work in other units.
     """
 
     family: str
@@ -73,10 +75,12 @@ class Work(NamedTuple):
     first_strided: float = 0.0
     cold: float = 0.0
     steps: Chain | None = None
+    blocks: int = 0
+    doubles: float = 0.0
 
 
 @lru_cache(maxsize=16384)
-def work(entry: Entry) -> Work:
+def work(entry: Entry) -> Work:  # noqa: C901 - one branch for each family
     """What the operator `entry` asks for."""
     stem = stem_of(entry.name)
     family = family_of(entry.name)
@@ -89,24 +93,17 @@ def work(entry: Entry) -> Work:
     if family == ATTENTION:
         return _attention(entry, "backward" in stem, plain)
     if family == RECURRENT:
-        steps = chain(entry, stem.endswith("backward"), size)
-        flops = steps.flops + steps.steps * steps.step_flops if steps is not None else 0.0
-        return plain._replace(flops=flops, steps=steps)
+        return _recurrent(entry, stem, plain)
     if family == TRITON:
         return plain._replace(flops=float(entry.flops))
     if family in ("layer norm", "softmax"):
-        columns = _columns(entry, stem)
-        narrow = family == "softmax" and size == 2 and columns > 64 and columns * size % 16 > 0
-        single = stem == "native_layer_norm" and columns % _VECTOR > 0
-        plain = _laid_anew(entry, plain) if entry.order in _LAID else plain
-        rows = max(map(math.prod, entry.inputs), default=0) / columns
-        return plain._replace(
-            columns=columns, rows=rows, ragged=narrow or single, kernels=plain.kernels + single
-        )
+        return _normalized(entry, stem, plain)
     if family == INDEXING or stem == "index":
         found = indexed(entry, stem, size)
         if found is not None:
             return plain._replace(**found._asdict())
+    if family == "foreach":
+        return plain._replace(**listed(entry, stem)._asdict())
     if family == "batch norm":
         return plain._replace(ready=entry.channels_last or stem in _ONE_PASS)
     if _widened(entry, stem):
@@ -121,6 +118,22 @@ def work(entry: Entry) -> Work:
         turned = TURNED if entry.order == "turned" else 1.0
         return plain._replace(strided=turned * math.prod(entry.outputs[0]))
     return plain
+
+
+def _normalized(entry: Entry, stem: str, plain: Work) -> Work:
+    """Layer norms and softmaxes, over rows."""
+    columns = _columns(entry, stem)
+    narrow = plain.family == "softmax" and plain.size == 2 and columns > 64 and columns * plain.size % 16 > 0
+    single = stem == "native_layer_norm" and columns % _VECTOR > 0
+    plain = _laid_anew(entry, plain) if entry.order in _LAID else plain
+    rows = max(map(math.prod, entry.inputs), default=0) / columns
+    return plain._replace(columns=columns, rows=rows, ragged=narrow or single, kernels=plain.kernels + single)
+
+
+def _recurrent(entry: Entry, stem: str, plain: Work) -> Work:
+    steps = chain(entry, stem.endswith("backward"), plain.size)
+    flops = steps.flops + steps.steps * steps.step_flops if steps is not None else 0.0
+    return plain._replace(flops=flops, steps=steps)
 
 
 TURNED = 2.3
@@ -457,12 +470,6 @@ _KERNELS = {
 }  # fmt: skip
 """Kernels of a call, where they are not one."""
 
-_CHUNK = 320 * 65_536
-_PER_LAUNCH = 36
-"""A launch of a multi-tensor kernel takes so many tensors (ATen: 110 with one list, 64, 48, 36 with four) and
-so many elements: 320 blocks of 65,536 (``MultiTensorApply.cuh``)."""
-
-
 _WHOLE = frozenset(["bool", "uint8", "int8", "int16", "int32"])
 """Types whose sums are of another type, 64 bits unless it is said."""
 
@@ -474,8 +481,4 @@ def _widened(entry: Entry, stem: str) -> bool:
 
 
 def _kernels(entry: Entry, stem: str, family: str) -> int:
-    if family == "foreach":
-        lists = 2 if stem.endswith("_") else 1
-        tensors = max(entry.tensors // lists, 1)
-        return max(-(-tensors // _PER_LAUNCH), -(-entry.elements // lists // _CHUNK), 1)
     return _KERNELS.get(stem, 1) + _widened(entry, stem)

@@ -138,7 +138,7 @@ def _places(findings: list[Finding]) -> str | SourceLine:
 
 def _limited(estimate: Estimate) -> str:
     what = limiter(estimate)
-    return f"{what} ({percent(estimate.sure)} sure)" if estimate.clear else f"not clear: {what}"
+    return f"{what} ({percent(estimate.sure)} sure)" if estimate.clear else f"cannot tell: {what}"
 
 
 def _estimate(report: Report) -> Table | None:
@@ -157,6 +157,7 @@ def _estimate(report: Report) -> Table | None:
     rows += [
         Row(("GPU work in it", duration(one.device))),
         Row(("CPU time to launch it", duration(one.host))),
+        Row(("CPU blocked in syncs", ranged(one.blocked))),
     ]
     if one.speed is not None:
         rows.append(Row(("the CPU's speed", host(one.speed))))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gapless.analyze.loaders import BEGINS
+from gapless.analyze.tables.speed import ranged
 from gapless.analyze.verdicts import unstarted
 from gapless.analyze.verdicts.asked import with_answer
 from gapless.analyze.verdicts.changes import MOST, changes
@@ -42,6 +43,8 @@ _UNCOMPILED = (
     "Compiled code ran uncompiled here and keeps results that fused kernels never write: this is an upper "
     "limit"
 )
+ONE_BY_ONE = "GAP507"
+"""The rule of optimizers that go through their parameters one by one."""
 _IN_STEPS = ("every-step", "some-steps")
 
 
@@ -63,7 +66,7 @@ def _verdict(report: Report) -> Verdict:
         return _uncompiled(told) if compiled else told
     estimate = report.estimate if report.estimate is not None and not report.estimate.refused else None
     late = _late(report)
-    sentence, level = _sentence(report, estimate, late)
+    sentence, level = _with_optimizers(report, *_sentence(report, estimate, late))
     todo, per = _to_do(report, estimate, late) if level == "act" else ((), "")
     lowering = lighter(report.memory)
     sentence, todo = lowered(lowering, sentence), (*todo[: MOST - len(lowering)], *lowering)
@@ -168,6 +171,26 @@ def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -
     return f"{in_steps}: together {likely}{ends} of each step{more}", "act"
 
 
+def _of_optimizers(report: Report) -> Finding | None:
+    """The finding of the optimizer that costs most, where one goes through its parameters one by one."""
+    found = [one for one in report.findings if one.code == ONE_BY_ONE and one.price is not None]
+    return max(found, key=lambda one: one.price.last if one.price else 0, default=None)
+
+
+def _with_optimizers(report: Report, sentence: str, level: Level) -> tuple[str, Level]:
+    """The sentence, with what is lost to an optimizer that goes through its parameters one by one."""
+    found = _of_optimizers(report)
+    price = found.price if found is not None else None
+    if price is None or not price.of:
+        return sentence, level
+    likely, least, most = (percent(one / price.of) for one in (price.last, price.least_last, price.most_last))
+    lost = f"the optimizer loses {likely} ({least}–{most})".replace(" %–", "–")
+    lost += " of each step to parameters updated one by one"
+    if level == "act" and syncs(report):
+        return f"{sentence}; {lost}", "act"
+    return lost[0].upper() + lost[1:], "act"
+
+
 def syncs(report: Report) -> str:
     """``7 syncs in every step``, ``2.2 syncs per step (2 to 3)``, ``1 sync every 10 steps``; "" for none."""
     steps = report.steps
@@ -239,11 +262,11 @@ def _why(report: Report, estimate: Estimate | None, late: Finding | None, level:
             yield f"{percent(part)} of the syncs are {most.name}{at}"
     if estimate is None and report.estimate is not None:
         yield f"No prices: {report.estimate.refused}"
-    elif estimate is not None and (report.steps.most or late is not None):
+    elif estimate is not None and (report.steps.most or late is not None or _of_optimizers(report)):
         if estimate.reasons:
             yield f"Upper limits: {'; '.join(estimate.reasons)}"
         elif late is None:
-            yield limited(estimate)
+            yield limited(estimate) + _blocked(estimate)
     if estimate is not None and estimate.uncalibrated > 0 and estimate.profiled > 0:
         off = three_digits(estimate.uncalibrated / estimate.profiled)
         step = duration(estimate.profiled)
@@ -263,17 +286,24 @@ _COMPILING = ": `--what-if compile` estimates what compiling would bring"
 
 def limited(estimate: Estimate) -> str:
     """``Almost certainly limited by the CPU, which launches the work (its speed is …)``; where nothing limits
-    most of the drawn machines ``Not clear what limits it: the GPU (41 %) or communication (38 %)``."""
+    most of the drawn machines ``Cannot tell what limits it: the GPU (54 %) or the CPU (46 %)``."""
     what, speed = limiter(estimate), estimate.speed
     if not estimate.clear:
         assumed = "host" in [*estimate.limiters][:2] and not estimate.calibrated and speed is None
         whose = "; the CPU's speed is assumed (--calibrate)" if assumed else ""
-        return f"Not clear what limits it: {what}{whose}"
+        return f"Cannot tell what limits it: {what}{whose}"
     how = "Almost certainly" if estimate.sure >= _SURE else f"Probably ({percent(estimate.sure)})"
     whose = ""
     if estimate.limiter == "host" and not estimate.calibrated:
         whose = f" ({host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"
     return f"{how} limited by {what}{whose}"
+
+
+def _blocked(estimate: Estimate) -> str:
+    """``; syncs block the CPU for 12 ms (8–19) of each step``; "" where that is next to nothing."""
+    if estimate.blocked.likely < LITTLE * estimate.step.likely:
+        return ""
+    return f"; syncs block the CPU for {ranged(estimate.blocked)} of each step"
 
 
 def limiter(estimate: Estimate) -> str:
@@ -312,7 +342,9 @@ def _changes(report: Report, estimate: Estimate | None, late: Finding | None) ->
         price = one.price
         if price is None:
             continue
-        if one.code.startswith("GAP3"):
+        if one.code == ONE_BY_ONE:
+            savings.append((position, float(price.last)))
+        elif one.code.startswith("GAP3"):
             if one is late:
                 before = max(before, float(price.of))
             savings.append((position, float(price.last)))

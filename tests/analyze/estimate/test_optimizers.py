@@ -1,0 +1,211 @@
+"""An optimizer's step as if its parameters were taken together: what stays, what it saves."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from programmes import add, session
+
+from gapless.analyze import report
+from gapless.analyze.estimate.kernels import device_time
+from gapless.analyze.estimate.lists import CHUNK, listed
+from gapless.analyze.estimate.optimizers import is_worth_joining, joined
+from gapless.analyze.estimate.times import RENTED, USUAL
+from gapless.analyze.estimate.timing import times_of
+from gapless.analyze.estimate.work import work
+from gapless.emulate.emulator import Emulator
+from gapless.model import gpus
+from gapless.model.optimizer import OptimizerUse
+from gapless.model.programme import Entry, HostSpeed, Programme, sheet
+
+L4, A100, T4 = (sheet(gpus.find(name)) for name in ("l4", "a100", "t4"))
+
+
+def adamw(sizes: list[int], **more: object) -> Entry:
+    """A fused update of parameters of these sizes."""
+    total = sum(sizes)
+    return Entry(
+        name="aten::_fused_adamw_", dtype="float32", tensors=5 * len(sizes), elements=4 * total + len(sizes),
+        reads=16 * total, writes=16 * total, optimizer=True, **more,
+    )  # fmt: skip
+
+
+def foreach(sizes: list[int], lists: int = 1) -> Entry:
+    """An operation in place on lists of tensors of these sizes."""
+    total = sum(sizes)
+    return Entry(
+        name="aten::_foreach_mul_", dtype="float32", tensors=lists * len(sizes), elements=lists * total,
+        reads=4 * lists * total, writes=4 * total, optimizer=True,
+    )  # fmt: skip
+
+
+def update(groups: int, tensors: int, way: str = "fused", site: int = 0) -> Entry:
+    return Entry(
+        kind="update", name="AdamW", detail=way, site=site, number=groups, tensors=tensors, optimizer=True
+    )
+
+
+USE = OptimizerUse(name="AdamW", way="fused", groups=40, settings=2, parameters=40)
+
+
+@given(st.lists(st.integers(1, 10**7), min_size=1, max_size=300), st.integers(1, 4))
+def test_lists_are_launched_as_atens_limits_have_it(sizes, lists):
+    found = listed(foreach(sizes, lists), "_foreach_mul_")
+    most = {1: 110, 2: 64, 3: 48, 4: 36}[lists]
+    assert found.kernels >= math.ceil(len(sizes) / most)
+    assert found.blocks >= len(sizes)
+    assert found.blocks <= sum(math.ceil(size / CHUNK) for size in sizes)
+    assert found.doubles == 0
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=40))
+def test_updates_together_never_take_the_gpu_longer(sizes):
+    for gpu in (L4, A100, T4):
+        apart = sum(device_time(work(adamw([size])), gpu) for size in sizes)
+        assert device_time(work(adamw(sizes)), gpu) <= apart * 1.01
+
+
+def test_a_fused_update_of_one_tensor_is_slow_where_fp64_is():
+    """A chunk is one multiprocessor's, whose two units for fp64 are what an L4 has."""
+    assert 0.2e6 < device_time(work(adamw([CHUNK])), L4) < 0.5e6
+    assert device_time(work(adamw([CHUNK])), A100) < 0.1e6
+    assert device_time(work(adamw([CHUNK] * 116)), L4) < 4 * device_time(work(adamw([CHUNK])), L4)
+
+
+def test_465_updates_take_an_l4_about_as_long_as_published():
+    """58.8 ms by roboflow/rf-detr pull request 1409, of about these sizes; launches come to that."""
+    sizes = [147_456] * 54 + [589_824] * 24 + [65_536] * 48 + [524_288] * 4 + [23_296] * 14 + [384] * 321
+    apart = sum(device_time(work(adamw([size])), L4) for size in sizes)
+    assert apart == pytest.approx(58.8e6, rel=0.25)
+
+
+def test_joined_updates_hold_what_the_single_ones_held():
+    step = (add(1.0), update(40, 40), *[adamw([n + 1]) for n in range(40)], add(2.0, optimizer=False))
+    made = joined(step, 0, USE)
+    assert [made[0], made[-1]] == [step[0], step[-1]]
+    kernels = [one for one in made if one.name == "aten::_fused_adamw_"]
+    assert len(kernels) == USE.settings
+    assert sum(one.reads for one in kernels) == sum(one.reads for one in step if one.optimizer)
+    assert sum(one.tensors for one in kernels) == 200
+    assert [(one.number, one.tensors) for one in made if one.kind == "update"] == [(2, 40)]
+
+
+def test_only_the_optimizer_that_is_meant_is_joined():
+    other = (update(1, 1, site=1), adamw([7]))
+    step = (update(2, 2), adamw([1]), adamw([2]), *other)
+    use = msgspec.structs.replace(USE, groups=2, settings=1, parameters=2)
+    made = joined(step, 0, use)
+    assert made[-2:] == other
+    assert len(made) == 4
+    assert joined(step, 5, use) == step
+
+
+def test_what_went_one_by_one_becomes_a_fused_kernel():
+    names = ("aten::mul_", "aten::lerp_", "aten::mul_", "aten::addcmul_", "aten::addcdiv_")
+    single = [Entry(name=name, dtype="float32", tensors=1, elements=10, reads=40, writes=40, optimizer=True)
+              for _ in range(40) for name in names]  # fmt: skip
+    use = OptimizerUse(
+        name="AdamW", way="single", groups=1, settings=1, parameters=40, turned_off="foreach=False"
+    )
+    made = joined((update(1, 40, "single"), *single), 0, use)
+    assert [one.name for one in made] == ["AdamW", "aten::_foreach_add_", "aten::_fused_adamw_"]
+    assert made[0].detail == "fused"
+    assert made[-1].reads == 4 * 40 * 40
+    lists = msgspec.structs.replace(use, refuses_fused="RMSprop has no fused kernel")
+    made = joined((update(1, 40, "single"), *single), 0, lists)
+    assert [one.name for one in made[1:]] == [
+        "aten::_foreach_mul_", "aten::_foreach_mul_", "aten::_foreach_lerp_", "aten::_foreach_addcmul_",
+        "aten::_foreach_addcdiv_",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"settings": 40}, {"parameters": 4}, {"in_backward": True}, {"way": "own"},
+        {"way": "single", "refuses_fused": "sparse gradients", "refuses_foreach": "sparse gradients"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_joined_is_not_tried(changed):
+    assert is_worth_joining(USE)
+    assert not is_worth_joining(msgspec.structs.replace(USE, **changed))
+
+
+def checked(count: int, groups: int, settings: int, gpu: str = "l4", **arguments: object):
+    """The report of steps of AdamW alone."""
+    with Emulator(gpu, programme=True) as emulator:
+        given = [torch.nn.Parameter(torch.zeros(4096, device="cuda")) for _ in range(count)]
+        for one in given:
+            one.grad = torch.ones_like(one)
+        optimizer = torch.optim.AdamW(
+            [{"params": given[n::groups], "lr": 0.1 * (n % settings + 1)} for n in range(groups)], **arguments
+        )
+        for _ in range(6):
+            optimizer.step()
+        return report(emulator.session())
+
+
+@pytest.mark.parametrize("arguments", [{"fused": True}, {}], ids=str)
+def test_many_groups_of_few_settings_are_found_with_what_joining_saves(arguments):
+    found = checked(60, 60, 3, **arguments)
+    (one,) = [one for one in found.findings if one.code == "GAP507"]
+    assert one.evidence[0] == "60 groups for 60 parameters, with only 3 different settings"
+    assert one.price.least_last > 0.3 * one.price.of
+    assert found.verdict.level == "act"
+    assert "the optimizer loses" in found.verdict.sentence.lower()
+    (change,) = found.verdict.do_first
+    assert change.what == "60 → 3 parameter groups, one per setting"
+    assert change.before - change.after == pytest.approx(one.price.last, rel=0.01)
+
+
+def test_the_loop_that_was_turned_on_is_found():
+    found = checked(60, 1, 1, foreach=False)
+    (one,) = [one for one in found.findings if one.code == "GAP507"]
+    assert one.change == "`fused=True`"
+    assert "last bits" in one.remedy
+    assert one.evidence == ("`foreach=False` launches each operation for each of 60 parameters",)
+
+
+@pytest.mark.parametrize(
+    ("groups", "settings", "arguments"),
+    [(3, 3, {"fused": True}), (60, 60, {}), (1, 1, {}), (1, 1, {"fused": True})],
+)
+def test_groups_that_differ_and_defaults_are_left_alone(groups, settings, arguments):
+    found = checked(60, groups, settings, **arguments)
+    assert [one.code for one in found.findings] == []
+    assert found.verdict.level == "fine"
+
+
+def test_nothing_is_said_where_it_saves_next_to_nothing():
+    steps = [[add(50.0), update(8, 8, "foreach"), *[foreach([8])] * 8]] * 6
+    use = OptimizerUse(name="SGD", way="foreach", groups=8, settings=1, parameters=8)
+    run = msgspec.structs.replace(session(*steps), optimizers=(use,))
+    assert report(run).findings == ()
+
+
+# -- the CPU ------------------------------------------------------------------------------------------
+
+
+def test_an_update_takes_python_for_each_group_and_parameter():
+    one, groups, tensors = (USUAL.updating(update(*of)) for of in ((1, 1), (9, 1), (1, 9)))
+    assert one < tensors < groups
+    assert USUAL.paced(2.0).updating(update(1, 1)) == 2 * one
+
+
+def test_the_host_beside_an_l4_is_slow_unless_it_is_this_machine():
+    apart = HostSpeed(factor=0.5, measured=True, apart=True)
+    here = msgspec.structs.replace(apart, apart=False)
+    rented = USUAL.paced(RENTED)
+    for gpu in (L4, T4):
+        assert times_of(Programme(gpu=gpu)).host == rented
+        assert times_of(Programme(gpu=gpu, host=apart)).host == rented
+        assert times_of(Programme(gpu=gpu, host=here)).host == USUAL.paced(0.5)
+        assert times_of(Programme(gpu=gpu, host=HostSpeed(factor=1.0))).host == USUAL
+    assert times_of(Programme(gpu=A100, host=apart)).host == USUAL.paced(0.5)
+    assert times_of(Programme(gpu=A100)).host == USUAL

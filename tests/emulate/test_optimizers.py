@@ -1,0 +1,154 @@
+"""Which optimizers a run has: groups, different settings, and the way torch goes through them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gapless.emulate.emulator import Emulator
+
+Parameter = torch.nn.Parameter
+
+
+def parameters(count: int, dtype: torch.dtype = torch.float32) -> list[Parameter]:
+    made = [Parameter(torch.zeros(8, device="cuda", dtype=dtype)) for _ in range(count)]
+    for one in made:
+        one.grad = torch.ones_like(one)
+    return made
+
+
+def uses(make: Any, steps: int = 3) -> Any:
+    """The optimizers of a run of `make`'s, stepped so often."""
+    with Emulator(programme=True) as emulator:
+        made = make()
+        for _ in range(steps):
+            for one in made if isinstance(made, list) else [made]:
+                one.step()
+        return emulator.session().optimizers
+
+
+def test_groups_of_equal_settings_are_counted_once():
+    def make():
+        groups = [{"params": [one], "lr": 0.1 * (n % 3), "name": n} for n, one in enumerate(parameters(9))]
+        return torch.optim.AdamW(groups)
+
+    (use,) = uses(make)
+    assert (use.name, use.groups, use.settings, use.parameters, use.way) == ("AdamW", 9, 3, 9, "foreach")
+    assert use.joins
+    assert use.line.file == __file__
+
+
+def test_rates_that_part_later_are_different_settings():
+    def make():
+        optimizer = torch.optim.SGD([{"params": [one], "lr": 0.5} for one in parameters(4)])
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, [lambda step, n=n: n * step for n in range(4)]
+        )
+        optimizer.register_step_post_hook(lambda *_: schedule.step())
+        return optimizer
+
+    (use,) = uses(make)
+    assert (use.groups, use.settings) == (4, 4)
+    assert not use.joins
+
+
+def test_groups_without_gradients_are_left_out():
+    def make():
+        given = parameters(4)
+        for one in given[:2]:
+            one.grad = None
+        return torch.optim.SGD([{"params": [one]} for one in given])
+
+    (use,) = uses(make)
+    assert (use.groups, use.parameters) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "way", "turned_off"),
+    [
+        ({}, "foreach", ""),
+        ({"foreach": True}, "foreach", ""),
+        ({"fused": True}, "fused", ""),
+        ({"foreach": False}, "single", "foreach=False"),
+        ({"fused": False}, "single", "fused=False"),
+    ],
+    ids=str,
+)
+def test_the_way_is_that_of_the_arguments(arguments, way, turned_off):
+    (use,) = uses(lambda: torch.optim.AdamW(parameters(2), **arguments))
+    assert (use.way, use.turned_off) == (way, turned_off)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "fused"),
+    [
+        ("RMSprop", {"foreach": False}, "no fused kernel"),
+        ("Adagrad", {"foreach": False}, "Adagrad"),
+        ("Adam", {"foreach": False}, ""),
+    ],
+)
+def test_what_cannot_be_had_is_said(name, arguments, fused):
+    (use,) = uses(lambda: getattr(torch.optim, name)(parameters(2), lr=0.1, **arguments))
+    assert fused in use.refuses_fused
+    assert bool(use.refuses_fused) is bool(fused)
+    assert use.refuses_foreach == ""
+
+
+def test_sparse_gradients_and_the_cpu_refuse_both():
+    def sparse():
+        table = torch.nn.Embedding(4, 2, sparse=True).cuda()
+        table(torch.tensor([1], device="cuda")).sum().backward()
+        return torch.optim.SGD(table.parameters(), lr=0.1, foreach=False)
+
+    assert uses(sparse)[0].refuses_fused == "sparse gradients"
+
+    def on_the_cpu():
+        one = Parameter(torch.zeros(2))
+        one.grad = torch.ones(2)
+        return torch.optim.SGD([one], lr=0.1)
+
+    assert uses(on_the_cpu)[0].refuses_foreach == "parameters on the CPU"
+
+
+def test_one_optimizer_per_parameter_is_one_use():
+    (use,) = uses(lambda: [torch.optim.SGD([one], lr=0.1) for one in parameters(5)])
+    assert (use.instances, use.groups, use.settings, use.parameters) == (5, 5, 1, 5)
+
+
+def test_optimizers_that_step_in_backward_are_told_apart():
+    with Emulator(programme=True) as emulator:
+        one = Parameter(torch.zeros(8, device="cuda"))
+        optimizer = torch.optim.SGD([one], lr=0.1)
+        one.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+        one.sum().backward()
+        (use,) = emulator.session().optimizers
+    assert use.in_backward
+
+
+def test_an_optimizer_of_another_library_has_its_own_way():
+    class Mine(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.1})
+
+        def step(self):
+            for group in self.param_groups:
+                for one in group["params"]:
+                    one.data.add_(one.grad, alpha=-group["lr"])
+
+    (use,) = uses(lambda: Mine(parameters(2)))
+    assert use.way == "own"
+
+
+def test_an_update_is_in_the_programme_before_its_operators():
+    with Emulator(programme=True) as emulator:
+        optimizer = torch.optim.SGD(parameters(3), lr=0.1)
+        optimizer.step()
+        optimizer.step()
+        found = emulator.session().programme
+    step = [found.entries[at] for at in found.bodies[found.segments[-1].body]]
+    update, *operators = step
+    assert (update.kind, update.site, update.number, update.tensors) == ("update", 0, 1, 3)
+    assert operators
+    assert all(one.kind == "operator" and one.optimizer for one in operators)
