@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,3 +209,27 @@ def test_on_a_gpu_nothing_waits():
 def test_what_has_no_counterpart_is_refused():
     with pytest.raises(ValueError, match="do not keep the same statistics"):
         metrics.torchmetrics_states(metrics.TokenAccuracy())
+
+
+KILLED = """
+import os, sys, torch
+import gapless.metrics as metrics
+scores = metrics.MetricCollection([metrics.MulticlassAccuracy(3)])
+scores.persistent()
+torch.save(scores.state_dict(), "scores.pt")
+class Half:
+    def __reduce__(self):
+        os._exit(9)
+scores.update(torch.eye(3), torch.tensor([0, 1, 2]))
+state_dict = scores.state_dict
+scores.state_dict = lambda: {**state_dict(), "last": Half()}
+"""
+
+
+def test_the_documented_way_to_save_survives_being_killed(python, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    (saving,) = re.findall(r"```python\n(torch\.save\(scores.*?)```", page, re.DOTALL)
+    assert python("-c", KILLED + saving).returncode == 9
+    state = torch.load(tmp_path / "scores.pt")
+    assert any(name.endswith(".table") for name in state)
+    assert not any(value.any() for name, value in state.items() if name.endswith(".table"))

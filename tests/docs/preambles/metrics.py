@@ -1,5 +1,6 @@
 """What docs/metrics.md takes for granted."""
 
+import os  # noqa: F401
 from typing import Any  # noqa: F401
 
 import torch
