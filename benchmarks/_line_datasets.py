@@ -212,7 +212,7 @@ class Collated(Items):
 def collate(items: list[Any]) -> Any:
     """Pad, sort and stack."""
     longest = max(len(item) for item in items)
-    padded = [np.pad(item, (0, longest + 10 - len(item))) for item in items]
+    padded = [np.concatenate([item, np.zeros(longest + 10 - len(item), np.float32)]) for item in items]
     ordered = [np.sort(item)[::-1].copy() for item in padded]
     return default_collate(ordered)
 

@@ -76,3 +76,14 @@ def test_switched_off_and_missing(python: Callable[..., Any], write: Callable[[s
     assert done.returncode == 2
     assert "bad.py failed: ZeroDivisionError" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_module_that_only_defines_functions_is_said_to_run_nothing(
+    python: Callable[..., Any], write: Callable[[str, str], Path]
+) -> None:
+    write("parts.py", "def train():\n    pass\n")
+    done = check(python, "-m", "parts")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.strip().splitlines()[-1])
+    assert told["verdict"] == "parts ran nothing on the GPU: it only defines `train`, and calls nothing"
+    assert "__main__" in told["why"][0]

@@ -55,7 +55,7 @@ class Plan(msgspec.Struct, frozen=True):
     what the steps ask of the device, and of its memory, is recorded; `loader` is for how many seconds the
     first rank measures its loaders (0: not at all), `compiled` whether it compiles what was compiled again.
     `dry` says that there are no values, and `assume` what
-    those at some lines are. `standins` says whether packages that are not installed have stand-ins,
+    those at some lines are. `standins` says for whom packages that are not installed have stand-ins,
     `late_copies` whether copies to the host arrive only when they are waited for, `graphs` whether entries
     have their lines, `given` the files with the user's own. With a `world_size` the process is `rank` of so
     many, without the others, unless its environment says which one it is.
@@ -72,7 +72,7 @@ class Plan(msgspec.Struct, frozen=True):
     compiled: bool = False
     dry: bool = False
     assume: dict[str, float] = {}
-    standins: bool = True
+    standins: bool | None = None
     late_copies: bool = False
     graphs: bool = False
     given: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ import msgspec
 
 from gapless.capture import failure, hard_exit
 from gapless.capture.children import collect, merge
+from gapless.capture.definitions import only_defined
 from gapless.capture.finishing import Finishing
 from gapless.capture.signals import INTERRUPTED, TERMINATED, Terminated, terminable
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
@@ -110,6 +111,7 @@ class _Runner:
         self.pid = os.getpid()
         self.folder = os.getcwd()
         self.threads = frozenset(threading.enumerate())
+        self.defined = ""
 
     @property
     def here(self) -> bool:
@@ -117,6 +119,8 @@ class _Runner:
         return os.getpid() == self.pid
 
     def session(self, ending: Ending) -> Session:
+        if ending.how == "finished" and self.defined:
+            ending = msgspec.structs.replace(ending, message=self.defined)
         session = self.capture.session(script=self.target.command, ending=ending)
         stopper, notes = self.stopper, session.notes
         if stopper.ignored:
@@ -144,6 +148,7 @@ class _Runner:
 
     def _run_main(self) -> None:
         main, code = prepare(self.target)
+        self.defined = only_defined(code.co_filename)
         exec(code, vars(main))
 
     def _join_threads(self) -> None:

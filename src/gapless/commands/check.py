@@ -133,8 +133,9 @@ _CHILD = "gapless.commands._child:start"
 )
 @click.option(
     "--standins/--no-standins",
-    default=True,
-    help="Let the script import flash-attn, apex and others where they are not installed; on by default.",
+    default=None,
+    help="Let the script and all libraries, or nobody, find flash-attn, apex and others where they are not "
+    "installed. Default: the script, if it imports or asks for them.",
 )
 @click.option(
     "--late-copies",

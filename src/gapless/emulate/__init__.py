@@ -25,7 +25,7 @@ class _Room(ModuleType):
         *,
         dry: bool = False,
         assume: Mapping[str, float] | None = None,
-        standins: bool = True,
+        standins: bool | None = None,
         late_copies: bool = False,
         world_size: int | None = None,
         rank: int = 0,

@@ -103,10 +103,10 @@ class Emulator:
     device, with `memory` what was asked of its memory. A `dry` one has no values of large tensors, and with
     None it has them until they cost too much to compute, which `on_switch` is told; `assume`
     says, by ``file:line``, what reads there are told. With `late_copies` those to the host that nothing waits
-    for do not arrive. Without `standins` packages that are not installed are
-    not there, as ever. One that is `lasting`, on until the process ends,
-    starts sooner: it imports nothing of torch that the script may never use. With `graphs` the programme
-    says of each entry which line asks for it.
+    for do not arrive. `standins` says for whom there are stand-ins of packages that are not installed: for
+    code that imports or asks for them (None), everyone, or nobody. One that is `lasting`, on until the
+    process ends, starts sooner: it imports nothing of torch that the script may never use. With `graphs` the
+    programme says of each entry which line asks for it.
     With a `world` this process is one rank of it, and the others are not there.
     Use it as a context manager, or through :func:`gapless.emulate`.
 
@@ -127,7 +127,7 @@ class Emulator:
         dry: bool | None = False,
         on_switch: Callable[[Switch], None] | None = None,
         assume: Mapping[str, float] | None = None,
-        standins: bool = True,
+        standins: bool | None = None,
         late_copies: bool = False,
         lasting: bool = False,
         graphs: bool = False,
@@ -362,7 +362,7 @@ class Emulator:
                 *recorder.notes(),
                 *cudnn_benchmark.notes(recorder),
                 *((_NO_RACES,) if self.core.races.wanted and not memory_supported() else ()),
-                *standins.notes(),
+                *standins.notes(ending.message if ending is not None else ""),
                 *(values.reads.unused() if values is not None else ()),
             ),
             unknown=recorder.unknowns(),

@@ -49,7 +49,7 @@ def emulate(
     *,
     dry: bool = False,
     assume: Mapping[str, float] | None = None,
-    standins: bool = True,
+    standins: bool | None = None,
     late_copies: bool = False,
     world_size: int | None = None,
     rank: int = 0,
@@ -63,7 +63,9 @@ def emulate(
     collectives move nothing, and the session says what this rank would send.
     With `late_copies` copies to the CPU with ``non_blocking=True`` arrive when something waits for them: what
     is read before is NaN, or a number out of range.
-    Packages such as flash-attention have stand-ins where they are not installed, unless `standins` is false.
+    Packages such as flash-attention have stand-ins where they are not installed, for code that imports them
+    or asks a library to use them. With `standins` true libraries that only look for them find them, too; with
+    false nobody does.
 
     Yields what is seen: ``seen.session``, ``seen.waits``, ``seen.races``, ``seen.save(path)``. Tensors placed
     on the device inside the block must not be used after it.

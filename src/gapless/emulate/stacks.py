@@ -129,6 +129,11 @@ def is_own(file: str) -> bool:
     return file.startswith(_OWN_ROOMS)
 
 
+def is_command(file: str) -> bool:
+    """Whether `file` is one of the commands, which run the script and are run by nobody else's code."""
+    return file.startswith(_COMMANDS)
+
+
 def _file(key: int) -> str:
     return _codes[key].co_filename if key >= 0 else _names[-key - 1][0]
 

@@ -33,7 +33,7 @@ class Recorded:
         add = programme._add
 
         def seen(number: int, at: int) -> None:
-            found.append(programme.entries[number])
+            found.append(programme._segments.entry(number))
             add(number, at)
 
         with patch.object(programme, "_add", seen):

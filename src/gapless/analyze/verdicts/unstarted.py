@@ -12,11 +12,20 @@ _HOW_STEPS_END = (
 )
 
 
+_HOW_TO_RUN = (
+    'Call the training at its end, or under `if __name__ == "__main__":`, or run the file that calls it; '
+    "`gapless loader FILE:FUNCTION` takes a function that makes a loader"
+)
+
+
 def verdict(report: Report) -> Verdict:
     """The verdict where no step was seen; `do_first` is for the caller to fill."""
     name, unseen = script_name(report.script), tuple(not_seen(report))
     ended = _ended(report)
     if report.environment.unused:
+        if not ended and report.ending.how == "finished" and report.ending.message:
+            told = f"{name} ran nothing on the GPU: {report.ending.message}"
+            return Verdict(sentence=told, why=(_HOW_TO_RUN,), not_seen=unseen)
         if not ended:
             told = f"{name} put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
             return Verdict(sentence=told, not_seen=unseen)

@@ -6,6 +6,8 @@ and what waits is as in the packages' own sources; docs/standins.md lists them.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import ModuleType
@@ -21,15 +23,18 @@ _computed: set[str] = set()
 """Packages whose stand-ins were called since they were switched on."""
 
 
-def install(core: Core, patches: Patches, wanted: bool = True) -> None:
-    """Let stand-ins be imported where they are `wanted`; make real packages run without a GPU in any case."""
+def install(core: Core, patches: Patches, wanted: bool | None = None) -> None:
+    """Let stand-ins be imported by the script, and where they are `wanted` by every library.
+
+    Real packages run without a GPU in any case.
+    """
     patches.set(State, "core", core)
     patches.set(State, "used", staticmethod(partial(_used, core)))
     _computed.clear()
     for name in sorted(finder.names()):
         when_imported(name, partial(_installed, patches), patches, around=partial(_around, name, patches))
-    if wanted:
-        finder.switch_on()
+    if wanted is not False:
+        finder.switch_on(everyone=wanted is True)
 
 
 def uninstall() -> None:
@@ -37,7 +42,29 @@ def uninstall() -> None:
     finder.switch_off()
 
 
-def notes() -> tuple[str, ...]:
+def notes(failure: str = "") -> tuple[str, ...]:
+    """What stand-ins lack, and which library was told of none and then failed with the message `failure`."""
+    return (*_lacking(), *_missed(failure))
+
+
+def _missed(failure: str) -> Iterator[str]:
+    """Say how a library finds a package that the message `failure` names, and that it was told is missing."""
+    words = _plain(failure)
+    for distribution in dict.fromkeys(one.distribution for one in finder.asks.refused):
+        libraries = sorted({one.library for one in finder.asks.refused if one.distribution == distribution})
+        if _plain(distribution) in words:
+            yield (
+                f"{', '.join(libraries)} looked for {distribution}, which is not installed here: "
+                "`--standins` lets libraries find Gapless's stand-in for it"
+            )
+
+
+def _plain(text: str) -> str:
+    """`text` in small letters, without what stands between words."""
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def _lacking() -> tuple[str, ...]:
     """What was asked of stand-ins that computed something, and that they do not have.
 
     Of the others, libraries only asked what there is.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import importlib
 import importlib.metadata
 import sys
@@ -11,15 +10,20 @@ from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
-from gapless.emulate.standins import packages
+from gapless.emulate.standins import guards, missing, packages
+from gapless.emulate.standins.asking import Asking, asking
 from gapless.emulate.standins.launch import State
 from gapless.emulate.standins.package import Package
 
 ORIGIN = "stand-in of Gapless"
 """Where a stand-in says it comes from: in error messages of imports, and in ``__file__``."""
+
+
+asks = Asking()
+"""Who has asked, and for whom there are stand-ins."""
 
 
 @cache
@@ -66,14 +70,19 @@ class _Module(ModuleType):
         package = package_of(self.__name__.partition(".")[0])
         if package is not None and inner in package.modules:
             return importlib.import_module(inner)
-        if package is not None and not name.startswith("__") and _is_import(sys._getframe(1)):
-            _finder.missed(f"{self.__name__}.{name}")
-        raise AttributeError(f"module {self.__name__!r} ({ORIGIN}) has no attribute {name!r}")
-
-
-def _is_import(frame: FrameType) -> bool:
-    """Whether `frame` is at a ``from … import …``; whoever asks by `hasattr` knows what to do without."""
-    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == dis.opmap["IMPORT_FROM"]
+        error = AttributeError(f"module {self.__name__!r} ({ORIGIN}) has no attribute {name!r}")
+        frame = sys._getframe(1)
+        how = missing.read(frame)
+        if package is None or name.startswith("__") or not how:
+            raise error
+        handled = missing.goes_on_without(frame, how)
+        if how == "import":
+            _finder.missed(inner)
+        if handled == "import" and how == "attribute":  # the package would have failed at its import
+            raise ImportError(f"{error}", name=self.__name__)
+        if handled:
+            raise error
+        return missing.lacking(self.__name__, name, package.distribution)
 
 
 class _Loader(Loader):
@@ -84,7 +93,7 @@ class _Loader(Loader):
         package = package_of(module.__name__.partition(".")[0])
         assert package is not None
         module.__file__ = f"<{ORIGIN}>"
-        module.__dict__.update(package.modules[module.__name__])
+        module.__dict__.update(package.modules.get(module.__name__, {}))
 
 
 class Finder(MetaPathFinder):
@@ -104,12 +113,24 @@ class Finder(MetaPathFinder):
         package = package_of(fullname.partition(".")[0]) if self.on else None
         if package is None or not _fits(package):
             return None
-        if fullname != package.name and not is_standin(sys.modules.get(package.name)):
+        if fullname == package.name:
+            if not asks.answers(package):
+                return None
+        elif not is_standin(sys.modules.get(package.name)):
             return None  # a part of the real one
-        if fullname != package.name and fullname not in package.modules:
+        elif fullname not in package.modules:
+            return self._lacking(fullname)
+        return ModuleSpec(fullname, _Loader(), origin=ORIGIN, is_package=True)
+
+    def _lacking(self, fullname: str) -> ModuleSpec | None:
+        """A module whose names refuse when they are used, for who imports it and does not go on without."""
+        asker = asking()
+        if asker is not None and asker.importing and asker.named:
+            return None  # a class or function, as far as is known
+        if asker is None or not asker.importing or guards.guarded(asker.frame):
             self.missed(fullname)
             return None
-        return ModuleSpec(fullname, _Loader(), origin=ORIGIN, is_package=package.has_submodules(fullname))
+        return ModuleSpec(fullname, _Loader(), origin=ORIGIN, is_package=True)
 
     def find_distributions(self, context: Any = None) -> Iterator[importlib.metadata.Distribution]:
         """The distributions of the packages that would be found here, by `importlib.metadata`'s protocol."""
@@ -121,7 +142,8 @@ class Finder(MetaPathFinder):
             package = package_of(name)
             if package is None or wanted not in (None, _normal(package.distribution)):
                 continue
-            if _fits(package) and _is_free(name):
+            answer = asks.lists if wanted is None else asks.answers
+            if _fits(package) and _is_free(name) and answer(package):
                 yield _Distribution(package)
 
     def invalidate_caches(self) -> None:
@@ -168,13 +190,14 @@ def asked() -> tuple[str, ...]:
     return tuple(_finder.asked)
 
 
-def switch_on() -> Finder:
-    """Let stand-ins be found from now on, where nothing else is."""
+def switch_on(everyone: bool = False) -> Finder:
+    """Let stand-ins be found from now on, where nothing else is: by the script, or by `everyone`."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
     sys.meta_path.append(_finder)
     _finder.on = True
     _finder.asked.clear()
+    asks.clear(everyone)
     importlib.invalidate_caches()
     return _finder
 

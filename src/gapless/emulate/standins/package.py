@@ -36,10 +36,11 @@ class Package:
         *,
         lacks: str,
         capability: tuple[int, int] = (0, 0),
+        requests: tuple[str, ...] = (),
         parts: tuple[str, ...] = (),
     ) -> None:
         self.name, self.distribution, self.version, self.lacks = name, distribution, version, lacks
-        self.capability = capability
+        self.capability, self.requests = capability, requests
         self._parts = [f"{packages.__name__}.{name}.{part}" for part in parts]
         self._modules: dict[str, dict[str, Any]] = {name: {"__version__": version}}
 
@@ -68,7 +69,3 @@ class Package:
         held = self._modules.setdefault(module, {})
         held.update(values)
         return held
-
-    def has_submodules(self, module: str) -> bool:
-        """Whether there are modules within `module`."""
-        return module == self.name or any(one.startswith(f"{module}.") for one in self.modules)

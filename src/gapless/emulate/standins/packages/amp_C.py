@@ -5,5 +5,7 @@ from __future__ import annotations
 from gapless.emulate.standins.multi_tensor import kernels_for
 from gapless.emulate.standins.package import Package
 
-PACKAGE = Package("amp_C", "apex", "0.1", lacks="the kernels for mixed precision are missing")
+PACKAGE = Package(
+    "amp_C", "apex", "0.1", lacks="the kernels for mixed precision are missing", requests=("apex",)
+)
 PACKAGE.holds("amp_C", **kernels_for("amp_C"))

@@ -12,7 +12,13 @@ from torch.nn import functional
 from gapless.emulate.standins.launch import differentiable, launch
 from gapless.emulate.standins.package import Package
 
-PACKAGE = Package("causal_conv1d", "causal-conv1d", "1.6.1", lacks="causal_conv1d_varlen is missing")
+PACKAGE = Package(
+    "causal_conv1d",
+    "causal-conv1d",
+    "1.6.1",
+    lacks="causal_conv1d_varlen is missing",
+    requests=("causal-conv1d", "use_mamba_kernels"),
+)
 _MODULES = ("causal_conv1d", "causal_conv1d.causal_conv1d_interface")
 
 

@@ -17,6 +17,7 @@ PACKAGE = Package(
     "3.0.0",
     lacks="fp8, chunks, a second query (qv) and decoding with a cache are missing",
     capability=(9, 0),
+    requests=("flash_attention_3",),
 )
 _NAME = PACKAGE.name
 _FORMS = ("qv", "q_descale", "k_descale", "v_descale", "attention_chunk")

@@ -10,6 +10,7 @@ from typing import Any
 
 from gapless.emulate.extensions import Extension
 from gapless.emulate.patches import Patches
+from gapless.emulate.standins import finder
 from gapless.emulate.standins.launch import State
 
 _SAME = (
@@ -49,7 +50,8 @@ def _standing_in(repo_id: str) -> ModuleType | None:
     for ending, package in _SAME:
         if re.search(rf"{ending}$", last):
             try:
-                found = importlib.import_module(package)
+                with finder.asks.for_everyone():  # a kernel was asked for, and not a package
+                    found = importlib.import_module(package)
             except ImportError:  # stand-ins are switched off, or this GPU has none
                 return None
             made = ModuleType(repo_id, found.__doc__)

@@ -9,5 +9,6 @@ PACKAGE = Package(
     "apex",
     "0.1",
     lacks="apex.amp and apex.contrib refuse or are missing",
+    requests=("adamw_apex_fused", "apex_fused"),
     parts=("amp", "dense", "norms", "optimizers"),
 )

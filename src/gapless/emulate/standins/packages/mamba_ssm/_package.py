@@ -9,5 +9,6 @@ PACKAGE = Package(
     "mamba-ssm",
     "2.3.2",
     lacks="complex states, Mamba3, generation, and the models around the layers are missing",
+    requests=("mamba-ssm", "use_mamba_kernels"),
     parts=("chunks", "layers", "norms", "scan"),
 )

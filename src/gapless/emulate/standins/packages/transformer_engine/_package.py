@@ -10,5 +10,6 @@ PACKAGE = Package(
     "2.19.0",
     lacks="fp8 and fp4 are not computed: values, memory and times are those of the weights' dtype; "
     "attention and TransformerLayer are missing",
+    requests=("transformer-engine", "mixed_precision=fp8", "FP8RecipeKwargs", "TERecipeKwargs"),
     parts=("layers", "optimizers", "precision"),
 )
