@@ -87,3 +87,48 @@ def test_a_module_that_only_defines_functions_is_said_to_run_nothing(
     told = json.loads(done.stdout.strip().splitlines()[-1])
     assert told["verdict"] == "parts ran nothing on the GPU: it only defines `train`, and calls nothing"
     assert "__main__" in told["why"][0]
+
+
+LIBRARY = """
+    import torch
+
+    try:
+        from apex.multi_tensor_apply import multi_tensor_applier
+    except ImportError:
+        def multi_tensor_applier(tensors):
+            return sum(float(one.norm()) for one in tensors)
+
+    def clip(tensors):
+        return multi_tensor_applier(tensors)
+"""
+CLIPS = """
+    import sys
+    import torch
+
+    sys.path.insert(0, {folder!r})
+    import clipping
+
+    weight = torch.ones(3, device="cuda", requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(6):
+        weight.sum().backward()
+        clipping.clip([weight.grad])
+        optimizer.step()
+        loss = weight.sum().item()
+"""
+
+
+@pytest.mark.parametrize("option", ["-q", "--no-standins"])
+def test_syncs_of_a_librarys_fallback_say_what_it_misses(
+    option: str, python: Callable[..., Any], write: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "clipping.py").write_text(textwrap.dedent(LIBRARY))
+    write("train.py", textwrap.dedent(CLIPS).format(folder=str(folder)))
+    done = check(python, option, "train.py")
+    assert done.returncode == 0, done.stderr
+    told = [found["evidence"] for found in json.loads(done.stdout.strip().splitlines()[-1])["findings"]]
+    text = "made by the fallback of clipping without apex: with apex installed this path is not taken"
+    assert [text in evidence for evidence in told].count(True) == 1
+    assert len(told) >= 2

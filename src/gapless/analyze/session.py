@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -33,7 +33,7 @@ from gapless.analyze.traffic import buffers, traffic
 from gapless.analyze.verdicts.search import with_search
 from gapless.analyze.verdicts.session import verdict
 from gapless.files.input import source_text
-from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, StepSummary, Verdict
+from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, Site, StepSummary, Verdict
 from gapless.model.assumption import left_out
 from gapless.model.estimate import Estimate
 from gapless.model.loader_use import LoaderUse
@@ -185,10 +185,24 @@ def _side_by_side(groups: Sequence[Group], steps: Steps) -> tuple[float, ...]:
     return tuple(sum(group.steps[step] for group in groups for step in part) / len(part) for part in parts)
 
 
+def _instead_of_a_package(sites: Sequence[Site], session: Session) -> Iterator[str]:
+    """Which package is not installed, where these `sites` are in what a library runs in its stead."""
+    for one in session.fallbacks:
+        inside = [any(map(one.runs, site.stack)) for site in sites]
+        if any(inside):
+            part = "" if all(inside) else "partly "
+            yield (
+                f"{part}made by the fallback of {one.library} without {one.package}: with {one.package} "
+                "installed this path is not taken"
+            )
+            return
+
+
 def _finding(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
     """`group` as a finding."""
     often = frequency(group, steps)
-    evidence = known_from([session.sites[number] for number in group.by_site])
+    sites = [session.sites[number] for number in group.by_site]
+    evidence = (*known_from(sites), *_instead_of_a_package(sites, session))
     hit = Hit(evidence=evidence, remedy=group.remedy, bytes=group.bytes)
     if happens_once(group, session, steps, read):
         hit = msgspec.structs.replace(hit, remedy=FINE, change=f"{NOTHING}: it is outside the training loop")

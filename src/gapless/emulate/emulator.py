@@ -53,6 +53,7 @@ from gapless.emulate.memory import supported as memory_supported
 from gapless.emulate.patches import Patches
 from gapless.emulate.programme import ProgrammeRecorder
 from gapless.emulate.recorder import Recorder
+from gapless.emulate.standins.fallbacks import fallbacks
 from gapless.emulate.triton import hooks as triton_hooks
 from gapless.emulate.world.world import World, enter, leave
 from gapless.errors import UsageError
@@ -366,6 +367,7 @@ class Emulator:
                 *(values.reads.unused() if values is not None else ()),
             ),
             unknown=recorder.unknowns(),
+            fallbacks=fallbacks(standins.finder.asks.refused),
             asked=tuple(self.core.askers),
             duration=recorder.duration(),
             programme=recorder.programme.programme() if recorder.programme is not None else None,

@@ -12,6 +12,7 @@ from gapless.model.assumption import Assumption, Switch
 from gapless.model.attempt import Attempt, Search
 from gapless.model.compiled import Compiled
 from gapless.model.event import Event, Mark, Site
+from gapless.model.fallback import Fallback
 from gapless.model.graph_fault import GraphFault
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
@@ -89,6 +90,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     is what torch.compile would make of each callable that the run compiled, `what_if` what else the report is
     to reckon (``compile``); `planned` is how many steps the script's loops have. `strands` says
     of each numbered thread and asyncio task which one started it.
+    `fallbacks` are what libraries run in place of packages that are not installed.
     """
 
     script: tuple[str, ...] = ()
@@ -116,6 +118,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     graphs: tuple[GraphFault, ...] = ()
     compiled: tuple[Compiled, ...] = ()
     what_if: tuple[str, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
     planned: Planned = Planned()
     strands: tuple[int, ...] = ()
 

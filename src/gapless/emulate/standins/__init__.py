@@ -33,8 +33,7 @@ def install(core: Core, patches: Patches, wanted: bool | None = None) -> None:
     _computed.clear()
     for name in sorted(finder.names()):
         when_imported(name, partial(_installed, patches), patches, around=partial(_around, name, patches))
-    if wanted is not False:
-        finder.switch_on(everyone=wanted is True)
+    finder.switch_on(wanted)
 
 
 def uninstall() -> None:

@@ -43,16 +43,16 @@ class Asker(NamedTuple):
 
 
 class Asking:
-    """Decides for whom there are stand-ins. `everyone`: for whoever asks."""
+    """Decides for whom there are stand-ins. `everyone`: for whoever asks; `nobody`: for none."""
 
     def __init__(self) -> None:
-        self.everyone = False
+        self.everyone = self.nobody = False
         self._wanted: set[str] = set()
         self._refused: dict[Refused, None] = {}
 
-    def clear(self, everyone: bool) -> None:
-        """Begin anew."""
-        self.everyone = everyone
+    def clear(self, wanted: bool | None) -> None:
+        """Begin anew: for everyone (True), for nobody (False), or for the script (None)."""
+        self.everyone, self.nobody = wanted is True, wanted is False
         self._wanted.clear()
         self._refused.clear()
 
@@ -67,8 +67,8 @@ class Asking:
             return True
         asker = asking()
         if asker is None:
-            return True
-        if (
+            return not self.nobody
+        if not self.nobody and (
             not asker.library
             or wording.names(package, asker.frame)
             or (asker.importing and not guards.guarded(asker.frame))
@@ -80,6 +80,8 @@ class Asking:
 
     def lists(self, package: Package) -> bool:
         """Whether it is among all that are installed: who goes through these asks for none of them."""
+        if self.nobody:
+            return False
         return self.everyone or package.distribution in self._wanted or wording.names(package, None)
 
     def refuse(self, distribution: str, asker: Asker) -> None:
@@ -99,7 +101,7 @@ class Asking:
     @contextmanager
     def for_everyone(self) -> Iterator[None]:
         """Whoever asks within this gets the stand-ins."""
-        before, self.everyone = self.everyone, True
+        before, self.everyone = self.everyone, not self.nobody
         try:
             yield
         finally:

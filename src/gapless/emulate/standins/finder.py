@@ -190,14 +190,14 @@ def asked() -> tuple[str, ...]:
     return tuple(_finder.asked)
 
 
-def switch_on(everyone: bool = False) -> Finder:
-    """Let stand-ins be found from now on, where nothing else is: by the script, or by `everyone`."""
+def switch_on(wanted: bool | None = None) -> Finder:
+    """Let stand-ins be found from now on, where nothing else is: by the script, by everyone, or by nobody."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
     sys.meta_path.append(_finder)
     _finder.on = True
     _finder.asked.clear()
-    asks.clear(everyone)
+    asks.clear(wanted)
     importlib.invalidate_caches()
     return _finder
 
