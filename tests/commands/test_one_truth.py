@@ -1,0 +1,163 @@
+"""No document says two things of one number: sentences, tables, findings and data agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from one_truth import WIDE, contradictions, told
+from render.documents import KINDS, document
+
+import gapless
+from gapless.analyze.session import fed
+from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary, Verdict
+from gapless.model.estimate import Count, Estimate, Range, Throughput
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Prediction, Setting
+from gapless.render import renderer
+
+HERE = Path(__file__).parent
+SCRIPTS = HERE.parent / "field" / "scripts"
+LATE = """\
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, i):
+        end = time.perf_counter() + 0.002
+        while time.perf_counter() < end:
+            pass
+        return torch.rand(3, 16, 16), i % 10
+
+net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 10)).cuda()
+optimizer = torch.optim.Adam(net.parameters())
+for x, y in DataLoader(Slow(), batch_size=16):
+    loss = torch.nn.functional.cross_entropy(net(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+
+
+MADE_UP = {"session"}
+"""Documents whose numbers are made up one by one, to be of any size."""
+
+
+@pytest.mark.parametrize("kind", sorted({*KINDS} - MADE_UP))
+def test_every_kind_of_document_says_one_thing(kind):
+    assert contradictions(document(kind)) == []
+
+
+def measured() -> Diagnosis:
+    """A loader whose batches take 60 ms, of which four workers hide all."""
+    setting = Setting(workers=4, prefetch=2, persistent=True)
+    return Diagnosis(
+        demand=Demand(step=40e6),
+        machine=Machine(allowed=8),
+        fetch=Fetch(batches=((25_000_000, 35_000_000),)),
+        now=Prediction(setting=Setting(), step=100e6, wait=60e6),
+        advised=Prediction(setting=setting, step=40e6),
+        recommended=setting.arguments,
+    )
+
+
+def checked(python, tmp_path: Path, script: Path, *options: str) -> Report:
+    saved = tmp_path / "run.gapless.json"
+    seen = python("-m", "gapless", "check", "-q", *options, "-o", str(saved), str(script))
+    assert seen.returncode == 0, seen.stderr
+    return gapless.report(gapless.load(saved))
+
+
+@pytest.mark.parametrize("name", ["mnist_like", "vae", "manual_update", "siamese"])
+def test_scripts_of_many_kinds_are_told_of_with_one_truth(name, python, tmp_path):
+    options = ("--no-loader", "--gpu", "a100,l4", "--price", "a100=1.8,l4=0.8")
+    assert contradictions(checked(python, tmp_path, SCRIPTS / f"{name}.py", *options)) == []
+
+
+def test_speed_and_cost_are_of_the_step_with_its_wait(python, tmp_path, write):
+    options = ("--values", "--loader-budget", "3", "--gpu", "a100,l4", "--price", "a100=1.8,l4=0.8")
+    report = checked(python, tmp_path, write("late.py", LATE), *options)
+    assert contradictions(report) == []
+    estimate = report.estimate
+    assert estimate is not None
+    if not estimate.waiting.likely:
+        pytest.skip("the machine is too busy to measure the loader")
+    assert estimate.waiting.likely > 10_000_000
+    assert report.verdict.sentence.startswith("It fits all of 2 GPUs; cheapest: L4 at")
+    for one in report.offers:
+        assert one.each == 16
+        assert one.cost == pytest.approx(1e6 / 16 * one.whole.likely / 3600e9 * one.price)
+
+
+class TestItFindsWhatIsWrong:
+    """A checker that finds nothing in a report that was falsified would be worth nothing."""
+
+    def report(self) -> Report:
+        step = Range(30_000_000, 40_000_000, 50_000_000)
+        late = LoaderUse(setting=Setting(), per_step=1.0, step=step, late=Range(*[60_000_000] * 3))
+        late = msgspec.structs.replace(late, left=Range(), diagnosis=measured())
+        wait = Finding(
+            code="GAP101",
+            name="item-read",
+            frequency=Frequency(when="every-step", waits=2.0, per_step=2.0, every=1),
+            line=SourceLine("train.py", 7, "main", "loss.item()"),
+            remedy="read it later",
+        )
+        estimate = Estimate(gpu="NVIDIA A100", step=step, throughput=Throughput(samples=Count(number=8)))
+        steps = StepSummary(seen=12, steady=10, waits_per_step=2.0, least=2, most=2)
+        return fed(
+            Report(verdict=Verdict(sentence=""), steps=steps, estimate=estimate, findings=(wait,)), [late]
+        )
+
+    def test_it_is_right_as_it_stands(self):
+        found = self.report()
+        assert contradictions(found) == []
+        assert {one.name for one in told(renderer("text")(found, WIDE))} > {"step", "samples per second"}
+
+    def test_a_step_of_another_length(self):
+        report = self.report()
+        assert report.estimate is not None
+        step = Range(1_000_000, 2_000_000, 3_000_000)
+        other = msgspec.structs.replace(report.estimate, step=step)
+        found = contradictions(msgspec.structs.replace(report, estimate=other))
+        assert any(one.startswith("step: ") for one in found)
+
+    def test_a_sentence_that_denies_the_findings(self):
+        report = self.report()
+        sentence = "Nothing worth fixing: no syncs in 10 training steps"
+        other = msgspec.structs.replace(report.verdict, sentence=sentence)
+        assert contradictions(msgspec.structs.replace(report, verdict=other))
+
+    def test_changes_that_do_not_follow_each_other(self):
+        report = self.report()
+        first = report.verdict.do_first[0]
+        again = msgspec.structs.replace(first, before=first.after + 5e6, after=first.after)
+        other = msgspec.structs.replace(report.verdict, do_first=(first, again))
+        assert any(
+            "begins with" in one for one in contradictions(msgspec.structs.replace(report, verdict=other))
+        )
+
+    def test_syncs_that_are_not_those_of_the_findings(self):
+        report = self.report()
+        other = msgspec.structs.replace(report.steps, waits_per_step=report.steps.waits_per_step + 1)
+        assert any(
+            "syncs per step" in one for one in contradictions(msgspec.structs.replace(report, steps=other))
+        )
+
+    @pytest.mark.parametrize(
+        ("line", "name", "value"),
+        [
+            ("(A100, estimated: step 2.1 ms (1–3 ms))", "step", "2.1 ms"),
+            ("saves 13 µs per batch (batch ≈ 232 µs)", "step", "232 µs"),
+            ("Speed: 468 (460–470) samples/s, MFU 3.1 % (2–4) of 156 TFLOP/s", "samples per second", "468"),
+            ("Almost certainly limited by the CPU, which launches", "limited by", "the CPU"),
+            ("Memory: peak 42 MiB reserved (30 allocated)", "peak of reserved memory", "42 MiB"),
+        ],
+    )
+    def test_numbers_are_read_with_their_names(self, line, name, value):
+        assert (name, value) in {(one.name, one.value) for one in told(line)}

@@ -1,0 +1,187 @@
+"""Whether one document says one thing: each number that it names is the same wherever it stands.
+
+`contradictions` reads a report as text and as data, gathers every number with the name of what it is, and
+says where two differ, and where a sentence denies what stands below it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gapless.model import Report
+from gapless.model.estimate import Estimate
+from gapless.model.wording import about, binary_size, duration, number, percent
+from gapless.render import Style, renderer
+
+WIDE = Style(width=4000, unfold=True, frames=True)
+"""Nothing is folded, wrapped or cut, so that each statement stands in one line."""
+
+_TIME = r"[\d.,]+ (?:[mµ]s|s)\b"
+_SIZE = r"[\d.,]+ (?:[KMGT]iB|B)\b"
+_PATTERNS = {
+    "step": (
+        rf"(?:estimated|real profile): (?:step|[a-z ]+?) ({_TIME})",
+        rf"\(\w[\w ]* ≈ ({_TIME})\)",
+        rf"at the sizes of this run +({_TIME})",
+        rf"per step, of ({_TIME})",
+    ),
+    "step with its batches in time": (
+        rf"; ({_TIME})(?: \([^)]*\))? if every batch were on time",
+        rf"\(\w[\w ]* then ≈ ({_TIME})\)",
+    ),
+    "samples per second": (
+        r"Speed[\w ]*: ([\d,.]+) \([^)]*\) samples/s",
+        r"samples per second, [\d.]+ per [a-z ]+? +([\d,.]+) ",
+    ),
+    "tokens per second": (
+        r"Speed[\w ]*: (?:.*?samples/s, )?([\d,.]+) \([^)]*\) tokens/s",
+        r"tokens per second, [\d.]+ per [a-z ]+? +([\d,.]+) ",
+    ),
+    "share of the peak": (r"MFU (below [\d.]+ %|[\d.]+ %)", r"\(MFU\) +(below [\d.]+ %|[\d.]+ %)"),
+    "limited by": (
+        r"(?:certainly|Probably \(\d+ %\)) limited by (the \w+(?: loader)?|communication|copies)",
+        r"limited by +(the \w+(?: loader)?|communication|copies)",
+    ),
+    "peak of reserved memory": (
+        rf"Memory: peak ({_SIZE}) reserved",
+        rf"of ({_SIZE}) at the peak of reserved memory",
+    ),
+    "steps of the whole run": (
+        r"The whole (?:run|loop): (?:at most )?([\d,]+) ",
+        r"the whole run: (?:at most )?([\d,]+) steps",
+    ),
+}
+"""For each number the ways in which a report words it."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A value that a document gives to what is called `name`, and the line (or the field) where it does."""
+
+    name: str
+    value: str
+    where: str
+
+
+def contradictions(report: Report) -> list[str]:
+    """What `report` says twice, differently; nothing where it says one thing."""
+    text = renderer("text")(report, WIDE)
+    said = [*told(text), *held(report)]
+    found = []
+    for name in dict.fromkeys(each.name for each in said):
+        values: dict[str, str] = {}
+        for each in said:
+            if each.name == name:
+                values.setdefault(each.value, each.where)
+        if len(values) > 1:
+            found.append(f"{name}: " + " but ".join(f"{value} ({at[:110]})" for value, at in values.items()))
+    return [*found, *_denied(report)]
+
+
+def told(text: str) -> Iterator[Said]:
+    """The numbers that a report names in its text."""
+    for line in text.splitlines():
+        for name, patterns in _PATTERNS.items():
+            for pattern in patterns:
+                for found in re.finditer(pattern, line):
+                    yield Said(name, found[1], line.strip())
+
+
+def held(report: Report) -> Iterator[Said]:
+    """The same numbers as the report's data has them."""
+    estimate = report.estimate
+    if estimate is not None and not estimate.refused:
+        yield Said("step", duration(estimate.whole.likely), "estimate.whole")
+        yield from _of_speed(report, estimate)
+        for one in report.offers:
+            if one.emulated and one.step.likely:
+                yield Said("step", duration(one.whole.likely), f"offers[{one.gpu}]")
+        if estimate.waiting.likely:
+            yield Said("step with its batches in time", duration(estimate.step.likely), "estimate.step")
+        for one in report.findings:
+            if one.price is not None and one.price.of:
+                yield Said("step", duration(one.price.of), f"price.of of {one.code}")
+        for one in report.verdict.do_first[:1]:
+            if one.unit == "ns":
+                yield Said("step", duration(one.before), "do_first[0].before")
+    if len(report.memory) == 1 and report.memory[0].lack is None and not report.memory[0].at_least:
+        peak = report.memory[0].baseline.peak_reserved
+        yield Said("peak of reserved memory", binary_size(peak), "memory.baseline")
+    if report.planned.steps and estimate is not None and not estimate.refused:
+        yield Said("steps of the whole run", f"{report.planned.steps:,}", "planned.steps")
+
+
+def _of_speed(report: Report, estimate: Estimate) -> Iterator[Said]:
+    done, step = estimate.throughput, estimate.whole.likely
+    for name in ("samples", "tokens"):
+        counted = getattr(done, name) if done is not None else None
+        if counted is not None and step:
+            yield Said(
+                f"{name} per second", about(counted.number * 1e9 / step), f"estimate.throughput.{name}"
+            )
+
+
+def _denied(report: Report) -> Iterator[str]:
+    """Sentences of the verdict that something below them denies."""
+    sentence, steps = report.verdict.sentence, report.steps
+    waiting = [one for one in report.findings if one.frequency.in_steps and one.frequency.per_step]
+    per_step = sum(one.frequency.per_step for one in waiting)
+    if steps.seen and abs(per_step - steps.waits_per_step) > 1e-6:
+        yield f"syncs per step: {number(steps.waits_per_step)} in all but {number(per_step)} in the findings"
+    if "no syncs in" in sentence.lower() and waiting and report.kind == "session":
+        yield f"{sentence!r}, but {waiting[0].code} waits in steps"
+    if "Nothing worth fixing" in sentence:
+        yield from _worth_fixing(report)
+    every = re.search(r"(\d+) syncs? (?:in|for) every (?!\d)", sentence)
+    if every is not None and not steps.least <= int(every[1]) <= steps.most:
+        yield f"{every[0]!r}, but steps have {steps.least} to {steps.most}"
+    idle = re.search(
+        r"idle for (\d+) % of each [\w ]+: (\d+) % waiting for data, (?:up to )?([\d.]+) % in", sentence
+    )
+    if idle is not None and abs(int(idle[1]) - min(int(idle[2]) + float(idle[3]), 100)) > 1.6:
+        yield f"{idle[0]!r} does not add up"
+    yield from _fits(report)
+    yield from _changes(report)
+
+
+def _worth_fixing(report: Report) -> Iterator[str]:
+    if report.verdict.do_first:
+        yield f"nothing is worth fixing, but {report.verdict.do_first[0].what!r} comes first"
+    for one in report.findings:
+        share = _share(report, one.price.last if one.price is not None else 0)
+        if one.is_fault or share > 0.01:
+            yield f"nothing is worth fixing, but {one.code} saves {percent(share)}"
+
+
+def _share(report: Report, saved: int) -> float:
+    estimate = report.estimate
+    return saved / estimate.whole.likely if estimate is not None and estimate.whole.likely else 0.0
+
+
+def _fits(report: Report) -> Iterator[str]:
+    sentence = report.verdict.sentence
+    lacks = any(one.lack is not None for one in report.memory)
+    own = [one for one in report.offers if one.emulated and one.fits is not None]
+    if lacks and sentence.startswith("Fits"):
+        yield f"{sentence!r}, but it needs more than there is"
+    if report.memory and not lacks and "oes not fit:" in sentence:
+        yield f"{sentence!r}, but nothing is lacking"
+    for one in own:
+        if one.fits == lacks:
+            yield f"{one.gpu}: the table says {'fits' if one.fits else 'does not fit'}, memory does not"
+
+
+def _changes(report: Report) -> Iterator[str]:
+    """Each change begins where the one before has ended, and is about findings that are there."""
+    before = -1.0
+    unit = ""
+    for one in report.verdict.do_first:
+        if one.unit == unit and before >= 0 and one.before >= 0 and abs(one.before - before) > 1:
+            yield f"{one.what!r} begins with {number(one.before)}; the one before ends with {number(before)}"
+        if one.after > one.before >= 0:
+            yield f"{one.what!r} makes it worse"
+        if any(position >= len(report.findings) for position in one.findings):
+            yield f"{one.what!r} mends a finding that is not there"
+        before, unit = one.after, one.unit
