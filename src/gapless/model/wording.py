@@ -148,10 +148,16 @@ def three_digits(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+_LEAST_MONEY = 0.0001
+"""An amount below which no digits are told: nobody pays so little."""
+
+
 def places(value: float) -> str:
     """An amount of money, with the digits that matter: ``0.042``, ``1.80``, ``1,234``."""
     if value >= 100:
         return f"{value:,.0f}"
+    if 0 < value < _LEAST_MONEY:
+        return f"<{_LEAST_MONEY:.4f}"
     return f"{value:.2f}" if value >= 1 else f"{value:.2g}" if value else "0"
 
 

@@ -1,0 +1,49 @@
+"""A run that ends before its first step says why in its first sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+BEGIN = """\
+import torch
+net = torch.nn.Linear(10, 10).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(4, 10, device="cuda")
+"""
+FAILS = BEGIN + "net(torch.randn(4, 11, device='cuda')).sum().backward()\n"
+EXITS = BEGIN + "raise SystemExit(3)\n"
+CAPTURES = (
+    BEGIN + "graph = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(graph):\n    y = net(x).sum().item()\n"
+)
+IMPORTS = "import torch\nimport my_cuda_extension\n"
+FINISHES = BEGIN + "print(x.sum().item())\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "first"),
+    [
+        (FAILS, "train.py failed before its first step: RuntimeError: mat1 and mat2 shapes cannot be"),
+        (EXITS, "train.py exited with status 3 before its first step."),
+        (
+            IMPORTS,
+            "train.py failed before it used the GPU: ModuleNotFoundError: No module named 'my_cuda_ext",
+        ),
+        (FINISHES, "3 syncs in train.py, but no training step was seen."),
+    ],
+)
+def test_the_first_sentence_says_why_there_was_no_step(script, first, write, python):
+    write("train.py", script)
+    seen = python("-m", "gapless", "check", "-q", "train.py")
+    text = " ".join(seen.stdout.split())
+    assert first in text[: len(first) + 60]
+    assert ("recognizes steps by" in text) == (script is FINISHES)
+
+
+def test_a_capture_that_is_refused_is_why(write, python):
+    write("train.py", CAPTURES)
+    text = " ".join(python("-m", "gapless", "check", "-q", "train.py").stdout.split())
+    assert text.startswith("CUDA refuses to capture a graph (train.py:7).")
+    assert "Therefore train.py failed before its first step" in text
+    assert "recognizes steps by" not in text
