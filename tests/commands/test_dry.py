@@ -30,6 +30,21 @@ SCRIPT = """
 """
 
 
+FAILING = """
+    import torch
+    model = torch.nn.Linear(4096, 4096).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        y = model(torch.randn(512, 4096, device="cuda"))
+        far = (y - y.clone()).abs().max().item()
+        assert far == 0, far
+        y.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print("trained")
+"""
+
+
 def check(python: Callable[..., Any], *words: str) -> Any:
     return python(
         "-m", "gapless", "check", "-q", "--steps", "all", "--no-loader", "--no-prices", *words, "train.py"
@@ -86,6 +101,41 @@ def test_a_script_that_takes_long_goes_on_without_values_and_one_that_does_not_k
         assert not report["environment"]["dry"]
         assert report["switch"] is None
     assert one["findings"] == other["findings"]
+
+
+def test_a_script_that_fails_on_an_assumed_value_is_run_again_with_values(
+    python: Callable[..., Any], write: Callable[[str, str], Path]
+) -> None:
+    write("train.py", textwrap.dedent(FAILING))
+    done = python(
+        "-m", "gapless", "check", "--assume", "train.py:99=1", "--no-loader", "-f", "json", "train.py"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "running it again with values" in done.stderr
+    assert "trained" not in done.stdout  # what it prints is not shown twice
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert not found["environment"]["dry"]
+    assert found["steps"]["seen"] == 4
+    assert found["fallback"]["where"] == "train.py:8"
+    assert "train.py:7" in found["fallback"]["assumed"][0]
+    assert found["verdict"].startswith("Checked with values: without them the script failed at train.py:8. ")
+    assert "AssertionError" in " ".join(found["why"])
+
+
+def test_a_dry_run_that_is_asked_for_says_first_that_an_assumed_value_may_be_why_it_failed(
+    python: Callable[..., Any], write: Callable[[str, str], Path]
+) -> None:
+    write("train.py", textwrap.dedent(FAILING))
+    done = check(python, "--dry")
+    assert done.returncode == 1
+    words = " ".join(done.stdout.split())
+    assert words.startswith(
+        "Without values the script failed at train.py:8, probably because of an assumed value: check it with "
+        "`--values`, or say what to assume: `--assume train.py:7=VALUE`."
+    )
+    done = check(python, "--dry", "--assume", "train.py:7=0")
+    assert done.returncode == 0, done.stderr
+    assert "trained" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -203,4 +203,5 @@ class _Runner:
         failure.show(error, self.own_frames)
         if isinstance(error, KeyboardInterrupt):
             return Ending(how="interrupted", status=INTERRUPTED)
-        return Ending(how="error", status=1, message=failure.message(error))
+        where = failure.place(error, self.folder)
+        return Ending(how="error", status=1, message=failure.message(error), where=where)

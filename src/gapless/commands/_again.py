@@ -16,6 +16,8 @@ from gapless.errors import UnreadableInput
 from gapless.model import Session
 from gapless.model.session import load
 
+_PATIENCE = 60.0
+"""Seconds for a process that is interrupted to save what it saw."""
 _LAST = 400
 """Characters of what a process wrote last that may be the reason."""
 _QUIET = ("--find", "", "--no-loader", "--no-compile-pass", "--quiet", "--silent", "--memory")
@@ -41,12 +43,21 @@ class Again:
     folder: str = field(default_factory=os.getcwd)
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
-    def __call__(self, words: Sequence[str], *more: str) -> Ran:
-        """Run it with these `words`, and these further options of Gapless's."""
+    def __call__(
+        self,
+        words: Sequence[str],
+        *more: str,
+        quiet: Sequence[str] = _QUIET,
+        limit: float | None = None,
+    ) -> Ran:
+        """Run it with these `words`, and these further options of Gapless's, some of which keep it `quiet`.
+
+        After `limit` seconds it is interrupted, as by the user.
+        """
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="gapless-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / "again.gapless.json"
-            command = self.command(words, *_QUIET, *more, "-o", str(path))
+            command = self.command(words, *quiet, *more, "-o", str(path))
             with open(Path(folder) / "errors", "w+b") as errors:
                 process = subprocess.Popen(
                     command,
@@ -57,7 +68,7 @@ class Again:
                     stderr=errors,
                 )
                 try:
-                    status = process.wait()
+                    status = _waited(process, limit)
                 except BaseException:
                     process.kill()
                     process.wait()
@@ -81,6 +92,19 @@ class Again:
     def _naming(self) -> int:
         """How many words name the module: ``-m train``, or ``--module=train``."""
         return 2 if self.options[-2:-1] in (["-m"], ["--module"], ("-m",), ("--module",)) else 1
+
+
+def _waited(process: subprocess.Popen[bytes], limit: float | None) -> int:
+    """The status with which it ends, once it has ended or is interrupted."""
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _why(status: int, told: str) -> str:

@@ -128,6 +128,12 @@ class Watch(Watcher):
         """What the script prints from now on is assumed: it is told before it does."""
         self.progress.without_values(switch)
 
+    def recount(self, session: Session) -> None:
+        """The steps are those of `session`, which another process has recorded."""
+        self.tally = tally()
+        for mark in session.marks:
+            self.tally.add(mark)
+
     def end(self, session: Session) -> None:
         """The script has ended; its steps may have been made in a child."""
         if not self.tally.count:
@@ -176,12 +182,18 @@ class Conclusion:
     def _conclude(self, session: Session, emulator: Emulator | None) -> None:
         self.watch.end(session)
         asked = {"wanted": self.wishes.wanted, "what_if": self.wishes.what_if}
-        session = msgspec.structs.replace(self._calibrated(session), **asked)
-        if emulator is not None and self.wishes.plan.compiled and self.watch.speaks:
-            recorded = session
-            session = self._finishing.attempt(
-                lambda: with_compiled(recorded, emulator, self.watch.progress.tried), recorded
-            )
+        again = self._with_values(session, emulator)
+        if again is not None and again.fallback is not None and not again.fallback.kept:
+            session, self.status = msgspec.structs.replace(again, **asked), again.ending.status
+            self.watch.recount(session)
+        else:
+            session = self._calibrated(session if again is None else again)
+            session = msgspec.structs.replace(session, **asked)
+            if emulator is not None and self.wishes.plan.compiled and self.watch.speaks:
+                recorded = session
+                session = self._finishing.attempt(
+                    lambda: with_compiled(recorded, emulator, self.watch.progress.tried), recorded
+                )
         self._save(session)
         told = self.watch.speaks and not self.wishes.fit.silent
         found = report(session, priced=self.wishes.plan.programme) if told else None
@@ -203,6 +215,23 @@ class Conclusion:
             self.watch.progress.saved(self._style.path(self._output or ""))
         if found is not None:
             self._report(found)
+
+    def _with_values(self, session: Session, emulator: Emulator | None) -> Session | None:
+        """The session of the script run again with values, or one that says why not; None where the script
+        did not fail for want of values, or nobody is to be told."""
+        if not session.environment.dry or self.wishes.fit.silent or not self.watch.speaks:
+            return None
+        from gapless.commands._with_values import with_values
+
+        may = emulator is not None and self.wishes.fit.tries and not _ranks.several()
+        core = emulator.core if emulator is not None else None
+        return with_values(
+            session,
+            self._again if may else None,
+            self.watch.progress,
+            explicit=bool(self.wishes.dry),
+            peak=sum(core.peak_allocated(n) for n in range(core.device_count)) if core is not None else 0,
+        )
 
     def _tries(self, report: Report) -> bool:
         """Whether the script is to be run again with changes that may make it fit."""

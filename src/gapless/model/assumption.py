@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from gapless.model.source import SourceLine, Stack, user_line
+from gapless.model.wording import number
 
 Assumed = Literal["bool", "int", "float", "complex", "size", "values"]
 """A value that was read, how many elements something has, or values that were copied to the host."""
@@ -46,6 +47,22 @@ class Assumption(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return user_line(self.stack)
 
 
+class Fallback(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How a script failed without values, where one that was `assumed` may be why.
+
+    `message` is what it failed with, `where` the line (``train.py:31``). The session is that of the script
+    run again with values, unless `kept` says why it is not, and what to do.
+
+    >>> Fallback(message="IndexError: out of range", where="train.py:31").kept
+    ''
+    """
+
+    message: str
+    where: str = ""
+    assumed: tuple[str, ...] = ()
+    kept: str = ""
+
+
 class Switch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Where a run that had values began to go on without them: at `operator`, called at the user's `line`.
 
@@ -60,6 +77,29 @@ class Switch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     seconds: float
     alone: bool = False
     line: SourceLine | None = None
+
+
+def answer(assumption: Assumption) -> str:
+    """``True``, ``512 of 1,024 elements``.
+
+    >>> answer(Assumption(kind="size", value=5, low=5, high=30, of=20, of_low=20, of_high=50))
+    '5–30 of 20–50 elements'
+    """
+    if assumption.kind == "bool":
+        return str(bool(assumption.value))
+    if assumption.kind == "values":
+        return f"{number(assumption.value)} values copied to the CPU"
+    if assumption.kind != "size":
+        first, last = number(assumption.value), number(assumption.last)
+        return first if first == last else f"{first} to {last}"
+    if assumption.low == assumption.high and assumption.of_low == assumption.of_high:
+        return f"{number(assumption.value)} of {number(assumption.of)} elements"
+    among = _range(assumption.of_low, assumption.of_high)
+    return f"{_range(assumption.low, assumption.high)} of {among} elements"
+
+
+def _range(low: float, high: float) -> str:
+    return number(low) if low == high else f"{number(low)}–{number(high)}"
 
 
 def left_out(switch: Switch) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from gapless.model._disk import Saved
-from gapless.model.assumption import Assumption, Switch
+from gapless.model.assumption import Assumption, Fallback, Switch
 from gapless.model.attempt import Attempt, Search
 from gapless.model.compiled import Compiled
 from gapless.model.event import Event, Mark, Site
@@ -48,12 +48,14 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How the script ended.
 
     `how`: ``finished``, ``enough-steps`` (stopped by Gapless), ``exit`` (``sys.exit``), ``error``,
-    ``interrupted`` or ``not-emulated``. `status` is the exit status the script itself asked for.
+    ``interrupted`` or ``not-emulated``. `status` is the exit status the script itself asked for, `where` the
+    line at which it failed (``train.py:31``).
     """
 
     how: Literal["finished", "enough-steps", "exit", "error", "interrupted", "not-emulated"] = "finished"
     status: int = 0
     message: str = ""
+    where: str = ""
 
 
 class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -85,8 +87,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ask which GPU it has, and so may act otherwise on another one; `wanted` are the GPUs to reckon it for.
     `search` is how the value of an argument was found with which it ran, `remedies` what was tried to make it
     fit. `optimizers` are those that stepped. `assumptions` are what a dry run took values to be, `switch` is
-    where a run became one, `races` are accesses to the same memory that nothing orders, `graphs` what is
-    wrong with its CUDA graphs; `compiled`
+    where a run became one, `fallback` how the script failed in one before this session was recorded, `races`
+    are accesses to the same memory that nothing orders, `graphs` what is wrong with its CUDA graphs; `compiled`
     is what torch.compile would make of each callable that the run compiled, `what_if` what else the report is
     to reckon (``compile``); `planned` is how many steps the script's loops have. `strands` says
     of each numbered thread and asyncio task which one started it.
@@ -114,6 +116,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     assumptions: tuple[Assumption, ...] = ()
     switch: Switch | None = None
     optimizers: tuple[OptimizerUse, ...] = ()
+    fallback: Fallback | None = None
     races: tuple[Race, ...] = ()
     graphs: tuple[GraphFault, ...] = ()
     compiled: tuple[Compiled, ...] = ()

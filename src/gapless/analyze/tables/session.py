@@ -10,7 +10,7 @@ from gapless.analyze.tables.readiness import tables as readiness
 from gapless.analyze.tables.speed import ranged, speeds, told_by
 from gapless.analyze.verdicts.session import limiter
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
-from gapless.model.assumption import Assumption
+from gapless.model.assumption import answer
 from gapless.model.estimate import Estimate
 from gapless.model.source import places
 from gapless.model.table import Row, table
@@ -46,31 +46,11 @@ def _assumed(report: Report) -> Table | None:
     rows = []
     for one in report.assumptions:
         times = f"{number(one.times)} ×" + (f", {number(one.broken)} × the opposite" if one.broken else "")
-        rows.append(Row((_answer(one), times, one.made_by.lstrip("_"), one.line or "")))
+        rows.append(Row((answer(one), times, one.made_by.lstrip("_"), one.line or "")))
     if not rows:
         return None
     note = f"to set them: --assume {_place(report)}=VALUE"
     return table("Assumed in this dry run", "times | <a value of | <at", rows, shown=5, notes=(note,))
-
-
-def _answer(assumption: Assumption) -> str:
-    """``True``, ``512 of 1,024 elements``."""
-    if assumption.kind == "bool":
-        return str(bool(assumption.value))
-    if assumption.kind == "size":
-        if assumption.low == assumption.high and assumption.of_low == assumption.of_high:
-            return f"{number(assumption.value)} of {number(assumption.of)} elements"
-        chosen, among = (assumption.low, assumption.high), (assumption.of_low, assumption.of_high)
-        return f"{_range(*chosen)} of {_range(*among)} elements"
-    return (
-        number(assumption.value)
-        if assumption.value == assumption.last
-        else f"{number(assumption.value)} to {number(assumption.last)}"
-    )
-
-
-def _range(low: float, high: float) -> str:
-    return number(low) if low == high else f"{number(low)}–{number(high)}"
 
 
 def _place(report: Report) -> str:

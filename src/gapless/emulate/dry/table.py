@@ -7,7 +7,7 @@ or all of them are one number that nobody has written. Everything else has real 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from gapless.emulate.dry.guess import Guess, anything, constant
 from gapless.emulate.dry.reads import Reads
 from gapless.emulate.dry.settling import Draws
 from gapless.emulate.placement import sparse_parts
-from gapless.torch_internals import free_weak_ref, weak_ref_expired
+from gapless.torch_internals import free_weak_ref, storage_of_weak_ref, weak_ref_expired
 
 Tensor = torch.Tensor
 _FIRST_SWEEP = 8192
@@ -81,6 +81,16 @@ class Table:
                 self.reads.told.pop(key, None)
                 self.draws.forget(key)
         self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._weak))
+
+    def untouched_memory(self, least: int) -> Iterator[tuple[int, int]]:
+        """Address and size, in bytes, of each storage of at least so many that holds no values at all."""
+        for key, record in list(self.records.items()):
+            weak = self._weak.get(key)
+            if record.filled or weak is None or weak_ref_expired(weak):
+                continue
+            storage: Any = storage_of_weak_ref(weak)
+            if storage is not None and storage.nbytes() >= least and not storage.is_shared():
+                yield storage.data_ptr(), storage.nbytes()
 
     def clear(self) -> None:
         """Forget everything."""
@@ -150,7 +160,7 @@ def _summary(tensor: Tensor) -> Guess | None:
     if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_complex() or not tensor.numel():
         return None
     if tensor.numel() == 1:
-        value = float(tensor)
+        value = tensor.detach().item()  # `float` warns of tensors that require gradients
         return constant(value) if not math.isnan(value) else None
     with torch.no_grad():
         some = (

@@ -15,7 +15,7 @@ import torch
 
 from gapless import trees
 from gapless.emulate.core import Core
-from gapless.emulate.dry import calls, filling, host, settling, sizes, specials
+from gapless.emulate.dry import calls, filling, forks, host, settling, sizes, specials
 from gapless.emulate.dry.budget import LITTLE, LITTLE_HEAVY, SMALL, WATCHED, Budget
 from gapless.emulate.dry.calls import Compute
 from gapless.emulate.dry.guess import Guess, anything, constant, mixed
@@ -89,6 +89,7 @@ class Values(Table):
     def install(self, patches: Patches) -> None:
         """Write files without values, until `patches` are undone."""
         host.install(self, patches)
+        forks.watch(self)
 
     def handlers(self, others: dict[Any, Any]) -> dict[Any, Any]:
         """Handlers for calls from Python that look at values, besides the `others` that there are."""

@@ -1,0 +1,105 @@
+"""A script that failed because of an assumed value is run again with values, in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from gapless.analyze.fallbacks import suspected
+from gapless.capture.signals import Terminated, terminable
+from gapless.commands._again import Again
+from gapless.commands._progress import Progress
+from gapless.model import Session
+from gapless.model.assumption import Fallback
+from gapless.model.wording import binary_size
+
+LIMIT = 300.0
+"""Seconds that the run with values may take; it is stopped then, and what it saw is reported."""
+_SHARE = 0.7
+"""Share of the memory available here that the tensors on the GPU may need at the same time."""
+_OPTIONS = ("--values", "--quiet", "--silent", "--no-loader")
+
+
+def with_values(
+    session: Session, again: Again | None, progress: Progress, *, explicit: bool, peak: int
+) -> Session | None:
+    """The session of the script run again with values, if it failed because of an assumed value; else None.
+
+    It is not run again where the user asked for a dry run (`explicit`), where no `again` says how, or where
+    its tensors, `peak` bytes at once, do not fit this machine's memory: then it is `session`, which says why.
+    """
+    fallback = suspected(session)
+    if fallback is None:
+        return None
+    kept = _kept(again, fallback, explicit, peak)
+    if kept or again is None:
+        return _keeping(session, fallback, kept)
+    at = f" at {fallback.where}" if fallback.where else ""
+    progress.tried(
+        f"without values the script failed{at}, probably because of an assumed value; running it again with "
+        f"values, for at most {LIMIT:.0f} s (its output is not shown)"
+    )
+    try:
+        with terminable():
+            ran = _without_assumptions(again)(again.words, *_OPTIONS, quiet=(), limit=LIMIT)
+    except (KeyboardInterrupt, Terminated):
+        return _keeping(session, fallback, "its run with values was interrupted")
+    if ran.session is None or (ran.session.ending.how == "interrupted" and not ran.session.marks):
+        why = f" ({ran.why})" if ran.why and ran.session is None else ""
+        return _keeping(
+            session,
+            fallback,
+            f"with values it did not come to a step in {ran.seconds:.0f} s{why}; try `--values` with a "
+            "smaller model or batch",
+        )
+    return msgspec.structs.replace(ran.session, fallback=fallback)
+
+
+def _kept(again: Again | None, fallback: Fallback, explicit: bool, peak: int) -> str:
+    """Why the script is not run again, and what to do; "" if it is to be."""
+    place = fallback.assumed[0].rpartition(" at ")[2] if fallback.assumed else ""
+    otherwise = f", or say what to assume: `--assume {place}=VALUE`" if place else ""
+    if explicit or again is None:
+        return f"check it with `--values`{otherwise}"
+    available = _available()
+    if available and peak > _SHARE * available:
+        return (
+            f"with values it needs more than {binary_size(peak)}, and this machine has "
+            f"{binary_size(available)} available; try `--values` with a smaller model or batch{otherwise}"
+        )
+    return ""
+
+
+def _keeping(session: Session, fallback: Fallback, kept: str) -> Session:
+    return msgspec.structs.replace(session, fallback=msgspec.structs.replace(fallback, kept=kept))
+
+
+def _without_assumptions(again: Again) -> Again:
+    """The same command line without ``--assume``, which a run with values refuses."""
+    return dataclasses.replace(again, options=_left(again.options))
+
+
+def _left(options: Sequence[str]) -> list[str]:
+    left: list[str] = []
+    words = iter(options)
+    for word in words:
+        if word == "--assume":
+            next(words, None)
+        elif not word.startswith("--assume="):
+            left.append(word)
+    return left
+
+
+def _available() -> int:
+    """Bytes of memory that are available on this machine; 0 where it does not say."""
+    try:
+        with open("/proc/meminfo") as stream:
+            for line in stream:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+        return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (OSError, ValueError):
+        return 0

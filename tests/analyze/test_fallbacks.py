@@ -1,0 +1,116 @@
+"""A failure without values is put down to an assumed value only where it may be why."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+
+from gapless.analyze import report
+from gapless.analyze.fallbacks import suspected, with_fallback
+from gapless.commands._again import Again
+from gapless.commands._progress import Progress
+from gapless.commands._with_values import _left, with_values
+from gapless.model import Ending, Environment, Session, SourceLine, Verdict
+from gapless.model.assumption import Assumption, Fallback
+
+
+def at(line: int, file: str = "/home/me/train.py") -> tuple[SourceLine, ...]:
+    return (SourceLine(file, line, "main"),)
+
+
+def size(line: int) -> Assumption:
+    return Assumption(
+        kind="size", stack=at(line), value=5, low=5, high=5, of=20, of_low=20, of_high=20, times=1
+    )
+
+
+def failed(message: str = "RuntimeError: sizes", how: str = "error", dry: bool = True) -> Session:
+    return Session(
+        script=("train.py",),
+        environment=Environment(dry=dry),
+        ending=Ending(how=how, status=1, message=message, where="src/train.py:31"),  # type: ignore[arg-type]
+        assumptions=(size(40), size(12), size(30), size(20)),
+    )
+
+
+def test_the_assumptions_before_the_line_that_failed_are_named() -> None:
+    found = suspected(failed())
+    assert found is not None
+    assert found.where == "train.py:31"
+    assert found.assumed == ("5 of 20 elements at train.py:30", "5 of 20 elements at train.py:20")
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        failed(dry=False),
+        failed("ModuleNotFoundError: No module named 'x'"),
+        failed("torch.OutOfMemoryError: CUDA out of memory"),
+        failed(how="interrupted"),
+        failed(how="finished"),
+        failed("an operator that has no kernel", how="not-emulated"),
+        msgspec.structs.replace(failed(), assumptions=()),
+        msgspec.structs.replace(failed(), ending=Ending(how="exit")),
+    ],
+)
+def test_what_no_assumed_value_can_bring_about_is_not_put_down_to_one(session: Session) -> None:
+    assert suspected(session) is None
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        failed(how="exit"),
+        failed("KeyError: 3"),
+        failed(
+            "a.py:3: The result of aten::x depends on values, which a dry run does not have",
+            how="not-emulated",
+        ),
+    ],
+)
+def test_other_failures_may_be(session: Session) -> None:
+    assert suspected(session) is not None
+
+
+def test_the_verdict_says_it_first() -> None:
+    first = Verdict(sentence="2 syncs in every step", level="act", why=("evidence",))
+    assert with_fallback(first, None) is first
+    again = with_fallback(first, Fallback(message="IndexError: 7", where="train.py:31"))
+    assert again.sentence.startswith("Checked with values: without them the script failed at train.py:31. 2")
+    assert again.level == "act"
+    kept = with_fallback(first, Fallback(message="IndexError: 7", kept="check it with `--values`"))
+    assert kept.sentence.startswith("Without values the script failed, probably")
+    assert kept.sentence.endswith(": check it with `--values`")
+    assert "2 syncs in every step" in kept.why
+
+
+class Never(Again):
+    def __call__(self, *words, **options):  # type: ignore[no-untyped-def]
+        raise AssertionError("it was run again")
+
+
+def quiet() -> Progress:
+    return Progress(io.StringIO(), 10, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("explicit", "peak", "says"), [(True, 0, "`--values`"), (False, 1 << 50, "1,024 TiB")]
+)
+def test_it_is_not_run_again_where_that_was_not_wanted_or_takes_too_much_memory(
+    explicit: bool, peak: int, says: str
+) -> None:
+    again = Never([], ["train.py"])
+    found = with_values(failed(), again, quiet(), explicit=explicit, peak=peak)
+    assert found is not None
+    assert found.fallback is not None
+    assert says in found.fallback.kept
+    assert "--assume train.py:30=VALUE" in found.fallback.kept
+    assert report(found).verdict.sentence.startswith("Without values the script failed at train.py:31")
+    assert with_values(failed(dry=False), again, quiet(), explicit=False, peak=0) is None
+
+
+def test_a_run_with_values_is_told_no_assumptions() -> None:
+    words = ["--dry", "--assume", "train.py:3=1", "--steps", "3", "--assume=train.py:4=2"]
+    assert _left(words) == ["--dry", "--steps", "3"]
