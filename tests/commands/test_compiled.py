@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import gapless.capture.compiled.again as again
+from gapless.analyze.compiled import notes
 from gapless.commands import _compiled
 from gapless.emulate.emulator import Emulator
 from gapless.loading import forked
@@ -79,6 +80,23 @@ def test_a_compiler_that_fails_costs_a_note(
         found = _compiled.with_compiled(seen, emulator, lambda text: None)
     assert found.compiled == ()
     assert found.notes == ("before", f"graph breaks and recompilations were not checked: {said}")
+
+
+class Net(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).relu()
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_callables_that_share_a_graph_have_one_each(dry: bool) -> None:
+    with Emulator(dry=dry) as emulator:
+        first = torch.compile(Net())
+        second = torch.compile(Net())
+        for net in (first, second, second):
+            net(torch.ones(4, device="cuda"))
+        found = _compiled.with_compiled(Session(), emulator, lambda text: None)
+    assert [(one.calls, one.graphs, one.shapes) for one in found.compiled] == [(1, 1, 1), (2, 1, 1)]
+    assert not list(notes(found.compiled))
 
 
 def test_what_a_child_process_compiles_is_compiled_again(

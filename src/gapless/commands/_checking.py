@@ -95,7 +95,8 @@ class Watch(Watcher):
         if not self.speaks:
             return
         world, plan = self._wishes.world, self._wishes.plan
-        self.progress.begin(name, gpu, plan.steps, world[1::-1] if world is not None else None)
+        rank = world[1::-1] if world is not None else None
+        self.progress.begin(name, gpu, plan.steps, rank, dry=bool(self._wishes.dry))
         if plan.loader and "torch" in sys.modules:
             self.loaders = Loaders(plan.loader, self.progress.loader)
 

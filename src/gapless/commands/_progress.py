@@ -40,11 +40,20 @@ class Progress:
         self._clock = clock
         self._began = self._last = clock()
 
-    def begin(self, name: str, device: str, steady: int | None, rank: tuple[int, int] | None = None) -> None:
-        """The script begins; as `rank` ``(3, 8)`` of ranks that are not there."""
+    def begin(
+        self,
+        name: str,
+        device: str,
+        steady: int | None,
+        rank: tuple[int, int] | None = None,
+        dry: bool = False,
+    ) -> None:
+        """The script begins; as `rank` ``(3, 8)`` of ranks that are not there, or without values (`dry`)."""
         until = "to its end" if steady is None else f"until {count(steady, 'steady step')}"
         alone = f" as rank {rank[0]} of {rank[1]}" if rank is not None else ""
         self._say(f"running {name} on an emulated {device.removeprefix('NVIDIA ')}{alone} {until}")
+        if dry:
+            self._say("no values: numbers that the script prints are assumed (--values computes them)")
 
     def passed_on(self, words: Sequence[str], name: str) -> None:
         """The script called `name` is given `words`, which look like options of Gapless."""

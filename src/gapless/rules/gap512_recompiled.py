@@ -88,7 +88,7 @@ class Recompiled(CompiledRule):
         user = one.line is not None and one.line.is_user
         stack = tuple(line for line in (one.line if user else None, one.caller) if line is not None)
         told = (
-            f"{which(compiled)} was recompiled {count(one.times, 'time')}, {calls}: {said(one.guard)}",
+            f"{which(compiled)} was recompiled {_times(one, compiled)}, {calls}: {said(one.guard)}",
             f"the first such call: {place(one.caller)}" if one.caller is not None else "",
         )
         return Hit(
@@ -98,3 +98,10 @@ class Recompiled(CompiledRule):
             site=site(stack),
             calls=one.times,
         )
+
+
+def _times(one: Recompile, compiled: Compiled) -> str:
+    """``3 times``, or how many of its recompilations this guard is behind."""
+    if one.times == compiled.again:
+        return count(one.times, "time")
+    return f"for this {count(one.times, 'time')} of {compiled.again}"

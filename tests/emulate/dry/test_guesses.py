@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 import gapless
@@ -14,6 +15,7 @@ from gapless.emulate.dry.filling import Filler
 from gapless.emulate.dry.guess import Guess, anything, below, between, chance, constant, converted, mixed
 from gapless.emulate.dry.made import Made, base_of
 from gapless.emulate.emulator import current
+from tests.emulate.dry.memory import CUDA, unknown
 
 ROWS, WIDTH = 64, 50
 
@@ -215,3 +217,26 @@ def test_few_whole_numbers_are_drawn_with_their_ends():
     numbers = torch.empty(1_000, dtype=torch.long)
     assert Filler().fill(numbers, between(0, 2))
     assert numbers.unique().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("least", "loss", "most"),
+    [
+        (0.1, lambda a, b: (a * 5 - b * 5).exp().mean(), 100.0),
+        (0.1, lambda a, b: ((a * 3 - b).exp() * b).abs().mean(), 100.0),
+        (0.0, lambda a, b: (a.pow(2) + (4 * b).exp() - 4 * b - 1).mean() / 2, 100.0),
+        (10.0, lambda a, b: (a * 10).logsumexp(-1).mean(), 60.0),
+        (0.5, lambda a, b: functional.mse_loss(functional.layer_norm(a * 50, (300,)), b), 5.0),
+        (0.0, lambda a, b: functional.gaussian_nll_loss(a, b, (2 * b).exp()), 100.0),
+    ],
+)
+def test_losses_are_as_large_as_those_of_training(dry, least, loss, most):
+    assert least <= loss(unknown(300, 300), unknown(300, 300)).item() <= most
+
+
+def test_a_scalar_that_requires_gradients_is_read_without_a_warning(dry, recwarn):
+    scale = nn.Parameter(torch.tensor(0.01, device=CUDA))
+    loss = (unknown(300, 300) * scale.float() + scale).mean()
+    loss.backward()
+    torch.optim.SGD([scale]).step()
+    assert not recwarn.list

@@ -200,7 +200,7 @@ class _Pass:
             calls=sum(target.number for target in subject.targets),
             signatures=sum(len(target.seen) for target in subject.targets),
             compiled=subject.made,
-            graphs=graphs.count,
+            graphs=graphs.all,
             shapes=len(graphs.runs),
             dynamic=graphs.dynamic,
             scalars=graphs.scalars,

@@ -25,16 +25,29 @@ _READS = ("item", "tolist", "_local_scalar_dense")
 
 @dataclass
 class Graphs:
-    """The graphs of one callable, and with which sizes they were run; `managed` are storages that CUDA graphs
+    """The graphs of one callable, and with which sizes they were run: `count` that were compiled for it, and
+    those that are `shared` with another callable of the same code. `managed` are storages that CUDA graphs
     have made in the call at hand."""
 
     count: int = 0
+    shared: set[int] = field(default_factory=set)
     dynamic: int = 0
     scalars: int = 0
     runs: dict[tuple[int, Any], None] = field(default_factory=dict)
     outside: dict[Any, Outside] = field(default_factory=dict)
     made: list[Any] = field(default_factory=list)
     managed: set[int] = field(default_factory=set)
+
+    @property
+    def all(self) -> int:
+        """How many graphs there are, whoever had them compiled."""
+        return self.count + len(self.shared)
+
+    def ran(self, key: int, shapes: Any) -> bool:
+        """Take down that a graph is run with these sizes; whether it was before."""
+        again = (key, shapes) in self.runs
+        self.runs[key, shapes] = None
+        return again
 
 
 class Backend:
@@ -70,8 +83,11 @@ class Backend:
 
         def run(*args: Any) -> Any:
             shapes = _sizes(args)
-            again = (number, shapes) in graphs.runs
-            graphs.runs[number, shapes] = None
+            again = graphs.ran(number, shapes)
+            now = self._current()
+            if now is not graphs:
+                now.shared.add(id(graph))
+                now.ran(-id(graph), shapes)
             if not self._values:
                 return _shaped(graph, args)
             capturing = self._capturing

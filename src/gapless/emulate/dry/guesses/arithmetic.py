@@ -148,10 +148,15 @@ def _root(made: Made) -> Guess | None:
     return Guess(root, 0.1 * root, 0.0) if made.base == "sqrt" else Guess(1 / root, 0.1 / root, 0.0)
 
 
+_MOST_VARIANCE = 4.0
+"""Of what is exponentiated, at most: scripts do so to ratios and variances that training keeps near 1, and
+independent elements of a wider spread would make losses of millions."""
+
+
 @rule("exp", "exp2", "expm1")
 def _exponent(made: Made) -> Guess | None:
     x = made.x
-    mean = math.exp(min(80.0, x.mean + min(x.spread**2, 40.0) / 2))
+    mean = math.exp(min(80.0, x.mean + min(x.spread**2, _MOST_VARIANCE) / 2))
     high = math.exp(x.high) if x.high < 80 else math.inf
     return Guess(min(mean, high), min(mean, high), math.exp(x.low) if x.low > -700 else 0.0, high)
 

@@ -42,7 +42,9 @@ def _log_softmax(made: Made) -> Guess | None:
 @rule("logsumexp")
 def _logsumexp(made: Made) -> Guess | None:
     x = made.x
-    return Guess(x.mean + min(x.spread**2, 40.0) / 2 + math.log(max(1.0, made.ratio)), 0.1 * x.spread)
+    many = math.log(max(1.0, made.ratio))
+    above = min(x.spread**2 / 2, x.spread * math.sqrt(2 * many))  # the largest element is not exceeded by far
+    return Guess(x.mean + above + many, 0.1 * x.spread)
 
 
 @rule("nll_loss_forward", "nll_loss2d_forward", "nll_loss")
