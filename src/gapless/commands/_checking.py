@@ -183,7 +183,8 @@ class Conclusion:
     def _conclude(self, session: Session, emulator: Emulator | None) -> None:
         self.watch.end(session)
         asked = {"wanted": self.wishes.wanted, "what_if": self.wishes.what_if}
-        again = self._with_values(session, emulator)
+        failed = session
+        again = self._finishing.attempt(lambda: self._with_values(failed, emulator), None)
         if again is not None and again.fallback is not None and not again.fallback.kept:
             session, self.status = msgspec.structs.replace(again, **asked), again.ending.status
             self.watch.recount(session)

@@ -88,9 +88,9 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `search` is how the value of an argument was found with which it ran, `remedies` what was tried to make it
     fit. `optimizers` are those that stepped. `assumptions` are what a dry run took values to be, `switch` is
     where a run became one, `fallback` how the script failed in one before this session was recorded, `races`
-    are accesses to the same memory that nothing orders, `graphs` what is wrong with its CUDA graphs; `compiled`
-    is what torch.compile would make of each callable that the run compiled, `what_if` what else the report is
-    to reckon (``compile``); `planned` is how many steps the script's loops have. `strands` says
+    are accesses to the same memory that nothing orders, `graphs` what is wrong with its CUDA graphs;
+    `compiled` is what torch.compile would make of each callable that the run compiled, `what_if` what else
+    the report is to reckon (``compile``); `planned` is how many steps the script's loops have. `strands` says
     of each numbered thread and asyncio task which one started it.
     `fallbacks` are what libraries run in place of packages that are not installed.
     """

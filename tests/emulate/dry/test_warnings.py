@@ -1,0 +1,68 @@
+"""The emulation warns of nothing that PyTorch itself does not warn of."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+import gapless
+from gapless.emulate.dry.guess import anything
+from gapless.emulate.emulator import current
+from tests.emulate.dry.memory import CUDA
+
+EVERY = 24
+"""Of the entries of `op_db` this one is taken, and of each its first sample."""
+ENTRIES = [one for one in op_db[::EVERY] if torch.float32 in one.dtypes]
+
+
+def warned(entry, sample, device, unknown=False):
+    """What calling the operator and its backward warns of; None where it fails."""
+
+    def put(tensor):
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        made = tensor.detach().clone().to(device)
+        if unknown and made.is_floating_point() and made.dim():  # what has no dimension is known
+            current().core.values.mark(made, anything("draw", made.dtype))
+        return made.requires_grad_(made.is_floating_point())
+
+    given = sample.transform(put)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            out = entry(given.input, *given.args, **given.kwargs)
+            if isinstance(out, torch.Tensor) and out.requires_grad and not out.is_complex():
+                out.sum().backward()
+        except (AssertionError, RuntimeError, ValueError, TypeError):
+            return None
+    return {str(one.message).splitlines()[0] for one in seen}
+
+
+@pytest.fixture(autouse=True)
+def each_time():
+    """Warnings that PyTorch gives once are given each time."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
+
+
+@pytest.mark.parametrize("dry", [False, True])
+def test_operators_warn_of_what_they_warn_of_on_a_cpu(dry):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        samples = [
+            (one, next(iter(one.sample_inputs("cpu", torch.float32, requires_grad=True)))) for one in ENTRIES
+        ]
+    plain = [warned(entry, sample, "cpu") for entry, sample in samples]
+    own = {}
+    with gapless.emulate(dry=dry):
+        for (entry, sample), said in zip(samples, plain, strict=True):
+            found = warned(entry, sample, CUDA, unknown=dry) if said is not None else None
+            if found and found - said:
+                own[entry.name] = found - said
+    assert not own
+    assert sum(said is not None for said in plain) > 20
