@@ -118,8 +118,8 @@ def test_a_script_that_fails_on_an_assumed_value_is_run_again_with_values(
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert not found["environment"]["dry"]
     assert found["steps"]["seen"] == 4
-    assert found["fallback"]["where"] == "train.py:8"
-    assert "train.py:7" in found["fallback"]["assumed"][0]
+    assert found["failed_dry"]["where"] == "train.py:8"
+    assert "train.py:7" in found["failed_dry"]["assumed"][0]
     assert found["verdict"].startswith("Checked with values: without them the script failed at train.py:8. ")
     assert "AssertionError" in " ".join(found["why"])
 

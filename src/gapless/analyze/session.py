@@ -11,7 +11,7 @@ from gapless.analyze.assumed import decisions
 from gapless.analyze.compiled import findings as of_compiled
 from gapless.analyze.compiled import notes as compiled_notes
 from gapless.analyze.counted import counted_events
-from gapless.analyze.fallbacks import with_fallback
+from gapless.analyze.failed_dry import with_failed_dry
 from gapless.analyze.findings import finding, known_from
 from gapless.analyze.frequency import frequency
 from gapless.analyze.graphs import findings as of_graphs
@@ -96,7 +96,7 @@ def report(
         unknown=session.unknown,
         assumptions=decisions(session.assumptions, read),
         switch=session.switch,
-        fallback=session.fallback,
+        failed_dry=session.failed_dry,
         estimate=estimate,
         traffic=traffic(session, steps),
         memory=memory,
@@ -138,7 +138,7 @@ def fed(found: Report, uses: Sequence[LoaderUse]) -> Report:
         findings=order([*found.findings, *of_whole_steps(of_loaders(uses), estimate)]),
         notes=tuple(dict.fromkeys([*found.notes, *loader_notes(uses)])),
     )
-    first = with_fallback(with_search(found, verdict(found)), found.fallback)
+    first = with_failed_dry(with_search(found, verdict(found)), found.failed_dry)
     return in_own_words(msgspec.structs.replace(found, verdict=first, tables=tables(found)))
 
 

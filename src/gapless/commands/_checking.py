@@ -184,12 +184,12 @@ class Conclusion:
         self.watch.end(session)
         asked = {"wanted": self.wishes.wanted, "what_if": self.wishes.what_if}
         failed = session
-        again = self._finishing.attempt(lambda: self._with_values(failed, emulator), None)
-        if again is not None and again.fallback is not None and not again.fallback.kept:
-            session, self.status = msgspec.structs.replace(again, **asked), again.ending.status
+        anew = self._finishing.attempt(lambda: self._with_values(failed, emulator), None)
+        if anew is not None and anew.failed_dry is not None and not anew.failed_dry.kept:
+            session, self.status = msgspec.structs.replace(anew, **asked), anew.ending.status
             self.watch.recount(session)
         else:
-            session = self._calibrated(session if again is None else again)
+            session = self._calibrated(session if anew is None else anew)
             session = msgspec.structs.replace(session, **asked)
             if emulator is not None and self.wishes.plan.compiled and self.watch.speaks:
                 recorded = session

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gapless.analyze.fallbacks import suspected
+from gapless.analyze.failed_dry import suspected
 from gapless.capture.signals import Terminated, terminable
 from gapless.commands._again import Again
 from gapless.commands._progress import Progress
 from gapless.model import Session
-from gapless.model.assumption import Fallback
+from gapless.model.assumption import FailedDry
 from gapless.model.wording import binary_size
 
 LIMIT = 300.0
@@ -31,13 +31,13 @@ def with_values(
     It is not run again where the user asked for a dry run (`explicit`), where no `again` says how, or where
     its tensors, `peak` bytes at once, do not fit this machine's memory: then it is `session`, which says why.
     """
-    fallback = suspected(session)
-    if fallback is None:
+    failed_dry = suspected(session)
+    if failed_dry is None:
         return None
-    kept = _kept(again, fallback, explicit, peak)
+    kept = _kept(again, failed_dry, explicit, peak)
     if kept or again is None:
-        return _keeping(session, fallback, kept)
-    at = f" at {fallback.where}" if fallback.where else ""
+        return _keeping(session, failed_dry, kept)
+    at = f" at {failed_dry.where}" if failed_dry.where else ""
     progress.tried(
         f"without values the script failed{at}, probably because of an assumed value; running it again with "
         f"values, for at most {LIMIT:.0f} s (its output is not shown)"
@@ -46,21 +46,21 @@ def with_values(
         with terminable():
             ran = _without_assumptions(again)(again.words, *_OPTIONS, quiet=(), limit=LIMIT)
     except (KeyboardInterrupt, Terminated):
-        return _keeping(session, fallback, "its run with values was interrupted")
+        return _keeping(session, failed_dry, "its run with values was interrupted")
     if ran.session is None or (ran.session.ending.how == "interrupted" and not ran.session.marks):
         why = f" ({ran.why})" if ran.why and ran.session is None else ""
         return _keeping(
             session,
-            fallback,
+            failed_dry,
             f"with values it did not come to a step in {ran.seconds:.0f} s{why}; try `--values` with a "
             "smaller model or batch",
         )
-    return msgspec.structs.replace(ran.session, fallback=fallback)
+    return msgspec.structs.replace(ran.session, failed_dry=failed_dry)
 
 
-def _kept(again: Again | None, fallback: Fallback, explicit: bool, peak: int) -> str:
+def _kept(again: Again | None, failed_dry: FailedDry, explicit: bool, peak: int) -> str:
     """Why the script is not run again, and what to do; "" if it is to be."""
-    place = fallback.assumed[0].rpartition(" at ")[2] if fallback.assumed else ""
+    place = failed_dry.assumed[0].rpartition(" at ")[2] if failed_dry.assumed else ""
     otherwise = f", or say what to assume: `--assume {place}=VALUE`" if place else ""
     if explicit or again is None:
         return f"check it with `--values`{otherwise}"
@@ -73,8 +73,8 @@ def _kept(again: Again | None, fallback: Fallback, explicit: bool, peak: int) ->
     return ""
 
 
-def _keeping(session: Session, fallback: Fallback, kept: str) -> Session:
-    return msgspec.structs.replace(session, fallback=msgspec.structs.replace(fallback, kept=kept))
+def _keeping(session: Session, failed_dry: FailedDry, kept: str) -> Session:
+    return msgspec.structs.replace(session, failed_dry=msgspec.structs.replace(failed_dry, kept=kept))
 
 
 def _without_assumptions(again: Again) -> Again:

@@ -47,13 +47,13 @@ class Assumption(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return user_line(self.stack)
 
 
-class Fallback(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class FailedDry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How a script failed without values, where one that was `assumed` may be why.
 
     `message` is what it failed with, `where` the line (``train.py:31``). The session is that of the script
     run again with values, unless `kept` says why it is not, and what to do.
 
-    >>> Fallback(message="IndexError: out of range", where="train.py:31").kept
+    >>> FailedDry(message="IndexError: out of range", where="train.py:31").kept
     ''
     """
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from gapless.model.assumption import Assumption, Fallback, Switch
+from gapless.model.assumption import Assumption, FailedDry, Switch
 from gapless.model.attempt import Attempt, Search
 from gapless.model.comparison import Comparison
 from gapless.model.compiled import Compiled
@@ -81,7 +81,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     lines that ask which GPU they run on), `search` the largest value of an argument that fits, `remedies`
     what was tried to make it fit, `loaders` how its loaders fed it, and whether the `unknown` operators wait
     is not known; `assumptions` are the values that a dry run assumed and that decided something, and
-    `switch` is where a run went on without values that had them before, `fallback` how a run without them
+    `switch` is where a run went on without values that had them before, `failed_dry` how a run without them
     failed; `readiness` says what of a step a
     CUDA graph could hold, where that was asked; `compiled` is what torch.compile would make of each callable
     that the run compiled; `planned` says how many steps the whole run has, where that is known.
@@ -101,7 +101,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     unknown: tuple[str, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     switch: Switch | None = None
-    fallback: Fallback | None = None
+    failed_dry: FailedDry | None = None
     profile: Profile | None = None
     ranks: tuple[RankSummary, ...] = ()
     estimate: Estimate | None = None

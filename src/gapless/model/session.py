@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from gapless.model._disk import Saved
-from gapless.model.assumption import Assumption, Fallback, Switch
+from gapless.model.assumption import Assumption, FailedDry, Switch
 from gapless.model.attempt import Attempt, Search
 from gapless.model.compiled import Compiled
 from gapless.model.event import Event, Mark, Site
@@ -87,7 +87,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ask which GPU it has, and so may act otherwise on another one; `wanted` are the GPUs to reckon it for.
     `search` is how the value of an argument was found with which it ran, `remedies` what was tried to make it
     fit. `optimizers` are those that stepped. `assumptions` are what a dry run took values to be, `switch` is
-    where a run became one, `fallback` how the script failed in one before this session was recorded, `races`
+    where a run became one, `failed_dry` how the script failed in one before this was recorded, `races`
     are accesses to the same memory that nothing orders, `graphs` what is wrong with its CUDA graphs;
     `compiled` is what torch.compile would make of each callable that the run compiled, `what_if` what else
     the report is to reckon (``compile``); `planned` is how many steps the script's loops have. `strands` says
@@ -116,7 +116,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     assumptions: tuple[Assumption, ...] = ()
     switch: Switch | None = None
     optimizers: tuple[OptimizerUse, ...] = ()
-    fallback: Fallback | None = None
+    failed_dry: FailedDry | None = None
     races: tuple[Race, ...] = ()
     graphs: tuple[GraphFault, ...] = ()
     compiled: tuple[Compiled, ...] = ()

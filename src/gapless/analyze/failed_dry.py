@@ -8,7 +8,7 @@ from gapless.analyze.assumed import decisions
 from gapless.analyze.loop import ReadSource
 from gapless.files.input import source_text
 from gapless.model import Session, Verdict
-from gapless.model.assumption import Assumption, Fallback, answer
+from gapless.model.assumption import Assumption, FailedDry, answer
 
 _WITHOUT_DOUBT = frozenset(
     {
@@ -23,13 +23,13 @@ _NAMED = 2
 """Assumptions that are named as the likely reason."""
 
 
-def suspected(session: Session, read: ReadSource = source_text) -> Fallback | None:
+def suspected(session: Session, read: ReadSource = source_text) -> FailedDry | None:
     """How the script failed, if values that it does not have may be why; None if they cannot be."""
     ending = session.ending
     if not session.environment.dry:
         return None
     if ending.how == "not-emulated":
-        return Fallback(message=ending.message) if _SHAPE_NEEDED in ending.message else None
+        return FailedDry(message=ending.message) if _SHAPE_NEEDED in ending.message else None
     failed = ending.how == "error" or (ending.how == "exit" and ending.status)
     name = ending.message.partition(":")[0].rpartition(".")[2]
     if not failed or not session.assumptions or name in _WITHOUT_DOUBT:
@@ -37,7 +37,7 @@ def suspected(session: Session, read: ReadSource = source_text) -> Fallback | No
     message = ending.message or f"it exited with status {ending.status}"
     deciding = decisions(session.assumptions, read) or session.assumptions
     where = ending.where.replace("\\", "/").rpartition("/")[2]
-    return Fallback(message=message, where=where, assumed=_nearest(deciding, where))
+    return FailedDry(message=message, where=where, assumed=_nearest(deciding, where))
 
 
 def _nearest(assumptions: tuple[Assumption, ...], where: str) -> tuple[str, ...]:
@@ -54,17 +54,18 @@ def _nearest(assumptions: tuple[Assumption, ...], where: str) -> tuple[str, ...]
     return tuple(f"{answer(one)} at {one.line.short}" for one in nearest if one.line is not None)
 
 
-def with_fallback(verdict: Verdict, fallback: Fallback | None) -> Verdict:
+def with_failed_dry(verdict: Verdict, failed_dry: FailedDry | None) -> Verdict:
     """`verdict`, which says first that the script failed without values, where it did."""
-    if fallback is None:
+    if failed_dry is None:
         return verdict
-    at = f" at {fallback.where}" if fallback.where else ""
-    assumed = f", after assuming {' and '.join(fallback.assumed)}" if fallback.assumed else ""
-    reason = f"The failure without values{at}: {fallback.message.rstrip('.')}{assumed}"
-    if not fallback.kept:
+    at = f" at {failed_dry.where}" if failed_dry.where else ""
+    assumed = f", after assuming {' and '.join(failed_dry.assumed)}" if failed_dry.assumed else ""
+    reason = f"The failure without values{at}: {failed_dry.message.rstrip('.')}{assumed}"
+    if not failed_dry.kept:
         sentence = f"Checked with values: without them the script failed{at}. {verdict.sentence}"
         return msgspec.structs.replace(verdict, sentence=sentence, why=(*verdict.why, reason))
-    sentence = f"Without values the script failed{at}, probably because of an assumed value: {fallback.kept}"
+    failure = f"Without values the script failed{at}, probably because of an assumed value"
+    sentence = f"{failure}: {failed_dry.kept}"
     return msgspec.structs.replace(
         verdict, sentence=sentence, level="unknown", why=(reason, verdict.sentence), facts=(), confidence=""
     )

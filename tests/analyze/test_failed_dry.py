@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from gapless.analyze import report
-from gapless.analyze.fallbacks import suspected, with_fallback
+from gapless.analyze.failed_dry import suspected, with_failed_dry
 from gapless.commands._again import Again
 from gapless.commands._progress import Progress
 from gapless.commands._with_values import _left, with_values
 from gapless.model import Ending, Environment, Session, SourceLine, Verdict
-from gapless.model.assumption import Assumption, Fallback
+from gapless.model.assumption import Assumption, FailedDry
 
 
 def at(line: int, file: str = "/home/me/train.py") -> tuple[SourceLine, ...]:
@@ -76,11 +76,11 @@ def test_other_failures_may_be(session: Session) -> None:
 
 def test_the_verdict_says_it_first() -> None:
     first = Verdict(sentence="2 syncs in every step", level="act", why=("evidence",))
-    assert with_fallback(first, None) is first
-    again = with_fallback(first, Fallback(message="IndexError: 7", where="train.py:31"))
+    assert with_failed_dry(first, None) is first
+    again = with_failed_dry(first, FailedDry(message="IndexError: 7", where="train.py:31"))
     assert again.sentence.startswith("Checked with values: without them the script failed at train.py:31. 2")
     assert again.level == "act"
-    kept = with_fallback(first, Fallback(message="IndexError: 7", kept="check it with `--values`"))
+    kept = with_failed_dry(first, FailedDry(message="IndexError: 7", kept="check it with `--values`"))
     assert kept.sentence.startswith("Without values the script failed, probably")
     assert kept.sentence.endswith(": check it with `--values`")
     assert "2 syncs in every step" in kept.why
@@ -104,9 +104,9 @@ def test_it_is_not_run_again_where_that_was_not_wanted_or_takes_too_much_memory(
     again = Never([], ["train.py"])
     found = with_values(failed(), again, quiet(), explicit=explicit, peak=peak)
     assert found is not None
-    assert found.fallback is not None
-    assert says in found.fallback.kept
-    assert "--assume train.py:30=VALUE" in found.fallback.kept
+    assert found.failed_dry is not None
+    assert says in found.failed_dry.kept
+    assert "--assume train.py:30=VALUE" in found.failed_dry.kept
     assert report(found).verdict.sentence.startswith("Without values the script failed at train.py:31")
     assert with_values(failed(dry=False), again, quiet(), explicit=False, peak=0) is None
 
