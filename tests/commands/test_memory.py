@@ -98,6 +98,8 @@ def test_it_does_not_fit(capsys, snapshot):
     assert status == 1
     assert out.startswith("Does not fit: needs 88 MiB, there are 80 MiB: 8 MiB short.")
     assert "No allocator setting helps (" in out
+    assert re.search(r"  31 other settings: out of memory at 56–80 %\n", out)
+    out = run(capsys, "--limit", "80MiB", "--try", "expandable_segments:True", snapshot)[1]
     assert re.search(r"  expandable_segments:True +fails at 80 %\n", out)
     assert run(capsys, "--gpu", "a10", snapshot)[0] == 0
 

@@ -9,13 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gapless.analyze.memory import with_longest
+from gapless.analyze.verdicts.memory import fits, not_fitting, shorter, too_long
 from gapless.memory.lengths import Refused, law, with_lengths
+from gapless.memory.longest import longest_batch
+from gapless.memory.parts import answered
 from gapless.memory.remedies import changes, edges, longest_first, padded, remedies, winner
 from gapless.memory.report import Wishes, report
 from gapless.memory.simulate import simulate
 from gapless.memory.trials import Where
+from gapless.model import Report, Verdict
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Fetch
+from gapless.model.loading_feed import Padding
 from gapless.model.memory import ALLOC, FREE, STEP, MemoryRun, Place, check
-from gapless.model.memory_report import Outcome, Remedy, Trial
+from gapless.model.memory_report import MemoryReport, Outcome, Remedy, Trial
+from gapless.model.wording import binary_size
 
 
 def training(lengths, *, layers=4, width=32 << 10, square=64, odd=(), noise=None) -> MemoryRun:
@@ -189,3 +198,70 @@ class TestWinner:
         settings = Trial(settings="x:1", outcome=outcome(900, retries=5))
         tried = (Remedy(name="pad", tokens=0.3, outcome=outcome(950, retries=0)),)
         assert winner(tried, settings, outcome(1000, retries=9)) == 0
+
+
+# The longest batch that is known of -----------------------------------------------------------------
+
+
+def longest_of(run: MemoryRun, length: int, capacity: int = -1):
+    return longest_batch(run, length, Where(capacity, capacity))
+
+
+@pytest.mark.parametrize("length", [1024, 4096])
+def test_what_the_longest_batch_needs_is_what_a_run_with_it_needs(length):
+    lengths = drawn()
+    made = longest_of(training(lengths), length)
+    real = simulate(training([*lengths[:-1], length]))
+    assert (made.length, made.seen, made.batches, made.fits) == (length, max(lengths), len(lengths), True)
+    assert made.needs == pytest.approx(real.peak_reserved, rel=0.01)
+
+
+def test_the_longest_batch_decides_whether_it_fits():
+    run = training(drawn())
+    whole = longest_of(run, 4096)
+    short = longest_of(run, 4096, whole.needs // 2)
+    assert not short.fits
+    assert whole.needs * 0.9 <= short.needs <= whole.needs  # a full device makes it give back its cache
+    assert short.has == whole.needs // 2
+    assert max(drawn()) < short.most < 4096
+    assert short.cut <= short.has
+    assert longest_of(run, short.most + 128, short.has).fits is False
+
+
+def test_a_length_that_the_run_had_is_no_news():
+    assert longest_of(training(drawn()), max(drawn())) is None
+    assert longest_of(training([64] * 12), 64) is None
+
+
+def test_a_length_whose_memory_cannot_be_calculated_says_why():
+    made = longest_of(training(drawn(), odd=range(2, 20, 2)), 4096)
+    assert made.needs == 0
+    assert "steady steps request the same things" in made.why_not
+    assert "was not tried" in answered(MemoryReport(sentence="", limit=1 << 40, longest=made))
+
+
+def reported(run: MemoryRun, *lengths: int) -> Report:
+    padding = Padding(field="tokens", share=0.5, size=100.0, lengths=lengths, batch=8)
+    use = LoaderUse(per_step=1.0, fetch=Fetch(padding=padding))
+    (made,) = with_longest([report(run)], [run], [use])
+    return Report(verdict=Verdict(sentence=""), memory=(made,))
+
+
+def test_the_verdict_is_for_the_longest_item_of_the_loader():
+    run = training(drawn())
+    needs = longest_of(run, 4096).needs
+    limit = needs - (200 << 20)
+    whole = msgspec.structs.replace(run, limit=limit, total_memory=limit, gpu="NVIDIA A10")
+    found = reported(whole, 100, 4096)
+    (fact,) = fits(found)
+    assert "an item of 4,096 needs" in fact
+    assert f"{binary_size(too_long(found.memory).needs - limit)} more than there is" in fact
+    assert not answered(found.memory[0]).startswith("fits")
+    sentence = not_fitting(too_long(found.memory), "NVIDIA A10")
+    assert sentence.startswith("Does not fit with the longest item: 4,096 long")
+    change = shorter(too_long(found.memory))
+    assert change.before > limit >= change.after
+    fitting = reported(msgspec.structs.replace(whole, limit=2 * needs, total_memory=2 * needs), 100, 4096)
+    assert fits(fitting)[0].count("fits with the 20 batches of this run") == 1
+    assert too_long(fitting.memory) is None
+    assert reported(whole, 100).memory[0].longest is None

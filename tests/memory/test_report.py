@@ -373,7 +373,7 @@ def test_what_is_no_saved_run_is_refused(data, said):
 def test_a_run_that_cannot_be_is_found_out(rows, said):
     action, ident, size = zip(*rows, strict=True)
     none = (0,) * len(rows)
-    run = MemoryRun(action=action, ident=ident, size=size, stream=none, place=none)
+    run = MemoryRun(action=action, ident=ident, size=size, stream=none, place=none, places=(model.Place(),))
     assert model.check(run) == said
     with pytest.raises(UnreadableInput, match="is a damaged memory run"):
         model.decode(model.encode([run]), "it")

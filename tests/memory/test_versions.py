@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+
 import msgspec
 import pytest
 
 from gapless.errors import UnreadableInput
+from gapless.files.kinds import kind_of
+from gapless.memory.devices import others
 from gapless.memory.report import Wishes, fidelity, report
 from gapless.memory.simulate import Simulation
 from gapless.memory.sizes import MIB
-from gapless.memory.snapshot import of_value
+from gapless.memory.snapshot import of_value, read
+from gapless.memory.trials import Where
 from gapless.model.memory import ALLOC, MemoryRun, Place, StartBlock, StartSegment, check, decode, encode
 
 BASE = 0x7F12_0000_0000
@@ -110,7 +116,7 @@ GOOD = MemoryRun(
     [
         ({"places": (Place(lines=(3,)),)}, "a place whose line does not exist"),
         (
-            {"action": (ALLOC,), "ident": (5,), "size": (9,), "stream": (0,), "place": (0,), "pool": (2,)},
+            {"action": (ALLOC,), "ident": (5,), "size": (9,), "stream": (0,), "place": (-1,), "pool": (2,)},
             "a pool",
         ),
         ({"start": GOOD.start * 2}, "an allocation in two places at once"),
@@ -133,3 +139,60 @@ def test_what_a_saved_run_must_be(change, said):
     assert said in check(damaged)
     with pytest.raises(UnreadableInput, match=r"run\.json is a damaged memory run: "):
         decode(encode([damaged]), "run.json")
+
+
+def listed(version: str, *devices: int) -> list:
+    """What ``torch.cuda.memory_snapshot()`` gives, and torch before 2.0 as a whole snapshot."""
+    (home,) = dressed(version)["segments"]
+    segments = [{**home, "device": device, "address": BASE + device * 64 * MIB} for device in devices]
+    for one in segments:
+        one["blocks"] = [
+            {key: value for key, value in block.items() if key != "address"} for block in one["blocks"]
+        ]
+    return segments
+
+
+@pytest.mark.parametrize("how", ["list", "dict", "JSON", "pickle", "no stream"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_list_of_segments_tells_how_memory_lies(version, how, tmp_path):
+    value = listed(version, 0)
+    if how == "no stream":
+        del value[0]["stream"]
+    path = tmp_path / "segments.json"
+    if how == "pickle":
+        path.write_bytes(pickle.dumps(value))
+    else:
+        path.write_text(json.dumps({"segments": value} if how == "dict" else value))
+    assert kind_of(str(path)) == "snapshot"
+    (found,) = read(str(path))
+    made = report(found, Wishes(search=True))
+    assert (made.baseline.peak_reserved, made.baseline.peak_allocated) == (20 * MIB, 8 * MIB)
+    assert [(one.line.line, one.bytes) for one in made.peak.owners] == [(12, 8 * MIB - 100)]
+    assert "when the snapshot was taken" in made.sentence
+
+
+def test_segments_of_several_devices_are_a_run_each():
+    runs = of_value(listed("2.6", 0, 1), "it")
+    assert [(run.device, report(run).baseline.peak_reserved) for run in runs] == [
+        (0, 20 * MIB),
+        (1, 20 * MIB),
+    ]
+
+
+@pytest.mark.parametrize("value", [[3], [{}], [{"total_size": 3}], []])
+def test_another_list_is_no_snapshot(value):
+    with pytest.raises(UnreadableInput, match="is not a memory snapshot"):
+        of_value(value, "it")
+
+
+def test_a_device_that_is_not_in_use_is_not_told_of():
+    """torch keeps a trace for each device it sees, and writes into each that a snapshot was taken."""
+    value = dressed("2.13")
+    value["segments"][0]["device"] = 1
+    trace = value["device_traces"][0]
+    value["device_traces"] = [[trace[-1]], trace]
+    (run,) = of_value(value, "it")
+    assert run.device == 1
+    other = MemoryRun(origin="snapshot", device=0)
+    assert others((run, other), run, Where()) == ()
+    assert [one.device for one in others((run, other), other, Where())] == [1]

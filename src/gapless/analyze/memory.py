@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from gapless.analyze.findings import finding
@@ -9,6 +11,7 @@ from gapless.analyze.order import order
 from gapless.analyze.tables.memory import tables
 from gapless.analyze.verdicts.memory import verdict
 from gapless.model import Finding, Frequency, Hit, MemoryRule, Report, When
+from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
 from gapless.model.memory_report import MemoryReport
 from gapless.rules import of_kind
@@ -22,6 +25,30 @@ def replayed(run: MemoryRun, drawn: bool = False) -> MemoryReport:
     made = replay(run)
     made = msgspec.structs.replace(made, findings=findings(made))
     return msgspec.structs.replace(made, track=track(run, made)) if drawn else made
+
+
+def with_longest(
+    reports: Sequence[MemoryReport], runs: Sequence[MemoryRun], uses: Sequence[LoaderUse]
+) -> tuple[MemoryReport, ...]:
+    """`reports` of `runs`, with what the longest item needs that the loaders of their steps have."""
+    lengths = [
+        max(use.fetch.padding.lengths)
+        for use in uses
+        if use.per_step
+        and use.fetch is not None
+        and use.fetch.padding is not None
+        and use.fetch.padding.lengths
+    ]
+    if not lengths or len(runs) != len(reports):
+        return tuple(reports)
+    from gapless.memory.longest import longest_batch  # loaded when memory was recorded
+
+    return tuple(
+        one
+        if one.lack is not None
+        else msgspec.structs.replace(one, longest=longest_batch(run, max(lengths)))
+        for one, run in zip(reports, runs, strict=True)
+    )
 
 
 def of_run(run: MemoryRun, drawn: bool = False) -> Report:

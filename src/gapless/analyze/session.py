@@ -21,7 +21,7 @@ from gapless.analyze.loaders import findings as of_loaders
 from gapless.analyze.loaders import limiting, of_whole_steps
 from gapless.analyze.loaders import notes as loader_notes
 from gapless.analyze.loop import ReadSource, training_loops
-from gapless.analyze.memory import replayed
+from gapless.analyze.memory import replayed, with_longest
 from gapless.analyze.merge import callers, merged, spots
 from gapless.analyze.offers import offers, with_costs
 from gapless.analyze.optimizers import findings as of_optimizers
@@ -38,6 +38,7 @@ from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, Site, St
 from gapless.model.assumption import left_out
 from gapless.model.estimate import Estimate
 from gapless.model.loader_use import LoaderUse
+from gapless.model.memory import MemoryRun
 from gapless.model.planned import Planned
 from gapless.model.readiness import Readiness
 
@@ -108,7 +109,7 @@ def report(
         compiled=session.compiled,
         planned=_planned(session, steps),
     )
-    return fed(found, session.loaders)
+    return fed(found, session.loaders, session.memory)
 
 
 def _planned(session: Session, steps: Steps) -> Planned:
@@ -124,15 +125,17 @@ def _readiness(session: Session, steps: Steps) -> Readiness | None:
     return readiness(session, steps)
 
 
-def fed(found: Report, uses: Sequence[LoaderUse]) -> Report:
+def fed(found: Report, uses: Sequence[LoaderUse], runs: Sequence[MemoryRun] = ()) -> Report:
     """`found`, the report of a session, complete: with how its loaders fed it, in order, with its verdict.
 
-    A running check measures the loaders for the step that the report without them estimates.
+    A running check measures the loaders for the step that the report without them estimates. `runs` are the
+    requests of which the report's memory tells: the longest item of a loader decides whether they fit.
     """
     estimate = limiting(found.estimate, uses) if found.estimate is not None else None
     found = msgspec.structs.replace(
         found,
         loaders=tuple(uses),
+        memory=with_longest(found.memory, runs, uses),
         estimate=estimate,
         offers=with_costs(found.offers, uses, estimate, found.planned.steps),
         findings=order([*found.findings, *of_whole_steps(of_loaders(uses), estimate)]),

@@ -70,7 +70,7 @@ class Loaders:
         except Exception as error:  # what was seen of the waits is not to be lost for it
             why = f"{type(error).__name__}: {error}".split("\n")[0]
             return session, _noted(found, f"the loaders could not be measured: {why}")
-        return msgspec.structs.replace(session, loaders=uses), fed(found, uses)
+        return msgspec.structs.replace(session, loaders=uses), fed(found, uses, session.memory)
 
     def _examine(self, report: Report, steps: int) -> tuple[LoaderUse, ...]:
         from gapless.loading.examine import Step, examine

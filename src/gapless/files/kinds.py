@@ -22,7 +22,7 @@ _BLANK = b" \t\r\n\xef\xbb\xbf\0"
 _PICKLE = b"\x80"
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 _EVENTS = re.compile(rb'"traceEvents"|"schemaVersion"|"ph"\s*:')
-_SNAPSHOT = re.compile(rb'"device_traces"|MemoryViz')
+_SNAPSHOT = re.compile(rb'"device_traces"|"total_size"\s*:|MemoryViz')
 
 
 @dataclass(frozen=True)

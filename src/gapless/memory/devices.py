@@ -35,12 +35,13 @@ def first(runs: Sequence[MemoryRun], where: Where) -> MemoryRun:
 
 
 def others(runs: Sequence[MemoryRun], told: MemoryRun, where: Where) -> tuple[OtherDevice, ...]:
-    """The devices that are not `told` of."""
-    return tuple(
+    """The devices that are not `told` of, and that are in use."""
+    found = (
         OtherDevice(device=run.device, peak_reserved=_peak(run), failures=failures(run, where))
         for run in runs
         if run is not told
     )
+    return tuple(one for one in found if one.peak_reserved or one.failures)
 
 
 def _peak(run: MemoryRun) -> int:

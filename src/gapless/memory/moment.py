@@ -188,7 +188,8 @@ def asking(run: MemoryRun, event: int) -> tuple[SourceLine | None, str]:
 
 def places_of(run: MemoryRun, live: Container[int]) -> dict[int, int]:
     """Where each of `live` was asked for."""
-    found = {block.ident: block.place for segment in run.start for block in segment.blocks}
+    started = (block for segment in run.start for block in segment.blocks)
+    found = {block.ident: block.place for block in started if block.ident in live}
     for action, ident, place in zip(run.action, run.ident, run.place, strict=True):
         if action == ALLOC and ident in live:
             found[ident] = place

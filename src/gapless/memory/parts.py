@@ -127,8 +127,21 @@ def answered(report: MemoryReport) -> str:
         return ""
     base = report.baseline
     retries = f", but runs full for {base.retries} requests" if base.retries else ""
-    answer = _holds(report) or "fits"
+    answer = _holds(report) or _with_longest(report) or "fits"
     return f"{answer}{retries}{beside(report.nccl, allowed(report) - base.peak_reserved)}"
+
+
+def _with_longest(report: MemoryReport) -> str:
+    """What is said in place of "fits" where a longer item is known of than the batches of this run had."""
+    one = report.longest
+    if one is None:
+        return ""
+    if one.why_not:
+        return f"fits with the batches of this run; an item of {one.length:,} was not tried: {one.why_not}"
+    seen = f"fits with the {one.batches} batches of this run, up to {one.seen:,} long"
+    if one.fits:
+        return f"{seen}, and with an item of {one.length:,}: {binary_size(one.needs)}"
+    return f"an item of {one.length:,} needs {binary_size(one.needs - one.has)} more than there is; it {seen}"
 
 
 def _holds(report: MemoryReport) -> str:

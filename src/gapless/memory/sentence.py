@@ -167,17 +167,12 @@ def _confidence(report: MemoryReport) -> str:
 def _do_first(report: MemoryReport) -> Iterator[Change]:
     """Memory that is of no use, the one setting to take, then what only a name keeps alive at the peak."""
     yield from of_no_use(report)
-    base, lack = report.baseline, report.lack
+    base = report.baseline
     best = report.trials[report.best] if report.best >= 0 else None
     chosen = report.remedies[report.remedy] if report.remedy >= 0 else best
     if chosen is not None and chosen.outcome is not None:
-        saved = chosen.outcome.retries < base.retries and lack is None
-        yield Change(
-            what=chosen.title if isinstance(chosen, Remedy) else f"PYTORCH_CUDA_ALLOC_CONF={chosen.settings}",
-            before=lack.needs if lack is not None else base.retries if saved else base.peak_reserved,
-            after=chosen.outcome.retries if saved else chosen.outcome.peak_reserved,
-            unit="retries" if saved else "bytes",
-        )
+        what = chosen.title if isinstance(chosen, Remedy) else f"PYTORCH_CUDA_ALLOC_CONF={chosen.settings}"
+        yield _chosen(what, chosen.outcome, report)
     elif report.advised and report.expandable is not None:
         lower = lowers_peak(report.expandable, base)
         yield Change(
@@ -189,12 +184,28 @@ def _do_first(report: MemoryReport) -> Iterator[Change]:
     yield from _deleted(report)
 
 
+def _chosen(what: str, outcome: Outcome, report: MemoryReport) -> Change:
+    """The setting to take, or other batches, by what it is for; where fewer retries take more of the driver's
+    time, by that time."""
+    base, lack = report.baseline, report.lack
+    before, after = report.time_of(base), report.time_of(outcome)
+    if lack is not None:
+        return Change(what=what, before=lack.needs, after=outcome.peak_reserved, unit="bytes")
+    if outcome.retries >= base.retries:
+        return Change(what=what, before=base.peak_reserved, after=outcome.peak_reserved, unit="bytes")
+    if after <= before:
+        return Change(what=what, before=base.retries, after=outcome.retries, unit="retries")
+    fewer = f"{base.retries} → {outcome.retries} retries, for more time in driver calls"
+    return Change(what=f"{what} ({fewer})", before=before, after=after, unit="ns")
+
+
 def of_no_use(report: MemoryReport) -> Iterator[Change]:
     """Graphs that no backward pass uses, and copies of a checkpoint, where less is reserved without them."""
     needs = report.lack.needs if report.lack is not None else report.baseline.peak_reserved
     worth = (1 - _MATTERS) * needs
+    grown = {line for one in report.holders for line in one.lines}
     for graph in report.unused_graphs:
-        if 0 <= graph.needs <= worth:
+        if 0 <= graph.needs <= worth and graph.line not in grown:
             what = f"`torch.no_grad()` around the {'forward pass' if graph.training else 'evaluation'}"
             yield Change(
                 what=what, line=graph.line, before=needs, after=graph.needs, unit="bytes", codes=("GAP409",)

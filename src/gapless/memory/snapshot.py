@@ -33,7 +33,9 @@ _MOVES = frozenset(
     )
 )
 """Actions with an address."""
-_ACTIONS = _MOVES | {"oom", "snapshot"}
+_TELLING = _MOVES | {"oom"}
+"""Actions that say that a process uses a device."""
+_ACTIONS = _TELLING | {"snapshot"}
 
 
 def read(path: str) -> tuple[MemoryRun, ...]:
@@ -81,11 +83,10 @@ def of_value(value: Any, name: str, most: int = -1) -> tuple[MemoryRun, ...]:
     Raises:
         UnreadableInput: it is something else.
     """
-    if isinstance(value, list):
-        raise UnreadableInput(
-            f"{name} contains segments but no history: call torch.cuda.memory._record_memory_history() at "
-            "the start of the script, and save torch.cuda.memory._snapshot() at its end"
-        )
+    if _are_segments(value):
+        value = {"segments": value, "device_traces": []}
+    elif isinstance(value, dict) and "device_traces" not in value and _are_segments(value.get("segments")):
+        value = {**value, "device_traces": []}
     if not isinstance(value, dict) or "segments" not in value or "device_traces" not in value:
         raise UnreadableInput(f"{name} is not a memory snapshot: it has no segments and device_traces")
     for one, what in (("segments", "not a list"), ("device_traces", "not lists")):
@@ -102,6 +103,8 @@ def of_value(value: Any, name: str, most: int = -1) -> tuple[MemoryRun, ...]:
     for device in devices:
         mine = [segment for segment in segments if segment["device"] == device]
         trace = traces[device] if device < len(traces) else []
+        if not mine and not any(entry["action"] in _TELLING for entry in trace) and len(devices) > 1:
+            continue  # torch keeps a trace of each device, whether the process uses it or not
         told = value.get("external_annotations")
         marks = [m for m in told if _is_mark(m, device)] if isinstance(told, list) else []
         run = _run(name, device, mine, trace, settings, notes, marks)
@@ -208,6 +211,8 @@ def _checked_segments(value: dict[str, Any], name: str) -> list[Any]:
     segments: list[Any] = value["segments"]
     for segment in segments:
         blocks = segment.get("blocks") if isinstance(segment, dict) else None
+        if isinstance(segment, dict):
+            segment.setdefault("stream", 0)  # torch before 1.12 does not tell
         if not isinstance(blocks, list) or not _numbers(segment, "address", "total_size", "stream", "device"):
             raise UnreadableInput(f"{name} is a damaged snapshot: a segment is incomplete")
         for one in blocks:
@@ -236,6 +241,15 @@ def _checked_traces(value: dict[str, Any], name: str) -> list[list[Any]]:
             if action in _MOVES and not _numbers(entry, "addr"):
                 raise UnreadableInput(f"{name} is a damaged snapshot: an entry ({action}) has no address")
     return traces
+
+
+def _are_segments(value: Any) -> bool:
+    """Whether it is what ``torch.cuda.memory_snapshot()`` gives, and ``_snapshot()`` before torch 2.0."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(one, dict) and "total_size" in one and "blocks" in one for one in value)
+    )
 
 
 def _numbers(value: dict[str, Any], *names: str) -> bool:

@@ -279,6 +279,25 @@ class LargestBatch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     recorded: tuple[int, ...] = ()
 
 
+class LongestBatch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a run needs if one of its batches is as long as the longest item that its loader is known to have.
+
+    The recorded `batches` were at most `seen` long, that item is `length`. The run then needs `needs` of the
+    `has` bytes that the process may have; `most` is about the longest batch with which it `fits`, and then
+    takes `cut` bytes. Where that cannot be calculated, `why_not` says why.
+    """
+
+    length: int
+    seen: int = 0
+    batches: int = 0
+    needs: int = 0
+    has: int = -1
+    fits: bool = True
+    most: int = 0
+    cut: int = 0
+    why_not: str = ""
+
+
 class Buffers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What NCCL takes of a GPU beside torch's allocator, for the communicators of so many process `groups`.
 
@@ -300,7 +319,8 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     step to step, `holders` the names that keep it, `kept` what nothing but a name holds at the peak.
     `unused_graphs` are graphs that no backward pass goes through, `checkpoints` loaded ones on the GPU.
     `expandable` is the run with expandable segments, where that was worth a look. `remedies`
-    are other lengths of its batches, the best first, `remedy` the one to take; `findings` is what
+    are other lengths of its batches the best first, `remedy` the one to take, `longest` is for
+    the longest item that its loader is known to have; `findings` is what
     the rules find. `replayed` is False where the numbers are those of a profile, which does not tell enough
     for a replay; `calls` are those it recorded. `track` is there only where a page draws it.
 
@@ -344,6 +364,7 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     remedies: tuple[Remedy, ...] = ()
     remedy: int = -1
     largest: LargestBatch | None = None
+    longest: LongestBatch | None = None
     advice: str = ""
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
@@ -364,6 +385,10 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     def room(self) -> int:
         """Bytes that the process can have; -1 where that is unknown."""
         return self.limit if self.limit >= 0 else self.total_memory
+
+    def time_of(self, outcome: Outcome) -> int:
+        """Nanoseconds that calls to the driver take in `outcome`, with the waits of retries where known."""
+        return outcome.price + outcome.retries * max(self.times.drain, 0)
 
     @property
     def grows_by(self) -> int:

@@ -21,6 +21,8 @@ from gapless.model.wording import TENSORS, between, binary_size, change, count, 
 
 SHOWN = 8
 """Rows of a list that stand for the rest, unless everything is unfolded."""
+_MATTERS = 0.02
+"""The share of the peak that a setting must save to be marked for it."""
 CHAIN = " > "
 """Between the calls that lead to a module, where its path is not known."""
 _LINKS, _PARTS = 3, 5
@@ -326,20 +328,38 @@ def _trials(report: MemoryReport) -> Table | None:
     """One row for each setting, below the run's own: the best, those that were asked for, then the rest."""
     if not report.trials:
         return None
-    best, rest = report.trials[:SHOWN], report.trials[SHOWN:]
+    failing = [one for one in report.trials if _fails(one) and not one.asked]
+    running = [one for one in report.trials if not _fails(one) or one.asked]
+    best, rest = running[:SHOWN], running[SHOWN:]
     if report.searched:
-        best += tuple(one for one in rest if one.asked)
-        rest = tuple(one for one in rest if not one.asked)
+        best += [one for one in rest if one.asked]
+        rest = [one for one in rest if not one.asked]
     rows = [_row(report.settings or "as in the run", report.baseline, report, _price(report.baseline))]
-    rows += [_trial(one, report) for one in (*best, *rest)]
-    failing = sum(one.outcome is not None and bool(failed(one.outcome)) for one in rest)
+    rows += [_trial(one, report) for one in best]
+    if failing:
+        rows.append(_failing(failing))
+    rows += [_trial(one, report) for one in rest]
     return table(
         "Settings",
         f"{_COLUMNS} | their time",
         rows,
-        shown=1 + len(best) if report.searched else -1,
-        rest="settings that do no better" + (f", {failing} of them out of memory" if failing else ""),
+        shown=1 + len(best) + bool(failing) if report.searched else -1,
+        rest="settings that do no better",
     )
+
+
+def _fails(trial: Trial) -> bool:
+    return trial.outcome is not None and bool(failed(trial.outcome))
+
+
+def _failing(trials: Sequence[Trial]) -> Row:
+    """Settings under which a request fails, in one row; each of them stands in JSON."""
+    if len(trials) == 1:
+        return Row((trials[0].settings, failed(trials[0].outcome or Outcome()), "", "", "", ""), "bad")
+    ends = [one.outcome.done for one in trials if one.outcome is not None and one.outcome.shortage]
+    at = dict.fromkeys(percent(one) for one in (min(ends), max(ends))) if ends else {}
+    where = f" at {'–'.join(at)}".replace(" %–", "–") if at else ""
+    return Row((f"{len(trials)} other settings: out of memory{where}", "", "", "", "", ""), "bad")
 
 
 def _trial(trial: Trial, report: MemoryReport) -> Row:
@@ -347,7 +367,10 @@ def _trial(trial: Trial, report: MemoryReport) -> Row:
         return Row((f"{trial.settings}: {trial.note}", "", "", "", "", ""), "dim")
     name = f"{trial.settings} ({trial.note})" if trial.note else trial.settings
     best = report.best >= 0 and trial is report.trials[report.best]
-    return _row(name, trial.outcome, report, _price(trial.outcome), best)
+    wins = report.lack is not None or report.time_of(trial.outcome) <= report.time_of(report.baseline)
+    lower = trial.outcome.peak_reserved <= (1 - _MATTERS) * report.baseline.peak_reserved
+    same = trial.outcome.retries == report.baseline.retries
+    return _row(name, trial.outcome, report, _price(trial.outcome), best and (wins or (same and lower)))
 
 
 def _price(outcome: Outcome) -> str:

@@ -6,15 +6,34 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gapless.analyze.verdicts.changes import MOST
 from gapless.model import Change, Finding, Report, Verdict
 from gapless.model.memory_answer import OtherDevice
-from gapless.model.memory_report import MemoryReport
+from gapless.model.memory_report import LongestBatch, MemoryReport
+from gapless.model.verdict import Level
 from gapless.model.wording import binary_size, count
 
+_MILD: tuple[Level, ...] = ("fine", "unknown")
+"""What is not said of a run about whose memory a rule has something to say."""
 _GROWS = "GAP405"
 """Memory that grows from step to step ends every run, whatever is set."""
 _OF_NO_USE = frozenset(("GAP409", "GAP410"))
 """Graphs that no backward pass uses, and copies of a checkpoint."""
+_SETTINGS = frozenset(("GAP406", "GAP408"))
+"""Rules that ask for other settings of the allocator."""
+_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF="
+_CLAUSES = {
+    "GAP406": "requests find the GPU full and empty the cache",
+    "GAP404": "the GPU's memory is nearly full",
+    "GAP409": "forward passes build graphs that no backward pass uses",
+    "GAP410": "a loaded checkpoint stays on the GPU",
+    "GAP403": "much of the reserved memory lies idle",
+    "GAP401": "reserved memory is returned and requested again and again",
+    "GAP402": "the driver is asked for memory in steady steps",
+    "GAP408": "expandable segments would reserve less",
+    "GAP407": "`garbage_collection_threshold` has no effect",
+}
+"""What is wrong with the memory, in a clause, the worst first."""
 _FINE = ("Nothing worth fixing: ", "Not enough was seen to tell: ")
 """How a sentence begins that is not true of a run whose memory grows."""
 
@@ -28,7 +47,7 @@ def verdict(report: MemoryReport) -> Verdict:
     return msgspec.structs.replace(
         answer,
         sentence=growing(report, answer.sentence) if report.lack is None else answer.sentence,
-        level="act" if grows and answer.level in ("fine", "unknown") else answer.level,
+        level="act" if report.findings and answer.level in _MILD else answer.level,
         why=(*answer.why[:1], *reasons, *answer.why[1:], *map(_other, report.others)),
         do_first=(*changes, *answer.do_first),
     )
@@ -52,27 +71,92 @@ def growing(report: MemoryReport, sentence: str) -> str:
     if not growth(report) or not report.grows_by:
         return sentence
     left = report.lasts
-    after = f" and fills the GPU after {left:,} more" if left >= 0 else ""
-    rest = next((sentence.removeprefix(one) for one in _FINE if sentence.startswith(one)), sentence)
+    after = f" and would fill the GPU after {left:,} more" if left >= 0 else ""
+    rest = _not_fine(sentence)
     lower = rest[:1].lower() + rest[1:] if rest[1:2].islower() else rest
     return f"Memory grows by {binary_size(report.grows_by)} in every step{after}; {lower}".removesuffix("; ")
 
 
+def with_memory(verdict: Verdict, report: Report) -> Verdict:
+    """`verdict` on a script's steps, with what its memory does that fits so far: what grows comes first, then
+    an item that is too long, then what lowers the peak."""
+    reports, sentence = report.memory, verdict.sentence
+    lowering, longest, leaking = lighter(reports), too_long(reports), first_to_fill(reports)
+    todo = (*verdict.do_first[: MOST - len(lowering)], *lowering)
+    sentence = besides(reports, lowered(lowering, sentence))
+    level, why = verdict.level, verdict.why
+    if level in _MILD and any(one.findings for one in reports):
+        level = "act"
+    if longest is not None:
+        level, why = "failed", (_not_fine(sentence), *why)
+        sentence, todo = not_fitting(longest, report.environment.device), (shorter(longest), *todo)
+    if leaking is not None:
+        sentence, todo = growing(leaking, sentence), (*of_growth(leaking), *todo)
+    return msgspec.structs.replace(verdict, sentence=sentence, level=level, why=why, do_first=todo[:MOST])
+
+
 def lighter(reports: Sequence[MemoryReport]) -> tuple[Change, ...]:
-    """What lowers the peak of a run that fits, on the device where that is highest: memory of no use."""
+    """What helps the memory of a run that fits, on the device where most is reserved: what is of no use, and
+    a setting, where a rule asks for one."""
     highest = max(reports, key=lambda one: one.baseline.peak_reserved, default=None)
-    found = highest.answer.do_first if highest is not None and highest.lack is None else ()
-    return tuple(one for one in found if set(one.codes) & _OF_NO_USE)
+    if highest is None or highest.lack is not None:
+        return ()
+    setting = any(one.code in _SETTINGS for one in highest.findings)
+    return tuple(
+        one
+        for one in highest.answer.do_first
+        if set(one.codes) & _OF_NO_USE or (setting and one.what.startswith(_VARIABLE))
+    )
 
 
 def lowered(todo: Sequence[Change], sentence: str) -> str:
     """`sentence`, with what the first of the changes that lower the peak saves."""
-    if not todo:
+    if not todo or todo[0].unit != "bytes":
         return sentence
-    rest = next((sentence.removeprefix(one) for one in _FINE if sentence.startswith(one)), sentence)
     before, after = binary_size(todo[0].before), binary_size(todo[0].after)
-    rest = rest[:1].upper() + rest[1:]
-    return f"{rest}; {todo[0].what} lowers the memory's peak from {before} to {after}"
+    return f"{_not_fine(sentence)}; {todo[0].what} lowers the memory's peak from {before} to {after}"
+
+
+def besides(reports: Sequence[MemoryReport], sentence: str) -> str:
+    """`sentence`, which says more than that nothing is worth fixing where a rule has found something."""
+    codes = sorted({finding.code for one in reports for finding in one.findings}, key=_order)
+    if not codes or not sentence.startswith(_FINE):
+        return sentence
+    return f"{_not_fine(sentence)}; {_CLAUSES[codes[0]]}" if codes[0] in _CLAUSES else _not_fine(sentence)
+
+
+def _order(code: str) -> int:
+    return list(_CLAUSES).index(code) if code in _CLAUSES else len(_CLAUSES)
+
+
+def _not_fine(sentence: str) -> str:
+    rest = next((sentence.removeprefix(one) for one in _FINE if sentence.startswith(one)), sentence)
+    return rest[:1].upper() + rest[1:]
+
+
+def too_long(reports: Sequence[MemoryReport]) -> LongestBatch | None:
+    """The longest batch that is known of, where it needs more than there is."""
+    found = [one.longest for one in reports if one.longest is not None and not one.longest.fits]
+    return max(found, key=lambda one: one.needs - one.has, default=None)
+
+
+def not_fitting(longest: LongestBatch, gpu: str) -> str:
+    """That the run does not fit, for the longest batch."""
+    needs, has = binary_size(longest.needs), binary_size(longest.has)
+    return (
+        f"Does not fit with the longest item: {longest.length:,} long, it needs {needs}, the {gpu} has "
+        f"{has}: {binary_size(longest.needs - longest.has)} short"
+    )
+
+
+def shorter(longest: LongestBatch) -> Change:
+    """What makes the longest batch fit: `most` is about the longest that does."""
+    return Change(
+        what=f"cut items to {longest.most:,}, or make batches of long items smaller",
+        before=longest.needs,
+        after=longest.cut,
+        unit="bytes",
+    )
 
 
 def first_to_fill(reports: Sequence[MemoryReport]) -> MemoryReport | None:

@@ -13,7 +13,7 @@ from gapless.analyze.verdicts.asked import with_answer
 from gapless.analyze.verdicts.changes import MOST, changes
 from gapless.analyze.verdicts.compiled import with_compiled
 from gapless.analyze.verdicts.faults import with_faults
-from gapless.analyze.verdicts.memory import first_to_fill, fits, growing, lighter, lowered, of_growth
+from gapless.analyze.verdicts.memory import fits, with_memory
 from gapless.analyze.verdicts.memory import verdict as of_memory
 from gapless.analyze.verdicts.offers import of_offers
 from gapless.analyze.verdicts.phases import added, beside, between, worth_fixing
@@ -68,14 +68,9 @@ def _verdict(report: Report) -> Verdict:
     late = _late(report)
     sentence, level = _with_optimizers(report, *_sentence(report, estimate, late))
     todo, per = _to_do(report, estimate, late) if level == "act" else ((), "")
-    lowering = lighter(report.memory)
-    sentence, todo = lowered(lowering, sentence), (*todo[: MOST - len(lowering)], *lowering)
-    leaking = first_to_fill(report.memory)
-    if leaking is not None:
-        sentence, todo = growing(leaking, sentence), (*of_growth(leaking), *todo)[:MOST]
     of_steps = Verdict(
         sentence=sentence,
-        level="act" if leaking is not None or lowering else level,
+        level=level,
         why=tuple(_why(report, estimate, late, level)),
         facts=(*fits(report), *speeds(report, estimate)),
         do_first=todo,
@@ -83,7 +78,7 @@ def _verdict(report: Report) -> Verdict:
         confidence=confidence(report, estimate),
         not_seen=tuple(not_seen(report)),
     )
-    return with_answer(of_steps, report)
+    return with_answer(with_memory(of_steps, report), report)
 
 
 def _uncompiled(verdict: Verdict) -> Verdict:
