@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 from building import line
 
 from gapless.analyze import report
+from gapless.analyze.memory import findings
 from gapless.analyze.tables.memory import tables
-from gapless.model import Finding, Frequency, Verdict
-from gapless.model.memory_report import MemoryReport, Outcome, Trial
+from gapless.analyze.verdicts.asked import with_answer
+from gapless.analyze.verdicts.memory import fits, with_memory
+from gapless.memory.sentence import answer
+from gapless.model import Finding, Frequency, Report, Verdict
+from gapless.model.memory import Holder
+from gapless.model.memory_report import GraphCost, Growth, MemoryReport, Outcome, Trial
 
 
 def test_a_setting_that_was_asked_for_always_has_its_row():
@@ -40,3 +46,112 @@ def test_memory_that_grows_is_told_and_mended_first():
     )
     assert [(one.what, one.line) for one in found.do_first] == [(grows.change, grows.line)]
     assert report(MemoryReport(sentence="", answer=fine)).verdict == fine
+
+
+# What a script's verdict says of its memory -----------------------------------------------------------
+
+FINE = Verdict(sentence="Nothing worth fixing: no syncs in 10 training steps", level="fine")
+
+
+def grown(**more) -> MemoryReport:
+    """A run that fits so far, of which each step leaves 1 MiB behind in a list."""
+    held = Holder(name="bank", kind="list", lines=(line(12),), bytes=9 << 20, steps=9, attached=True)
+    made = MemoryReport(
+        sentence="At most 40 MiB reserved",
+        baseline=Outcome(peak_allocated=40 << 20, peak_reserved=40 << 20),
+        growth=(Growth(line=line(4), bytes=1 << 20, tensors=1.0, steps=9),),
+        holders=(held,),
+        steps=12,
+        **{"limit": 100 << 20, "total_memory": 100 << 20, **more},
+    )
+    return msgspec.structs.replace(made, findings=findings(made))
+
+
+def of_script(*memory: MemoryReport, verdict: Verdict = FINE) -> Verdict:
+    found = Report(verdict=Verdict(sentence=""), memory=memory)
+    told = msgspec.structs.replace(verdict, facts=fits(found))
+    return with_answer(with_memory(told, found), found)
+
+
+def test_growth_leads_the_verdict_on_a_script_and_nothing_fits():
+    found = of_script(grown())
+    assert found.sentence == (
+        "Memory grows by 1 MiB in every step and would fill the GPU after 60 more; "
+        "no syncs in 10 training steps"
+    )
+    assert found.level == "act"
+    assert [(one.what, one.line, one.codes) for one in found.do_first] == [
+        ("bound `bank`, or clear it", line(12), ("GAP405",))
+    ]
+    assert "fits" not in " ".join((found.sentence, *found.why, *found.facts)).lower()
+    assert "enough for these 12 steps, full after 60 more" in found.facts[0]
+
+
+def test_a_run_that_does_not_grow_fits():
+    made = msgspec.structs.replace(grown(), growth=(), holders=(), findings=())
+    assert of_script(made).sentence.startswith("Fits: peak 40 of 100 MiB reserved. Nothing worth fixing")
+
+
+def test_growth_that_a_bound_ends_in_time_is_none():
+    full = grown().holders[0]
+    bounded = msgspec.structs.replace(full, entries=10, each=1 << 20, most=30)
+    made = msgspec.structs.replace(grown(), holders=(bounded,))
+    assert findings(made) == ()
+    short = msgspec.structs.replace(bounded, most=90)
+    (one,) = findings(msgspec.structs.replace(made, holders=(short,)))
+    assert one.evidence[-1] == "`bank` holds at most 90 entries: 80 MiB more until it is full"
+
+
+def test_memory_that_is_of_no_use_is_something_worth_fixing():
+    cost = GraphCost(line=line(20), bytes=30 << 20, without=1 << 20, needs=12 << 20)
+    made = MemoryReport(
+        sentence="At most 40 MiB reserved",
+        baseline=Outcome(peak_allocated=40 << 20, peak_reserved=40 << 20),
+        unused_graphs=(cost,),
+    )
+    made = msgspec.structs.replace(made, findings=findings(made), answer=answer(made))
+    found = of_script(made)
+    assert found.level == "act"
+    assert found.sentence == (
+        "No syncs in 10 training steps; `torch.no_grad()` around the evaluation lowers the memory's peak "
+        "from 40 MiB to 12 MiB"
+    )
+    (change,) = found.do_first
+    assert (change.line, change.before, change.after) == (line(20), 40 << 20, 12 << 20)
+
+
+def test_a_finding_on_the_memory_is_not_called_nothing():
+    often = Frequency(when="no-steps", waits=0.0)
+    nearly = Finding(
+        code="GAP404", name="memory-nearly-full", line=None, frequency=often, remedy="leave room"
+    )
+    found = of_script(MemoryReport(sentence="", findings=(nearly,)))
+    assert (found.sentence, found.level) == (
+        "No syncs in 10 training steps; the GPU's memory is nearly full",
+        "act",
+    )
+
+
+def test_expandable_segments_stand_in_the_list_where_they_are_the_answer():
+    base = Outcome(
+        peak_allocated=50 << 20, peak_reserved=90 << 20, retries=3, mallocs=9, frees=9, price=10**6
+    )
+    better = Outcome(peak_allocated=50 << 20, peak_reserved=60 << 20, maps=3, price=10**5)
+    made = MemoryReport(
+        sentence="",
+        baseline=base,
+        expandable=better,
+        trials=(Trial(settings="expandable_segments:True", outcome=better),),
+        best=0,
+        advised="expandable_segments:True",
+        limit=100 << 20,
+    )
+    made = msgspec.structs.replace(made, findings=findings(made), answer=answer(made))
+    assert {"GAP406", "GAP408"} <= {one.code for one in made.findings}
+    (change,) = of_script(made).do_first
+    assert (change.what, change.before, change.after, change.unit) == (
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        3,
+        0,
+        "retries",
+    )

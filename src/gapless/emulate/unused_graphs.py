@@ -22,6 +22,8 @@ from gapless.emulate.memory_run import Rows
 from gapless.model.memory import UnusedGraph
 from gapless.torch_internals import module_call
 
+_MOST_NUMBERS = 100_000
+"""Numbers of nodes that are kept before calls are settled: a few megabytes."""
 _MOST_CALLS = 20_000
 """Calls of models that are remembered; a check sees far fewer."""
 
@@ -57,11 +59,23 @@ class UnusedGraphs:
         self._call = module_call.__code__
         self._groups: dict[tuple[tuple[int, int], int, bool], _Calls] = {}
         self._reached: set[int] = set()
+        self._used: set[tuple[int, int]] = set()
         self._passes = 0
 
     def begin_backward(self) -> None:
         """A backward pass begins."""
         self._passes += 1
+        if len(self._reached) > _MOST_NUMBERS:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Forget the calls that backward passes have come to, and by what numbers."""
+        reached = sorted(self._reached)
+        for key, group in list(self._groups.items()):
+            if group.reached(reached):
+                self._used.add(group.place)
+                del self._groups[key]
+        self._reached.clear()
 
     def reach(self, number: int) -> None:
         """A backward pass is at the node with that number."""
@@ -93,19 +107,16 @@ class UnusedGraphs:
     def found(self, rows: Rows) -> tuple[UnusedGraph, ...]:
         """What was asked for in vain, by the line that calls the model: for training only where no call from
         there was of use, and another backward pass came after it."""
-        reached = sorted(self._reached)
-        used: set[tuple[int, int]] = set()
+        self._settle()
         unused: defaultdict[tuple[tuple[int, int], bool], list[_Calls]] = defaultdict(list)
         for group in self._groups.values():
-            if group.reached(reached):
-                used.add(group.place)
-            elif not group.training or group.passes < self._passes:
+            if not group.training or group.passes < self._passes:
                 unused[group.place, group.training].append(group)
         idents = _Idents(rows)
         found = []
         for (place, training), groups in unused.items():
             line = stacks._resolve_frame(*place)
-            if line is None or (training and place in used):
+            if line is None or (training and place in self._used):
                 continue
             mine = tuple(sorted({one for group in groups for one in idents.within(group.ranges)}))
             if mine:

@@ -62,8 +62,10 @@ class MemoryNearlyFull(ProfileRule, MemoryRule):
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         base, limit = memory.baseline, held.limit(memory)
         lack = memory.lack
-        if lack is not None and any(0 <= one.needs <= lack.has for one in memory.unused_graphs):
-            return  # GAP409 says what makes it fit
+        if lack is not None and (
+            held.leaks(memory) or any(0 <= one.needs <= lack.has for one in memory.unused_graphs)
+        ):
+            return  # GAP405 or GAP409 says what makes it fit
         if lack is not None and lack.unusable < lack.asked:
             yield Hit(
                 evidence=(
