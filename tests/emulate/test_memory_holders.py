@@ -399,6 +399,69 @@ def test_a_container_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) ->
     assert any("at most 10,000,000 entries" in one for one in finding.evidence)
 
 
+HAND_BOUNDED = {
+    "a list that is cut": """
+        class Buffer:
+            def __init__(self, size):
+                self.size, self.entries = size, []
+            def push(self, value):
+                self.entries.append(value)  # adds
+                if len(self.entries) > self.size:
+                    self.entries.pop(0)
+        """,
+    "a ring": """
+        class Buffer:
+            def __init__(self, size):
+                self.size, self.entries, self.at = size, [], 0
+            def push(self, value):
+                if len(self.entries) < self.size:
+                    self.entries.append(value)  # adds
+                else:
+                    self.entries[self.at] = value
+                self.at = (self.at + 1) % self.size
+        """,
+}
+
+
+@pytest.mark.parametrize("size", [20, 10_000_000])
+@pytest.mark.parametrize("case", HAND_BOUNDED)
+def test_a_buffer_that_the_program_bounds_grows_only_until_it_is_full(
+    case: str, size: int, tmp_path: Path
+) -> None:
+    body = (
+        HAND_BOUNDED[case]
+        + f"""
+        buffer = Buffer({size})
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            buffer.push(out.detach())
+        """
+    )
+    run, _ = played(body, tmp_path)
+    (held,) = run.holders
+    assert (held.name, held.entries, held.most) == ("buffer.entries", 11, size + 1)
+    assert ("GAP405" in {one.code for one in replayed(run).findings}) == (size > 20)
+
+
+def test_a_length_that_begins_the_training_is_no_bound(tmp_path: Path) -> None:
+    body = """
+        entries = []
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            entries.append(out.detach())  # adds
+            if len(entries) < 32:
+                continue
+            if len(entries) > 3:
+                print("enough")
+        """
+    run, _ = played(body, tmp_path)
+    (held,) = run.holders
+    assert held.most == -1
+    assert "GAP405" in {one.code for one in replayed(run).findings}
+
+
 def test_the_search_keeps_nothing_alive(tmp_path: Path) -> None:
     """Variables of a function that runs go when the function lets them go, as without the search."""
     body = """

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from gapless.model.source import SourceLine
 
-_ADDERS = frozenset(
+ADDERS = frozenset(
     ("append", "appendleft", "extend", "extendleft", "add", "insert", "update", "setdefault", "put", "push")
 )
 """Methods of containers that add to them."""
@@ -37,14 +37,15 @@ def additions(path: Sequence[str], files: Iterable[str]) -> tuple[SourceLine, ..
         ]
         if found:
             best = min(found, key=lambda one: one[:3])
-            alike = sorted(one for one in found if one[0] == best[0] and one[1] == best[1])
+            alike = [one for one in found if one[:2] == best[:2]]
+            alike.sort(key=lambda one: (one[2], one[3].line))
             return tuple(dict.fromkeys(one[3] for one in alike))[:_MOST_LINES]
     return ()
 
 
 def _in_file(file: str, name: str) -> Iterator[tuple[int, bool, SourceLine]]:
     """How each statement of `file` that adds to `name` does so, whether it is in a loop or a function."""
-    tree = _tree(file)
+    tree = tree_of(file)
     if tree is None:
         return
     for statement, function, inside in _statements(tree):
@@ -56,7 +57,8 @@ def _in_file(file: str, name: str) -> Iterator[tuple[int, bool, SourceLine]]:
 
 
 @lru_cache(maxsize=64)
-def _tree(file: str) -> ast.Module | None:
+def tree_of(file: str) -> ast.Module | None:
+    """The source of `file`; None where it cannot be read."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -84,14 +86,14 @@ def _adds(statement: ast.stmt, name: str) -> int | None:
     """How `statement` adds to what is called `name`; None where it does not."""
     found: list[int] = []
     if isinstance(statement, ast.AugAssign):
-        if _within(statement.target, name):
+        if named(statement.target, name):
             found.append(_ADDS)
     elif isinstance(statement, ast.Assign):
         found += _assigns(statement, name)
     for call in ast.walk(statement):
         if isinstance(call, ast.Call):
-            if isinstance(call.func, ast.Attribute) and _within(call.func.value, name):
-                found.append(_ADDS if call.func.attr in _ADDERS else _CALLS)
+            if isinstance(call.func, ast.Attribute) and named(call.func.value, name):
+                found.append(_ADDS if call.func.attr in ADDERS else _CALLS)
             elif any(_names(one, name) for one in (call.func, *call.args)):
                 found.append(_CALLS)
     return min(found, default=None)
@@ -104,7 +106,7 @@ def _assigns(statement: ast.Assign, name: str) -> Iterator[int]:
         for part in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else (target,))
     ]
     for target in targets:
-        if isinstance(target, ast.Subscript) and _within(target.value, name):
+        if isinstance(target, ast.Subscript) and named(target.value, name):
             yield _ADDS
         elif _names(target, name):
             again = any(_names(part, name) for part in ast.walk(statement.value))
@@ -115,7 +117,7 @@ def _assigns(statement: ast.Assign, name: str) -> Iterator[int]:
                 yield _ASSIGNS
 
 
-def _within(node: ast.expr, name: str) -> bool:
+def named(node: ast.expr, name: str) -> bool:
     """Whether `node` is what is called `name`, or an entry of it."""
     while isinstance(node, ast.Subscript) and not _names(node, name):
         node = node.value

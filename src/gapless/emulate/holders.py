@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import sys
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gapless.emulate.additions import additions
+from gapless.emulate.bounds import bound
 from gapless.emulate.local import local
 from gapless.emulate.references import Edge, Walk, variables
 from gapless.emulate.stacks import is_own, library_of
@@ -24,6 +27,7 @@ _PART = 0.05
 _OFTEN = 0.5
 """The share of the steps of which a name must keep something: what it keeps of one is not growth."""
 _FEWEST = 3
+_SIZED = (list, dict, set, deque)
 
 
 class Left(NamedTuple):
@@ -194,6 +198,10 @@ def _holder(tree: _Tree, position: int, files: Mapping[str, None]) -> Holder:
     path = tree.path(position)
     value = tree.walk.values[position]
     entries, most = _room(value)
+    if most < 0 and type(value) in _SIZED:
+        most = bound(path[-1], files, lambda limit: _value(tree, position, limit, files))
+        entries = len(value) if most >= 0 else 0
+        most = most if most >= entries else -1
     return Holder(
         name="".join(path),
         kind=type(value).__name__,
@@ -206,6 +214,23 @@ def _holder(tree: _Tree, position: int, files: Mapping[str, None]) -> Holder:
         each=tree.bytes[position] // max(len(tree.children[position]), 1) if entries else 0,
         most=most,
     )
+
+
+def _value(tree: _Tree, position: int, limit: ast.expr, files: Mapping[str, None]) -> object:
+    """What a number in the program is: written there, an attribute of what holds a container, or a global."""
+    if isinstance(limit, ast.Constant):
+        return limit.value
+    if isinstance(limit, ast.Attribute):
+        while (position := tree.walk.parents[position]) >= 0:
+            with contextlib.suppress(AttributeError, TypeError):
+                held = object.__getattribute__(tree.walk.values[position], "__dict__")
+                if type(held) is dict and limit.attr in held:
+                    return held[limit.attr]
+    if isinstance(limit, ast.Name):
+        for module in list(sys.modules.values()):
+            if getattr(module, "__file__", None) in files and limit.id in vars(module):
+                return vars(module)[limit.id]
+    return None
 
 
 def _attached(tree: _Tree, position: int) -> bool:

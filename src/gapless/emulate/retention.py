@@ -53,7 +53,10 @@ class Retention:
         self._next = _SECOND if len(ends) < _SECOND else 2 * len(ends)
         here = [(key, ident) for key, (of, ident) in list(live.items()) if of is rows]
         growing = self._growing(ends, here)
-        self.holders = holders(growing, sys._getframe(1)) if growing else ()
+        try:
+            self.holders = holders(growing, sys._getframe(1)) if growing else ()
+        except Exception:  # of an object that is like no other: growth is then shown where it is allocated
+            self.holders = ()
 
     def _find_loaded(self, live: Mapping[int, tuple[Rows, int]]) -> None:
         """Name what was loaded to the device, is no weight or state of the training, and is still there."""
