@@ -94,6 +94,14 @@ def test_links_stay_and_modes_stay(trace, capsys, how):
     assert Path("other").samefile("real")
 
 
+@pytest.mark.parametrize("name", ["trace.json", "link", "./trace.json"])
+def test_a_trace_is_not_written_over(trace, capsys, name):
+    Path("link").symlink_to("trace.json")
+    before = trace.read_bytes()
+    assert run(capsys, "trace -o", name) == (2, "", f"gapless: {name} is read: write to another file\n")
+    assert trace.read_bytes() == before
+
+
 @pytest.mark.parametrize("how", WRITES)
 def test_a_pipe_gets_what_a_file_would(trace, capsys, how):
     assert run(capsys, how, "file")[0] == 0

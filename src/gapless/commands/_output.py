@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from gapless.errors import EXIT_OK, GaplessError, UnreadableInput, UsageError
-from gapless.files.output import refuse
+from gapless.files.output import is_stream, refuse
 from gapless.model import Report
 from gapless.render import Style, alone, formats, together
 from gapless.render._brief import plain
@@ -73,6 +73,19 @@ def _writable(_context: click.Context, _option: click.Parameter, path: str | Non
     if path is not None:
         refuse(path)
     return path
+
+
+def refuse_inputs(output: str | None, inputs: Sequence[str]) -> None:
+    """Refuse to write over what is read.
+
+    Raises:
+        UsageError: `output` is one of `inputs`.
+    """
+    if output is None or is_stream(output) or not os.path.exists(output):
+        return
+    for path in inputs:
+        if os.path.exists(path) and os.path.samefile(path, output):
+            raise UsageError(f"{output} is read: write to another file")
 
 
 def file_option(*names: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -206,7 +206,9 @@ def _profiles(
     from gapless.trace.find import find
 
     skipped: list[str] = []
-    paths, pairs, ranks = joined(find(traces, skipped))
+    named = find(traces, skipped)
+    _output.refuse_inputs(wishes.output, named)
+    paths, pairs, ranks = joined(named)
     more = f" and {len(skipped) - MOST_NAMED:,} more" if len(skipped) > MOST_NAMED else ""
     notes = [f"not traces, skipped: {', '.join(skipped[:MOST_NAMED])}{more}"] if skipped else []
     asked = (*wishes.without, *(f"@{what}" for what in wishes.what_if))

@@ -260,6 +260,8 @@ def check(run: MemoryRun) -> str:
     for name in ("time", "address", "pool", "used", "allocated", "reserved"):
         if len(getattr(run, name)) not in (0, rows):
             return f"{len(getattr(run, name))} entries in {name} for {rows} events"
+    if not run.total_memory:
+        return "a device without memory"
     if any(not 0 <= action <= RETIRE for action in run.action):
         return "an unknown action"
     if any(not 0 <= line < len(run.lines) for place in run.places for line in place.lines):

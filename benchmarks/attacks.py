@@ -1,0 +1,161 @@
+"""What becomes of names and files that were made to break the tool: sixty attacks, each in a process.
+
+    python benchmarks/attacks.py                # all of them
+    python benchmarks/attacks.py --only pipe    # those with this in their name
+    python benchmarks/attacks.py --write        # writes benchmarks/sheets/attacks.md
+
+Each runs in a folder of its own. It fails with a traceback, after more than 60 seconds, where a file is
+changed that was not named, where a link, a pipe or a mode is not what it was, or where a report is lost.
+Nothing outside of the folder is written to, and no device but ``/dev/null`` is touched. Exits with 1 where
+any fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import resource
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import _sheet
+from _attacks import ATTACKS, TRACE, Attack
+
+SECONDS = 60
+"""In which a command ends even where others use the machine."""
+State = dict[str, tuple[str, int, str]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attack went: `said` is the last line on standard error, `failed` what is wrong, if anything."""
+
+    attack: Attack
+    status: int
+    seconds: float
+    said: str
+    failed: str
+
+
+def _state(folder: Path) -> State:
+    """Every file in `folder`: its kind, its mode, and what it holds."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        held = os.readlink(path) if path.is_symlink() else ""
+        if stat.S_ISREG(mode):
+            held = hashlib.sha256(path.read_bytes()).hexdigest()
+        found[str(path.relative_to(folder))] = (stat.filemode(mode), path.lstat().st_nlink, held)
+    return found
+
+
+def outcome(attack: Attack) -> Outcome:
+    """Run it in a folder of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "t.json").write_bytes(TRACE)
+        attack.prepare(folder)
+        before = _state(folder)
+        begin = time.perf_counter()
+        limit = (attack.limit, attack.limit) if attack.limit else None
+
+        def limited() -> None:
+            if limit is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "gapless", *attack.words],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=SECONDS,
+                preexec_fn=limited,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Outcome(attack, -1, time.perf_counter() - begin, "", f"hangs for {SECONDS} s")
+        seconds = time.perf_counter() - begin
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        return Outcome(
+            attack,
+            done.returncode,
+            seconds,
+            said[-1] if said else "",
+            _wrong(attack, done, before, _state(folder)),
+        )
+
+
+def _wrong(
+    attack: Attack,
+    done: subprocess.CompletedProcess[bytes],
+    before: State,
+    after: State,
+) -> str:
+    if b"Traceback" in done.stderr:
+        return "traceback"
+    if done.returncode not in attack.statuses:
+        return f"exit status {done.returncode}"
+    touched = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+    strange = [name for name in touched if name not in attack.may_change]
+    if strange:
+        return f"changed {', '.join(sorted(strange))[:60]}"
+    kinds = [
+        name for name in touched if name in before and before[name][:2] != after.get(name, ("", 0, ""))[:2]
+    ]
+    if kinds:
+        return f"another kind, mode or number of links: {', '.join(kinds)[:60]}"
+    if attack.reports and not done.stdout.strip():
+        return "the report is lost"
+    return ""
+
+
+def sheet(found: Sequence[Outcome], command: str) -> str:
+    """How all of them went."""
+    method = (
+        "each attack runs the command in a process and a folder of its own; what the folder holds is compared"
+    )
+    text = _sheet.header("Attacks", command, method)
+    count = {
+        word: sum(word in one.failed for one in found)
+        for word in ("traceback", "hangs", "changed", "lost", "kind")
+    }
+    text += (
+        f"- {len(found)} attacks; tracebacks: {count['traceback']}; hangs: {count['hangs']}; files changed "
+        f"that were not named: {count['changed'] + count['kind']}; reports lost: {count['lost']}; "
+        f"failed in all: {sum(bool(one.failed) for one in found)}\n\n"
+    )
+    rows: list[list[object]] = [
+        [one.attack.name, one.status, _shown(one.said) or "(shown)", one.failed or "as it should"]
+        for one in found
+    ]
+    return text + _sheet.table(["attack", "exit status", "what is said", "outcome"], rows)
+
+
+def _shown(said: str) -> str:
+    plain = said.replace("|", "\\|").replace(tempfile.gettempdir(), "")
+    return plain if len(plain) <= 110 else plain[:107] + "…"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", default="", help="only attacks with this in their name")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    found = [outcome(attack) for attack in ATTACKS if options.only in attack.name]
+    text = sheet(found, "python benchmarks/attacks.py --write")
+    print(text)
+    if options.write:
+        print(_sheet.write("attacks", text))
+    return 1 if any(one.failed for one in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
