@@ -1,5 +1,5 @@
 """Llama 3 8B in plain torch: ``fully_shard`` with bf16 weights and float32 gradients, AdamW, checkpointing
-that keeps every second product and attention.
+that keeps every second product and attention, or none (``--all-kept``).
 
     torchrun --nproc-per-node 8 _llama.py
 """
@@ -157,15 +157,17 @@ LAYER = {
 }
 
 
-def sharded(model: Llama, mesh: Any, tensor_parallel: int) -> Llama:
+def sharded(model: Llama, mesh: Any, tensor_parallel: int, checkpointed: bool = True) -> Llama:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    shared: dict[str, Any] = {"mesh": mesh["dp"], "mp_policy": policy}
+    spread = mesh["copies", "dp"] if mesh["copies"].size() > 1 else mesh["dp"]
+    shared: dict[str, Any] = {"mesh": spread, "mp_policy": policy}
     if tensor_parallel > 1:
         parallelize_module(model, mesh["tp"], WHOLE)
     for number, layer in enumerate(model.layers):
         if tensor_parallel > 1:
             parallelize_module(layer, mesh["tp"], LAYER)
-        model.layers[number] = checkpoint_wrapper(layer, context_fn=selective, preserve_rng_state=False)
+        if checkpointed:
+            model.layers[number] = checkpoint_wrapper(layer, context_fn=selective, preserve_rng_state=False)
     for number, layer in enumerate(model.layers):
         fully_shard(layer, reshard_after_forward=number + 1 < len(model.layers), **shared)
     fully_shard(model, reshard_after_forward=True, **shared)
@@ -175,11 +177,12 @@ def sharded(model: Llama, mesh: Any, tensor_parallel: int) -> Llama:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     sizes = {
-        "tensor-parallel": 1, "vocabulary": 128_256, "dim": 4096, "heads": 32, "shared-heads": 8,
+        "tensor-parallel": 1, "copies": 1, "vocabulary": 128_256, "dim": 4096, "heads": 32, "shared-heads": 8,
         "hidden": 14_336, "layers": 32, "batch": 2, "length": 8192, "steps": 6,
     }  # fmt: skip
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--all-kept", action="store_true", help="no checkpointing")
     return parser.parse_args()
 
 
@@ -187,11 +190,12 @@ def main() -> None:
     asked = options()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
-    shape = (dist.get_world_size() // asked.tensor_parallel, asked.tensor_parallel)
-    mesh = init_device_mesh("cuda", shape, mesh_dim_names=("dp", "tp"))
+    sharded_over = dist.get_world_size() // asked.tensor_parallel // asked.copies
+    shape = (asked.copies, sharded_over, asked.tensor_parallel)
+    mesh = init_device_mesh("cuda", shape, mesh_dim_names=("copies", "dp", "tp"))
     with torch.device("meta"):
         model = Llama(asked)
-    model = sharded(model, mesh, asked.tensor_parallel)
+    model = sharded(model, mesh, asked.tensor_parallel, checkpointed=not asked.all_kept)
     model.to_empty(device="cuda")
     with torch.no_grad():
         model.init_weights()

@@ -1,0 +1,228 @@
+"""Operators that CUDA runs otherwise than the CPU, found by asking torch, and how they run without a GPU.
+
+    python benchmarks/cuda_operators.py            # counts, and what has no reason
+    python benchmarks/cuda_operators.py --write    # writes benchmarks/sheets/cuda_operators.md
+
+Two enumerations and a table. Every overload that torch's own list of operators gives a CUDA kernel and no
+kernel for the CPU, with what stands for it. Every entry of ``op_db`` and ``module_db``, in three types, with
+and without gradients, images with channels last, too: the operators that run and the tensors that are kept
+for backward, beside what torch's own code chooses for CUDA. Then what single operators keep, launch and take.
+Exits with 1 when something differs and has no reason below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import _cuda_choices as choices
+import _cuda_costs as costs
+import _sheet
+import torch
+
+from gapless.emulate import composites, kernels
+
+METHOD = (
+    "the emulated device is an NVIDIA H100; the reference is `FakeTensorMode` with CUDA's name, in the torch "
+    "named above: its C++ chooses by that name as in a build with CUDA, but for what lies in cuDNN"
+)
+
+
+@dataclass
+class Listed:
+    """Counts of an enumeration, and what differs: ``case → (description, reason or "")``."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    odd: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def unexplained(self) -> dict[str, str]:
+        return {case: text for case, (text, why) in self.odd.items() if not why}
+
+
+# -- what has a kernel for CUDA and none for the CPU -------------------------------------------------------
+
+_HANDLED = {"record_stream": "a note to the allocator"}
+_REFUSED = "refused by name where a script calls it"
+_AMD = "AMD's library: the emulated device is NVIDIA's"
+
+
+def registered() -> Iterator[tuple[Any, str]]:
+    """Overloads of ATen with a kernel for CUDA and none for the CPU; which composite kernel they have."""
+    import torchgen
+    from torchgen.gen import parse_native_yaml
+    from torchgen.model import DispatchKey
+
+    folder = Path(torchgen.__file__).parent / "packaged/ATen/native"
+    parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
+    cuda, cpu = (parsed.backend_indices[key] for key in (DispatchKey.CUDA, DispatchKey.CPU))
+    for function in parsed.native_functions:
+        name, _, overload = str(function.func.name).partition(".")
+        packet = getattr(torch.ops.aten, name, None)
+        func = getattr(packet, overload or "default", None)
+        if func is None or not cuda.has_kernel(function) or cpu.has_kernel(function):
+            continue
+        implicit = function.has_composite_implicit_autograd_kernel
+        explicit = function.has_composite_explicit_autograd_kernel
+        yield func, "implicit" if implicit else "explicit" if explicit else ""
+
+
+def composite_with_kernel() -> list[str]:
+    """Those that the CPU takes apart above autograd: `Sample`s need a kernel for CUDA's name, too."""
+    return [func.name().removeprefix("aten::") for func, kind in registered() if kind == "implicit"]
+
+
+def overloads() -> Listed:
+    """What stands for each of them."""
+    found = Listed()
+    for func, kind in registered():
+        name = func.name().removeprefix("aten::")
+        outcome, why = _standing_for(func, name, kind)
+        found.counts[outcome] += 1
+        found.odd[name] = (outcome, why)
+    return found
+
+
+def _standing_for(func: Any, name: str, kind: str) -> tuple[str, str]:
+    if "miopen" in name:
+        return "left out", _AMD
+    if name in _HANDLED:
+        return "handled", _HANDLED[name]
+    if kind == "implicit":
+        there = name in composites.PARTS and name in kernels.OWN
+        return "the CPU composes it of others", "CUDA's way, with a kernel here" if there else ""
+    if kind == "explicit":
+        return "one operator on both", "the CPU's kernel calls others below autograd, with the same formula"
+    how = kernels.found(func)[0]
+    reason = {"kernel": "a kernel here", "decomposition": "ATen's decomposition", "refused": _REFUSED}
+    return how, reason.get(how, "zeros of the right shape, which a note says")
+
+
+# -- what runs, and what is kept ----------------------------------------------------------------------------
+
+_CUDNN = {
+    "native_batch_norm": "cudnn_batch_norm",
+    "grid_sampler_2d": "cudnn_grid_sampler",
+}
+"""Operators in whose place CUDA takes cuDNN's, which the reference is built without."""
+_REASONS = {
+    "fft.": "the CPU's front refuses half precision before any operator: computed in float32",
+    "weight_norm": "norms of float16 are float32 in CUDA's kernel; the reference's shape rule forgets it",
+    "masked.": "a number of the host becomes a tensor there by a copy, here by a fill",
+    "__getitem__": "indices from the host are copied here at once, there by an operator",
+    "nn.Transformer": "torch's Python code leaves its fast path out where a mode is on (docs/emulation.md)",
+    "as_strided.partial_views": "its sample is a view of memory that is not copied with it",
+}
+_LIBRARY = "cuDNN's operator, which the reference is built without"
+
+
+def samples(most: int, entries: list[Any] | None = None) -> list[choices.Sample]:
+    """All samples, up to `most` of each entry."""
+    torch.manual_seed(0)
+    chosen = choices.all_entries() if entries is None else entries
+    found = list(choices.of_operators(chosen, most))
+    return found if entries is not None else [*found, *choices.of_ours(), *choices.of_modules(most)]
+
+
+def choices_made(given: list[choices.Sample]) -> Listed:
+    """Each sample on the emulated device beside the reference."""
+    found = Listed()
+    pairs = zip(
+        given, choices.on_fakes(given, composite_with_kernel()), choices.on_emulated(given), strict=True
+    )
+    for sample, wanted, made in pairs:
+        outcome, text = compared(wanted, made)
+        found.counts[outcome] += 1
+        if outcome not in ("same", "refused by the reference"):
+            known = _reason(sample.name, wanted, made)
+            before = found.odd.get(sample.name)
+            if before is None or (before[1] and not known):
+                found.odd[sample.name] = (f"{outcome}: {text}", known)
+    return found
+
+
+def compared(wanted: choices.Choice, made: choices.Choice) -> tuple[str, str]:
+    """Whether both chose the same; else in what they differ, and how."""
+    if wanted.error:
+        return "refused by the reference", wanted.error[:90]
+    if made.error:
+        return "refused here alone", made.error[:90]
+    for part in ("operators", "kept", "results"):
+        theirs, ours = getattr(wanted, part), getattr(made, part)
+        if theirs != ours:
+            return f"{part} differ", f"{theirs} / {ours}"
+    return "same", ""
+
+
+def _reason(name: str, wanted: choices.Choice, made: choices.Choice) -> str:
+    library = {_CUDNN.get(one, one) for one in wanted.operators}
+    cudnn = any(one.startswith("cudnn_") or one == "_cudnn_rnn" for one in made.operators)
+    if cudnn and (library == set(made.operators) or "_cudnn_rnn" in made.operators):
+        return _LIBRARY
+    return next((why for prefix, why in _REASONS.items() if name.startswith(prefix)), "")
+
+
+# -- the sheet -------------------------------------------------------------------------------------------
+
+
+def _by_reason(listed: Listed) -> str:
+    reasons = Counter(why for _, why in listed.odd.values())
+    return "".join(
+        f"- **{why or 'without a reason'}** ({number}): "
+        + ", ".join(f"`{case}`" for case, (_, reason) in sorted(listed.odd.items()) if reason == why)
+        + "\n"
+        for why, number in sorted(reasons.items())
+    )
+
+
+def sheet(every: Listed, made: Listed, rows: list[list[object]], seconds: float) -> str:
+    text = _sheet.header("Operators are CUDA's", "python benchmarks/cuda_operators.py --write", METHOD)
+    left = len(every.unexplained) + len(made.unexplained)
+    text += f"{made.counts.total()} samples, {seconds:.0f} s. **{left} differ without a reason.**\n\n"
+    text += (
+        f"## What operators keep, launch and take\n\n{costs.WORDS}\n\n{_sheet.table(costs.COLUMNS, rows)}\n"
+    )
+    text += "## Overloads with a kernel for CUDA and none for the CPU\n\n"
+    text += "By `native_functions.yaml` of this torch.\n\n"
+    text += _sheet.table(["stands for it", "overloads"], [list(row) for row in sorted(every.counts.items())])
+    text += f"\n{_by_reason(every)}\n## Operators that run, and tensors kept for backward\n\n"
+    text += _sheet.table(
+        ["beside torch's choice", "samples"], [list(row) for row in sorted(made.counts.items())]
+    )
+    return f"{text}\n{_by_reason(made)}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="write the sheet")
+    parser.add_argument("--most", type=int, default=4, help="samples of each entry")
+    options = parser.parse_args(arguments)
+    logging.disable(logging.ERROR)  # meta kernels that fail say so at length
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        every, made = overloads(), choices_made(samples(options.most))
+        rows = costs.rows()
+    for one in (every, made):
+        print(dict(one.counts))
+        for case, text in one.unexplained.items():
+            print(f"  without a reason: {case}: {text}")
+    print(_sheet.table(costs.COLUMNS, rows))
+    if options.write:
+        _sheet.write("cuda_operators", sheet(every, made, rows, time.perf_counter() - began))
+    return 1 if every.unexplained or made.unexplained else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
