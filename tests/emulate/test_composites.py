@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gapless.emulate import kernels
 from gapless.emulate.emulator import Emulator
+from gapless.torch_internals import has_any_kernel
 
 Tensor = torch.Tensor
 FUSED = pytest.mark.skipif(
@@ -362,8 +363,8 @@ def test_embedding_bags(emulator: Emulator, mode: str, include_last: bool) -> No
 def test_every_overload_of_ones_own_has_a_kernel() -> None:
     from gapless.emulate.composites import PARTS, overload
 
-    for name in kernels.OWN:
-        packet, _, which = name.partition(".")
-        assert hasattr(getattr(torch.ops.aten, packet), which or "default")
+    there = [name for name in kernels.OWN if has_any_kernel(f"aten::{name}")]
+    assert len(there) > 12  # not all versions of torch have all of them
+    for name in there:
         assert kernels.found(overload(name))[0] == "kernel"
-    assert all(hasattr(torch.ops.aten, name.partition(".")[0]) for name in PARTS)
+    assert sum(has_any_kernel(f"aten::{name}") for name in PARTS) >= len(PARTS) - 1
