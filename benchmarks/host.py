@@ -48,6 +48,8 @@ def predicted(step: list[Entry], times: Times) -> float:
     them, one by one."""
     total = 0.0
     for entry in step:
+        if entry.kind == "update":
+            total += times.timed(entry).host
         if entry.kind == "operator":
             one = times.timed(entry)
             total += one.host - USUAL.call * one.kernels
