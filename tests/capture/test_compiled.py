@@ -239,7 +239,7 @@ def test_what_changes_at_every_call_does_not_have_every_call_kept(given: bool) -
         def one(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.warm
 
-    with Emulator() as emulator:
+    with Emulator(compiled=True) as emulator:
         trainer, x = Trainer(), torch.ones(2, device="cuda")
         for trainer.number in range(200):
             trainer.losses.append(0.5)

@@ -75,7 +75,7 @@ def test_a_compiler_that_fails_costs_a_note(
     monkeypatch.setattr(_compiled, "PATIENCE", 0.3)
     monkeypatch.setattr(forked, "_GRACE", 0.0 if end is hangs else 60.0)
     seen = Session(notes=("before",))
-    with Emulator() as emulator:
+    with Emulator(compiled=True) as emulator:
         torch.compile(lambda x: x + 1)(torch.zeros(2, device="cuda"))
         found = _compiled.with_compiled(seen, emulator, lambda text: None)
     assert found.compiled == ()

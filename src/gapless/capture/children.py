@@ -89,7 +89,7 @@ class Plan(msgspec.Struct, frozen=True):
         from gapless.emulate.given import read
 
         read(self.given)
-        names = ("programme", "memory", "dry", "assume", "standins", "late_copies", "graphs")
+        names = ("programme", "memory", "dry", "assume", "standins", "late_copies", "graphs", "compiled")
         planned = {name: getattr(self, name) for name in names}
         return Emulator(self.gpu, self.devices, lasting=True, inference=True, **{**planned, **more})
 

@@ -19,6 +19,10 @@ BUDGET = 60.0
 PATIENCE = 180.0
 """Seconds after which it is left alone, on a busy machine."""
 _SWITCH = "--no-compile-pass skips this"
+_DROPPED = (
+    "compiled code was not analyzed: the script dropped it before its end, and --memory keeps nothing alive "
+    "(run without it)"
+)
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,6 +47,8 @@ def with_compiled(session: Session, emulator: Emulator, tell: Callable[[str], ob
     """`session` with what torch.compile would make of what the run compiled; where that cannot be told, with
     a note that says why."""
     calls = emulator.compiled
+    if not calls.targets and calls.dropped:
+        return _noted(session, _DROPPED)
     if not calls.targets or not can_measure(session):
         return session
     from gapless.loading.forked import LoaderError, TooSlow, available

@@ -320,6 +320,7 @@ def _emulator(wishes: Wishes, stopper: Stopper, watch: Watch) -> Emulator:
         **({} if _ranks.several() else {"dry": wishes.dry}),
     )
     emulator.in_turn = in_turn
+    emulator.compiled.ending = lambda: stopper.requests > 0
     if wishes.fit.changes:
         from gapless.emulate.changes import install
 

@@ -107,7 +107,8 @@ class Emulator:
     for do not arrive. `standins` says for whom there are stand-ins of packages that are not installed: for
     code that imports or asks for them (None), everyone, or nobody. One that is `lasting`, on until the
     process ends, starts sooner: it imports nothing of torch that the script may never use. With `graphs` the
-    programme says of each entry which line asks for it.
+    programme says of each entry which line asks for it. With `compiled` calls of what the script compiles are
+    kept, to be compiled after the run; what they call lives as long.
     With a `world` this process is one rank of it, and the others are not there.
     Use it as a context manager, or through :func:`gapless.emulate`.
 
@@ -134,6 +135,7 @@ class Emulator:
         graphs: bool = False,
         world: World | None = None,
         inference: bool = False,
+        compiled: bool = False,
     ) -> None:
         if devices is None:
             devices = distributed.local_world_size() if world is None else world.node
@@ -167,7 +169,8 @@ class Emulator:
             self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
         self.in_turn: InTurn = lambda one, other: False  # as of `StepTally`, for who can read the source
-        self.compiled = Calls(self.core.device_of, values=not dry)
+        self.compiled = Calls(self.core.device_of, values=not dry, wanted=compiled)
+        self.compiled.lasting = not memory  # what is kept alive would be counted
         replays = self.compiled.replays
         replays.watch = lambda: self.core.graphs.watch(replays)
         self._patches = Patches()

@@ -45,7 +45,7 @@ class Recorder:
         self.total = 0
         self.phase: Phase = "train"
         # Lightning ends an evaluation by setting `training` back, without a call of `train()`.
-        self.evaluated: Any = None
+        self.evaluated: Callable[[], Any] = lambda: None
         self.on_mark: Callable[[Mark], None] | None = None
         self.between_marks: Callable[[float], None] | None = None  # told the time at waits and batches
         self.on_wait: list[Callable[[Site], None]] = []
@@ -77,7 +77,8 @@ class Recorder:
         strand = self.strands.here().number
         with self._lock:
             site = self._sites.setdefault(key, len(self._sites))
-            phase: Phase = "train" if self.evaluated is not None and self.evaluated.training else self.phase
+            evaluated = self.evaluated()
+            phase: Phase = "train" if evaluated is not None and evaluated.training else self.phase
             entry = self._counts.get((site, self.tick, phase, strand))
             if entry is None:
                 self._counts[site, self.tick, phase, strand] = [self._clock() - self._began, 1, waits, nbytes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from functools import wraps
 from typing import Any
 
@@ -216,9 +217,8 @@ def _install_phase(core: Core, patches: Patches) -> None:
         if depth == 0 and core.enabled and core.trained.any_of(self.parameters()):
             core.recorder.phase = "train" if mode else "eval"
             # Before torch 2.5 what `torch.compile` wraps knows its mode, and the wrapper does not.
-            core.recorder.evaluated = (
-                None if mode else next((m for m in self.modules() if not m.training), None)
-            )
+            evaluated = None if mode else next((m for m in self.modules() if not m.training), None)
+            core.recorder.evaluated = (lambda: None) if evaluated is None else weakref.ref(evaluated)
             if not mode and core.recorder.programme is not None:
                 core.recorder.programme.evaluating()
         return out

@@ -10,10 +10,11 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from gapless import trees
 from gapless.emulate import stacks
 from gapless.emulate.patches import Patches
 from gapless.emulate.refusals import refuse
@@ -72,7 +73,8 @@ def install(note: Note, patches: Patches) -> None:
             result = original(*args, **kwargs)
             if result is obj and callable(obj) and not isinstance(obj, _SCRIPTED):
                 options = {key: value for key, value in kwargs.items() if key != subject}
-                _remember(obj, lambda target: original(target, *args[1:], **options))
+                rest, options = trees.mapped((args[1:], options), _Example.of)
+                _remember(obj, lambda target: original(target, *_made_up(rest), **_made_up(options)))
                 if not stacks.library_of(sys._getframe(1).f_code.co_filename):
                     note(_EAGERLY.format(name))
             return result
@@ -99,17 +101,48 @@ def lacks(obj: Any, name: str) -> bool:
     return False
 
 
+class _Example(NamedTuple):
+    """An example input, by its form: a trace is made of what operators do, and not of values."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> _Example:
+        return _Example(tuple(tensor.shape), tensor.dtype)
+
+
+def _made_up(value: Any) -> Any:
+    """`value` with zeros in the place of example inputs."""
+    if isinstance(value, _Example):
+        return torch.zeros(value.shape, dtype=value.dtype, device="cpu")
+    held = trees.parts(value)
+    return value if held is None else trees.rebuilt(value, [_made_up(one) for one in held])
+
+
 def _remember(obj: Any, make: Callable[[Any], Any]) -> None:
     with contextlib.suppress(TypeError):  # builtins and the like cannot be referred to weakly
         reference = weakref.ref(obj)
         _recipes[obj] = lambda: make(reference())
         if isinstance(obj, torch.nn.Module) and not hasattr(obj, "save"):
-            obj.__dict__["save"] = functools.partial(_save_module, obj)
+            obj.__dict__["save"] = _Saving(obj)
 
 
-def _save_module(module: Any, f: Any, **kwargs: Any) -> None:
-    """``ScriptModule.save`` for the module that runs in the scripted one's place."""
-    torch.jit.save(module, f, **kwargs)
+class _Saving:
+    """``ScriptModule.save`` for the module that runs in the scripted one's place, which it does not hold."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = weakref.ref(module)
+
+    def __call__(self, f: Any, **kwargs: Any) -> None:
+        torch.jit.save(self._module(), f, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Saving:
+        module = self._module()
+        return _Saving(memo.get(id(module), module))
+
+    def __reduce__(self) -> Any:
+        return _Saving, (self._module(),)
 
 
 def _made(obj: Any, really: Callable[[], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,7 +61,7 @@ class Target:
     `place` is where that was asked for; it `captures` CUDA graphs or not, `generates` code or runs graphs as
     they stand, and `overwritten` are results of
     theirs that were used too late, by their number and place. Once it is compiled for good, `real` takes its
-    calls.
+    calls; it is `over` when the script has dropped it.
     """
 
     calls: Calls
@@ -73,6 +74,7 @@ class Target:
     seen: dict[Any, int] = field(default_factory=dict)
     number: int = 0
     real: Callable[..., Any] | None = None
+    over: bool = False
     hidden: Hidden | None = None
     modules: frozenset[int] = frozenset()
 
@@ -106,6 +108,16 @@ class Target:
         return owner if isinstance(owner, torch.nn.Module) else None
 
 
+class Handle:
+    """What the script calls, and drops when it has no more use for it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._target(*args, **kwargs)
+
+
 @dataclass(frozen=True)
 class Call:
     """A call to be made again: of `target`, the `number`-th of all calls of it, from `place`."""
@@ -123,10 +135,12 @@ class Call:
 class Calls:
     """Takes down each new kind of call, and the first few of each kind.
 
-    `device_of` says where tensors are; without `values` (a dry run) only shapes are kept.
+    `device_of` says where tensors are; without `values` (a dry run) only shapes are kept. Unless they are
+    `wanted`, for a compiler to have them after the run, nothing is kept: what compiled code calls lives on
+    with its calls, as only the objects themselves say what the compiler makes of them.
     """
 
-    def __init__(self, device_of: DeviceOf, values: bool = True) -> None:
+    def __init__(self, device_of: DeviceOf, values: bool = True, wanted: bool = True) -> None:
         self.targets: list[Target] = []
         self.kept: list[Call] = []
         self.left_out = 0
@@ -134,6 +148,12 @@ class Calls:
         self.attributes = Attributes()
         self.replays = Replays()
         self.stance: Callable[[], str] = str
+        self.wanted = wanted
+        self.lasting = True
+        """Whether the last of those made at one place lives on when the script has dropped it, as it does at
+        the end of a function."""
+        self.ending: Callable[[], bool] = lambda: False  # whether the script is being stopped, and drops all
+        self.dropped = 0
         self._device_of, self._values = device_of, values
         self._patches: Patches | None = None
 
@@ -141,19 +161,40 @@ class Calls:
         """Look on at modules once something is compiled, until `patches` are undone."""
         self._patches = patches
 
-    def compiled(self, inner: Any, settings: Settings) -> Target:
+    def compiled(self, inner: Any, settings: Settings) -> Handle:
         """`inner` is compiled by the caller's callers."""
-        if not self.targets and self._patches is not None:
+        if not self.targets and self._patches is not None and self.wanted:
             self.attributes.install(self._patches)
         _, args, kwargs = settings
         backend = kwargs.get("backend", args[0] if args else "inductor")
         generates = named(backend) == "inductor"
-        return Target(self, inner, settings, stacks.capture(1), uses_cudagraphs(backend), generates)
+        target = Target(self, inner, settings, stacks.capture(1), uses_cudagraphs(backend), generates)
+        handle, known = Handle(target), weakref.ref(target)
+        weakref.finalize(handle, self._over, known).atexit = False
+        return handle
+
+    def _over(self, known: weakref.ref[Target]) -> None:
+        """The script has dropped a target."""
+        target = known()
+        if target is not None and not self.ending():
+            target.over = True
+            if not self.lasting or any(
+                one.place == target.place and one is not target for one in self.targets
+            ):
+                self._forget([target])
+
+    def _forget(self, targets: list[Target]) -> None:
+        """Keep nothing of these, which nobody can call any more."""
+        gone = set(map(id, targets))
+        if any(id(one) in gone for one in self.targets):
+            self.dropped += 1
+            self.targets = [one for one in self.targets if id(one) not in gone]
+            self.kept = [one for one in self.kept if id(one.target) not in gone]
 
     def heard(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`target` is called: keep the call where it is of a new kind, or one of the first of its kind."""
         target.number += 1
-        if self.failed:
+        if self.failed or not self.wanted:
             return
         try:
             with DisableTorchFunction():
@@ -178,6 +219,7 @@ class Calls:
         self._keep(target, args, kwargs, modes)
 
     def _begin(self, target: Target, given: tuple[Any, ...]) -> None:
+        self._forget([one for one in self.targets if one.over and one.place == target.place])
         self.targets.append(target)
         target.hidden = Hidden(target.inner, self._device_of, given)
         modules = [one for root in target.hidden.roots for one in root.modules()]

@@ -23,13 +23,13 @@ class Kept:
     """One result of a call: the `at`-th tensor that it returned. `read` has the places where it was used."""
 
     def __init__(self, target: Any, at: int, storage: Any) -> None:
-        self.target, self.at = target, at
+        self._target, self.at = weakref.ref(target), at
         self.there = weakref.ref(storage)
 
     def read(self) -> None:
         """It is used after its memory was given to a later call."""
-        target = self.target
-        if len(target.overwritten) < _MOST:
+        target = self._target()
+        if target is not None and len(target.overwritten) < _MOST:
             target.overwritten[self.at, stacks.resolve(stacks.capture(1))] = None
 
 

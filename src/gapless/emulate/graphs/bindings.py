@@ -80,9 +80,10 @@ class Bound:
     """A name that was bound to an input when the capture ended: a variable of a function or a module, or an
     attribute of an object of the user's."""
 
-    def __init__(self, name: str, slot: Slot, tensor: Tensor, code: Any, owner: Any, attribute: str) -> None:
+    def __init__(self, name: str, used: Any, tensor: Tensor, code: Any, owner: Any, attribute: str) -> None:
         self.name = name
-        self.slot = slot
+        self.used = used
+        self.slot: Slot = used.slot
         self._form = (tensor.shape, tensor.dtype)
         self._code = code
         self._owner = owner
@@ -130,7 +131,7 @@ class Bindings:
         used = None if storage is None else self._inputs.get(storage._cdata)
         if used is not None:
             self._names.setdefault(used.slot.number, f"`{name}`")
-            self._bound.append(Bound(name, used.slot, value, code, owner, attribute))
+            self._bound.append(Bound(name, used, value, code, owner, attribute))
 
     def name(self, slot: Slot) -> str:
         """How the script calls the input, in backquotes; "" where it has no name for it."""
@@ -140,9 +141,7 @@ class Bindings:
         """Find names that got another tensor, where nothing was copied into the input; gives its slots."""
         found = set()
         for bound in self._bound:
-            storage = bound.slot.there()
-            used = None if storage is None else self._inputs.get(storage._cdata)
-            if used is None or used.writes or used.slot.written or not bound.other(frames):
+            if bound.used.writes or bound.slot.written or not bound.other(frames):
                 continue
             told = (
                 f"`{bound.name}` is now another tensor, and nothing was copied into the one that the graph "

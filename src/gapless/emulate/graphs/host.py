@@ -96,6 +96,11 @@ class HostWork:
             if before != state:
                 self._done.append(("draws", name, place))
 
+    def forget(self) -> None:
+        """Let go of what is the script's own."""
+        self.frames, self.optimizers = [], []
+        self.modules.clear()
+
     def tell(self, watch: Any) -> None:
         """The capture has succeeded: what only it did is not in replays."""
         self.frames = []

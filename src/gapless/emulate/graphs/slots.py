@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gapless.emulate.memory import supported
 from gapless.torch_internals import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -20,8 +21,8 @@ Storage: Any = torch.UntypedStorage
 
 
 class Slot:
-    """One storage. What was there before the capture is `held`, so that a replay never fails; what the
-    capture made is not, so that it ends when nobody uses it (`there` gives it as long as it lives).
+    """One storage. What was there before the capture is `held` while that lasts; from then on it ends when
+    nobody uses it, as what the capture made does (`there` gives it as long as it lives).
 
     `saved` is what it held before the capture wrote into it, `known` whether Python had it when the capture
     ended: an output, if the capture made it. `pooled` says that a pool of graphs keeps its memory. `index`
@@ -59,6 +60,11 @@ class Slot:
         """The storage, or None where it has ended."""
         return self.held if self.held is not None else self._weak()
 
+    def release(self) -> None:
+        """The capture is over: a graph knows addresses, and keeps nothing alive that was there before."""
+        if supported():
+            self.held = None
+
     def forgotten(self) -> bool:
         """Whether nothing but the graph holds the storage any more."""
         if self.held is None:
@@ -69,9 +75,8 @@ class Slot:
     def moved(self) -> bool:
         """Whether it was resized since it was first used. What the capture resizes itself has memory of the
         graph's pool while it is used, in every replay the same."""
-        return self.held is not None and (
-            self.held.data_ptr() != self.address or self.held.nbytes() != self.nbytes
-        )
+        there = None if self.made else self.there()
+        return there is not None and (there.data_ptr() != self.address or there.nbytes() != self.nbytes)
 
     def save(self) -> None:
         """Keep what the storage holds, once."""
@@ -82,7 +87,7 @@ class Slot:
     def restore(self) -> None:
         """Put back what was kept."""
         if self.saved is not None:
-            if self.held.nbytes() == self.saved.numel():
+            if self.held is not None and self.held.nbytes() == self.saved.numel():
                 with DisableTorchDispatch(), DisableTorchFunction():
                     bytes_of(self.held).copy_(self.saved)
             self.saved = None

@@ -202,6 +202,7 @@ class Graphs:
             self.refused(capture, failure.words, "CUDAGraph.capture_end")
         marks, launched = self._close(capture)
         if failure is not None:
+            capture.host.forget()
             raise words.error(failure)
         pool = graph._pool
         graph.watch = Watch(self, graph, capture, marks, launched)
@@ -214,6 +215,7 @@ class Graphs:
         """`graph` is reset in its own capture."""
         if self.capture is not None and graph.capture is self.capture:
             self._close(self.capture)
+            graph.capture.host.forget()
 
     def _close(self, capture: Capture) -> tuple[list[tuple[str, str]], list[Any]]:
         """Everything is as before the capture; gives its marks, and what the programme would be told."""

@@ -108,7 +108,7 @@ class Watch:
         read = {view.slot.number for step in tape.steps for view in views((step.args, step.kwargs))}
         outside = [slot for slot in tape.slots if not slot.made and slot.number in read]
         for slot in outside:
-            slot.pooled = graphs.pools.have(slot.held) or slot.moved()
+            slot.pooled = graphs.pools.have(there[slot.number]) or slot.moved()
         self.inputs = {there[slot.number]._cdata: Used(self, slot) for slot in outside}
         known = [slot for slot in tape.slots if slot.known]
         self.outputs = {there[slot.number]._cdata: Output(self, slot) for slot in known}
@@ -121,6 +121,9 @@ class Watch:
         capture.host.tell(self)
         self._state(capture.host.optimizers)
         self._steps = weakref.WeakSet(capture.host.optimizers)
+        capture.host.forget()
+        for slot in tape.slots:
+            slot.release()
 
     def graph_replays(self) -> int:
         """How often the graph was replayed."""
@@ -133,10 +136,13 @@ class Watch:
         from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction
 
         with DisableTorchDispatch(), DisableTorchFunction():
-            reads = [bytes_of(one.slot.there()) for one in self.inputs.values() if not one.slot.written]
-            written = [one for one in self._tape.slots if one.written or one.known]
-            there = [storage for one in written if (storage := one.there()) is not None]
-            return reads, [bytes_of(one) for one in there]
+            inputs = [one.slot for one in self.inputs.values() if not one.slot.written]
+            outputs = [one for one in self._tape.slots if one.written or one.known]
+            reads, writes = (
+                [bytes_of(storage) for one in slots if (storage := one.there()) is not None]
+                for slots in (inputs, outputs)
+            )
+            return reads, writes
 
     # -- replays -------------------------------------------------------------------------------------
 

@@ -1,0 +1,208 @@
+"""Nothing of the script's is kept alive: it ends under emulation when it ends without."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from lifetimes import KINDS, Made, batch, network, train
+from torch import nn
+
+import gapless
+from gapless.capture.profiling_steps import StepMarks
+from gapless.emulate.emulator import Emulator
+from gapless.emulate.memory import supported
+
+pytestmark = [
+    pytest.mark.skipif(not supported(), reason="this torch does not tell when storages end"),
+    pytest.mark.filterwarnings("ignore"),
+]
+AT_ONCE, COLLECTED, STAYS = range(3)
+
+
+@contextmanager
+def all_streams() -> Iterator[None]:
+    with Emulator() as emulator:
+        emulator.core.races.begin()
+        yield
+
+
+@contextmanager
+def marked() -> Iterator[None]:
+    marks = StepMarks(lambda mark: None)
+    marks.start()
+    yield
+    marks.stop()
+
+
+MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "values": Emulator,
+    "memory": lambda: Emulator(programme=True, memory=True),
+    "dry": lambda: Emulator(programme=True, memory=True, dry=True),
+    "may become dry": lambda: Emulator(programme=True, memory=True, dry=None),
+    "graphs": lambda: Emulator(programme=True, graphs=True),
+    "races": all_streams,
+    "late copies": lambda: Emulator(late_copies=True),
+    "gapless.emulate": gapless.emulate,
+    "profile": marked,  # what `gapless profile` adds to a run; its device is the CPU here
+}
+
+
+def ends(make: Callable[[str], Made], device: str) -> dict[str, int]:
+    """When each of the objects that `make` returns ends, and each storage of a tensor."""
+    gc.collect()
+    gc.disable()
+    try:
+        made = make(device)
+        alive = {name: weakref.ref(one) for name, one in made.items()}
+        for name, one in made.items():
+            if isinstance(one, torch.Tensor) and one.layout is torch.strided:
+                alive[f"storage of {name}"] = weakref.ref(one.untyped_storage())
+        made.clear()
+        at_once = {name for name, one in alive.items() if one() is None}
+        gc.collect()
+        collected = {name for name, one in alive.items() if one() is None}
+    finally:
+        gc.enable()
+    return {name: AT_ONCE if name in at_once else COLLECTED if name in collected else STAYS for name in alive}
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, dict[str, int]]:
+    """When objects end in plain PyTorch on the CPU; the first time fills torch's own caches."""
+    return {name: [ends(make, "cpu") for _ in range(2)][-1] for name, make in KINDS.items()}
+
+
+@pytest.fixture(scope="module", params=MODES)
+def mode(request: pytest.FixtureRequest, plain: dict[str, dict[str, int]]) -> Iterator[str]:
+    with MODES[request.param]():
+        device = "cpu" if request.param == "profile" else "cuda"
+        torch.zeros(1, device=device)
+        yield device
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_ends_without_emulation_ends_with_it(
+    kind: str, mode: str, plain: dict[str, dict[str, int]]
+) -> None:
+    found = ends(KINDS[kind], mode)
+    assert found.keys() == plain[kind].keys()
+    assert {name: when for name, when in found.items() if when > plain[kind][name]} == {}
+
+
+@pytest.mark.parametrize("name", [name for name in MODES if name != "profile"])
+def test_models_one_after_the_other_take_the_memory_of_one(name: str) -> None:
+    """As in cross-validation: each fold makes its model and its optimizer, and drops them."""
+    allocated, peaks = [], []
+    with MODES[name]():
+        for _ in range(4):
+            model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)]).cuda()
+            optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+            loss = model(torch.ones(8, 256, device="cuda")).square().mean()
+            loss.backward()
+            optimizer.step()
+            del model, optimizer, loss
+            allocated.append(torch.cuda.memory_allocated())
+            peaks.append(torch.cuda.max_memory_allocated())
+    assert len(set(allocated)) == 1
+    assert peaks[-1] <= 1.1 * peaks[0]
+
+
+# -- over several ranks -----------------------------------------------------------------------------------
+
+
+def data_parallel(device: str) -> Made:
+    model = nn.parallel.DistributedDataParallel(network(device))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    return {"model": model, "loss": train(model, optimizer, device), "inner": model.module}
+
+
+def fully_sharded(device: str) -> Made:
+    from torch.distributed.fsdp import fully_shard
+
+    model = network(device)
+    fully_shard(model, mesh=dist.device_mesh.init_device_mesh(device, (1,)))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    return {"model": model, "loss": train(model, optimizer, device), "weight": model[0].weight}
+
+
+def distributed_tensors(device: str) -> Made:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = dist.device_mesh.init_device_mesh(device, (1,))
+    x = distribute_tensor(batch(device), mesh, [Shard(0)])
+    return {"x": x, "y": x + 1, "local": x.to_local()}
+
+
+def collectives(device: str) -> Made:
+    x = batch(device)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    parts = [torch.empty_like(x)]
+    dist.all_gather(parts, x)
+    return {"x": x, "part": parts[0]}
+
+
+OVER_RANKS = (data_parallel, fully_sharded, distributed_tensors, collectives)
+
+
+def of_ranks(device: str, folder: Path) -> dict[str, dict[str, int]]:
+    store = dist.FileStore(str(folder / device), 1)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", store=store, rank=0, world_size=1)
+    try:
+        return {make.__name__: [ends(make, device) for _ in range(2)][-1] for make in OVER_RANKS}
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch without gloo")
+@pytest.mark.parametrize(
+    "options", [{}, {"programme": True, "memory": True, "dry": True}], ids=["values", "dry"]
+)
+def test_what_several_ranks_share_ends_too(options: dict[str, Any], tmp_path: Path) -> None:
+    plain = of_ranks("cpu", tmp_path)
+    with Emulator(devices=1, **options):
+        found = of_ranks("cuda", tmp_path)
+    later = {
+        (kind, name): when
+        for kind, each in found.items()
+        for name, when in each.items()
+        if when > plain[kind][name]
+    }
+    assert later == {}
+
+
+# -- what the compile pass is for ---------------------------------------------------------------------------
+
+
+def compiles(device: str) -> Made:
+    model = network(device)
+    fast = torch.compile(model)
+    return {"model": model, "out": fast(batch(device))}
+
+
+def test_of_what_is_compiled_at_one_place_the_last_is_kept_for_the_compiler() -> None:
+    with Emulator(compiled=True) as emulator:
+        alive = []
+        for _ in range(4):
+            made = compiles("cuda")
+            alive.append(weakref.ref(made["model"]))
+            del made
+        gc.collect()
+        assert [one() is not None for one in alive] == [False, False, False, True]
+        assert len(emulator.compiled.targets) == 1
+        assert emulator.compiled.dropped == 3
+
+
+def test_where_memory_is_recorded_nothing_is_kept_for_the_compiler() -> None:
+    with ExitStack() as stack:
+        emulator = stack.enter_context(Emulator(memory=True, compiled=True))
+        assert ends(compiles, "cuda") == {"model": AT_ONCE, "out": AT_ONCE, "storage of out": AT_ONCE}
+        assert not emulator.compiled.targets
