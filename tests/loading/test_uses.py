@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import weakref
 
@@ -9,9 +10,10 @@ import numpy
 import pytest
 import torch
 from loading import datasets as d
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+import gapless
 from gapless.loading.hooks import Hooks
 from gapless.loading.uses import Uses
 
@@ -157,3 +159,21 @@ def test_everything_is_put_back():
     assert [use.batches for use in second.uses] == [3]
     assert [use.batches for use in first.uses] == [3, 3]
     assert own == (DataLoader.__init__, _BaseDataLoaderIter.__init__, _BaseDataLoaderIter.__next__)
+
+
+@pytest.mark.parametrize(("on_gpu", "kept"), [(False, True), (True, False)])
+def test_a_dataset_on_the_gpu_is_not_kept_for_the_measurement(on_gpu, kept):
+    with gapless.emulate():
+        uses = Uses().start()
+        try:
+            rows = TensorDataset(torch.ones(4, 2, device="cuda" if on_gpu else "cpu"))
+            loader, alive = DataLoader(rows, 2), weakref.ref(rows)
+            list(loader)
+            (use,) = uses.uses
+            assert use.loader is not None
+            del rows, loader
+            gc.collect()
+            assert (alive() is not None) is kept
+            assert (use.loader is not None) is kept
+        finally:
+            uses.stop()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -19,24 +21,42 @@ from gapless.model.source import SourceLine
 _MOST = 64
 """Places that are told apart; a script that makes loaders by program has more, and they are left out."""
 
+_LOOKED_AT = 256
+"""Tensors of a dataset that are looked at, once in each pass, for whether they are on the GPU."""
+
 Place = tuple[tuple[str, int], str] | None
 
 
 class Use:
     """The loaders made at one line and gone through at another.
 
-    `loader` is the last of them without its iterator, so that no worker lives longer for it.
+    `loader` is the last of them without its iterator, so that no worker lives longer for it. It is kept to be
+    measured after the run, when the function that made it has returned; one with tensors on the GPU, which
+    would be counted there, as long as the script has it.
     """
 
     def __init__(self, made: Place, asked: Place, library: str) -> None:
         self._made, self._asked, self.library = made, asked, library
-        self.loader: DataLoader | None = None
+        self._loader: Callable[[], DataLoader | None] = lambda: None
         self.setting = Setting()
         self.passes = self.batches = self.ended = 0
         self.later = self.waited = self.begun = self.firsts = 0
         self.fed = self.given = self.pending = 0
         self.before, self.since = 0, -1
         self.on_device = self.threaded = False
+
+    @property
+    def loader(self) -> DataLoader | None:
+        """The last of the loaders; None where it is no more, or there was none."""
+        return self._loader()
+
+    def keep(self, loader: DataLoader) -> None:
+        """`loader` is the last of them."""
+        if _on_device(loader):
+            self._loader = weakref.ref(loader)
+            return
+        kept = without_iterator(loader)
+        self._loader = lambda: kept
 
     @property
     def made(self) -> SourceLine | None:
@@ -134,7 +154,7 @@ class Uses:
             return
         use.passes += 1
         use.setting = setting_of(loader)
-        use.loader = without_iterator(loader)
+        use.keep(loader)
         use.threaded |= threading.current_thread() is not threading.main_thread()
         self._passes[iterator] = _Pass(use, self._clock())
 
@@ -168,6 +188,13 @@ class Uses:
             if key not in self._uses and len(self._uses) < _MOST:
                 self._uses[key] = Use(made, asked, library)
             return self._uses.get(key)
+
+
+def _on_device(loader: DataLoader) -> bool:
+    """Whether what the loader goes through, or goes by, has tensors on the GPU: of many the first tell."""
+    parts = (loader.dataset, loader.collate_fn, loader.sampler, loader.batch_sampler)
+    held = itertools.chain.from_iterable(tensors_of(getattr(part, "__dict__", {})) for part in parts)
+    return any(tensor.is_cuda for tensor in itertools.islice(held, _LOOKED_AT))
 
 
 def without_iterator(loader: DataLoader) -> DataLoader:
