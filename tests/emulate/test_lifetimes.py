@@ -55,16 +55,22 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
+def watched(made: Made) -> dict[str, weakref.ref[Any]]:
+    """Weak references to the objects and to the storages of tensors."""
+    alive = {name: weakref.ref(one) for name, one in made.items()}
+    for name, one in made.items():
+        if isinstance(one, torch.Tensor) and one.layout is torch.strided:
+            alive[f"storage of {name}"] = weakref.ref(one.untyped_storage())
+    return alive
+
+
 def ends(make: Callable[[str], Made], device: str) -> dict[str, int]:
     """When each of the objects that `make` returns ends, and each storage of a tensor."""
     gc.collect()
     gc.disable()
     try:
         made = make(device)
-        alive = {name: weakref.ref(one) for name, one in made.items()}
-        for name, one in made.items():
-            if isinstance(one, torch.Tensor) and one.layout is torch.strided:
-                alive[f"storage of {name}"] = weakref.ref(one.untyped_storage())
+        alive = watched(made)
         made.clear()
         at_once = {name for name, one in alive.items() if one() is None}
         gc.collect()
