@@ -230,7 +230,7 @@ def _check(session: Session) -> None:
         raise ValueError("a body refers to an entry that does not exist")
     if any(entry.elements > _MOST_ELEMENTS for entry in programme.entries):
         raise ValueError("an entry has more elements than a GPU can hold")
-    if any(entry.site >= len(session.sites) for entry in programme.entries):
+    if any(entry.kind == "wait" and entry.site >= len(session.sites) for entry in programme.entries):
         raise ValueError("an entry refers to a site that does not exist")
 
 
