@@ -59,7 +59,7 @@ def test_a_user_gives_its_functions() -> None:
         assert programme is not None
         begin, waits = programme.position, emulator.recorder.total
         assert module.double(x).is_cuda
-        assert [programme.entries[at].name for at in programme._items[begin:]] == ["given_ext::double"]
+        assert [entry.name for entry in programme.entries_since(begin)] == ["given_ext::double"]
         assert emulator.recorder.total == waits
 
 

@@ -63,7 +63,7 @@ def collectives(emulator: Emulator) -> list[tuple[str, int, int, str]]:
     assert programme is not None
     return [
         (one.name, one.reads, one.writes, one.group)
-        for one in (programme.entries[number] for number in programme._items)
+        for one in programme.entries_since(0)
         if one.kind == "collective"
     ]
 
@@ -331,7 +331,7 @@ def test_it_is_recorded_whether_the_stream_waits_for_a_collective(join: Join) ->
         dist.all_reduce(value)
     programme = emulator.recorder.programme
     assert programme is not None
-    order = [programme.entries[number] for number in programme._items]
+    order = programme.entries_since(0)
     named = [(one.kind, one.number) for one in order if one.kind in ("collective", "await")]
     begins, ends = ("collective", 0), ("await", -1)
     gathers = [begins, begins, ("await", -2), ends]

@@ -202,8 +202,11 @@ class ProgrammeRecorder:
 
     def launched_so_far(self) -> list[Entry]:
         """The kernels and copies of this segment, in order."""
-        found = map(self._segments.entry, self._segments.items)
-        return [one for one in found if one.kind in ("operator", "copy", "collective")]
+        return [entry for entry in self.entries_since(0) if entry.kind in ("operator", "copy", "collective")]
+
+    def entries_since(self, position: int) -> list[Entry]:
+        """The entries of this segment from `position` on, in order."""
+        return [self._segments.entry(number) for number in self._segments.items[position:]]
 
     def obstacle(self, what: str, change: str) -> None:
         """The script does something here that no captured graph can hold, unless `change` is made."""

@@ -201,7 +201,7 @@ def test_a_replay_is_one_launch_with_its_kernels(emulator: Emulator) -> None:
     assert programme is not None
     before = programme.position
     graph.replay()
-    added = [programme.entries[one] for one in programme._items[before:]]
+    added = programme.entries_since(before)
     assert [(one.kind, one.name, one.graph) for one in added] == [
         ("graph", "cudaGraphLaunch", False),
         ("operator", "aten::mm", True),
