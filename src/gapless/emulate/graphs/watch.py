@@ -123,7 +123,8 @@ class Watch:
         self._steps = weakref.WeakSet(capture.host.optimizers)
         capture.host.forget()
         for slot in tape.slots:
-            slot.release()
+            if not slot.pooled:  # the pool keeps its memory for as long as there are graphs
+                slot.release()
 
     def graph_replays(self) -> int:
         """How often the graph was replayed."""
