@@ -10,17 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from gapless.metrics import faults
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, ready
 from gapless.metrics.board import Board
-from gapless.metrics.faults import (
-    Watched,
-    check,
-    check_after,
-    check_if_strict,
-    deliver_elsewhere,
-    deliver_on_host,
-    strict,
-)
+from gapless.metrics.faults import Watched, check_after, check_if_strict, deliver_on_host, strict
 from gapless.metrics.foreign import Foreign, is_theirs
 from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
@@ -280,14 +273,13 @@ class MetricCollection(nn.ModuleDict):
         if id(self) not in known or known[id(self)][0] != stamp:
             with GlobalStates(members).held():
                 found = self._values()
-            cached = all(member.compute_with_cache for member in members)
-            if (
-                cached
-            ):  # before anything is raised, or the next call would be a collective in some processes only
-                known[id(self)] = (stamp, found)
-            deliver_elsewhere(self._named_parts())
-            if not cached:
-                return found
+            if all(member.compute_with_cache for member in members):
+                known[id(self)] = (
+                    stamp,
+                    found,
+                )  # before raising: the next call is alike everywhere
+            faults.deliver_elsewhere(self._named_parts())
+            return dict(found)
         return dict(known[id(self)][1])
 
     def reset(self) -> None:
@@ -318,8 +310,7 @@ class MetricCollection(nn.ModuleDict):
         if members:
             whole = GlobalStates(members, async_op=True)
             return PendingReading(CheckedReading(None, self._named_parts()), whole, self._values)
-        found = self.compute()
-        return CheckedReading(found, self._named_parts())
+        return CheckedReading(self.compute(), self._named_parts())
 
     def every(
         self, updates: int, callback: Callable[[int, Any], Any], reset: bool = False, async_op: bool = False
@@ -335,7 +326,7 @@ class MetricCollection(nn.ModuleDict):
 
     def check(self) -> None:
         """Raise or warn about bad values that updates met. On a GPU this waits for the device."""
-        check(self._named_parts())
+        faults.check(self._named_parts())
 
     def clone(self, prefix: str | None = None, postfix: str | None = None) -> MetricCollection:
         """A copy that shares nothing with this collection, with other affixes if given."""
@@ -368,8 +359,7 @@ class MetricCollection(nn.ModuleDict):
     @property
     def device(self) -> torch.device:
         """Where the states are."""
-        members = self._members()
-        return members[0].device if members else torch.get_default_device()
+        return next((member.device for member in self._members()), torch.get_default_device())
 
     @property
     def compute_groups(self) -> dict[int, list[str]]:

@@ -6,8 +6,10 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from gapless.metrics import declared
-from gapless.metrics.statistic import Statistic
+from gapless.metrics.statistic import SizeMismatch, Statistic
 
 others_states: list[Callable[[Any, dict[str, Any], str, list[str]], bool]] = []
 """What reads states that another package has saved: takes them out of the dict, and says whether there were
@@ -38,6 +40,16 @@ def from_dict(metric: Any, states: Mapping[str, Any]) -> Iterator[tuple[str, Sta
         }
         other.load({**{s: v for s, v in other.saved().items() if s in other.saved_slots}, **tensors})
         yield name, other
+
+
+def load_or_explain(
+    part: Statistic, saved: Mapping[str, Tensor | None], errors: list[str], place: str
+) -> None:
+    """Load slots of a checkpoint into `part`; why that cannot be goes to `errors`, with its `place`."""
+    try:
+        part.load({slot: value for slot, value in saved.items() if value is not None})
+    except SizeMismatch as error:
+        errors.append(f"{place}: {error}")
 
 
 def incoming(metric: Any, state: Any) -> Any:

@@ -18,10 +18,9 @@ from gapless.metrics.core import Core
 from gapless.metrics.describing import describe
 from gapless.metrics.faults import check_after, deliver_elsewhere
 from gapless.metrics.global_states import GlobalStates, Held
-from gapless.metrics.incoming import from_dict, incoming, others_states
+from gapless.metrics.incoming import from_dict, incoming, load_or_explain, others_states
 from gapless.metrics.operators import Operators
 from gapless.metrics.reading import CheckedReading, PendingReading
-from gapless.metrics.statistic import SizeMismatch
 from gapless.metrics.wrapping import squeezed
 from gapless.transfer import Reading
 from gapless.trees import mapped
@@ -460,10 +459,7 @@ class Metric(Operators, Core, nn.Module):
             found = {slot: state_dict.pop(f"{prefix}{name}.{slot}", None) for slot in part.saved_names()}
             lost = [slot for slot in part.saved_slots if found[slot] is None]
             if not lost:
-                try:
-                    part.load({slot: value for slot, value in found.items() if value is not None})
-                except SizeMismatch as error:
-                    args[4].append(f"{prefix}{name}: {error}")
+                load_or_explain(part, found, args[4], f"{prefix}{name}")
                 self._ledger.updated_once(False)
             elif self._keeps:
                 missing += [f"{prefix}{name}.{slot}" for slot in lost]
