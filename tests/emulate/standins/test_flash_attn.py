@@ -259,7 +259,7 @@ def test_the_third_version_is_where_its_gpus_are(gpu: str, there: bool) -> None:
         importlib.import_module("flash_attn_interface").flash_attn_func(q, q, q, causal=True).sum().backward()
         assert q.grad is not None
         assert emulator.recorder.total == before
-        entries = emulator.recorder.programme.launched_so_far()
+        entries = emulator.session().programme.entries
         names = [one.name for one in entries if "flash_attn_interface" in one.name]
         assert len(names) == 2
         assert any("flash_attn_3 is not installed here" in note for note in emulator.session().notes)
