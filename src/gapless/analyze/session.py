@@ -17,6 +17,8 @@ from gapless.analyze.frequency import frequency
 from gapless.analyze.graphs import findings as of_graphs
 from gapless.analyze.group import Group, group_events, happens_once
 from gapless.analyze.inference import in_own_words, noun, tokens_alone
+from gapless.analyze.later import later_steps, with_late_sites
+from gapless.analyze.later import remark as later_remark
 from gapless.analyze.loaders import findings as of_loaders
 from gapless.analyze.loaders import limiting, of_whole_steps
 from gapless.analyze.loaders import notes as loader_notes
@@ -57,6 +59,7 @@ def report(
     keeps apart what one change mends at several lines, so that two runs can be compared line by line.
     """
     steps = find_steps(session.marks, read)
+    recorded, session = session, with_late_sites(session, steps)
     session = msgspec.structs.replace(session, events=steps.placed(session.events, session.strands))
     if steps.strands:  # what a step of each would take depends on how they share the GPU
         session = msgspec.structs.replace(session, programme=None)
@@ -91,6 +94,7 @@ def report(
             *session.notes,
             *([left_out(session.switch)] if session.switch is not None else []),
             *_remarks(steps, session.cut),
+            *later_remark(recorded, steps),
             *compiled_notes(session.compiled),
             *(note for run in session.memory for note in run.notes),
         ),
@@ -114,7 +118,10 @@ def report(
 
 def _planned(session: Session, steps: Steps) -> Planned:
     """How many steps the run has: those that were seen where it ended by itself."""
-    return Planned(steps=steps.seen) if session.ending.how == "finished" else session.planned
+    if session.ending.how != "finished":
+        return session.planned
+    later = later_steps(session.later, session, steps) if session.later is not None else 0
+    return Planned(steps=steps.seen + later)
 
 
 def _readiness(session: Session, steps: Steps) -> Readiness | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import sys
 import warnings
 from collections.abc import Callable
@@ -14,9 +13,11 @@ from gapless import torch_internals
 from gapless.emulate import faults, stacks
 from gapless.emulate.batches import Batches
 from gapless.emulate.device import Queued
+from gapless.emulate.forward_calls import ForwardCalls
 from gapless.emulate.fused_form import fused_form
 from gapless.emulate.graphs.state import Graphs
 from gapless.emulate.identities import Identities
+from gapless.emulate.later import MOST_TICKS
 from gapless.emulate.local import local
 from gapless.emulate.placement import Placement
 from gapless.emulate.places import HOST, PINNED
@@ -31,8 +32,6 @@ from gapless.model.source import SourceLine
 from gapless.torch_internals import current_node, sequence_number
 
 _ASKERS = 8
-_MANY_NODES = 200_000
-_FAR = 10_000
 _DEBUG_WORDS = "called a synchronizing CUDA operation"
 
 
@@ -52,12 +51,12 @@ class Core:
         self.optimizers_seen = 0
         self.optimizers_made = False
         self.trained: Identities[bool] = Identities()
-        self._made: list[Made] = []
+        self._made: list[ForwardCalls] = []
         self.batches = Batches()
         self.askers: dict[SourceLine, None] = {}
         self.values: Any = None  # `dry.Values`, in a run that is or may become one without values
         self.races = Checker(self.placement.where)
-        self.races.found.tick = lambda: self.recorder.tick
+        self.races.found.tick = lambda: min(self.recorder.tick, MOST_TICKS)  # it keeps each
         self.graphs = Graphs(self)
 
     @property
@@ -263,8 +262,8 @@ class Core:
     def created_nodes(self, begin: int) -> None:
         """The call that is under way has made the autograd nodes from number `begin` on."""
         made = local.made
-        if made is None or made.core is not self:
-            made = local.made = Made(self, local.above)
+        if made is None or made.owner is not self:
+            made = local.made = ForwardCalls(self, local.above)
             self._made.append(made)
         memory = self.placement.memory
         module = memory.modules.at(sys._getframe(2)) if memory is not None else ""
@@ -286,42 +285,6 @@ class Core:
         """The stack of that call, and the module that it came from ("" where that was not asked for)."""
         found = [call for made in self._made if (call := made.call_of(sequence_number))[0]]
         return found[0] if len(found) == 1 else ((), "")
-
-
-class Made:
-    """Which calls of one thread made which autograd nodes, in order of the calls' ends."""
-
-    def __init__(self, core: Core, above: stacks.RawStack) -> None:
-        self.core = core
-        self._above = above
-        self._begins: list[int] = []
-        self._ends: list[int] = []
-        self._calls: list[tuple[Any, str]] = []
-
-    def add(self, begin: int, traceback: Any, module: str = "") -> None:
-        """A call has just ended at that traceback, which made the nodes from number `begin` on."""
-        if len(self._ends) > _MANY_NODES:
-            half = _MANY_NODES // 2
-            del self._begins[:half], self._ends[:half], self._calls[:half]
-        self._begins.append(begin)
-        self._ends.append(sequence_number())
-        self._calls.append((traceback, module))
-
-    def call_of(self, number: int) -> tuple[stacks.RawStack, str]:
-        """The stack and the module of the innermost call that made the node with that number, or nothing.
-
-        A call inside another one ends before it, and so stands before it.
-        """
-        for position in range(bisect.bisect_right(self._ends, number), len(self._ends)):
-            if self._begins[position] <= number:
-                traceback, module = self._calls[position]
-                if type(traceback) is not tuple:
-                    traceback = stacks.gathered(traceback) + self._above
-                    self._calls[position] = traceback, module
-                return traceback, module
-            if self._ends[position] - number > _FAR:
-                break
-        return (), ""
 
 
 def invalid_ordinal() -> Exception:

@@ -358,6 +358,7 @@ class Emulator:
             ending=ending or Ending(),
             sites=recorder.sites(),
             events=recorder.events(),
+            later=recorder.later(),
             marks=marks,
             strands=_parents(recorder),
             races=self.core.races.races(),

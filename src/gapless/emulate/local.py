@@ -19,7 +19,7 @@ class Local(threading.local):
     under way. `entering`: the torch Python function whose body was entered last, with the mode on.
     `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this
     thread. `host_values`: numbers of the autograd nodes of assignments whose value was on the host.
-    `made`: this thread's calls that made autograd nodes (`core.Made`). `scaled`: the optimizer whose step a
+    `made`: this thread's calls that made autograd nodes. `scaled`: the optimizer whose step a
     GradScaler decides upon. `stepping`: what is known of the optimizer's step under way. `modules`: so many
     modules are being called, one from the other. `target`: the device that a copy under way goes to.
     `coalescing`: collectives are being gathered, and are one. `graphed`: the capture under way has seen the

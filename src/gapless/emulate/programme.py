@@ -89,6 +89,7 @@ class ProgrammeRecorder:
         self._emptied = 0
         self._asked: MemoryRecorder | None = None
         self._libraries: dict[str, SourceLine] = {}
+        self._finished: Programme | None = None
         self.collectives = 0
         self.made: dict[int, int] = {}
         """By storage which collective gave it, until somebody waits for that."""
@@ -277,8 +278,15 @@ class ProgrammeRecorder:
         self._tick += 1
         self._evaluates, self._events, self._arrived = False, {}, []
 
+    def finish(self) -> None:
+        """What comes now is not looked at any more."""
+        if self._finished is None:
+            self._finished = self.programme()
+
     def programme(self) -> Programme | None:
         """What was recorded; None where no segment ended."""
+        if self._finished is not None:
+            return self._finished
         kept = self._segments.programme()
         if kept is None:
             return None

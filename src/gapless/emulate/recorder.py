@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from gapless.emulate import stacks
+from gapless.emulate import later, stacks
 from gapless.emulate.local import local
 from gapless.emulate.memory import MemoryRecorder
 from gapless.emulate.optimizer_groups import Optimizers
 from gapless.emulate.programme import ProgrammeRecorder
 from gapless.emulate.strands import Strands
 from gapless.model import Event, Mark, Mechanism, Phase, Site
+from gapless.model.later import Later
 from gapless.model.source import SourceLine
 from gapless.model.tally import ADVANCING
 
@@ -24,7 +25,10 @@ _MANY_MARKS = 20_000
 
 
 class Recorder:
-    """Collects waits and marks. Repeats of a wait between two step marks are one event with a count."""
+    """Collects waits and marks. Repeats of a wait between two step marks are one event with a count.
+
+    After `later.MOST_TICKS` marks that advance the tick, or `later.MOST_EVENTS` events, only sums are kept.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -33,6 +37,8 @@ class Recorder:
         self._sites: dict[_Key, int] = {}
         self._counts: dict[tuple[int, int, Phase, int], list[float]] = {}
         self._marks: list[_RawMark] = []
+        self._stacks: dict[stacks.RawStack, stacks.RawStack] = {}  # each once: marks have the same ones
+        self._later: later.LaterRecorder | None = None
         self._notes: dict[str, None] = {}
         self._unknown: dict[str, None] = {}
         self.extensions: dict[str, None] = {}  # CUDA extensions that were not built or loaded
@@ -80,7 +86,10 @@ class Recorder:
             evaluated = self.evaluated()
             phase: Phase = "train" if evaluated is not None and evaluated.training else self.phase
             entry = self._counts.get((site, self.tick, phase, strand))
-            if entry is None:
+            if self._later is not None:
+                at = self._clock() - self._began
+                self._later.wait(_event((site, self.tick, phase, strand), (at, 1, waits, nbytes)))
+            elif entry is None:
                 self._counts[site, self.tick, phase, strand] = [self._clock() - self._began, 1, waits, nbytes]
             else:
                 entry[1] += 1
@@ -127,14 +136,13 @@ class Recorder:
         advances = kind in ADVANCING
         with self._lock:
             raw = (kind, self.tick, self._clock() - self._began, name, stack, strand)
-            if advances or len(self._marks) < _MANY_MARKS:
-                self._marks.append(raw)
+            if self._later is not None:
+                if advances:
+                    self._later.mark(kind, name)
+            elif advances or len(self._marks) < _MANY_MARKS:
+                self._marks.append((*raw[:4], self._stacks.setdefault(stack, stack), strand))
             if advances:
-                self.tick += 1
-                if self.programme is not None:
-                    self.programme.cut()
-                if self.memory is not None:
-                    self.memory.cut()
+                self._advance()
         if advances and self.memory is not None:
             self.memory.look()
         if advances or kind == "along":
@@ -142,6 +150,19 @@ class Recorder:
                 self.on_mark(self._as_mark(raw))
         elif kind != "backward" and self.between_marks is not None:
             self.between_marks(self.duration())
+
+    def _advance(self) -> None:
+        """A mark that advances the tick is here."""
+        self.tick += 1
+        if self.programme is not None:
+            self.programme.cut()
+        if self.memory is not None:
+            self.memory.cut()
+        if self.tick >= later.MOST_TICKS or len(self._counts) >= later.MOST_EVENTS:
+            if self._later is None:
+                self._later = later.LaterRecorder()
+            if self.programme is not None:
+                self.programme.finish()
 
     def note(self, text: str) -> None:
         """Keep a remark for the report, once."""
@@ -181,22 +202,17 @@ class Recorder:
     def events(self) -> tuple[Event, ...]:
         """Everything counted, in order of time."""
         found = [
-            Event(
-                site=site,
-                tick=tick,
-                phase=phase,
-                time=at,
-                calls=int(calls),
-                waits=int(waits),
-                bytes=int(nbytes),
-                strand=strand,
-            )
-            for (site, tick, phase, strand), (at, calls, waits, nbytes) in self._counts.items()
+            _event(key, (at, int(calls), int(waits), int(nbytes)))
+            for key, (at, calls, waits, nbytes) in self._counts.items()
         ]
         return tuple(sorted(found, key=lambda event: event.time))
 
     def marks(self) -> tuple[Mark, ...]:
         return tuple(self._as_mark(raw) for raw in self._marks)
+
+    def later(self) -> Later | None:
+        """What came after the steps that are kept one by one; None where those are all."""
+        return self._later.later() if self._later is not None else None
 
     def notes(self) -> tuple[str, ...]:
         return tuple(self._notes)
@@ -208,3 +224,11 @@ class Recorder:
     def duration(self) -> float:
         """Seconds since the capture began."""
         return self._clock() - self._began
+
+
+def _event(key: tuple[int, int, Phase, int], sums: tuple[float, int, int, int]) -> Event:
+    site, tick, phase, strand = key
+    at, calls, waits, nbytes = sums
+    return Event(
+        site=site, tick=tick, phase=phase, time=at, calls=calls, waits=waits, bytes=nbytes, strand=strand
+    )

@@ -175,7 +175,7 @@ class Bound:
             found = [one for one in report(session).findings if one.is_race]
             return f"{count(len(found), 'race')} in this test\n\n{_pytest_summary.told(session, found)}"
         limit = limit if asked else self.default
-        waits = sum(event.waits for event in session.events)
+        waits = session.waits
         if limit is not None and waits > limit:
             return _told(f"{count(waits, 'sync')} in this test, {number(limit)} allowed", session)
         return self._per_step(session) if self.per_step is not None else ""
@@ -243,7 +243,7 @@ class Waits:
     @property
     def count(self) -> int:
         """How many times the host has waited."""
-        return sum(event.waits for event in self.session.events)
+        return self.session.waits
 
     @property
     def session(self) -> Session:

@@ -113,6 +113,7 @@ class RealWatch:
             environment=msgspec.structs.replace(here, emulated=False),
             sites=recorder.sites(),
             events=recorder.events(),
+            later=recorder.later(),
             marks=recorder.marks(),
             duration=recorder.duration(),
         )

@@ -14,6 +14,7 @@ from gapless.model.compiled import Compiled
 from gapless.model.event import Event, Mark, Site
 from gapless.model.fallback import Fallback
 from gapless.model.graph_fault import GraphFault
+from gapless.model.later import Later
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
 from gapless.model.memory import check as check_memory
@@ -92,7 +93,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `compiled` is what torch.compile would make of each callable that the run compiled, `what_if` what else
     the report is to reckon (``compile``); `planned` is how many steps the script's loops have. `strands` says
     of each numbered thread and asyncio task which one started it.
-    `fallbacks` are what libraries run in place of packages that are not installed.
+    `fallbacks` are what libraries run in place of packages that are not installed, `later` is what followed
+    the marks and events of a long run.
     """
 
     script: tuple[str, ...] = ()
@@ -124,6 +126,12 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     fallbacks: tuple[Fallback, ...] = ()
     planned: Planned = Planned()
     strands: tuple[int, ...] = ()
+    later: Later | None = None
+
+    @property
+    def waits(self) -> int:
+        """How often the host waited in the whole run."""
+        return sum(event.waits for event in self.events) + (self.later.waits if self.later is not None else 0)
 
 
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -212,7 +220,8 @@ def _check(session: Session) -> None:
     Raises:
         ValueError: something is not.
     """
-    if any(not 0 <= event.site < len(session.sites) for event in session.events):
+    later = session.later.events if session.later is not None else ()
+    if any(not 0 <= event.site < len(session.sites) for event in (*session.events, *later)):
         raise ValueError("an event refers to a site that does not exist")
     programme = session.programme
     for run in (*session.memory, *(programme.emptied if programme is not None else ())):

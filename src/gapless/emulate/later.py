@@ -1,0 +1,61 @@
+"""`LaterRecorder`: sums in place of single steps, once a run has been long."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gapless.model import Event, Phase
+from gapless.model.later import Later, MarkCount
+
+MOST_TICKS = 10_000
+"""Marks that advance the tick, up to which each is kept with its waits: some 10 MB of a tiny step's."""
+MOST_EVENTS = 100_000
+"""Events up to which they are kept one by one, some 40 MB: a step may wait at hundreds of lines."""
+
+
+class LaterRecorder:
+    """Counts waits by site and phase, and marks by kind and name: no more of them than the code has lines."""
+
+    def __init__(self) -> None:
+        self._ticks = 0
+        self._marks: Counter[tuple[str, str]] = Counter()
+        self._events: dict[tuple[int, Phase], Event] = {}
+        self._sums: dict[tuple[int, Phase], list[int]] = {}
+
+    def wait(self, first: Event) -> None:
+        """Count the waits of an event of which `first` is the only one so far."""
+        key = first.site, first.phase
+        self._events.setdefault(key, first)
+        sums = self._sums.setdefault(key, [0, 0, 0])
+        sums[0] += first.calls
+        sums[1] += first.waits
+        sums[2] += first.bytes
+
+    def mark(self, kind: str, name: str) -> None:
+        """Count a mark that advances the tick."""
+        self._ticks += 1
+        self._marks[kind, name] += 1
+
+    def later(self) -> Later:
+        """What was counted."""
+        return Later(
+            ticks=self._ticks,
+            marks=tuple(
+                MarkCount(kind=kind, name=name, count=count) for (kind, name), count in self._marks.items()
+            ),
+            events=tuple(self._summed(key) for key in self._events),
+        )
+
+    def _summed(self, key: tuple[int, Phase]) -> Event:
+        first = self._events[key]
+        calls, waits, nbytes = self._sums[key]
+        return Event(
+            site=first.site,
+            tick=first.tick,
+            time=first.time,
+            calls=calls,
+            waits=waits,
+            bytes=nbytes,
+            phase=first.phase,
+            strand=first.strand,
+        )
