@@ -97,7 +97,7 @@ class TestSessions:
             {"bodies": [[5]]},
             {"segments": [{"tick": 1, "body": 3}]},
             {"entries": [{"name": "x"}]},
-            {"gpu": GPU, "entries": [{"site": 99}]},
+            {"gpu": GPU, "entries": [{"kind": "wait", "site": 99}]},
             {"gpu": GPU, "entries": [{"elements": 1 << 50}]},
         ],
     )
