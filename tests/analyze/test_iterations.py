@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from building import Simulation, line
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from gapless.analyze import report
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.turns import in_turn
+from gapless.analyze.verdicts.session import syncs
 from gapless.model import Event, Mark, Session, Site
 from gapless.model.tally import StepTally
 
@@ -183,6 +185,13 @@ def test_threads_that_train_side_by_side_have_their_own_steps(order):
     assert {one.frequency.when for one in made.findings} == {"every-step"}
     expected = "1 sync per step in one training loop and 3 in the one beside it"
     assert made.verdict.sentence == expected
+
+
+def test_rare_syncs_of_loops_side_by_side_are_told_by_how_often_they_are():
+    made = report(side_by_side([1, 2] * 12, {1: 1, 2: 0}), priced=False)
+    rare = msgspec.structs.replace(made.steps, side_by_side=(0.1, 0.0))
+    expected = "1 sync every 10 steps in one training loop and no syncs in the one beside it"
+    assert syncs(msgspec.structs.replace(made, steps=rare)) == expected
 
 
 def test_threads_one_after_the_other_have_one_sequence_of_steps():

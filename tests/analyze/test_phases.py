@@ -16,6 +16,7 @@ from gapless.model.estimate import Estimate, Range
 from gapless.model.finding import Caller
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Fetch, Setting
+from gapless.model.planned import Planned
 from gapless.model.session import decode, encode
 from gapless.model.wording import part
 from gapless.render._words import callers
@@ -150,6 +151,13 @@ def test_what_was_not_reached_is_named():
     (told,) = made.verdict.not_seen
     assert told.startswith("Only 12 training steps ran; the evaluation every 500 steps (train.py:80) was not")
     assert "--steps 500" in told
+
+
+@pytest.mark.parametrize(("steps", "comes"), [(0, True), (499, False), (500, True), (40, False)])
+def test_what_the_run_never_comes_to_is_not_missed(steps, comes):
+    known = (Recurrence(name="epoch start", every=500),)
+    run = play(1, 12).session(phases=known, planned=Planned(steps=steps), ending=Ending(how="enough-steps"))
+    assert ("epoch start" in " ".join(report(run, read).verdict.not_seen)) == comes
 
 
 def test_a_pass_of_one_step_is_a_step():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
@@ -146,3 +148,44 @@ def test_a_loader_says_how_long_a_pass_is():
     assert planned(script).steps == 0
     # The DataLoader says so for the loop that goes through it; the loop around says it of itself.
     assert planned(script, (1.0, 40)) == Planned(steps=200, passes=5)
+
+
+class Settings(SimpleNamespace):
+    """An object of a library: what is stored in it may be looked at."""
+
+
+def fit_loop(own_steps: bool = False, **changed: float) -> Settings:
+    """Lightning's loop through epochs, with what its trainer has set in it."""
+    numbers = {"max_batches": 10, "max_epochs": 4, "max_steps": -1, "together": 1, **changed}
+    module = Settings(_automatic_optimization=not own_steps)
+    return Settings(
+        max_batches=numbers["max_batches"],
+        max_epochs=numbers["max_epochs"],
+        epoch_loop=Settings(max_steps=numbers["max_steps"]),
+        trainer=Settings(
+            accumulate_grad_batches=numbers["together"], strategy=Settings(_lightning_module=module)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        (fit_loop(), 40),
+        (fit_loop(together=4), 12),  # the last batches of an epoch make a step, too
+        (fit_loop(max_steps=25), 25),
+        (fit_loop(max_steps=100), 40),
+        (fit_loop(max_epochs=-1, max_steps=25), 25),
+        (fit_loop(max_epochs=-1), 0),
+        (fit_loop(max_batches=math.inf), 0),
+        (fit_loop(own_steps=True), 0),
+        (Settings(), 0),
+    ],
+)
+def test_a_lightning_trainer_says_how_many_steps_it_makes(loop, steps):
+    source = "class FitLoop:\n    def run(self):\n        while not self.done:\n            self.advance()\n"
+    stack = (SourceLine("/lib/fit_loop.py", 4, "FitLoop.run", "self.advance()", library="lightning"),)
+    planner = Planner(lambda at: {"self": loop}, read=lambda file: source)
+    for count in range(1, LOOKED_AT[-1] + 1):
+        planner(Mark(kind="optimizer", tick=count, time=0.1 * count, name="SGD.step#0", stack=stack), count)
+    assert planner.planned == Planned(steps=steps)

@@ -93,6 +93,22 @@ for i in range(30):
     x = model(x).detach()
     x.sum().item()
 """
+REQUESTS = """\
+import asyncio
+model = nn.Linear(8, 8).cuda().eval()
+
+async def handle():
+    with torch.no_grad():
+        y = model(torch.randn(1, 8, device="cuda"))
+        await asyncio.sleep(0)
+        return y.max().item()
+
+async def serve():
+    for _ in range(10):
+        await asyncio.gather(*(handle() for _ in range(4)))
+
+asyncio.run(serve())
+"""
 
 SCRIPTS = {
     "denoising": (DENOISING, "denoising step", "1 sync in every denoising step", "60 denoising steps"),
@@ -134,6 +150,17 @@ def test_the_text_has_the_same_words(write, python):
     assert "10 batches, each ending with a call of Sequential" in " ".join(text.split())
     assert "per batch" in text
     assert not re.search(r"(?<![\w.`-])steps?\b(?! all)(?!\()", text), text
+
+
+def test_tasks_that_answer_requests_are_iterations_of_one_loop(write, python):
+    """Each of them calls the model once: none has a loop of its own."""
+    told = json.loads(checked(write, python, REQUESTS, "--steps", "all", "-f", "json").splitlines()[-1])
+    assert told["steps"]["seen"] == 40
+    assert not told["steps"].get("side_by_side")
+    assert told["steps"]["waits_per_step"] == pytest.approx(1, abs=0.15)
+    (finding,) = told["findings"]
+    assert finding["code"] == "GAP101"
+    assert "Nothing worth fixing" not in told["verdict"]
 
 
 def test_tokens_of_a_library(write, python):

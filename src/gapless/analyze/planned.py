@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,8 +17,10 @@ LOOKED_AT = (3, 4)
 """Steps at which the variables of the loops are compared: the first ones may still be restarted."""
 _SENSIBLE = 10**8
 """A limit of more steps is one that nobody means to reach."""
-_TRAINERS = {"_inner_training_loop": "max_steps"}
-"""Functions of libraries that hold the number of steps in a variable, by their names."""
+_LIGHTNING = "FitLoop.run"
+"""The function of Lightning whose loop goes through epochs."""
+_OWN_STEPS = "not self.trainer.strategy._lightning_module._automatic_optimization"
+"""What says in it that the script's module steps its optimizers itself, however often."""
 
 Look = Callable[[Loop], Variables | None]
 Batches = Callable[[Loop], tuple[float, int]]
@@ -94,10 +97,12 @@ class Planner:
     def _of_trainer(self, loop: Loop, names: Variables) -> int:
         """The number of steps that a library's training loop has in a variable; 0 where it has none."""
         for frame in self._marks[-1].stack:
-            variable = _TRAINERS.get(frame.function.rpartition(".")[2])
-            if variable and frame.library and frame.file == loop.file:
-                limit = _number_of(ast.parse(variable, mode="eval").body, names)
-                return int(limit) if limit and limit > 0 else 0
+            if not frame.library or frame.file != loop.file:
+                continue
+            if frame.function.rpartition(".")[2] == "_inner_training_loop":  # of transformers
+                return int(max(_in_words("max_steps", names), 0))
+            if frame.function.endswith(_LIGHTNING):
+                return _of_lightning(names)
         return 0
 
     def _product(
@@ -136,6 +141,28 @@ class Planner:
             reached == count - 1 and to_come > 0
         )  # the step that has just ended is not counted yet
         return int(bound), count + to_come - counted_later
+
+
+def _of_lightning(names: Variables) -> int:
+    """The optimizer steps that `max_epochs`, `limit_train_batches` and `max_steps` let a trainer make, as the
+    variables of its loop through epochs have them; 0 where there is no end, or no telling."""
+    batches, epochs = _in_words("self.max_batches", names), _in_words("self.max_epochs", names)
+    most = _in_words("self.epoch_loop.max_steps", names)
+    together = max(int(_in_words("self.trainer.accumulate_grad_batches", names)), 1)
+    try:
+        if value(ast.parse(_OWN_STEPS, mode="eval").body, names):
+            return 0
+    except Unknown:
+        return 0
+    limits = [int(most)] if most > 0 else []
+    if epochs > 0 and 0 < batches < math.inf:
+        limits.append(math.ceil(batches / together) * int(epochs))
+    return min(limits, default=0)
+
+
+def _in_words(expression: str, names: Variables) -> float:
+    """The number that `expression` comes to; 0 where it is none, or not known."""
+    return _number_of(ast.parse(expression, mode="eval").body, names) or 0
 
 
 def _grows(test: ast.expr) -> tuple[ast.expr, ast.expr]:

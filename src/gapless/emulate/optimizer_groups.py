@@ -30,25 +30,28 @@ class _Known:
         self.line = line
         self.steps = 0
         self.settings: dict[int, int] = {}
-        """By position of a group with gradients: a hash of its settings in each step."""
+        """By position of a group with gradients: a hash of its settings and of the pass, in each step."""
+        self.passes = 0
+        """A hash of the backward passes whose gradients its steps use."""
         self.parameters = 0
         self.way: Way = "own"
         self.turned_off = self.refuses_fused = self.refuses_foreach = ""
         self.in_backward = False
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at the groups of `optimizer`, which steps now."""
+    def step(self, optimizer: torch.optim.Optimizer, backward: tuple[int, int]) -> None:
+        """Look at the groups of `optimizer`, which steps now, with the gradients of the pass `backward`."""
         self.steps += 1
         self.in_backward |= local.backward != HOST
         if self.steps > _COMPARED_STEPS:
             return
+        self.passes = hash((self.passes, backward))
         self.parameters = 0
         for position, group in enumerate(optimizer.param_groups):
             used = sum(one.grad is not None for one in group["params"])
             self.parameters += used
             if used:
                 before = self.settings.get(position, 0)
-                self.settings[position] = hash((before, _settings(group)))
+                self.settings[position] = hash((before, backward, _settings(group)))
         self._look_at_ways(optimizer)
 
     def _look_at_ways(self, optimizer: torch.optim.Optimizer) -> None:
@@ -120,12 +123,16 @@ class Optimizers:
         known = self._known[optimizer] = _Known(optimizer, line)
         return known
 
-    def steps(self, optimizer: torch.optim.Optimizer) -> Entry:
-        """`optimizer` is about to step: what that asks of the CPU besides its operators."""
+    def steps(self, optimizer: torch.optim.Optimizer, backward: tuple[int, int] = (0, 0)) -> Entry:
+        """`optimizer` is about to step: what that asks of the CPU besides its operators.
+
+        `backward` numbers the thread and the last backward pass that has begun in it: optimizers that step
+        after different ones, as those of a GAN, cannot become one.
+        """
         known = self._known.get(optimizer) or self.made(optimizer, None)
         if not known.steps:
             self._together.setdefault((known.name, known.line), []).append(known)
-        known.step(optimizer)
+        known.step(optimizer, backward)
         return Entry(
             kind="update",
             name=known.name,
@@ -152,6 +159,7 @@ def _use(alike: list[_Known]) -> OptimizerUse:
         instances=len(alike),
         groups=sum(len(one.settings) for one in alike),
         settings=len(settings),
+        turns=len({known.passes for known in alike}),
         parameters=sum(one.parameters for one in alike),
         in_backward=any(one.in_backward for one in alike),
         turned_off=first.turned_off,

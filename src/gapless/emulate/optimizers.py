@@ -28,7 +28,8 @@ def install(core: Core, patches: Patches) -> Any:
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not core.enabled:
             return
-        update = core.recorder.optimizers.steps(optimizer)
+        strand = core.recorder.strands.here()
+        update = core.recorder.optimizers.steps(optimizer, (strand.number, strand.passes))
         if core.recorder.programme is not None:
             core.recorder.programme.event(update)
 

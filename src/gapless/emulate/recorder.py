@@ -120,7 +120,9 @@ class Recorder:
             self.differentiated = True
             strand.begins()
         if kind:
-            self._mark(kind, name, strand.number, stacks.capture(depth + 1) + local.above)
+            # Tasks that answer requests take turns in their thread: only training has a loop in each of them.
+            number = strand.thread if kind == "forward" else strand.number
+            self._mark(kind, name, number, stacks.capture(depth + 1) + local.above)
 
     def backward_over(self, depth: int = 1) -> None:
         """A backward pass has ended: the optimizers that stepped inside it have made an iteration."""

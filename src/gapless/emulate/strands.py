@@ -10,22 +10,25 @@ from gapless.emulate.identities import Identities
 
 
 class Strand:
-    """One thread or asyncio task. `depth` counts backward passes that are under way in it, one in the other.
+    """One thread or asyncio task. `depth` counts backward passes that are under way in it, one in the other,
+    and `passes` those that have begun. `thread` is the number of the thread that a task runs in.
 
     Optimizers that step with the gradients of one backward pass make one iteration together: the first of
     them ends it, and the others step `along`. Those that step inside the pass end it with the pass.
     """
 
-    __slots__ = ("_inside", "_stepped", "depth", "number")
+    __slots__ = ("_inside", "_stepped", "depth", "number", "passes", "thread")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, thread: int = -1) -> None:
         self.number = number
-        self.depth = 0
+        self.thread = number if thread < 0 else thread
+        self.depth = self.passes = 0
         self._stepped: set[str] = set()
         self._inside: dict[str, None] = {}
 
     def begins(self) -> None:
         """A backward pass makes gradients from here on."""
+        self.passes += 1
         self._stepped.clear()
 
     def steps(self, name: str) -> str:
@@ -68,22 +71,25 @@ class Strands:
             task = tasks.current_task()
             if task is not None:
                 return self._tasks.get(task) or self._of_task(task)
-        found: Strand | None = getattr(self._threads, "strand", None)
-        if found is None:
-            found = self._threads.strand = self._new(getattr(self._threads, "starter", 0))
-        return found
+        return self._of_thread()
 
     def started_by(self, number: int) -> None:
         """This thread was started by that strand."""
         self._threads.starter = number
 
-    def _of_task(self, task: Any) -> Strand:
+    def _of_thread(self) -> Strand:
         strand: Strand | None = getattr(self._threads, "strand", None)
-        made = self._new(strand.number if strand is not None else getattr(self._threads, "starter", 0))
-        self._tasks.put(task, made)
-        return made
+        if strand is None:
+            strand = self._threads.strand = self._new(getattr(self._threads, "starter", 0))
+        return strand
 
-    def _new(self, parent: int) -> Strand:
+    def _of_task(self, task: Any) -> Strand:
+        thread = self._of_thread().number
+        strand = self._new(thread, thread)
+        self._tasks.put(task, strand)
+        return strand
+
+    def _new(self, parent: int, thread: int = -1) -> Strand:
         with self._lock:
             self.parents.append(parent)
-            return Strand(len(self.parents) - 1)
+            return Strand(len(self.parents) - 1, thread)

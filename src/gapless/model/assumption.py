@@ -84,14 +84,15 @@ def answer(assumption: Assumption) -> str:
 
     >>> answer(Assumption(kind="size", value=5, low=5, high=30, of=20, of_low=20, of_high=50))
     '5–30 of 20–50 elements'
+    >>> answer(Assumption(kind="int", value=2049, last=2048))
+    '2,048–2,049'
     """
     if assumption.kind == "bool":
         return str(bool(assumption.value))
     if assumption.kind == "values":
         return f"{number(assumption.value)} values copied to the CPU"
     if assumption.kind != "size":
-        first, last = number(assumption.value), number(assumption.last)
-        return first if first == last else f"{first} to {last}"
+        return _range(*sorted((assumption.value, assumption.last)))
     if assumption.low == assumption.high and assumption.of_low == assumption.of_high:
         return f"{number(assumption.value)} of {number(assumption.of)} elements"
     among = _range(assumption.of_low, assumption.of_high)
@@ -99,7 +100,8 @@ def answer(assumption: Assumption) -> str:
 
 
 def _range(low: float, high: float) -> str:
-    return number(low) if low == high else f"{number(low)}–{number(high)}"
+    least, most = number(low), number(high)
+    return least if least == most else f"{least}–{most}"
 
 
 def left_out(switch: Switch) -> str:

@@ -30,7 +30,9 @@ class OptimizerUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     groups that have gradients, together, of `settings` different settings.
 
     Settings are compared over the steps of the run: groups whose learning rates part later are different.
-    `parameters` have gradients. `refuses_fused` and `refuses_foreach` say in a few words why ``fused=True``
+    Those of optimizers that step after different backward passes are different too: `turns` counts the sets
+    of `instances` that always step after the same one. `parameters` have gradients. `refuses_fused` and
+    `refuses_foreach` say in a few words why ``fused=True``
     and the way over lists cannot be had ("" where they can). `turned_off` is the argument that turned off
     the way over lists. With `in_backward` they step while gradients are made, which saves their memory.
     `joined` is what a step would be otherwise, where that was estimated.
@@ -42,6 +44,7 @@ class OptimizerUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     instances: int = 1
     groups: int = 1
     settings: int = 1
+    turns: int = 1
     parameters: int = 0
     turned_off: str = ""
     refuses_fused: str = ""

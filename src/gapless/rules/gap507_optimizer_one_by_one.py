@@ -48,9 +48,9 @@ class OptimizerOneByOne(OptimizerRule):
     changes the last bits of the parameters, because it rounds elsewhere.
 
     ## When it is fine
-    Where groups have different settings, or get them later in the run; where steps are long and the GPU
-    limits them anyway; and where an optimizer steps for each parameter in backward, to save the memory of
-    gradients.
+    Where groups have different settings, or get them later in the run; where optimizers step after different
+    backward passes, as those of a GAN; where steps are long and the GPU limits them anyway; and where an
+    optimizer steps for each parameter in backward, to save the memory of gradients.
     """
 
     code = "GAP507"
@@ -79,7 +79,10 @@ def _evidence(use: OptimizerUse) -> Iterable[str]:
     parameters = count(use.parameters, "parameter")
     if use.joins:
         settings = "the same settings" if use.settings == 1 else f"only {use.settings} different settings"
-        if use.instances > 1:
+        if use.turns > 1:
+            optimizers = count(use.instances, "optimizer")
+            yield f"{optimizers} for {parameters}, which step after {use.turns} different backward passes"
+        elif use.instances > 1:
             yield f"{count(use.instances, 'optimizer')} for {parameters}, with {settings}"
         else:
             yield f"{count(use.groups, 'group')} for {parameters}, with {settings}"
@@ -91,7 +94,13 @@ def _advice(use: OptimizerUse) -> tuple[str, str]:
     words, changes = [], []
     if use.joins:
         one = "one parameter group" if use.settings == 1 else f"{use.settings} parameter groups"
-        if use.instances > 1:
+        if use.turns > 1:
+            words.append(
+                f"make {use.turns} of {use.name}: one of all parameters that are updated after the same "
+                "backward pass, with one parameter group for each distinct setting"
+            )
+            changes.append(f"one {use.name} for what is updated at the same time")
+        elif use.instances > 1:
             words.append(f"make one {use.name} of all parameters, with {one}: the results are the same")
             changes.append(f"one {use.name} for all parameters")
         else:

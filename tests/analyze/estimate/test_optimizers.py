@@ -20,8 +20,10 @@ from gapless.analyze.estimate.timing import times_of
 from gapless.analyze.estimate.work import work
 from gapless.emulate.emulator import Emulator
 from gapless.model import gpus
-from gapless.model.optimizer import OptimizerUse
+from gapless.model.optimizer import Joined, OptimizerUse
 from gapless.model.programme import Entry, HostSpeed, Programme, sheet
+from gapless.model.ranges import Range
+from gapless.rules.gap507_optimizer_one_by_one import OptimizerOneByOne
 
 L4, A100, T4 = (sheet(gpus.find(name)) for name in ("l4", "a100", "t4"))
 
@@ -209,3 +211,33 @@ def test_the_host_beside_an_l4_is_slow_unless_it_is_this_machine():
         assert times_of(Programme(gpu=gpu, host=HostSpeed(factor=1.0))).host == USUAL
     assert times_of(Programme(gpu=A100, host=apart)).host == USUAL.paced(0.5)
     assert times_of(Programme(gpu=A100)).host == USUAL
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one-pass", "pass-each"])
+def test_optimizers_become_one_only_where_they_step_after_the_same_backward_pass(together):
+    with Emulator("l4", programme=True) as emulator:
+        nets = [torch.nn.ParameterList(torch.zeros(4096, device="cuda") for _ in range(4)) for _ in range(20)]
+        optimizers = [torch.optim.Adam(net) for net in nets]
+        for _ in range(6):
+            losses = [sum(one.sum() for one in net) for net in nets]
+            if together:
+                torch.stack(losses).sum().backward()
+            for loss, optimizer in zip(losses, optimizers, strict=True):
+                if not together:
+                    loss.backward()
+                optimizer.step()
+        session = emulator.session()
+    (use,) = session.optimizers
+    assert (use.instances, use.settings, use.turns) == ((20, 1, 1) if together else (20, 20, 20))
+    advised = [one.change for one in report(session).findings if one.code == "GAP507"]
+    assert advised == (["one Adam for all parameters"] if together else [])
+
+
+def test_several_optimizers_for_each_of_two_backward_passes_become_two():
+    use = OptimizerUse(
+        name="Adam", way="foreach", instances=40, groups=40, settings=2, turns=2, parameters=40,
+        joined=Joined(before=10_000, step=Range(5_000, 5_000, 5_000), saved=Range(5_000, 5_000, 5_000)),
+    )  # fmt: skip
+    (hit,) = OptimizerOneByOne().of_optimizer(use)
+    assert hit.evidence == ("40 optimizers for 40 parameters, which step after 2 different backward passes",)
+    assert hit.remedy.startswith("make 2 of Adam: one of all parameters")

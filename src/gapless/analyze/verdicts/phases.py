@@ -68,7 +68,8 @@ def beside(report: Report) -> tuple[Change, ...]:
 
 def missed(report: Report) -> str:
     """What a run that was stopped did not come to, and the option with which it does."""
-    unreached = telling(one for one in report.phases if not one.times)
+    whole = report.planned.steps
+    unreached = telling(one for one in report.phases if not one.times and not (0 < whole < one.every))
     if unreached:
         far = max(one.every for one in unreached) if all(one.every for one in unreached) else 0
         verb = "was" if len(unreached) == 1 else "were"

@@ -213,10 +213,15 @@ def _side_by_side(means: Sequence[float]) -> str:
     several = f"{len(means)} training loops that run side by side"
     least, most = min(means), max(means)
     if least == most:
-        return f"{rate(least, 'sync')} in each of {several}"
+        return f"{_often(least)} in each of {several}"
     if len(means) == 2:
-        return f"{rate(means[0], 'sync')} in one training loop and {number(means[1])} in the one beside it"
-    return f"{number(least)} to {rate(most, 'sync')} in {several}"
+        second = number(means[1]) if least >= 1 else _often(means[1])
+        return f"{_often(means[0])} in one training loop and {second} in the one beside it"
+    return f"{_often(least)} to {_often(most)} in {several}"
+
+
+def _often(mean: float) -> str:
+    return rate(mean, "sync") if mean else "no syncs"
 
 
 def _syncs_in_steps(report: Report) -> list[Finding]:
