@@ -158,8 +158,7 @@ def test_tasks_that_answer_requests_are_iterations_of_one_loop(write, python):
     assert told["steps"]["seen"] == 40
     assert not told["steps"].get("side_by_side")
     assert told["steps"]["waits_per_step"] == pytest.approx(1, abs=0.15)
-    (finding,) = told["findings"]
-    assert finding["code"] == "GAP101"
+    assert "GAP101" in [one["code"] for one in told["findings"]]
     assert "Nothing worth fixing" not in told["verdict"]
 
 
