@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import signal
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -298,3 +301,34 @@ def test_what_was_written_last_is_there(tmp_path_factory, written, linked):
             os.link(path, path.with_name("other"))
     assert path.read_bytes() == written[-1]
     assert names(path.parent) == (["file", "other"] if linked else ["file"])
+
+
+_ENDED_WHILE_WRITING = """
+import os, signal, sys
+from gapless.files.output import writing
+
+with writing(sys.argv[1]) as out:
+    out.write(b"half")
+    os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("before", [b"old", None])
+def test_a_signal_that_ends_the_process_leaves_no_part(tmp_path, name, before):
+    path = tmp_path / "report.json"
+    if before is not None:
+        path.write_bytes(before)
+    command = [sys.executable, "-c", _ENDED_WHILE_WRITING, str(path), name]
+    ended = subprocess.run(command, timeout=120, check=False)
+    assert ended.returncode == -getattr(signal, name)
+    assert [one.name for one in tmp_path.iterdir()] == (["report.json"] if before is not None else [])
+    assert before is None or path.read_bytes() == before
+
+
+def test_handlers_of_signals_are_as_before(tmp_path):
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with writing(tmp_path / "report.json") as out:
+        out.write(b"whole")
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers

@@ -12,12 +12,15 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import BinaryIO
 
 from gapless.errors import UnreadableInput
@@ -255,10 +258,36 @@ def _part(target: _Target, ending: str = "") -> Iterator[str]:
         part = os.path.join(tempfile.gettempdir(), name)
         os.close(os.open(part, flags, 0o600))
     try:
-        yield part
+        with _removed_at_a_signal(part):
+            yield part
     finally:
         with suppress(FileNotFoundError):
             os.unlink(part)
+
+
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+@contextmanager
+def _removed_at_a_signal(part: str) -> Iterator[None]:
+    """Remove `part` where a signal ends the process at once, which runs no `finally`."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        with suppress(OSError):
+            os.unlink(part)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    handled: list[int] = []
+    if threading.current_thread() is threading.main_thread():
+        handled = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _install(part: str, target: _Target) -> None:
