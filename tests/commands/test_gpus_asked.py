@@ -127,7 +127,7 @@ def test_gpus_that_leave_too_little_for_nccl_are_named() -> None:
         verdict=Verdict(sentence=""), environment=Environment(), offers=(small, large), memory=(memory,)
     )
     (why,) = of_offers(found)
-    assert why == "It fits all of 2 GPUs (too little is left for NCCL on the L4)"
+    assert why == "It fits both GPUs (too little is left for NCCL on the L4)"
     made = offers(found)
     assert made is not None
     assert [row.cells[1] for row in made.rows] == ["by itself", "yes"]

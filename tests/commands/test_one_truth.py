@@ -88,7 +88,7 @@ def test_speed_and_cost_are_of_the_step_with_its_wait(python, tmp_path, write):
     if not estimate.waiting.likely:
         pytest.skip("the machine is too busy to measure the loader")
     assert estimate.waiting.likely > 10_000_000
-    assert report.verdict.sentence.startswith("It fits all of 2 GPUs; cheapest: L4 at")
+    assert report.verdict.sentence.startswith("It fits both GPUs; cheapest: L4 at")
     for one in report.offers:
         assert one.each == 16
         assert one.cost == pytest.approx(1e6 / 16 * one.whole.likely / 3600e9 * one.price)

@@ -272,6 +272,28 @@ def test_a_mixture_of_experts_sends_as_many_tokens_as_it_was_told(join: Join, ra
     assert returned.shape == tokens.shape
 
 
+@pytest.mark.parametrize("choices", [1, 2])
+def test_tokens_that_come_are_split_between_the_experts_of_a_rank(join: Join, choices: int) -> None:
+    """Without values, too, the tokens that come add up over ranks and over the experts of this one."""
+    values = join(1, dry=True).core.values
+    assert values is not None
+    experts, here = 2 * SIZE, 2
+    scores = torch.randn(300, experts, device=DEVICE)
+    values.mark(scores, Guess())
+    chosen = scores.softmax(-1).topk(choices).indices.flatten()
+    sent = torch.bincount(chosen, minlength=experts)
+    comes = torch.empty_like(sent)
+    dist.all_to_all_single(comes, sent)
+    out, back = (counts.view(SIZE, here).sum(1).tolist() for counts in (sent, comes))
+    got = torch.empty(sum(back), 16, device=DEVICE)
+    dist.all_to_all_single(got, torch.randn(300 * choices, 16, device=DEVICE), back, out)
+    numbers = torch.arange(here, device=DEVICE).repeat(SIZE).repeat_interleave(comes)
+    parts = got[numbers.argsort()].split(torch.bincount(numbers, minlength=here).tolist())
+    assert len(parts) == here
+    assert sum(map(len, parts)) == len(got) == len(numbers)
+    assert sum(out) == 300 * choices
+
+
 def test_groups_have_their_members(join: Join) -> None:
     emulator = join(5, 8)
     mesh = dist.device_mesh.init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))

@@ -27,7 +27,7 @@ def of_offers(report: Report) -> Iterator[str]:
         which = f" (not the {', '.join(none)})" if none and fitting else ""
         which += f" (too little is left for NCCL on the {', '.join(scarce)})" if scarce else ""
         parts.append(
-            f"it fits {'all' if len(fitting) == len(known) else len(fitting)} of {len(known)} GPUs{which}"
+            f"it fits {_of(len(fitting), len(known))} GPUs{which}"
             if len(known) > 1
             else f"it {'fits' if fitting else 'does not fit'} the {short_name(known[0].gpu)}{which}"
         )
@@ -45,3 +45,10 @@ def of_offers(report: Report) -> Iterator[str]:
     if parts:
         told = "; ".join(parts)
         yield told[:1].upper() + told[1:]
+
+
+def _of(part: int, whole: int) -> str:
+    """``2 of 3``, ``both``, ``all 3``."""
+    if part < whole:
+        return f"{part} of {whole}"
+    return "both" if whole == 2 else f"all {whole}"
