@@ -122,6 +122,7 @@ def command(
     check_advice = verify if check_advice is None else check_advice
     codes = _gate.parse_codes(fail_on)
     shown.refuse_terminal(f"gapless loader -f html {target}")
+    _output.refuse_inputs(output, [target.partition(":")[0], target, *filter(None, (profile, session))])
     stream = _output.own_copy(sys.stdout)
     if shown.alone:
         _output.give_way()  # the user's code may print, and the page stands alone

@@ -95,7 +95,8 @@ def command(
     """
     shown.refuse_terminal(f"gapless memory -f html {snapshot}")
     wishes = _wishes(room(gpu, limit), tried, search, fresh, jobs)
-    _output.refuse_inputs(exported, [snapshot, *others])
+    for written in (output, exported):
+        _output.refuse_inputs(written, [snapshot, *others])
     runs = read(snapshot)
     run = choose(runs, device, wishes.where)
     made = _made(run, wishes, quiet)
