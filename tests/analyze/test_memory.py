@@ -8,12 +8,16 @@ from building import line
 from gapless.analyze import report
 from gapless.analyze.memory import findings
 from gapless.analyze.tables.memory import tables
+from gapless.analyze.tables.offers import offers
 from gapless.analyze.verdicts.asked import with_answer
 from gapless.analyze.verdicts.memory import fits, with_memory
+from gapless.analyze.verdicts.search import with_search
 from gapless.memory.sentence import answer
-from gapless.model import Finding, Frequency, Report, Verdict
+from gapless.model import Environment, Finding, Frequency, Report, Verdict
+from gapless.model.attempt import Attempt, Search
 from gapless.model.memory import Holder
-from gapless.model.memory_report import GraphCost, Growth, MemoryReport, Outcome, Trial
+from gapless.model.memory_report import GraphCost, Growth, LongestBatch, MemoryReport, Outcome, Trial
+from gapless.model.offer import Offer
 
 
 def test_a_setting_that_was_asked_for_always_has_its_row():
@@ -85,6 +89,58 @@ def test_growth_leads_the_verdict_on_a_script_and_nothing_fits():
     ]
     assert "fits" not in " ".join((found.sentence, *found.why, *found.facts)).lower()
     assert "enough for these 12 steps, full after 60 more" in found.facts[0]
+
+
+def test_a_run_that_has_ended_fits_and_says_by_how_much_it_grew():
+    found = of_script(grown(finished=True))
+    assert found.sentence == (
+        "The whole run fits, but memory grew by 1 MiB in every step, to 40 MiB of 100 MiB; "
+        "no syncs in 10 training steps"
+    )
+    assert "would fill" not in found.sentence
+    assert "fits for the whole run of 12 steps, in which memory grew by 1 MiB in every step" in found.facts[0]
+    assert "full" not in " ".join(one.evidence[0] for one in grown(finished=True).findings)
+
+
+def test_what_comes_every_five_steps_is_told_so():
+    every = (Growth(line=line(4), bytes=1 << 20, tensors=1.0, steps=3, every=5),)
+    made = msgspec.structs.replace(grown(), growth=every, holders=(), findings=())
+    made = msgspec.structs.replace(made, findings=findings(made))
+    assert of_script(made).sentence.startswith(
+        "Memory grows by 1 MiB every 5 steps and would fill the GPU after 300 more; "
+    )
+
+
+def test_a_gpu_with_room_for_more_steps_is_not_told_to_fit():
+    offer = Offer(gpu="NVIDIA A10", has=100 << 20, needs=40 << 20, fits=True, lasts=60)
+    told = Report(verdict=Verdict(sentence=""), memory=(grown(),), offers=(offer,))
+    shown = offers(told)
+    assert shown is not None
+    (row,) = shown.rows
+    assert (row.tone, row.cells[1]) == ("bad", "for 60 more steps")
+
+
+def test_the_largest_value_that_fits_is_said_to_last_only_so_long():
+    tried = Attempt(what="batch_size=8", value=8, fits=True, needs=40 << 20, has=100 << 20)
+    search = Search(argument="batch_size", least=1, most=64, by=1, found=8, attempts=(tried,))
+    card = Environment(device="NVIDIA A10")
+    told = Report(verdict=FINE, environment=card, memory=(grown(),), search=search)
+    assert with_search(told, FINE).sentence == (
+        "Memory grows by 1 MiB in every step and would fill the GPU after 60 more; "
+        "batch_size=8 is the largest with which 12 steps fit the A10"
+    )
+
+
+def test_a_longer_item_that_does_not_fit_is_the_verdict_on_a_run():
+    longest = LongestBatch(length=900, seen=100, batches=9, needs=9 << 30, has=1 << 30, fits=False, most=300)
+    fine = Verdict(sentence="At most 1 GiB reserved", level="fine")
+    found = report(MemoryReport(sentence="", gpu="NVIDIA A10", answer=fine, longest=longest)).verdict
+    assert found.level == "failed"
+    assert found.sentence == (
+        "Does not fit with the longest item: 900 long, it needs 9 GiB, the A10 has 1 GiB: 8 GiB short"
+    )
+    assert found.why[0] == fine.sentence
+    assert found.do_first[0].what.startswith("cut items to 300")
 
 
 def test_a_run_that_does_not_grow_fits():

@@ -224,6 +224,64 @@ HELD = {
         main()
         """,
     ),
+    "list of every third step": (
+        "history",
+        """
+        history = []
+        for n in range(13):
+            out = net(data())
+            train(out)
+            if n % 3 == 0:
+                history.append(out)  # adds
+        """,
+    ),
+    "results of each epoch": (
+        "outputs",
+        """
+        outputs = {}
+        for epoch in range(4):
+            for _ in range(4):
+                train(net(data()))
+            with torch.no_grad():
+                outputs[epoch] = net(data())  # adds
+        """,
+    ),
+    "models of folds": (
+        "results",
+        """
+        results = []
+        for fold in range(4):
+            model = nn.Linear(64, 64).cuda()
+            for _ in range(4):
+                train(net(data()))
+            results.append((fold, model))  # adds
+        """,
+    ),
+    "buffer with a sample of it": (
+        "buffer.entries",
+        """
+        class Buffer:
+            def __init__(self):
+                self.entries = []
+            def push(self, entry):
+                self.entries.append(entry)  # adds
+        buffer = Buffer()
+        for _ in range(13):
+            out = net(data())
+            train(out)
+            buffer.push((out.detach(), 0))
+            sample = buffer.entries[-10:]
+        """,
+    ),
+    "predictions of inference": (
+        "predictions",
+        """
+        predictions = []
+        with torch.no_grad():
+            for _ in range(12):
+                predictions.append(net(data()))  # adds
+        """,
+    ),
     "a library's meter": (
         "watch.recorded",
         """
@@ -321,6 +379,20 @@ NOT_HELD = {
             generate()
             train(net(data()))
         """,
+    "best model so far": """
+        import copy
+        best = None
+        for epoch in range(4):
+            for _ in range(3):
+                train(net(data()))
+            before, best = best, copy.deepcopy(net.state_dict())
+        """,
+    "models of folds that end": """
+        for fold in range(4):
+            model = nn.Linear(64, 64).cuda()
+            for _ in range(3):
+                train(net(data()))
+        """,
     "warm-up": """
         warm = []
         for n in range(12):
@@ -397,6 +469,56 @@ def test_a_container_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) ->
     run, _ = played(body.format(10_000_000), tmp_path)
     (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
     assert any("at most 10,000,000 entries" in one for one in finding.evidence)
+
+
+def test_a_cache_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) -> None:
+    body = """
+        @functools.lru_cache(maxsize={})
+        def mask(n):  # adds
+            return torch.ones(32, 64, device="cuda").tril(n)
+        for n in range(12):
+            train(net(data() * mask(n)))
+        """
+    run, _ = played(body.format(100), tmp_path)
+    (held,) = run.holders
+    assert (held.name, held.most, held.entries) == ("mask", 100, 12)
+    assert not {"GAP402", "GAP405"} & {one.code for one in replayed(run).findings}
+    run, _ = played(body.format(None), tmp_path)
+    (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
+    assert "lru_cache(maxsize=…)" in finding.change
+
+
+def test_names_that_differ_in_a_number_are_told_together(tmp_path: Path) -> None:
+    body = """
+        class Layer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear, self.cache = nn.Linear(64, 64), []
+            def forward(self, x):
+                out = self.linear(x)
+                self.cache.append(out.detach())  # adds
+                return out
+        model = nn.Sequential(*[Layer() for _ in range(40)]).cuda()
+        for _ in range(12):
+            train(net(model(data())))
+        """
+    run, line = played(body, tmp_path)
+    (held,) = run.holders
+    assert (held.name, held.alike, held.line.line if held.line else 0) == ("model.0.cache", 39, line)
+    (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
+    assert "the list `model.0.cache` and 39 more like it keep 320 KiB more in each step" in finding.evidence
+
+
+def test_predictions_with_graphs_want_no_grad(tmp_path: Path) -> None:
+    body = """
+        net.eval()
+        predictions = []
+        for _ in range(12):
+            predictions.append(net(data()))  # adds
+        """
+    run, _ = played(body, tmp_path)
+    (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
+    assert "no_grad()" in finding.change
 
 
 HAND_BOUNDED = {

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gapless.memory.growth import growth
 from gapless.memory.recorder import Recorder
-from gapless.memory.report import report
+from gapless.memory.report import Wishes, report
 from gapless.memory.sizes import MIB
+from gapless.model.memory import Holder
+from gapless.model.pace import pace, steady
 from gapless.model.source import SourceLine
 
 KEPT = SourceLine("/home/me/train.py", 7, "train")
@@ -38,8 +45,55 @@ def test_what_is_made_once_is_no_growth():
     assert growth(run(12, lambda step: 5 if step < 2 else 0)) == ()
 
 
-def test_what_comes_now_and_then_is_no_growth():
-    assert growth(run(12, lambda step: step % 3 == 0)) == ()
+def test_what_every_third_step_leaves_is_growth():
+    (one,) = growth(run(12, lambda step: step % 3 == 0))
+    assert (one.line, one.bytes, one.tensors, one.steps, one.every) == (KEPT, MIB, 1.0, 4, 3)
+
+
+def test_it_lasts_as_many_steps_as_growth_of_every_step():
+    seldom = report(
+        run(12, lambda step: step % 3 == 0, 3 * MIB), Wishes(capacity=1024 * MIB, total=1024 * MIB)
+    )
+    always = report(run(12, lambda step: 1), Wishes(capacity=1024 * MIB, total=1024 * MIB))
+    assert (seldom.grows_by, seldom.grows_every) == (3 * MIB, 3)
+    assert abs(seldom.lasts - always.lasts) <= 3
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [(0, 1, 5, 11), (3, 4, 9), (2, 3), (9, 11), (2, 6), (4,), (0, 4), (0, 2, 4), (1, 2, 3)],
+    ids=str,
+)
+def test_what_comes_without_a_rhythm_or_stops_is_no_growth(steps: tuple[int, ...]):
+    assert growth(run(12, lambda step: step in steps)) == ()
+
+
+def test_two_ends_of_an_epoch_are_growth_only_where_a_name_keeps_both():
+    twice = run(12, lambda step: step in (4, 8))
+    assert growth(twice) == ()
+    named = msgspec.structs.replace(twice, holders=(Holder(name="outputs", kind="dict", every=4),))
+    assert [(one.every, one.steps) for one in growth(named)] == [(4, 2)]
+
+
+@given(every=st.integers(1, 9), first=st.integers(0, 8), steps=st.integers(7, 60))
+def test_a_rhythm_is_recognized_wherever_it_begins(every: int, first: int, steps: int) -> None:
+    left = range(first % every, steps, every)
+    if len(left) >= 3:
+        assert pace(left, steps) == every
+    kept = [*left][-3:]  # a window of the last ones, in a run that is long enough to tell
+    if every > 1 and steps > 6 * every:
+        assert pace(kept, steps) == 0
+
+
+@given(left=st.sets(st.integers(0, 40)), steps=st.integers(0, 40))
+def test_a_pace_is_that_of_the_steps(left: set[int], steps: int) -> None:
+    numbers = {one for one in left if one <= steps}
+    every = pace(numbers, steps)
+    if every > 1:
+        assert len(steady(numbers, steps, every)) >= 2
+        assert (max(numbers) - min(numbers)) <= every * (len(numbers) - 1) + len(numbers)
+    elif every == 1:
+        assert len(steady(numbers, steps, every)) == steps - 3
 
 
 def test_a_list_that_ends_with_the_epoch_is_no_growth():

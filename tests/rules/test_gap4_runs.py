@@ -130,12 +130,50 @@ def test_out_of_memory_in_fragments() -> None:
 
 def test_out_of_memory_with_nothing_cached() -> None:
     def fills(recorder: Recorder, step: int) -> None:
-        recorder.alloc(step, 64 * MIB, stack=[LINE])
+        for number in range(6):
+            recorder.alloc((step, number), 64 * MIB, stack=[LINE])
+        for number in range(6):
+            recorder.free((step, number))
 
     found = told(fills, limit=300 * MIB)
     assert found["GAP404"].line == LINE
     assert "GAP403" not in found
     assert "GAP408" not in found
+
+
+def test_growth_explains_a_full_gpu() -> None:
+    def fills(recorder: Recorder, step: int) -> None:
+        recorder.alloc(step, 64 * MIB, stack=[LINE])
+
+    found = told(fills, limit=300 * MIB)
+    assert found["GAP405"].line == LINE
+    assert "GAP404" not in found
+
+
+def test_a_leak_of_every_third_step() -> None:
+    def seldom(recorder: Recorder, step: int) -> None:
+        steady(recorder, step)
+        if step % 3 == 0:
+            recorder.alloc(("kept", step), 25 * MIB, stack=[LINE])
+
+    found = told(seldom)
+    assert set(found) == {"GAP405"}
+    finding = found["GAP405"]
+    assert finding.evidence[0].startswith(
+        "25 MiB in 1 tensor remain every 3 steps (4 times); the GPU is full"
+    )
+    assert (finding.frequency.when, finding.frequency.every) == ("some-steps", 3)
+
+
+def test_models_that_stay_are_not_to_be_detached() -> None:
+    def folds(recorder: Recorder, step: int) -> None:
+        steady(recorder, step)
+        if step % 4 == 0:
+            recorder.alloc(("weights", step), 25 * MIB, stack=[LINE], kind="parameter")
+
+    (finding,) = told(folds).values()
+    assert "detach" not in finding.remedy + finding.change
+    assert "del model" in finding.remedy
 
 
 def test_nearly_full() -> None:

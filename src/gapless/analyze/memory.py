@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,21 +17,31 @@ from gapless.model.memory import MemoryRun
 from gapless.model.memory_report import MemoryReport
 from gapless.rules import of_kind
 
+if TYPE_CHECKING:
+    from gapless.memory.trials import Where
 
-def replayed(run: MemoryRun, drawn: bool = False) -> MemoryReport:
-    """What replaying the allocator on `run` says and the rules find; if `drawn`, laid out for a page."""
+
+def replayed(run: MemoryRun, drawn: bool = False, finished: bool = False) -> MemoryReport:
+    """What replaying the allocator on `run` says and the rules find; if `drawn`, laid out for a page.
+
+    `finished` says that the program came to its own end.
+    """
     from gapless.memory.report import report as replay  # loaded when memory was recorded
     from gapless.memory.tracking import track
 
-    made = replay(run)
+    made = msgspec.structs.replace(replay(run), finished=finished)
     made = msgspec.structs.replace(made, findings=findings(made))
     return msgspec.structs.replace(made, track=track(run, made)) if drawn else made
 
 
 def with_longest(
-    reports: Sequence[MemoryReport], runs: Sequence[MemoryRun], uses: Sequence[LoaderUse]
+    reports: Sequence[MemoryReport],
+    runs: Sequence[MemoryRun],
+    uses: Sequence[LoaderUse],
+    where: Where | None = None,
 ) -> tuple[MemoryReport, ...]:
-    """`reports` of `runs`, with what the longest item needs that the loaders of their steps have."""
+    """`reports` of `runs`, with what the longest item needs that the loaders of their steps have, `where`
+    it is asked about."""
     lengths = [
         max(use.fetch.padding.lengths)
         for use in uses
@@ -46,7 +57,7 @@ def with_longest(
     return tuple(
         one
         if one.lack is not None
-        else msgspec.structs.replace(one, longest=longest_batch(run, max(lengths)))
+        else msgspec.structs.replace(one, longest=longest_batch(run, max(lengths), where))
         for one, run in zip(reports, runs, strict=True)
     )
 
@@ -69,7 +80,7 @@ def _frequency(hit: Hit, memory: MemoryReport) -> Frequency:
     when: When = "every-step" if memory.steps and hit.steps >= max(memory.steps - 3, 1) else "some-steps"
     if not hit.steps or not memory.steps:
         when = "no-steps"
-    return Frequency(when=when, waits=0.0)
+    return Frequency(when=when, waits=0.0, every=hit.every if when == "some-steps" and hit.every > 1 else 0)
 
 
 def report(made: MemoryReport) -> Report:

@@ -74,7 +74,10 @@ def report(
     name = noun(steps, session.marks, loops, read)
     estimate = tokens_alone(estimate, name)
     nccl = buffers(session)
-    memory = tuple(msgspec.structs.replace(replayed(run, drawn), nccl=nccl) for run in session.memory)
+    finished = session.ending.how == "finished"
+    memory = tuple(
+        msgspec.structs.replace(replayed(run, drawn, finished), nccl=nccl) for run in session.memory
+    )
     found = Report(
         verdict=Verdict(sentence=""),
         script=session.script,

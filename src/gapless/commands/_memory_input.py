@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from gapless.errors import UnreadableInput, UsageError
 from gapless.files.kinds import kind
+from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import CONTEXT, MemoryRun
 
 if TYPE_CHECKING:
@@ -16,6 +17,25 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", re.IGNORECASE)
 _PREFIXES = " kmgt"
+
+
+class Recorded(NamedTuple):
+    """The runs of a file and, of a session, its loaders and whether its program came to its own end."""
+
+    runs: tuple[MemoryRun, ...]
+    loaders: tuple[LoaderUse, ...] = ()
+    finished: bool = False
+
+
+def recorded(path: str) -> Recorded:
+    """What the file `path` says of memory.
+
+    Raises:
+        UnreadableInput: nothing, or it is none of the files that do.
+    """
+    if kind(path).name == "session":
+        return _of_session(path)
+    return Recorded(read(path))
 
 
 def read(path: str) -> tuple[MemoryRun, ...]:
@@ -33,7 +53,7 @@ def read(path: str) -> tuple[MemoryRun, ...]:
     if recognized.name == "memory":
         return load(path)
     if recognized.name == "session":
-        return _of_session(path)
+        return _of_session(path).runs
     if recognized.name == "trace":
         return _of_profile(path)
     if recognized.name not in ("snapshot", ""):
@@ -48,7 +68,7 @@ def _of_profile(path: str) -> tuple[MemoryRun, ...]:
     return memory_runs(read_trace(path))
 
 
-def _of_session(path: str) -> tuple[MemoryRun, ...]:
+def _of_session(path: str) -> Recorded:
     """What `gapless check --memory` recorded."""
     from gapless.model.session import load
 
@@ -58,7 +78,8 @@ def _of_session(path: str) -> tuple[MemoryRun, ...]:
             "nothing was put on the device" if session.environment.unused else "it was saved without --memory"
         )
         raise UnreadableInput(f"{path} contains no memory requests: {why}")
-    return tuple(msgspec.structs.replace(run, path=path) for run in session.memory)
+    runs = tuple(msgspec.structs.replace(run, path=path) for run in session.memory)
+    return Recorded(runs, tuple(session.loaders), session.ending.how == "finished")
 
 
 def choose(runs: tuple[MemoryRun, ...], device: int | None, where: Where) -> MemoryRun:

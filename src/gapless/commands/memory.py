@@ -11,9 +11,11 @@ import click
 import msgspec
 
 from gapless.analyze import report as as_document
+from gapless.analyze.memory import with_longest
+from gapless.analyze.verdicts.memory import too_long
 from gapless.commands import _output
 from gapless.commands._bar import bar
-from gapless.commands._memory_input import choose, parse_size, read, room
+from gapless.commands._memory_input import choose, parse_size, read, recorded, room
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UsageError
 from gapless.model.memory import MemoryRun
 from gapless.model.memory_report import LargestBatch, MemoryReport
@@ -97,9 +99,11 @@ def command(
     wishes = _wishes(room(gpu, limit), tried, search, fresh, jobs)
     for written in (output, exported):
         _output.refuse_inputs(written, [snapshot, *others])
-    runs = read(snapshot)
+    held = recorded(snapshot)
+    runs = held.runs
     run = choose(runs, device, wishes.where)
-    made = _made(run, wishes, quiet)
+    made = _made(run, wishes, quiet, held.finished and wishes.capacity < 0)
+    (made,) = with_longest([made], [run], held.loaders, wishes.where)
     if len(runs) > 1:
         from gapless.memory.devices import others as others_of
 
@@ -110,7 +114,8 @@ def command(
     if shown.form == "html":
         made = _drawn(run, made, wishes)
     shown.write([as_document(made)])
-    return unsaved or (EXIT_FINDINGS if made.lack is not None and wishes.capacity >= 0 else EXIT_OK)
+    short = made.lack is not None or too_long([made]) is not None
+    return unsaved or (EXIT_FINDINGS if short and wishes.capacity >= 0 else EXIT_OK)
 
 
 def _wishes(
@@ -133,13 +138,13 @@ def _wishes(
     )
 
 
-def _made(run: MemoryRun, wishes: Wishes, quiet: bool) -> MemoryReport:
-    """The report, with what the rules find."""
+def _made(run: MemoryRun, wishes: Wishes, quiet: bool, finished: bool) -> MemoryReport:
+    """The report, with what the rules find; `finished` says that the program came to its own end."""
     from gapless.analyze.memory import findings
     from gapless.memory.report import report
 
     with _progress(quiet) as progress:
-        made = report(run, wishes, progress)
+        made = msgspec.structs.replace(report(run, wishes, progress), finished=finished)
     return msgspec.structs.replace(made, findings=findings(made))
 
 

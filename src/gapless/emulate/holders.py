@@ -6,47 +6,38 @@ import ast
 import contextlib
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import torch
 
 from gapless.emulate.additions import additions
 from gapless.emulate.bounds import bound
 from gapless.emulate.local import local
 from gapless.emulate.references import Edge, Walk, variables
+from gapless.emulate.retained_tree import Left, Tree
 from gapless.emulate.stacks import is_own, library_of
 from gapless.model.memory import Holder
+from gapless.model.pace import SURE
 from gapless.model.source import SourceLine
 from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction
 
 _MOST_HOLDERS = 3
-_PART = 0.05
-"""The share of what grows that a name must keep to be told of."""
-_OFTEN = 0.5
-"""The share of the steps of which a name must keep something: what it keeps of one is not growth."""
-_FEWEST = 3
 _SIZED = (list, dict, set, deque)
 
 
-class Left(NamedTuple):
-    """What a step left behind in a storage: the number of the step, and bytes."""
-
-    step: int
-    size: int
-
-
-def holders(growing: Mapping[int, Left], frame: FrameType | None) -> tuple[Holder, ...]:
+def holders(growing: Mapping[int, Left], frame: FrameType | None, every: int = 1) -> tuple[Holder, ...]:
     """What names keep the storages that are `growing`, by their keys; the most bytes first.
 
-    `frame` is the innermost one that runs: names of functions that run, and of modules of the program, are
-    those that count.
+    `every` is how many steps lie between two that leave something. `frame` is the innermost one that runs:
+    names of functions that run, and of modules of the program, are those that count.
     """
     local.quiet += 1
     try:
         with DisableTorchFunction(), DisableTorchDispatch():
-            return _found(growing, frame)
+            return tuple(msgspec.structs.replace(one, every=every) for one in _found(growing, frame))
     finally:
         local.quiet -= 1
 
@@ -59,13 +50,43 @@ def _found(growing: Mapping[int, Left], frame: FrameType | None) -> tuple[Holder
             files.setdefault(file)
         walk.add(edge)
     walk.go()
-    tree = _Tree(walk, growing)
-    found: dict[int, list[int]] = {}
-    for position in tree.holding():
-        found.setdefault(tree.named(position), []).append(position)
-    made = [_holder(tree, position, files) for position in found if position >= 0]
+    tree = Tree(walk, growing)
+    named = {tree.named(position): None for position in tree.holding()}
+    named = {
+        at: None
+        for at in named
+        if tree.steps[at].bit_count() >= SURE or issubclass(type(walk.values[at]), _SIZED)
+    }  # a variable may have its value and the one before
+    found = [(tree.path(at), _holder(tree, at, files)) for at in named if at >= 0]
+    made = [one for one in _alike(found) if one.bytes >= tree.least_bytes]
     made.sort(key=lambda one: (-one.bytes, one.name))
     return tuple(made[:_MOST_HOLDERS])
+
+
+def _alike(found: Iterable[tuple[list[str], Holder]]) -> Iterator[Holder]:
+    """The holders, those at the same lines together whose names differ in one number or key."""
+    groups: defaultdict[tuple[object, ...], list[tuple[list[str], Holder]]] = defaultdict(list)
+    for path, holder in found:
+        at = next((n for n, label in enumerate(path) if _is_numbered(label)), -1)
+        shape = (*path[: max(at, 0)], *path[at + 1 :])
+        groups[shape if at > 0 else holder.name, at, holder.kind, holder.lines].append((path, holder))
+    for members in groups.values():
+        first = min((holder for _, holder in members), key=lambda one: (len(one.name), one.name))
+        if len(members) > 1:
+            each = [holder for _, holder in members]
+            first = msgspec.structs.replace(
+                first,
+                alike=len(members) - 1,
+                bytes=sum(one.bytes for one in each),
+                in_graphs=sum(one.in_graphs for one in each),
+                entries=sum(one.entries for one in each),
+                most=sum(one.most for one in each) if all(one.most >= 0 for one in each) else -1,
+            )
+        yield first
+
+
+def _is_numbered(label: str) -> bool:
+    return label.startswith("[") or label[1:].isdigit()
 
 
 def owners(
@@ -82,7 +103,7 @@ def owners(
             for edge, _ in _roots(frame):
                 walk.add(edge)
             walk.go()
-            tree = _Tree(walk, {key: Left(0, size) for key, size in sizes.items()})
+            tree = Tree(walk, {key: Left(0, size) for key, size in sizes.items()})
             paths = {key: tree.path(walk.leaves[key]) if key in walk.leaves else [] for key in sizes}
     finally:
         local.quiet -= 1
@@ -130,71 +151,7 @@ def _modules() -> list[tuple[str, Any]]:
     return found
 
 
-class _Tree:
-    """What a walk has reached, with the steps and bytes that each value keeps."""
-
-    def __init__(self, walk: Walk, growing: Mapping[int, Left]) -> None:
-        self.walk = walk
-        count = len(walk.values)
-        self.steps = [0] * count  # a bit for each step
-        self.bytes = [0] * count
-        self.in_graphs = [0] * count
-        for key, position in walk.leaves.items():
-            left = growing[key]
-            self.steps[position] |= 1 << left.step
-            self.bytes[position] += left.size
-        self.children: list[list[int]] = [[] for _ in range(count)]
-        for position in range(count - 1, -1, -1):
-            parent = walk.parents[position]
-            if self.bytes[position] and parent >= 0:
-                self.steps[parent] |= self.steps[position]
-                self.bytes[parent] += self.bytes[position]
-                inside = self.bytes[position] if walk.edges[position][1] else self.in_graphs[position]
-                self.in_graphs[parent] += inside
-                self.children[parent].append(position)
-        self._tops = [at for at in range(count) if self.bytes[at] and walk.parents[at] < 0]
-        self._least = max(_FEWEST, int(_OFTEN * len({left.step for left in growing.values()})))
-        self._bytes = max(int(_PART * sum(left.size for left in growing.values())), 1)
-
-    def holding(self) -> Iterator[int]:
-        """The innermost values that keep something of step after step."""
-        pending = [at for at in self._tops if self._keeps(self.steps[at], self.bytes[at])]
-        while pending:
-            position = pending.pop()
-            inner, steps, held = [], 0, 0
-            for child in self.children[position]:
-                if self._keeps(self.steps[child], self.bytes[child]):
-                    inner.append(child)
-                else:
-                    steps |= self.steps[child]
-                    held += self.bytes[child]
-            pending += inner
-            if not inner or self._keeps(steps, held):
-                yield position
-
-    def _keeps(self, steps: int, held: int) -> bool:
-        return steps.bit_count() >= self._least and held >= self._bytes
-
-    def named(self, position: int) -> int:
-        """The next value towards the root that the program has a name for; -1 where there is none."""
-        while position >= 0 and not self.walk.edges[position][0]:
-            position = self.walk.parents[position]
-        return position
-
-    def path(self, position: int) -> list[str]:
-        """A variable's name, then labels that lead to the value at `position`."""
-        labels: list[str] = []
-        while position >= 0:
-            label = self.walk.edges[position][0]
-            if label:
-                labels.append(label)
-                if label[0] not in ".[":
-                    break  # a variable
-            position = self.walk.parents[position]
-        return labels[::-1]
-
-
-def _holder(tree: _Tree, position: int, files: Mapping[str, None]) -> Holder:
+def _holder(tree: Tree, position: int, files: Mapping[str, None]) -> Holder:
     path = tree.path(position)
     value = tree.walk.values[position]
     entries, most = _room(value)
@@ -216,12 +173,12 @@ def _holder(tree: _Tree, position: int, files: Mapping[str, None]) -> Holder:
     )
 
 
-def _value(tree: _Tree, position: int, limit: ast.expr, files: Mapping[str, None]) -> object:
+def _value(tree: Tree, position: int, limit: ast.expr, files: Mapping[str, None]) -> object:
     """What a number in the program is: written there, an attribute of what holds a container, or a global."""
     if isinstance(limit, ast.Constant):
         return limit.value
     if isinstance(limit, ast.Attribute):
-        while (position := tree.walk.parents[position]) >= 0:
+        while (position := tree.parents[position]) >= 0:
             with contextlib.suppress(AttributeError, TypeError):
                 held = object.__getattribute__(tree.walk.values[position], "__dict__")
                 if type(held) is dict and limit.attr in held:
@@ -233,14 +190,14 @@ def _value(tree: _Tree, position: int, limit: ast.expr, files: Mapping[str, None
     return None
 
 
-def _attached(tree: _Tree, position: int) -> bool:
+def _attached(tree: Tree, position: int) -> bool:
     """Whether a tensor that keeps memory here has a graph."""
     walk = tree.walk
     pending = [position]
     while pending:
         at = pending.pop()
         value = walk.values[at]
-        if issubclass(type(value), torch.Tensor) and not walk.edges[at][1]:
+        if issubclass(type(value), torch.Tensor) and not tree.edges[at][1]:
             return value.grad_fn is not None
         pending += tree.children[at][:1]
     return False

@@ -59,7 +59,8 @@ class Walk:
     """Values in the order in which they are reached, each with the one that it is reached from first.
 
     `wanted` are the keys of storages; `leaves` gives for each that is reached the position of the tensor
-    that has it. The walk holds what it has reached: it is not to be kept.
+    that has it, and `also` where else a tensor or a container is reached from. The walk holds what it has
+    reached: it is not to be kept.
     """
 
     def __init__(self, wanted: Collection[int]) -> None:
@@ -68,7 +69,8 @@ class Walk:
         self.parents: list[int] = []
         self.edges: list[tuple[str, bool]] = []
         self.leaves: dict[int, int] = {}
-        self._seen: set[int] = set()
+        self.also: dict[int, list[tuple[int, tuple[str, bool]]]] = {}
+        self._seen: dict[int, int] = {}
         self._queue: deque[int] = deque()
         self._nodes: set[int] = set()
         self._saved: dict[type, tuple[str, ...]] = {}
@@ -76,10 +78,16 @@ class Walk:
     def add(self, edge: Edge, parent: int = -1) -> None:
         """Reach a value, unless it is reached already or holds nothing."""
         value, key = edge.value, id(edge.value)
-        if key in self._seen or issubclass(type(value), _SKIPPED) or len(self.values) >= MOST_OBJECTS:
+        if issubclass(type(value), _SKIPPED):
             return
-        self._seen.add(key)
+        if (before := self._seen.get(key)) is not None:
+            if parent >= 0 and issubclass(type(value), _SHARED) and not edge.graph:
+                self.also.setdefault(before, []).append((parent, (edge.label, edge.graph)))
+            return
+        if len(self.values) >= MOST_OBJECTS:
+            return
         position = len(self.values)
+        self._seen[key] = position
         self.values.append(value)
         self.parents.append(parent)
         self.edges.append((edge.label, edge.graph))
@@ -228,5 +236,7 @@ def _of_instance(value: Any) -> Iterator[Edge]:
 
 
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
+_SHARED = (torch.Tensor, *_CONTAINERS, dict)
+"""What two names may both lead to: a buffer, and the sample that was drawn from it."""
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 """Where a module keeps what the program knows as its attributes."""

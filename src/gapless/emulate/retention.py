@@ -9,19 +9,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gapless.emulate import stacks
-from gapless.emulate.holders import Left, holders, owners
+from gapless.emulate.holders import holders, owners
 from gapless.emulate.memory_run import Rows
+from gapless.emulate.retained_tree import Left
 from gapless.model.memory import Checkpoint, Holder
+from gapless.model.pace import KEPT, LEAST, WARM_UP, pace, steady
 from gapless.model.source import user_line
 
-WARM_UP = 2
-"""Steps in which what stays is made (as in `gapless.memory.growth`, which judges the whole run)."""
-_KEPT = 1
-"""What the last step holds may still be dropped."""
-_LEAST_STEPS = 4
 _LEAST_BYTES = 1 << 10
 """Bytes a step that are worth a look."""
-_FIRST = WARM_UP + _LEAST_STEPS + _KEPT
+_FIRST = WARM_UP + LEAST + KEPT
 _LOADED = 3
 """Marks after which what was loaded is looked for: the optimizer has stepped, and its state is known."""
 _SECOND = 12
@@ -52,9 +49,13 @@ class Retention:
             return
         self._next = _SECOND if len(ends) < _SECOND else 2 * len(ends)
         here = [(key, ident) for key, (of, ident) in list(live.items()) if of is rows]
-        growing = self._growing(ends, here)
+        frame = sys._getframe(1)
         try:
-            self.holders = holders(growing, sys._getframe(1)) if growing else ()
+            self.holders = tuple(
+                holder
+                for every, growing in self._growing(ends, here)
+                for holder in holders(growing, frame, every)
+            )
         except Exception:  # of an object that is like no other: growth is then shown where it is allocated
             self.holders = ()
 
@@ -79,22 +80,24 @@ class Retention:
                 for name, entries, keys in owners(sizes, sys._getframe(2))
             )
 
-    def _growing(self, ends: list[int], live: Iterable[tuple[int, int]]) -> dict[int, Left]:
-        """What each step from the third on has left behind, by the storage's key; nothing where some step
-        has left nothing.
+    def _growing(self, ends: list[int], live: Iterable[tuple[int, int]]) -> list[tuple[int, dict[int, Left]]]:
+        """What steps have left behind, by the storage's key, for each pace at which something stays; what
+        every step leaves comes first.
 
         `ends` are the numbers of allocations at the steps' ends.
         """
-        rows, last = self._rows, len(ends) - _KEPT
+        rows, steps = self._rows, len(ends)
         by_place: defaultdict[int, dict[int, Left]] = defaultdict(dict)
         for key, ident in live:
-            step = bisect_right(ends, ident)
-            if WARM_UP <= step < last:
-                by_place[rows.places[ident]][key] = Left(step, rows.sizes[ident])
-        growing: dict[int, Left] = {}
+            by_place[rows.places[ident]][key] = Left(bisect_right(ends, ident), rows.sizes[ident])
+        paces: defaultdict[int, dict[int, Left]] = defaultdict(dict)
         for lefts in by_place.values():
-            if len({left.step for left in lefts.values()}) == last - WARM_UP:
-                growing.update(lefts)
-        if sum(left.size for left in growing.values()) < _LEAST_BYTES * (last - WARM_UP):
-            return {}
-        return growing
+            numbers = {left.step for left in lefts.values()}
+            if every := pace(numbers, steps):
+                wanted = set(steady(numbers, steps, every))
+                paces[every].update({key: left for key, left in lefts.items() if left.step in wanted})
+        return [
+            (every, growing)
+            for every, growing in sorted(paces.items())
+            if sum(left.size for left in growing.values()) * every >= _LEAST_BYTES * (steps - WARM_UP - KEPT)
+        ]

@@ -1,4 +1,4 @@
-"""What grows from step to step: memory that each step asks for and no step gives back."""
+"""What grows from step to step: memory that each step, or every Nth, asks for and none gives back."""
 
 from __future__ import annotations
 
@@ -6,47 +6,45 @@ from collections import defaultdict
 
 from gapless.model.memory import ALLOC, DEFER, FREE, STEP, Kind, MemoryRun
 from gapless.model.memory_report import Growth
+from gapless.model.pace import SURE, pace, steady
 from gapless.model.source import SourceLine
 
-WARM_UP = 2
-"""Steps in which what stays is made: the optimizer's state, caches, workspaces."""
-_LEAST = 4
-"""Steps after those that must each have left something behind."""
-_KEPT = 1
-"""What the last steps hold may still be given back: a step's loss lives until the next one's."""
 _MOST = 10
 
 Key = tuple[SourceLine | None, str, Kind]
 
 
 def growth(run: MemoryRun) -> tuple[Growth, ...]:
-    """What stays of each step from the third on, by place, the most bytes first."""
+    """What stays of steps at a steady pace, by place, the most bytes a step first."""
     steps = sum(action == STEP for action in run.action)
-    last = steps - _KEPT
-    if last - WARM_UP < _LEAST:
+    if not pace(range(steps), steps):
         return ()
-    left = _left(run, last)
+    kept_every = {holder.every for holder in run.holders}
     found = []
-    for (line, operator, kind), by_step in left.items():
-        wanted = last - WARM_UP
-        if len(by_step) < wanted:  # some step left nothing here
+    for (line, operator, kind), by_step in _left(run).items():
+        every = pace(by_step, steps)
+        numbers = steady(by_step, steps, every) if every else ()
+        if not numbers or (len(numbers) < SURE and every not in kept_every):
             continue
-        sizes = [size for size, _ in by_step.values()]
+        amounts = [by_step[number] for number in numbers]
         found.append(
             Growth(
                 line=line,
                 operator=operator,
                 kind=kind,
-                bytes=sum(sizes) // wanted,
-                tensors=sum(tensors for _, tensors in by_step.values()) / wanted,
-                steps=wanted,
+                bytes=sum(size for size, _ in amounts) // len(amounts),
+                tensors=sum(tensors for _, tensors in amounts) / len(amounts),
+                steps=len(amounts),
+                every=every,
             )
         )
-    found.sort(key=lambda one: (-one.bytes, one.line.where if one.line else "", one.operator, one.kind))
+    found.sort(
+        key=lambda one: (-one.bytes / one.every, one.line.where if one.line else "", one.operator, one.kind)
+    )
     return tuple(found[:_MOST])
 
 
-def _left(run: MemoryRun, last: int) -> dict[Key, dict[int, tuple[int, int]]]:
+def _left(run: MemoryRun) -> dict[Key, dict[int, tuple[int, int]]]:
     """Bytes and tensors that are never given back, by place and by the step that asked for them.
 
     Where a name was seen to keep them, they may end with the program: what is given back after the last step
@@ -61,10 +59,10 @@ def _left(run: MemoryRun, last: int) -> dict[Key, dict[int, tuple[int, int]]]:
     found: defaultdict[Key, dict[int, tuple[int, int]]] = defaultdict(dict)
     keys: dict[int, Key] = {}
     step = 0
-    for action, ident, size, place in zip(run.action, run.ident, run.size, run.place, strict=True):
+    for action, ident, size, place in zip(run.action[:stop], run.ident, run.size, run.place, strict=False):
         if action == STEP:
             step += 1
-        elif action == ALLOC and ident not in ended and WARM_UP <= step < last:
+        elif action == ALLOC and ident not in ended:
             key = keys.get(place)
             if key is None:
                 key = keys[place] = _key(run, place)

@@ -10,7 +10,7 @@ from gapless.memory.nccl import beside
 from gapless.memory.settings import parse
 from gapless.model.memory import Kind, MemoryRun
 from gapless.model.memory_report import MemoryReport, Moment, Part
-from gapless.model.wording import TENSORS, binary_size, count, in_unit, unit_of
+from gapless.model.wording import TENSORS, binary_size, count, each_time, in_unit, unit_of
 
 _ORDER: tuple[Kind, ...] = ("parameter", "gradient", "optimizer", "activation")
 """Kinds that are named first; the others follow by size."""
@@ -149,6 +149,9 @@ def _holds(report: MemoryReport) -> str:
     if not any(one.code == _GROWS for one in report.findings):
         return ""
     steps = count(report.steps, "step")
+    if report.finished:
+        grown = f"grew by {binary_size(report.grows_by)} {each_time(report.grows_every)}"
+        return f"fits for the whole run of {steps}, in which memory {grown}"
     return (
         f"enough for these {steps}, full after {report.lasts:,} more"
         if report.lasts >= 0

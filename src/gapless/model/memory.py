@@ -99,7 +99,8 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `lines` are those that add to it, the likeliest first (none, where they are not known). It kept `bytes` of
     `steps` steps when that was looked at; `in_graphs` of them only through autograd graphs. `attached` says
     that the tensors in it have graphs. `entries` is how many it had then, of `each` bytes, and `most` how
-    many it can ever have (-1: no limit is known).
+    many it can ever have (-1: no limit is known). It gets more every `every` steps, `alike` names do the same
+    besides, and what one of them says stands for all.
     """
 
     name: str
@@ -112,6 +113,8 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     entries: int = 0
     each: int = 0
     most: int = -1
+    every: int = 1
+    alike: int = 0
 
     @property
     def line(self) -> SourceLine | None:
@@ -120,7 +123,7 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def per_step(self) -> int:
-        """Bytes more in each step."""
+        """Bytes more in each step, or every `every` steps."""
         return self.bytes // max(self.steps, 1)
 
     @property

@@ -208,8 +208,8 @@ class StepEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Memory that is asked for in step after step and never given back: `bytes` in `tensors` a step, over
-    the last `steps` steps."""
+    """Memory that is asked for in step after step and never given back: `bytes` in `tensors` every `every`
+    steps, `steps` times."""
 
     line: SourceLine | None = None
     operator: str = ""
@@ -217,6 +217,7 @@ class Growth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     bytes: int = 0
     tensors: float = 0.0
     steps: int = 0
+    every: int = 1
 
 
 class Curve(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -324,6 +325,8 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     the rules find. `replayed` is False where the numbers are those of a profile, which does not tell enough
     for a replay; `calls` are those it recorded. `track` is there only where a page draws it.
 
+    `finished` says that the program came to its own end: no step follows.
+
     `needs` is with how many bytes it was seen to come through, where a limit is asked about or met (-1: was
     not looked for); `at_least` that only a part of the run was recorded, `ended` that this part ends with a
     failure. Where a request fails, `lack` says what is missing, `failing` is the memory at that moment, and
@@ -375,6 +378,7 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     needs: int = -1
     at_least: bool = False
     ended: bool = False
+    finished: bool = False
     lack: OutOfMemory | None = None
     failing: Moment | None = None
     advised: str = ""
@@ -391,13 +395,19 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
         return outcome.price + outcome.retries * max(self.times.drain, 0)
 
     @property
+    def grows_every(self) -> int:
+        """Every how many steps memory grows: 1 where something stays of every step."""
+        every = [one.every for one in self.growth]
+        return 1 if 1 in every else every[0] if every else 0
+
+    @property
     def grows_by(self) -> int:
-        """Bytes that each step leaves behind."""
-        return sum(one.bytes for one in self.growth)
+        """Bytes that each of those steps leaves behind, with the part of what comes more seldom."""
+        return sum(one.bytes * self.grows_every // one.every for one in self.growth)
 
     @property
     def lasts(self) -> int:
         """Steps until what each leaves behind fills the GPU; -1 where that is unknown, or it is full."""
         if self.room < 0 or self.lack is not None or not self.grows_by:
             return -1
-        return max((self.room - self.baseline.peak_allocated) // self.grows_by, 0)
+        return max((self.room - self.baseline.peak_allocated) * self.grows_every // self.grows_by, 0)

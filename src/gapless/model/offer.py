@@ -18,7 +18,8 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What was recorded on one emulated GPU, reckoned for another (or the same).
 
     Memory in bytes: `total` as torch reports it, `has` what of it a process can get, `needs` the least with
-    which the replay comes through (-1: not recorded). `fits` is None where that was not recorded. `step` in
+    which the replay comes through (-1: not recorded). `fits` is None where that was not recorded; `lasts` is
+    after how many more steps memory that grows is full there (-1: it does not grow). `step` in
     nanoseconds, `device` that part in which the GPU has work; `waiting` is how long a step then waits for its
     batches, and `whole` both together. `refused` says why there is no estimate.
     `price` is what an hour of one GPU costs (-1: not said), in whatever money; `cost` of a million `unit`
@@ -31,6 +32,7 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     has: int = 0
     needs: int = -1
     fits: bool | None = None
+    lasts: int = -1
     retries: int = 0
     step: Range = Range()
     device: int = 0

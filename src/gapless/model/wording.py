@@ -281,3 +281,8 @@ def change(before: float, after: float, unit: str, bound: bool = False) -> str:
         return f"{was} → {now}, {told(before - after)} less{best}"
     amount, _, scale = was.rpartition(" ")
     return f"{amount if now.endswith(' ' + scale) else was} → {now}{best}"
+
+
+def each_time(every: int) -> str:
+    """``in every step``, ``every 5 steps``."""
+    return "in every step" if every <= 1 else f"every {every} steps"

@@ -17,7 +17,8 @@ _MOSTLY = 0.5
 def description(holder: Holder) -> str:
     """``the list `self.bank` ``."""
     words = {"Tensor": "tensor", _CACHE: "cache of", "ndarray": "array"}
-    return f"the {words.get(holder.kind, holder.kind)} `{holder.name}`"
+    also = f" and {holder.alike:,} more like it" if holder.alike else ""
+    return f"the {words.get(holder.kind, holder.kind)} `{holder.name}`{also}"
 
 
 def in_graphs(holder: Holder) -> bool:
@@ -25,8 +26,10 @@ def in_graphs(holder: Holder) -> bool:
     return holder.in_graphs > _MOSTLY * holder.bytes
 
 
-def change(holder: Holder) -> str:
-    """What to do, in a few words."""
+def change(holder: Holder, evaluates: bool = False) -> str:
+    """What to do, in a few words; `evaluates` says that the line that adds calls a model in evaluation."""
+    if evaluates and in_graphs(holder):
+        return "`torch.no_grad()` around the forward pass"
     line = _mended(holder)
     if holder.kind == _CACHE:
         return f"bound the cache: `lru_cache(maxsize=…)` on `{holder.name}`"
@@ -39,11 +42,17 @@ def change(holder: Holder) -> str:
             if holder.kind == "Tensor"
             else f"detach what `{name}` keeps"
         )
-    return f"`{line}`, and bound `{holder.name}`" if line else f"bound `{holder.name}`, or clear it"
+    name = _all(holder)
+    return f"`{line}`, and bound {name}" if line else f"bound {name}, or clear {_it(holder)}"
 
 
-def remedy(holder: Holder) -> str:
-    """What to do, in a sentence."""
+def remedy(holder: Holder, evaluates: bool = False) -> str:
+    """What to do, in a sentence; `evaluates` says that the line that adds calls a model in evaluation."""
+    if evaluates and in_graphs(holder):
+        return (
+            "run the forward pass under `torch.no_grad()`, or `torch.inference_mode()`: autograd graphs keep "
+            "its activations, and no backward pass uses them"
+        )
     line = _mended(holder)
     if holder.kind == _CACHE:
         return (
@@ -58,9 +67,17 @@ def remedy(holder: Holder) -> str:
         )
     detach = f"write `{line}`, and " if line else ""
     return (
-        f"{detach}bound `{holder.name}` (`deque(maxlen=…)`, or clear it once it was used), or move it to the "
-        "CPU now and then, in one copy"
+        f"{detach}bound {_all(holder)} (`deque(maxlen=…)`, or clear {_it(holder)} after use), or move "
+        f"{_it(holder)} to the CPU now and then, in one copy"
     )
+
+
+def _all(holder: Holder) -> str:
+    return f"`{holder.name}`" + (f" and the {holder.alike:,} like it" if holder.alike else "")
+
+
+def _it(holder: Holder) -> str:
+    return "them" if holder.alike else "it"
 
 
 def full(holder: Holder) -> str:

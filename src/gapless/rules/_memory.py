@@ -45,11 +45,11 @@ def steady(memory: MemoryReport) -> list[StepEnd]:
 
 def leaks(memory: MemoryReport) -> bool:
     """Whether tensors of step after step stay, and no bound is known at which they still fit."""
-    whole = memory.grows_by
+    whole = sum(one.bytes / one.every for one in memory.growth)
     if whole < _LEAK:
         return False
     bounded = [one for one in memory.holders if one.in_the_end >= 0]
-    if sum(one.per_step for one in bounded) < _NEARLY_ALL * whole:
+    if sum(one.per_step / one.every for one in bounded) < _NEARLY_ALL * whole:
         return True
     return 0 <= limit(memory) < memory.baseline.peak_allocated + sum(one.in_the_end for one in bounded)
 

@@ -74,8 +74,8 @@ class AllocatorChurn(ProfileRule, MemoryRule):
         late = steps[len(steps) // 2 :]
         if len(asking) < held.RECURS or len(asking) < held.OFTEN * len(steps):
             return
-        if not any(one.taken and not one.given for one in late) or held.leaks(memory):
-            return  # the cache has filled, or it grows because tensors stay (GAP405)
+        if not any(one.taken and not one.given for one in late) or memory.growth:
+            return  # the cache has filled, or what is in use grows (GAP405), be it up to a bound
         calls = sum(one.taken for one in asking)
         yield Hit(
             evidence=(

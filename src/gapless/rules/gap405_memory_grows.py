@@ -10,7 +10,7 @@ from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory import Holder
 from gapless.model.memory_report import MemoryReport
 from gapless.model.source import SourceLine
-from gapless.model.wording import binary_size, count, size
+from gapless.model.wording import binary_size, count, each_time, size
 from gapless.rules import _holders as holders
 from gapless.rules import _memory as held
 
@@ -78,27 +78,38 @@ class MemoryGrows(ProfileRule, MemoryRule):
         if not held.leaks(memory):
             return
         steps = memory.growth[0].steps
+        unused = {one.line for one in memory.unused_graphs if not one.training}
+        models = memory.growth[0].kind in _OF_MODELS
+        remedy, change = _NO_MODELS if models else (self.advice, "")
         named = memory.holders or (None,)
         for position, holder in enumerate(named):
             line = holder.line if holder is not None else None
             yield Hit(
                 evidence=(*(_whole(memory) if not position else ()), *_of(holder, memory)),
-                remedy=holders.remedy(holder) if holder is not None else self.advice,
-                change=holders.change(holder) if holder is not None else "",
+                remedy=holders.remedy(holder, line in unused) if holder is not None else remedy,
+                change=holders.change(holder, line in unused) if holder is not None else change,
                 site=held.site(line or memory.growth[0].line),
                 bytes=holder.bytes if holder is not None else memory.grows_by * steps,
                 steps=steps,
+                every=holder.every if holder is not None else memory.grows_every,
             )
 
 
 def _whole(memory: MemoryReport) -> Iterator[str]:
     """What stays of each step, and how long that lasts."""
-    tensors, left = sum(one.tensors for one in memory.growth), memory.lasts
+    every, left = memory.grows_every, memory.lasts
+    first = next(one for one in memory.growth if one.every == every)
+    tensors = sum(one.tensors * every / one.every for one in memory.growth)
     steps = "step" if left == 1 else "steps"
     after = f"; the GPU is full after {left:,} more {steps}" if left >= 0 else ""
+    if memory.finished and memory.lack is None:
+        after = (
+            f"; the run came to its end with {binary_size(memory.baseline.peak_reserved)} reserved at most"
+        )
+    when = f"each of {first.steps} steps" if every == 1 else f"every {every} steps ({first.steps} times)"
     yield (
-        f"{binary_size(memory.grows_by)} in {count(tensors, 'tensor')} remain from each of "
-        f"{memory.growth[0].steps} steps{after}"
+        f"{binary_size(memory.grows_by)} in {count(round(tensors, 1), 'tensor')} "
+        f"{'remain from' if every == 1 else 'remain'} {when}{after}"
     )
 
 
@@ -107,7 +118,8 @@ def _of(holder: Holder | None, memory: MemoryReport) -> Iterator[str]:
     if holder is not None:
         graph = " through its autograd graph" if holders.in_graphs(holder) else ""
         yield (
-            f"{holders.description(holder)} keeps {binary_size(holder.per_step)} more in each step{graph}"
+            f"{holders.description(holder)} {'keep' if holder.alike else 'keeps'} "
+            f"{binary_size(holder.per_step)} more {_when(holder)}{graph}"
             + (f"; {also}" if (also := _lines([*holder.lines[1:]], "it also grows at")) else "")
         )
         if holder.most >= 0:
@@ -118,6 +130,10 @@ def _of(holder: Holder | None, memory: MemoryReport) -> Iterator[str]:
     named = [one.line for one in others if one.line and one.bytes >= _PART * whole][:_MOST]
     more = _lines(named, "more at")
     yield f"{binary_size(first.bytes)} of it are allocated at this line{f', {more}' if more else ''}"
+
+
+def _when(holder: Holder) -> str:
+    return "in each step" if holder.every == 1 else each_time(holder.every)
 
 
 def _lines(lines: Sequence[SourceLine], words: str) -> str:
@@ -138,6 +154,13 @@ def _lows(profile: Profile) -> list[int]:
     return found
 
 
+_OF_MODELS = ("parameter", "gradient", "optimizer")
+"""Kinds of tensors that are there as long as a model or an optimizer is."""
+_NO_MODELS = (
+    "models of earlier passes stay: release each when it is done (`del model, optimizer`), or keep its "
+    "`state_dict()` on the CPU",
+    "release each model when it is done, or keep it on the CPU",
+)
 _LEAST = 4
 """Rises from step to step that show growth."""
 _SEEN = 1 << 20

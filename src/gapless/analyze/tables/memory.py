@@ -416,6 +416,8 @@ def _growth(report: MemoryReport) -> Table:
     rows = []
     for one in report.growth:
         name, at, kind = owner(Owner(line=one.line, operator=one.operator, kind=one.kind, bytes=one.bytes))
-        rows.append(Row((name, at, kind, binary_size(one.bytes), f"{one.tensors:g}", str(one.steps))))
-    columns = "<at | < | per step | tensors | steps"
+        often = "every step" if one.every == 1 else f"every {one.every} steps"
+        cells = (binary_size(one.bytes), often, f"{one.tensors:g}", str(one.steps))
+        rows.append(Row((name, at, kind, *cells)))
+    columns = "<at | < | grows by | <how often | tensors | times"
     return table("What grows from step to step", columns, rows, shown=SHOWN)

@@ -9,7 +9,7 @@ from gapless.memory.nccl import cell, note
 from gapless.model import Report, Table
 from gapless.model.memory_report import Buffers
 from gapless.model.offer import Offer
-from gapless.model.table import Row, table
+from gapless.model.table import Row, Tone, table
 from gapless.model.wording import about, binary_size, duration, in_unit, places, reach, three_digits, unit_of
 
 
@@ -38,7 +38,21 @@ def offers(report: Report) -> Table | None:
 
 def _row(offer: Offer, wanted: Sequence[bool], nccl: Buffers | None, best: bool) -> Row:
     cells = (told for told, shown in zip(_cells(offer, nccl), wanted, strict=True) if shown)
-    return Row((short_name(offer.gpu), *cells), "bad" if offer.fits is False else "good" if best else "")
+    return Row((short_name(offer.gpu), *cells), _tone(offer, best))
+
+
+def _tone(offer: Offer, best: bool) -> Tone:
+    if offer.fits is False or offer.lasts >= 0:
+        return "bad"
+    return "good" if best else ""
+
+
+def _fits(offer: Offer, nccl: Buffers | None) -> str:
+    if offer.fits is None:
+        return "?"
+    if offer.lasts >= 0:
+        return f"for {offer.lasts:,} more steps"
+    return cell(offer.fits, -offer.short, nccl)
 
 
 def cheapest(found: Iterable[Offer]) -> Offer | None:
@@ -60,7 +74,7 @@ def _cells(offer: Offer, nccl: Buffers | None) -> tuple[str, ...]:
     done, step = offer.throughput, offer.whole.likely if offer.step.likely else 0
     known = done is not None and step > 0
     return (
-        "?" if offer.fits is None else cell(offer.fits, -offer.short, nccl),
+        _fits(offer, nccl),
         _memory(offer),
         duration(step) if step else "not known",
         about(offer.each * 1e9 / step) if offer.each and step else "",

@@ -11,7 +11,7 @@ from gapless.model import Change, Finding, Report, Verdict
 from gapless.model.memory_answer import OtherDevice
 from gapless.model.memory_report import LongestBatch, MemoryReport
 from gapless.model.verdict import Level
-from gapless.model.wording import binary_size, count
+from gapless.model.wording import binary_size, count, each_time
 
 _MILD: tuple[Level, ...] = ("fine", "unknown")
 """What is not said of a run about whose memory a rule has something to say."""
@@ -44,13 +44,23 @@ def verdict(report: MemoryReport) -> Verdict:
     grows = growth(report)
     changes = of_growth(report)
     reasons = [f"Memory grows: {one.evidence[0]}" for one in grows]
+    sentence, why, todo = answer.sentence, answer.why, answer.do_first
+    level: Level = "act" if report.findings and answer.level in _MILD else answer.level
+    longest = too_long((report,))
+    if longest is not None:
+        sentence, why = not_fitting(longest, _whose(report)), (sentence, *why)
+        level, todo = "failed", (shorter(longest), *todo)
     return msgspec.structs.replace(
         answer,
-        sentence=growing(report, answer.sentence) if report.lack is None else answer.sentence,
-        level="act" if report.findings and answer.level in _MILD else answer.level,
-        why=(*answer.why[:1], *reasons, *answer.why[1:], *map(_other, report.others)),
-        do_first=(*changes, *answer.do_first),
+        sentence=growing(report, sentence) if report.lack is None else sentence,
+        level=level,
+        why=(*why[:1], *reasons, *why[1:], *map(_other, report.others)),
+        do_first=(*changes, *todo),
     )
+
+
+def _whose(report: MemoryReport) -> str:
+    return report.gpu.removeprefix("NVIDIA ") or "GPU"
 
 
 def growth(report: MemoryReport) -> list[Finding]:
@@ -70,11 +80,16 @@ def growing(report: MemoryReport, sentence: str) -> str:
     """`sentence`, with what grows first: that ends the run, however little is wrong besides."""
     if not growth(report) or not report.grows_by:
         return sentence
-    left = report.lasts
+    when, left = each_time(report.grows_every), report.lasts
     after = f" and would fill the GPU after {left:,} more" if left >= 0 else ""
     rest = _not_fine(sentence)
     lower = rest[:1].lower() + rest[1:] if rest[1:2].islower() else rest
-    return f"Memory grows by {binary_size(report.grows_by)} in every step{after}; {lower}".removesuffix("; ")
+    grown = f"by {binary_size(report.grows_by)} {when}"
+    if report.finished:
+        peak = binary_size(report.baseline.peak_reserved)
+        whole = f"The whole run fits, but memory grew {grown}, to {peak} of {binary_size(report.room)}"
+        return f"{whole if report.room >= 0 else f'Memory grew {grown}'}; {lower}".removesuffix("; ")
+    return f"Memory grows {grown}{after}; {lower}".removesuffix("; ")
 
 
 def with_memory(verdict: Verdict, report: Report) -> Verdict:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import msgspec
 
 from gapless.analyze.tables.attempts import memory
+from gapless.analyze.verdicts.memory import first_to_fill, growing
 from gapless.model import Report, Verdict
 from gapless.model.attempt import Search
+from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import binary_size, count
 
 
@@ -29,11 +31,18 @@ def with_search(report: Report, usual: Verdict) -> Verdict:
         else f"of {made.least} to {made.most}{f' by {made.by}' if made.by > 1 else ''}"
     )
     sentence = f"{made.argument}={made.found} is the largest that fits the {gpu}, {which}"
+    leaking = first_to_fill(report.memory)
+    if leaking is not None and not leaking.finished:
+        sentence = growing(leaking, f"{made.argument}={made.found} is the largest {_ran(leaking)} the {gpu}")
     return msgspec.structs.replace(
         usual,
         sentence=sentence,
         why=(f"{memory(best)} reserved at most", *_why(made), usual.sentence, *usual.why),
     )
+
+
+def _ran(report: MemoryReport) -> str:
+    return f"with which {count(report.steps, 'step')} fit"
 
 
 def _why(search: Search) -> Iterator[str]:
