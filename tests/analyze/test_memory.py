@@ -102,6 +102,18 @@ def test_a_run_that_has_ended_fits_and_says_by_how_much_it_grew():
     assert "full" not in " ".join(one.evidence[0] for one in grown(finished=True).findings)
 
 
+def test_predictions_with_graphs_want_no_grad_in_evaluation_alone():
+    held = Holder(
+        name="preds", kind="list", lines=(line(12),), bytes=9 << 20, steps=9, in_graphs=9 << 20, attached=True
+    )
+    for training in (False, True):
+        made = grown(unused_graphs=(GraphCost(line=line(12), training=training, bytes=9 << 20),))
+        made = msgspec.structs.replace(made, holders=(held,), findings=())
+        (finding,) = [one for one in findings(made) if one.code == "GAP405"]
+        assert ("no_grad()" in finding.change) != training
+        assert ("detach" in finding.change) == training
+
+
 def test_what_comes_every_five_steps_is_told_so():
     every = (Growth(line=line(4), bytes=1 << 20, tensors=1.0, steps=3, every=5),)
     made = msgspec.structs.replace(grown(), growth=every, holders=(), findings=())

@@ -273,15 +273,6 @@ HELD = {
             sample = buffer.entries[-10:]
         """,
     ),
-    "predictions of inference": (
-        "predictions",
-        """
-        predictions = []
-        with torch.no_grad():
-            for _ in range(12):
-                predictions.append(net(data()))  # adds
-        """,
-    ),
     "a library's meter": (
         "watch.recorded",
         """
@@ -507,18 +498,6 @@ def test_names_that_differ_in_a_number_are_told_together(tmp_path: Path) -> None
     assert (held.name, held.alike, held.line.line if held.line else 0) == ("model.0.cache", 39, line)
     (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
     assert "the list `model.0.cache` and 39 more like it keep 320 KiB more in each step" in finding.evidence
-
-
-def test_predictions_with_graphs_want_no_grad(tmp_path: Path) -> None:
-    body = """
-        net.eval()
-        predictions = []
-        for _ in range(12):
-            predictions.append(net(data()))  # adds
-        """
-    run, _ = played(body, tmp_path)
-    (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
-    assert "no_grad()" in finding.change
 
 
 HAND_BOUNDED = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gapless.emulate.references import Walk
 from gapless.model.pace import SURE
@@ -15,6 +16,8 @@ _OFTEN = 0.5
 
 FEWEST = 2
 """Steps of which a container keeps something where the last of three is still in a variable alone."""
+
+_SEQUENCES: tuple[Any, ...] = (list, deque)
 
 
 class Left(NamedTuple):
@@ -62,11 +65,19 @@ class Tree:
         for position, ways in sorted(self.walk.also.items()):
             if not reached[position] or self.parents[position] < 0:  # a variable is its own way
                 continue
-            best = self._widest(self.parents[position], reached)
+            best = self._rank(self.parents[position], reached)
             for parent, edge in ways:
-                wider = self._widest(parent, reached)
-                if wider > best and not self._within(parent, position):
-                    best, self.parents[position], self.edges[position] = wider, parent, edge
+                rank = self._rank(parent, reached)
+                if rank > best and not self._within(parent, position):
+                    best, self.parents[position], self.edges[position] = rank, parent, edge
+
+    def _rank(self, position: int, reached: Sequence[int]) -> tuple[int, int]:
+        """What a value is worth as the one that keeps another: the steps that it and those around it lead to,
+        then its entries, if it is a sequence."""
+        value = self.walk.values[position]
+        base = next((one for one in _SEQUENCES if issubclass(type(value), one)), None)
+        entries = base.__len__(value) if base is not None else 0
+        return self._widest(position, reached), entries
 
     def _reached(self, growing: Mapping[int, Left]) -> list[int]:
         """For each value, a bit for each step of which it leads to something, on any way."""
