@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gapless.emulate.emulator import Emulator
+from gapless.model.optimizer import RATE_IN_A_TENSOR
 
 Parameter = torch.nn.Parameter
 
@@ -73,6 +74,10 @@ def test_groups_without_gradients_are_left_out():
         ({"fused": True}, "fused", ""),
         ({"foreach": False}, "single", "foreach=False"),
         ({"fused": False}, "single", "fused=False"),
+        ({"capturable": True}, "foreach", ""),
+        ({"lr": torch.tensor(0.1)}, "single", RATE_IN_A_TENSOR),
+        ({"lr": torch.tensor(0.1), "capturable": True}, "foreach", ""),
+        ({"lr": torch.tensor(0.1), "fused": True}, "fused", ""),
     ],
     ids=str,
 )
@@ -94,6 +99,21 @@ def test_what_cannot_be_had_is_said(name, arguments, fused):
     assert fused in use.refuses_fused
     assert bool(use.refuses_fused) is bool(fused)
     assert use.refuses_foreach == ""
+
+
+def test_a_rate_in_a_tensor_is_no_matter_to_optimizers_but_adam():
+    (use,) = uses(lambda: torch.optim.SGD(parameters(2), lr=torch.tensor(0.1)))
+    assert use.way == "foreach"
+
+
+def test_groups_say_which_settings_they_have_and_how_many_parameters():
+    def make():
+        first, *rest = parameters(4)
+        return torch.optim.SGD(
+            [{"params": [first], "lr": 0.1}, {"params": rest[:2], "lr": 0.2}, {"params": rest[2:], "lr": 0.1}]
+        )
+
+    assert uses(make)[0].members == ((0, 1), (1, 2), (0, 1))
 
 
 def test_sparse_gradients_and_the_cpu_refuse_both():

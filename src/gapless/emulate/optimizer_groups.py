@@ -10,7 +10,7 @@ import torch
 
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST
-from gapless.model.optimizer import OptimizerUse, Way
+from gapless.model.optimizer import RATE_IN_A_TENSOR, OptimizerUse, Way
 from gapless.model.programme import Entry
 from gapless.model.source import SourceLine
 
@@ -33,7 +33,8 @@ class _Known:
         """By position of a group with gradients: a hash of its settings and of the pass, in each step."""
         self.passes = 0
         """A hash of the backward passes whose gradients its steps use."""
-        self.parameters = 0
+        self.sizes: dict[int, int] = {}
+        """By position of such a group: its parameters with gradients."""
         self.way: Way = "own"
         self.turned_off = self.refuses_fused = self.refuses_foreach = ""
         self.in_backward = False
@@ -45,14 +46,18 @@ class _Known:
         if self.steps > _COMPARED_STEPS:
             return
         self.passes = hash((self.passes, backward))
-        self.parameters = 0
         for position, group in enumerate(optimizer.param_groups):
             used = sum(one.grad is not None for one in group["params"])
-            self.parameters += used
             if used:
+                self.sizes[position] = used
                 before = self.settings.get(position, 0)
                 self.settings[position] = hash((before, backward, _settings(group)))
         self._look_at_ways(optimizer)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters with gradients in the last step that had some."""
+        return sum(self.sizes.values())
 
     def _look_at_ways(self, optimizer: torch.optim.Optimizer) -> None:
         groups = [group for group in optimizer.param_groups if "foreach" in group]
@@ -62,13 +67,25 @@ class _Known:
         self.refuses_foreach = _refuses_foreach(groups, given)
         self.refuses_fused = self.refuses_foreach or _refuses_fused(optimizer, groups, given)
         first = groups[0]
+        default = first["foreach"] is None and first.get("fused") is None
         if first.get("fused"):
             self.way = "fused"
-        elif first["foreach"] or (first["foreach"] is None and first.get("fused") is None):
+        elif default and _rate_forbids_lists(optimizer, groups):
+            self.way = "single"
+            self.turned_off = RATE_IN_A_TENSOR
+        elif default or first["foreach"]:
             self.way = "single" if self.refuses_foreach else "foreach"
         else:
             self.way = "single"
             self.turned_off = "foreach=False" if first["foreach"] is False else "fused=False"
+
+
+def _rate_forbids_lists(optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]]) -> bool:
+    """Whether torch goes through the parameters of `optimizer` one by one because of a learning rate that is
+    a tensor: by default Adam and AdamW do, unless ``capturable=True``."""
+    return isinstance(optimizer, torch.optim.Adam) and any(
+        isinstance(group["lr"], torch.Tensor) and not group["capturable"] for group in groups
+    )
 
 
 def _settings(group: dict[str, Any]) -> int:
@@ -151,16 +168,18 @@ class Optimizers:
 
 def _use(alike: list[_Known]) -> OptimizerUse:
     first = alike[0]
-    settings = {one for known in alike for one in known.settings.values()}
+    groups = [(known.settings[at], known.sizes[at]) for known in alike for at in sorted(known.settings)]
+    settings = list(dict.fromkeys(setting for setting, _ in groups))
     return OptimizerUse(
         name=first.name,
         line=first.line,
         way=first.way,
         instances=len(alike),
-        groups=sum(len(one.settings) for one in alike),
+        groups=len(groups),
         settings=len(settings),
         turns=len({known.passes for known in alike}),
-        parameters=sum(one.parameters for one in alike),
+        parameters=sum(size for _, size in groups),
+        members=tuple((settings.index(setting), size) for setting, size in groups),
         in_backward=any(one.in_backward for one in alike),
         turned_off=first.turned_off,
         refuses_fused=next((one.refuses_fused for one in alike if one.refuses_fused), ""),

@@ -13,6 +13,9 @@ Way = Literal["fused", "foreach", "single", "own"]
 """How torch's optimizers go through a group: one kernel for the whole update of many parameters, one for each
 operation on many, or one for each operation on each parameter; ``own`` is a way of another library."""
 
+RATE_IN_A_TENSOR = "a learning rate in a tensor without `capturable=True`"
+"""The reason, beside arguments of the optimizer, for which Adam does not go over lists."""
+
 
 class Joined(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A step whose optimizer takes the parameters of one setting together, in `way`: the step's length, and
@@ -34,8 +37,10 @@ class OptimizerUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     of `instances` that always step after the same one. `parameters` have gradients. `refuses_fused` and
     `refuses_foreach` say in a few words why ``fused=True``
     and the way over lists cannot be had ("" where they can). `turned_off` is the argument that turned off
-    the way over lists. With `in_backward` they step while gradients are made, which saves their memory.
-    `joined` is what a step would be otherwise, where that was estimated.
+    the way over lists, or `RATE_IN_A_TENSOR`. `members` has for each group, in the order in which they are
+    updated, which of the settings it has and how many parameters. With `in_backward` they step while
+    gradients are made, which saves their memory. `joined` is what a step would be otherwise, where that was
+    estimated.
     """
 
     name: str
@@ -46,6 +51,7 @@ class OptimizerUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     settings: int = 1
     turns: int = 1
     parameters: int = 0
+    members: tuple[tuple[int, int], ...] = ()
     turned_off: str = ""
     refuses_fused: str = ""
     refuses_foreach: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gapless.model import Hit, OptimizerRule, Site
-from gapless.model.optimizer import OptimizerUse
+from gapless.model.optimizer import RATE_IN_A_TENSOR, OptimizerUse
 from gapless.model.wording import count
 
 _LEAST = 0.005
@@ -20,7 +20,8 @@ class OptimizerOneByOne(OptimizerRule):
     updates the parameters of one group together, with one kernel for the whole update (`fused`) or one for
     each of its operations (`foreach`, the default). It cannot where each parameter is a group, or an
     optimizer, of its own, and it does not where `foreach=False` or `fused=False` turn that off
-    (`fused=False` alone turns off `foreach` as well).
+    (`fused=False` alone turns off `foreach` as well), nor where the learning rate of Adam is a tensor without
+    `capturable=True`.
 
     ## Why it costs
     Each group takes the CPU some dozens of microseconds of Python and at least two launches. On the GPU, a
@@ -87,7 +88,8 @@ def _evidence(use: OptimizerUse) -> Iterable[str]:
         else:
             yield f"{count(use.groups, 'group')} for {parameters}, with {settings}"
     if use.turned_off and use.way == "single":
-        yield f"`{use.turned_off}` launches each operation for each of {parameters}"
+        reason = use.turned_off if use.turned_off == RATE_IN_A_TENSOR else f"`{use.turned_off}`"
+        yield f"{reason} launches each operation for each of {parameters}"
 
 
 def _advice(use: OptimizerUse) -> tuple[str, str]:
@@ -111,6 +113,9 @@ def _advice(use: OptimizerUse) -> tuple[str, str]:
     if use.way == "single" and use.better_way == "fused":
         words.append(f"`{use.name}(..., fused=True)`, which changes the last bits of the parameters")
         changes.append("`fused=True`")
+    elif use.way == "single" and use.turned_off == RATE_IN_A_TENSOR:
+        words.append("`capturable=True`, with which the default goes through lists")
+        changes.append("`capturable=True`")
     elif use.way == "single" and use.better_way == "foreach":
         words.append(f"leave out `{use.turned_off}`: the default goes through lists ({use.refuses_fused})")
         changes.append(f"leave out `{use.turned_off}`")

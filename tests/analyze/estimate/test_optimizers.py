@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programmes import add, session
 
+import gapless
 from gapless.analyze import report
 from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.lists import CHUNK, listed
@@ -151,6 +152,111 @@ def checked(count: int, groups: int, settings: int, gpu: str = "l4", **arguments
         for _ in range(6):
             optimizer.step()
         return report(emulator.session())
+
+
+SIZES = [65_536, 384, 16_384, 1_536] * 4
+"""Elements of weights and biases in turn, so that settings have very different sizes."""
+
+
+def stepped(way: str, settings: int = 4, gpu: str = "l4", **arguments: object):
+    """The report of steps of AdamW alone: over a group for each parameter, an optimizer for each, or a group
+    for each of the settings."""
+    with Emulator(gpu, programme=True) as emulator:
+        groups = []
+        for position, size in enumerate(SIZES):
+            weight = torch.nn.Parameter(torch.zeros(size, device="cuda"))
+            weight.grad = torch.ones_like(weight)
+            groups.append({"params": [weight], "lr": 0.1 * (position % settings + 1)})
+        if way == "groups of settings":
+            groups = [
+                {
+                    "params": [one for group in groups[n::settings] for one in group["params"]],
+                    "lr": 0.1 * (n + 1),
+                }
+                for n in range(settings)
+            ]
+        apart = [[group] for group in groups] if way == "optimizers" else [groups]
+        optimizers = [torch.optim.AdamW(each, **arguments) for each in apart]
+        for _ in range(4):
+            for each in optimizers:
+                each.step()
+            gapless.step()
+        return report(emulator.session())
+
+
+@pytest.mark.parametrize(
+    ("way", "arguments", "better"),
+    [
+        ("groups", {"fused": True}, {"fused": True}),
+        ("optimizers", {"fused": True}, {"fused": True}),
+        ("groups", {"capturable": True}, {"capturable": True}),
+        ("groups", {"foreach": False}, {"fused": True}),
+    ],
+    ids=str,
+)
+def test_the_estimate_of_joining_is_that_of_a_run_that_joined(way, arguments, better):
+    found, then = stepped(way, **arguments), stepped("groups of settings", **better)
+    (finding,) = [one for one in found.findings if one.code == "GAP507"]
+    (use,) = found.estimate.optimizers
+    assert (use.settings, use.parameters) == (4, len(SIZES))
+    assert use.joined.step.likely == pytest.approx(then.estimate.step.likely, rel=0.15)
+    assert finding.price.of - finding.price.last == pytest.approx(then.estimate.step.likely, rel=0.15)
+    assert [one for one in then.findings if one.code == "GAP507"] == []
+
+
+def test_one_optimizer_for_each_parameter_is_found():
+    found = stepped("optimizers", settings=1, fused=True)
+    (one,) = [one for one in found.findings if one.code == "GAP507"]
+    assert one.evidence == ("16 optimizers for 16 parameters, with the same settings",)
+    assert one.change == "one AdamW for all parameters"
+    assert one.price.least_last > 0.3 * one.price.of
+    assert found.verdict.do_first[0].what == "one AdamW for all parameters"
+
+
+def captured(groups: int):
+    """The report of replays of a captured step of AdamW over so many groups."""
+    with Emulator("l4", programme=True) as emulator:
+        weights = [torch.nn.Parameter(torch.zeros(4096, device="cuda")) for _ in range(20)]
+        for one in weights:
+            one.grad = torch.ones_like(one)
+        parts = [{"params": weights[n::groups]} for n in range(groups)]
+        optimizer = torch.optim.AdamW(parts, fused=True, capturable=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            optimizer.step()
+        for _ in range(6):
+            graph.replay()
+            gapless.step()
+        return report(emulator.session())
+
+
+def test_a_captured_update_is_joined_within_its_graph():
+    found, then = captured(20), captured(1)
+    (use,) = found.estimate.optimizers
+    assert use.joined.step.likely == pytest.approx(then.estimate.step.likely, rel=0.15)
+    assert use.joined.step.likely < 0.3 * found.estimate.step.likely
+
+
+def test_captured_updates_of_several_optimizers_are_left_alone():
+    graph = Entry(kind="graph", name="cudaGraphLaunch", tensors=2)
+    held = [msgspec.structs.replace(adamw([n + 1]), graph=True) for n in range(2)]
+    step = (graph, *held, add(1.0))
+    assert joined(step, 0, USE, alone=False) == step
+    one = msgspec.structs.replace(USE, groups=2, settings=1, parameters=2, members=((0, 1), (0, 1)))
+    together = joined(step, 0, one)
+    assert [entry.name for entry in together] == ["cudaGraphLaunch", "aten::_fused_adamw_", step[-1].name]
+    assert together[0].tensors == 1
+    assert together[1].graph
+
+
+def test_settings_keep_the_sizes_of_their_own_parameters():
+    use = msgspec.structs.replace(
+        USE, groups=4, settings=2, parameters=4, members=((0, 1), (1, 1), (0, 1), (1, 1))
+    )
+    sizes = [1000, 1, 2000, 2]
+    step = (update(4, 4), *[adamw([size]) for size in sizes])
+    kernels = [one for one in joined(step, 0, use) if one.kind == "operator"]
+    assert [one.reads for one in kernels] == [16 * 3000, 16 * 3]
 
 
 @pytest.mark.parametrize("arguments", [{"fused": True}, {}], ids=str)

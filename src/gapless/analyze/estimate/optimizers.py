@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,12 +26,18 @@ def is_worth_joining(use: OptimizerUse) -> bool:
     return not use.in_backward and use.parameters >= FEWEST and (turned_on or joins)
 
 
-def joined(step: Step, number: int, use: OptimizerUse) -> Step:
-    """`step` with the updates of the optimizer(s) `use`, of position `number`, taken together."""
+def joined(step: Step, number: int, use: OptimizerUse, alone: bool = True) -> Step:
+    """`step` with the updates of the optimizer(s) `use`, of position `number`, taken together; those in a
+    captured graph only if the run has no optimizer besides (`alone`), since nothing says whose they are."""
     kept: list[Entry] = []
     update: list[Entry] = []
     last = inside = -1
-    for entry in step:
+    rest = iter(step)
+    for entry in rest:
+        if entry.kind == "graph":
+            held = list(islice(rest, entry.tensors))
+            kept += _captured(entry, held, use) if alone else (entry, *held)
+            continue
         if entry.kind == "update":
             inside = entry.site
         elif entry.kind == "operator" and not entry.optimizer:
@@ -40,73 +48,110 @@ def joined(step: Step, number: int, use: OptimizerUse) -> Step:
         else:
             kept.append(entry)
     if last < 0:
-        return step
+        return tuple(kept)
     return (*kept[:last], *_together(update, use), *kept[last:])
+
+
+def _captured(graph: Entry, held: Sequence[Entry], use: OptimizerUse) -> list[Entry]:
+    """A captured `graph` and what it launches, with the updates in it taken together."""
+    operators = [entry for entry in held if entry.kind == "operator" and entry.optimizer]
+    if not operators:
+        return [graph, *held]
+    better = [msgspec.structs.replace(entry, graph=True) for entry in _better(operators, use)]
+    launched = [entry for entry in held if entry.kind != "operator" or not entry.optimizer] + better
+    return [msgspec.structs.replace(graph, tensors=len(launched)), *launched]
+
+
+class _Share(NamedTuple):
+    """Operators that become one for the parameters of a setting: all of a name and type, in `call` of the
+    calls that each update makes of it."""
+
+    name: str
+    dtype: str
+    setting: int
+    call: int
 
 
 def _together(update: Sequence[Entry], use: OptimizerUse) -> list[Entry]:
     """One update for each setting, in the better way."""
-    parameters = sum(entry.tensors for entry in update if entry.kind == "update")
-    operators = [entry for entry in update if entry.kind == "operator"]
-    way = use.better_way
+    begun = [entry for entry in update if entry.kind == "update"]
     first = msgspec.structs.replace(
-        next(entry for entry in update if entry.kind == "update"),
-        detail=way,
+        begun[0],
+        detail=use.better_way,
         number=use.settings,
-        tensors=parameters,
+        tensors=sum(entry.tensors for entry in begun),
     )
-    if use.way == "single" and way == "fused":
-        return [first, *_fused(operators, use, parameters)]
-    return [first, *_merged(operators, use, parameters)]
+    operators = [entry for entry in update if entry.kind == "operator"]
+    return [first, *_better(operators, use, max(len(begun) // max(use.instances, 1), 1))]
 
 
-def _merged(operators: Sequence[Entry], use: OptimizerUse, parameters: int) -> list[Entry]:
-    """Operators of one name as one for each setting and each time that a parameter needs it."""
+def _better(operators: Sequence[Entry], use: OptimizerUse, steps: int = 1) -> list[Entry]:
+    """What `steps` of the optimizer(s) launch in the better way, which launch `operators` now."""
+    shares = _shares(operators, use, steps)
+    if use.way == "single" and use.better_way == "fused":
+        return _fused(shares, use)
+    return _merged(shares, use)
+
+
+def _shares(operators: Sequence[Entry], use: OptimizerUse, steps: int) -> dict[_Share, list[Entry]]:
+    """The operators of the optimizers' `steps`, by what they become part of."""
     alike: defaultdict[tuple[str, str], list[Entry]] = defaultdict(list)
     for entry in operators:
         alike[entry.name, entry.dtype].append(entry)
     single = use.way == "single"
-    updates = parameters if single else max(use.groups, use.instances)
-    merged = []
-    for (name, _), entries in alike.items():
-        count = min(use.settings * max(round(len(entries) / updates), 1), len(entries))
-        merged += _split(entries, count, name.replace("aten::", "aten::_foreach_", 1) if single else name)
-    return merged
+    settings = [setting for setting, size in use.members for _ in range(size if single else 1)] * steps
+    updates = len(settings) or (use.parameters if single else max(use.groups, use.instances))
+    shares: defaultdict[_Share, list[Entry]] = defaultdict(list)
+    for (name, dtype), entries in alike.items():
+        calls, rest = divmod(len(entries), updates)
+        if settings and calls and not rest:
+            places = [(settings[at // calls], at % calls) for at in range(len(entries))]
+        else:  # Which parameters each is for is not known: they go in turn.
+            calls = max(round(len(entries) / updates), 1)
+            places = [(at % use.settings, at // use.settings % calls) for at in range(len(entries))]
+        for (setting, call), entry in zip(places, entries, strict=True):
+            shares[_Share(name, dtype, setting, call)].append(entry)
+    return shares
 
 
-def _split(entries: Sequence[Entry], count: int, name: str) -> list[Entry]:
-    """`count` operators that do together what `entries` do."""
-    whole = msgspec.structs.replace(
-        entries[0],
-        name=name,
-        tensors=sum(one.tensors for one in entries),
-        elements=sum(one.elements for one in entries),
-        reads=sum(one.reads for one in entries),
-        writes=sum(one.writes for one in entries),
-    )
-    return [_part(whole, count)] * count
+def _merged(shares: dict[_Share, list[Entry]], use: OptimizerUse) -> list[Entry]:
+    """One operator over lists for each share."""
+    single = use.way == "single"
+    return [
+        msgspec.structs.replace(
+            entries[0],
+            name=share.name.replace("aten::", "aten::_foreach_", 1) if single else share.name,
+            tensors=sum(entry.tensors for entry in entries),
+            elements=sum(entry.elements for entry in entries),
+            reads=sum(entry.reads for entry in entries),
+            writes=sum(entry.writes for entry in entries),
+        )
+        for share, entries in shares.items()
+    ]
 
 
-def _part(whole: Entry, count: int) -> Entry:
-    return msgspec.structs.replace(
-        whole,
-        tensors=max(whole.tensors // count, 1),
-        elements=whole.elements // count,
-        reads=whole.reads // count,
-        writes=whole.writes // count,
-    )
+def _fused(shares: dict[_Share, list[Entry]], use: OptimizerUse) -> list[Entry]:
+    """The kernels of a fused optimizer, one for each setting, over what operators go through one by one."""
+    kernels = []
+    for setting in range(use.settings):
+        own = [entries for share, entries in shares.items() if share.setting == setting]
+        nbytes = max((sum(entry.writes for entry in entries) for entries in own), default=0)
+        parameters = max(map(len, own), default=0)
+        kernels += _kernels(use.name, parameters, nbytes)
+    return kernels
 
 
-def _fused(operators: Sequence[Entry], use: OptimizerUse, parameters: int) -> list[Entry]:
-    """The kernels of a fused optimizer over what `operators` go through one by one."""
-    written: defaultdict[str, list[int]] = defaultdict(list)
-    for entry in operators:
-        written[entry.name].append(entry.writes)
-    each = [sum(sizes) // max(round(len(sizes) / max(parameters, 1)), 1) for sizes in written.values()]
-    nbytes, states = max(each, default=0), _STATES.get(use.name, 3)
+def _kernels(optimizer: str, parameters: int, nbytes: int) -> Iterator[Entry]:
+    """What a fused `optimizer` launches for so many parameters, which have so many bytes."""
+    states = _STATES.get(optimizer, 3)
     steps = parameters if states == 4 else 0
-    whole = Entry(
-        name=f"aten::_fused_{use.name.lower()}_",
+    if steps:
+        yield Entry(
+            name="aten::_foreach_add_", dtype="float32", tensors=steps, elements=steps, reads=4 * steps,
+            writes=4 * steps, optimizer=True,
+        )  # fmt: skip
+    yield Entry(
+        name=f"aten::_fused_{optimizer.lower()}_",
         dtype="float32",
         tensors=states * parameters + steps,
         elements=states * nbytes // 4 + steps,
@@ -114,11 +159,3 @@ def _fused(operators: Sequence[Entry], use: OptimizerUse, parameters: int) -> li
         writes=states * nbytes,
         optimizer=True,
     )
-    kernels = [_part(whole, use.settings)] * use.settings
-    if not steps:
-        return kernels
-    counted = Entry(
-        name="aten::_foreach_add_", dtype="float32", tensors=steps, elements=steps, reads=4 * steps,
-        writes=4 * steps, optimizer=True,
-    )  # fmt: skip
-    return [*[_part(counted, use.settings)] * use.settings, *kernels]
