@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--half", action="store_true", help="autocast to float16")
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--adam", action="store_true", help="parameter by parameter, as until torch 2.0")
     parser.add_argument("--steps", type=int, default=4)
     asked = parser.parse_args()
     words = asked.model == "gpt2"
@@ -126,6 +127,8 @@ def main() -> None:
     model = MODELS[asked.model]().cuda().train(asked.train)
     model = model.to(memory_format=order)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    if asked.adam:
+        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
     if words:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if words:
