@@ -294,3 +294,11 @@ def test_training_whose_shapes_change_in_each_step_has_prices(monkeypatch):
     assert [one.price.waits for one in found.findings if one.name == "item-read"] == [
         found.estimate.looked_at
     ]
+
+
+def test_a_full_queue_is_no_work_of_the_cpu():
+    """Launches that wait in it take the GPU's time: on a slow CPU they are not slower."""
+    (estimate,) = [report(session(*[1300 * [add(0.1)]] * 6)).estimate]
+    assert (estimate.limiter, estimate.sure) == ("device", 1.0)
+    assert estimate.host < 0.3 * estimate.step.likely
+    assert estimate.step.most < 1.45 * estimate.step.likely

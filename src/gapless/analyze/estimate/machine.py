@@ -14,7 +14,7 @@ from gapless.analyze.estimate.times import Host
 from gapless.analyze.estimate.written import NUMBER, Call, Held, Queued, written
 from gapless.model import copies
 from gapless.model.programme import Entry, Gpu
-from gapless.replay.host import DEPTH
+from gapless.replay.host import DEPTH, EVERY
 from gapless.replay.latency import LAUNCH, RETURN, UNBLOCKED, UNBLOCKED_DEVICE
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
 
@@ -125,7 +125,7 @@ class _Machine:
             self.next(timed.entry)
             length, asked = call, self.now
             queue = self.starts.get(self.stream, [])
-            if len(queue) >= DEPTH and queue[-DEPTH] > self.now:
+            if self.is_held(queue):
                 asked = queue[-DEPTH] + 2_000 - call
                 length = asked + call - self.now
             part = rest // number
@@ -133,6 +133,15 @@ class _Machine:
             self.begin(asked, part, "kernel", WorkKind.KERNEL)
             self.call("cudaLaunchKernel", length)
             self.working += call
+
+    def is_held(self, queue: Sequence[float]) -> bool:
+        """Whether the next launch waits until one of `queue`, its stream's, begins.
+
+        As the replay, which scales what lies between with the host's speed, only one launch in `EVERY` is
+        looked at: the others take no longer than the call.
+        """
+        behind = len(queue) - DEPTH
+        return behind >= 0 and behind % EVERY == 0 and queue[behind] > self.now
 
     def graph(self, held: Sequence[Timed]) -> None:
         """A captured graph with these in it: one call, and everything behind one another on the device."""
