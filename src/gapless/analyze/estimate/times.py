@@ -83,8 +83,8 @@ USUAL = Host()
 _RENTED = re.compile(r"\b[LT]4\b")
 RENTED = 2.2
 """How many times the usual the CPUs take that L4s and T4s are rented with, older cores at low clocks. It was
-chosen so that four steps of RF-DETR on an L4 and another on a T4 come out as published; those on the L4 are in
-``benchmarks/sheets/limiters.md``, which therefore proves nothing of it. No T4's busy share is published."""
+chosen by four published steps of RF-DETR on an L4, which the CPU limits, so that these prove nothing of it
+(``benchmarks/sheets/limiters.md``); that T4s have such CPUs beside them is assumed."""
 
 
 def of_machines_with(gpu: str) -> float:
