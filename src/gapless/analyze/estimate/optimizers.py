@@ -132,7 +132,7 @@ def _merged(shares: dict[_Share, list[Entry]], use: OptimizerUse) -> list[Entry]
 
 def _fused(shares: dict[_Share, list[Entry]], use: OptimizerUse) -> list[Entry]:
     """The kernels of a fused optimizer, one for each setting, over what operators go through one by one."""
-    kernels = []
+    kernels: list[Entry] = []
     for setting in range(use.settings):
         own = [entries for share, entries in shares.items() if share.setting == setting]
         nbytes = max((sum(entry.writes for entry in entries) for entries in own), default=0)
