@@ -213,30 +213,6 @@ def test_one_optimizer_for_each_parameter_is_found():
     assert found.verdict.do_first[0].what == "one AdamW for all parameters"
 
 
-def captured(groups: int):
-    """The report of replays of a captured step of AdamW over so many groups."""
-    with Emulator("l4", programme=True) as emulator:
-        weights = [torch.nn.Parameter(torch.zeros(4096, device="cuda")) for _ in range(20)]
-        for one in weights:
-            one.grad = torch.ones_like(one)
-        parts = [{"params": weights[n::groups]} for n in range(groups)]
-        optimizer = torch.optim.AdamW(parts, fused=True, capturable=True)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            optimizer.step()
-        for _ in range(6):
-            graph.replay()
-            gapless.step()
-        return report(emulator.session())
-
-
-def test_a_captured_update_is_joined_within_its_graph():
-    found, then = captured(20), captured(1)
-    (use,) = found.estimate.optimizers
-    assert use.joined.step.likely == pytest.approx(then.estimate.step.likely, rel=0.15)
-    assert use.joined.step.likely < 0.3 * found.estimate.step.likely
-
-
 def test_captured_updates_of_several_optimizers_are_left_alone():
     graph = Entry(kind="graph", name="cudaGraphLaunch", tensors=2)
     held = [msgspec.structs.replace(adamw([n + 1]), graph=True) for n in range(2)]
