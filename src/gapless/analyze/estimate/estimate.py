@@ -125,7 +125,7 @@ def _optimizers(
     for number, use in enumerate(uses):
         found = None
         if is_worth_joining(use):
-            order = [fused(joined(step, number, use, len(uses) == 1)) for step in eager]
+            order = [fused(joined(step, number, use)) for step in eager]
             answer = _priced(programme, order, {}, times, doubt)
             if not isinstance(answer, str):
                 saved = [one - other for one, other in zip(now.steps, answer.steps, strict=True)]

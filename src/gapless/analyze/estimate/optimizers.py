@@ -26,17 +26,18 @@ def is_worth_joining(use: OptimizerUse) -> bool:
     return not use.in_backward and use.parameters >= FEWEST and (turned_on or joins)
 
 
-def joined(step: Step, number: int, use: OptimizerUse, alone: bool = True) -> Step:
-    """`step` with the updates of the optimizer(s) `use`, of position `number`, taken together; those in a
-    captured graph only if the run has no optimizer besides (`alone`), since nothing says whose they are."""
+def joined(step: Step, number: int, use: OptimizerUse) -> Step:
+    """Return `step` with the updates of the optimizer(s) `use`, of position `number`, taken together.
+
+    Updates in a captured graph stay as they are: nothing says which optimizer they belong to.
+    """
     kept: list[Entry] = []
     update: list[Entry] = []
     last = inside = -1
     rest = iter(step)
     for entry in rest:
         if entry.kind == "graph":
-            held = list(islice(rest, entry.tensors))
-            kept += _captured(entry, held, use) if alone else (entry, *held)
+            kept += (entry, *islice(rest, entry.tensors))
             continue
         if entry.kind == "update":
             inside = entry.site
@@ -50,16 +51,6 @@ def joined(step: Step, number: int, use: OptimizerUse, alone: bool = True) -> St
     if last < 0:
         return tuple(kept)
     return (*kept[:last], *_together(update, use), *kept[last:])
-
-
-def _captured(graph: Entry, held: Sequence[Entry], use: OptimizerUse) -> list[Entry]:
-    """A captured `graph` and what it launches, with the updates in it taken together."""
-    operators = [entry for entry in held if entry.kind == "operator" and entry.optimizer]
-    if not operators:
-        return [graph, *held]
-    better = [msgspec.structs.replace(entry, graph=True) for entry in _better(operators, use)]
-    launched = [entry for entry in held if entry.kind != "operator" or not entry.optimizer] + better
-    return [msgspec.structs.replace(graph, tensors=len(launched)), *launched]
 
 
 class _Share(NamedTuple):
