@@ -89,7 +89,7 @@ class Net(torch.nn.Module):
 
 @pytest.mark.parametrize("dry", [True, False])
 def test_callables_that_share_a_graph_have_one_each(dry: bool) -> None:
-    with Emulator(dry=dry) as emulator:
+    with Emulator(dry=dry, compiled=True) as emulator:
         first = torch.compile(Net())
         second = torch.compile(Net())
         for net in (first, second, second):
