@@ -262,8 +262,9 @@ def _address(pid: int, *imported: str) -> str:
 
 
 def heed_interrupts() -> None:
-    """In a new process: end when interrupted, which a shell's background job and all it starts do not."""
+    """In a new process: end when interrupted or hung up, which a shell's background job may not do."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

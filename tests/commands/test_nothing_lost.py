@@ -17,7 +17,6 @@ HERE = Path(__file__).parent.parent
 TRAIN = "import gpu\nfor step in range(5):\n    gpu.wait()\n    gpu.step()\n"
 RUN = f"""
 import os, runpy, signal, sys
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup` around the tests would have them ignore
 import gapless.commands._checking as checking
 import gapless.commands._output as output
 {{change}}
