@@ -8,12 +8,14 @@ import sys
 import textwrap
 import weakref
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from gapless.analyze.memory import replayed  # noqa: E402
+from gapless.emulate import references  # noqa: E402
 from gapless.emulate.emulator import Emulator  # noqa: E402
 from gapless.emulate.memory import supported  # noqa: E402
 from gapless.model.memory import MemoryRun  # noqa: E402
@@ -408,8 +410,13 @@ def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, int]:
     path.write_text(HEAD + textwrap.dedent(body).lstrip("\n"))
     linecache.checkcache(str(path))
     space = {"__name__": "played"}
-    with Emulator("t4", memory=True, dry=dry) as emulator:
-        exec(compile(path.read_text(), str(path), "exec"), space)
+    code = compile(path.read_text(), str(path), "exec")
+    # The frames and modules of a whole test run hold more objects than a script's.
+    with (
+        mock.patch.object(references, "MOST_OBJECTS", 20 * references.MOST_OBJECTS),
+        Emulator("t4", memory=True, dry=dry) as emulator,
+    ):
+        exec(code, space)
         (run,) = emulator.session().memory
     lines = path.read_text().splitlines()
     return run, next((n for n, line in enumerate(lines, 1) if "# adds" in line), 0)
@@ -644,7 +651,10 @@ def test_nothing_of_the_program_runs_for_it(tmp_path: Path) -> None:
 
 def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
     space = {"__name__": "played"}
-    with Emulator("t4", memory=True, dry=True) as emulator:
+    with (
+        mock.patch.object(references, "MOST_OBJECTS", 20 * references.MOST_OBJECTS),
+        Emulator("t4", memory=True, dry=True) as emulator,
+    ):
         exec(compile(HEAD + textwrap.dedent(HELD["list"][1]), str(tmp_path / "gone.py"), "exec"), space)
         (run,) = emulator.session().memory
     (held,) = run.holders
