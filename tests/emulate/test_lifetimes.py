@@ -168,20 +168,29 @@ def of_ranks(device: str, folder: Path) -> dict[str, dict[str, int]]:
         dist.destroy_process_group()
 
 
+TRIES = 3
+"""Tries until all ends in time: gloo's threads may hold what they sent longer; a leak stays each time."""
+
+
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch without gloo")
 @pytest.mark.parametrize(
     "options", [{}, {"programme": True, "memory": True, "dry": True}], ids=["values", "dry"]
 )
 def test_what_several_ranks_share_ends_too(options: dict[str, Any], tmp_path: Path) -> None:
     plain = of_ranks("cpu", tmp_path)
-    with Emulator(devices=1, **options):
-        found = of_ranks("cuda", tmp_path)
-    later = {
-        (kind, name): when
-        for kind, each in found.items()
-        for name, when in each.items()
-        if when > plain[kind][name]
-    }
+    for attempt in range(TRIES):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        with Emulator(devices=1, **options):
+            found = of_ranks("cuda", folder)
+        later = {
+            (kind, name): when
+            for kind, each in found.items()
+            for name, when in each.items()
+            if when > plain[kind][name]
+        }
+        if not later:
+            break
     assert later == {}
 
 
