@@ -200,7 +200,7 @@ def test_of_two_loaders_the_one_that_takes_the_time(capsys):
 
 
 def _slowly(items):
-    return torch.stack([torch.stack(items).sort().values for _ in range(200)])
+    return torch.stack([torch.stack(items).sort().values for _ in range(1000)])
 
 
 def test_datasets_of_items_and_of_batches():
