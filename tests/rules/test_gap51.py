@@ -44,7 +44,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     script = folder / "all_of_them.py"
     script.write_text("\n".join(calls))
     saved = folder / "run.gapless.json"
-    words = ("check", "--no-loader", "--no-prices", "-q", "-o", str(saved), str(script))
+    words = ("check", "--steps", "all", "--no-loader", "--no-prices", "-q", "-o", str(saved), str(script))
     done = fork_server.run(("-m", "gapless", *words), folder)
     assert done.returncode == 0, done.stderr
     return load(str(saved))

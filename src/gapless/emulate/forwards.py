@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any
 
 from torch import nn
@@ -29,6 +30,8 @@ def install(core: Core) -> contextlib.ExitStack:
         if any(core.device_of(tensor) >= 0 for tensor in _first(out, args)):
             core.recorder.mark("forward", type(module).__name__, depth=1)
 
+    # torch would warn the script of these hooks at each call of a compiled module: they are not the script's.
+    warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
     hooks = contextlib.ExitStack()
     hooks.callback(register_module_forward_pre_hook(enter).remove)
     hooks.callback(register_module_forward_hook(leave, always_call=True).remove)

@@ -10,7 +10,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import gapless
 from gapless.emulate.dry.guess import anything
-from gapless.emulate.emulator import current
+from gapless.emulate.emulator import Emulator, current
 from tests.emulate.dry.memory import CUDA
 
 EVERY = 24
@@ -66,3 +66,10 @@ def test_operators_warn_of_what_they_warn_of_on_a_cpu(dry):
                 own[entry.name] = found - said
     assert not own
     assert sum(said is not None for said in plain) > 20
+
+
+def test_a_compiled_module_brings_no_warning_of_hooks() -> None:
+    with Emulator(compiled=True), warnings.catch_warnings(record=True) as caught:
+        module = torch.compile(torch.nn.Linear(4, 4).cuda(), backend="eager")
+        module(torch.ones(2, 4, device="cuda"))
+    assert [str(warning.message) for warning in caught if "global hooks" in str(warning.message)] == []
