@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
@@ -13,6 +14,8 @@ ADDERS = frozenset(
     ("append", "appendleft", "extend", "extendleft", "add", "insert", "update", "setdefault", "put", "push")
 )
 """Methods of containers that add to them."""
+_WORD = re.compile(r"[^\W\d]\w*")
+"""The identifier in a label, which a line that adds to it contains."""
 _MOST_LINES = 3
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -43,17 +46,27 @@ def additions(path: Sequence[str], files: Iterable[str]) -> tuple[SourceLine, ..
     return ()
 
 
-def _in_file(file: str, name: str) -> Iterator[tuple[int, bool, SourceLine]]:
-    """How each statement of `file` that adds to `name` does so, whether it is in a loop or a function."""
+@lru_cache(maxsize=4096)
+def _in_file(file: str, name: str) -> tuple[tuple[int, bool, SourceLine], ...]:
+    """How each statement of `file` that adds to `name` does so, whether it is in a loop or a function.
+
+    A file without the name is not parsed, and what was looked for once is not looked for again: many holders
+    of a large program ask the same.
+    """
+    word = _WORD.search(name)
+    if word is not None and not any(word.group() in line for line in linecache.getlines(file)):
+        return ()
     tree = tree_of(file)
     if tree is None:
-        return
+        return ()
+    additions = []
     for statement, function, inside in _statements(tree):
         how = _adds(statement, name)
         if how is not None:
             text = linecache.getline(file, statement.lineno).strip()
             line = SourceLine(file=file, line=statement.lineno, function=function, code=text)
-            yield how, inside, line
+            additions.append((how, inside, line))
+    return tuple(additions)
 
 
 @lru_cache(maxsize=64)
