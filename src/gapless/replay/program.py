@@ -7,6 +7,7 @@ integer nanoseconds, and so a replay is one pass.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -68,24 +69,18 @@ class Program:
         """Times of many runs at once, nodes by runs. At the positions `at` each run has weights of its own:
         `a_there` and `b_there`, positions by runs."""
         time = np.zeros((len(self.a), a_there.shape[1]), np.int64)
-        rows: list[Any] = list(time)
         weights_a: list[Any] = list(to_a)
         weights_b: list[Any] = list(to_b)
         for position, row_a, row_b in zip(at.tolist(), a_there, b_there, strict=True):
             weights_a[position], weights_b[position] = row_a, row_b
-        x, y = np.empty_like(time[0]), np.empty_like(time[0])
-        add, maximum = np.add, np.maximum
-        edges = zip(rows, self.a, weights_a, self.b, weights_b, strict=True)
-        next(edges)
-        for row, a, after_a, b, after_b in edges:
-            add(rows[a], after_a, out=x)
-            add(rows[b], after_b, out=y)
-            maximum(x, y, out=row)
-        return time
+        return self._fill(time, weights_a, weights_b)
 
     def run_all(self, to_a: Ints, to_b: Ints) -> Ints:
         """Times of many runs at once, each with weights of its own: positions by runs, as the result is."""
-        time = np.zeros(to_a.shape, np.int64)
+        return self._fill(np.zeros(to_a.shape, np.int64), to_a, to_b)
+
+    def _fill(self, time: Ints, to_a: Iterable[Any], to_b: Iterable[Any]) -> Ints:
+        """Fill `time`, positions by runs: each row is the later of two earlier rows plus weights."""
         rows: list[Any] = list(time)
         x, y = np.empty_like(time[0]), np.empty_like(time[0])
         add, maximum = np.add, np.maximum
