@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gapless
-from gapless.analyze.verdicts.session import unknown
+from gapless.analyze.verdicts.unseen import unknown
 from gapless.errors import NotEmulated, UsageError
 from gapless.model import Session
 from gapless.model.session import decode, encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from gapless.model.source import SourceLine
@@ -24,25 +24,26 @@ _ADDS, _FOLLOWS, _CALLS, _ASSIGNS = range(4)
 made of its own last one; calls a method, or hands it over; assigns it at all."""
 
 
-def additions(path: Sequence[str], files: Iterable[str]) -> tuple[SourceLine, ...]:
+def additions(path: Sequence[str], files: Iterable[str], near: Container[str] = ()) -> tuple[SourceLine, ...]:
     """The lines in `files` that add to what `path` leads to: a variable's name, then labels such as
     ``.bank`` or ``["loss"]``; the likeliest first.
 
-    Where nothing adds to the last part of the path, lines that add to what holds it count.
+    Another file may call something else by the same name: lines of the files that are `near` come before
+    those of the others. Where nothing adds to the last part of the path, lines that add to what holds it count.
     """
     files = tuple(files)
     for length in range(len(path), 0, -1):
         name = path[length - 1]
-        found = [
-            (how, not inside, order, line)
+        lines = [
+            ((file not in near or how == _ASSIGNS, how, not inside), order, line)
             for order, file in enumerate(files)
             for how, inside, line in _in_file(file, name)
         ]
-        if found:
-            best = min(found, key=lambda one: one[:3])
-            alike = [one for one in found if one[:2] == best[:2]]
-            alike.sort(key=lambda one: (one[2], one[3].line))
-            return tuple(dict.fromkeys(one[3] for one in alike))[:_MOST_LINES]
+        if lines:
+            best = min(rank for rank, _, _ in lines)
+            alike = [(order, line) for rank, order, line in lines if rank == best]
+            alike.sort(key=lambda line: (line[0], line[1].line))
+            return tuple(dict.fromkeys(line for _, line in alike))[:_MOST_LINES]
     return ()
 
 

@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
@@ -44,10 +44,12 @@ def holders(growing: Mapping[int, Left], frame: FrameType | None, every: int = 1
 
 def _found(growing: Mapping[int, Left], frame: FrameType | None) -> tuple[Holder, ...]:
     walk = Walk(growing)
+    homes: dict[int, str] = {}
     files: dict[str, None] = {}
     for edge, file in _roots(frame):
         if file:
             files.setdefault(file)
+        homes[len(walk.values)] = file
         walk.add(edge)
     walk.go()
     tree = Tree(walk, growing)
@@ -57,7 +59,7 @@ def _found(growing: Mapping[int, Left], frame: FrameType | None) -> tuple[Holder
         for at in named
         if tree.steps[at].bit_count() >= SURE or issubclass(type(walk.values[at]), _SIZED)
     }  # a variable may have its value and the one before
-    found = [(tree.path(at), _holder(tree, at, files)) for at in named if at >= 0]
+    found = [(tree.path(at), _holder(tree, at, files, homes)) for at in named if at >= 0]
     made = [one for one in _alike(found) if one.bytes >= tree.least_bytes]
     made.sort(key=lambda one: (-one.bytes, one.name))
     return tuple(made[:_MOST_HOLDERS])
@@ -151,18 +153,20 @@ def _modules() -> list[tuple[str, Any]]:
     return found
 
 
-def _holder(tree: Tree, position: int, files: Mapping[str, None]) -> Holder:
+def _holder(tree: Tree, position: int, files: Mapping[str, None], homes: Mapping[int, str]) -> Holder:
+    """The value at `position` as one that keeps memory; `homes` gives the file of each variable."""
     path = tree.path(position)
     value = tree.walk.values[position]
+    near = _near(tree, position, homes)
     entries, most = _room(value)
     if most < 0 and type(value) in _SIZED:
-        most = bound(path[-1], files, lambda limit: _value(tree, position, limit, files))
+        most = bound(path[-1], near, lambda limit: _value(tree, position, limit, files))
         entries = len(value) if most >= 0 else 0
         most = most if most >= entries else -1
     return Holder(
         name="".join(path),
         kind=type(value).__name__,
-        lines=_of_cache(value) or additions(path, files),
+        lines=_of_cache(value) or additions(path, files, near),
         bytes=tree.bytes[position],
         steps=tree.steps[position].bit_count(),
         in_graphs=tree.in_graphs[position],
@@ -171,6 +175,19 @@ def _holder(tree: Tree, position: int, files: Mapping[str, None]) -> Holder:
         each=tree.bytes[position] // max(len(tree.children[position]), 1) if entries else 0,
         most=most,
     )
+
+
+def _near(tree: Tree, position: int, homes: Mapping[int, str]) -> list[str]:
+    """The files that can call the value at `position` by its name: that of the variable it is reached from,
+    and those that define the classes of what holds it."""
+    files = []
+    while (parent := tree.parents[position]) >= 0:
+        position = parent
+        for kind in type(tree.walk.values[position]).__mro__:
+            codes = (getattr(method, "__code__", None) for method in list(vars(kind).values()))
+            files += [code.co_filename for code in codes if isinstance(code, CodeType)]
+    files.append(homes.get(position, ""))
+    return list(dict.fromkeys(files))
 
 
 def _value(tree: Tree, position: int, limit: ast.expr, files: Mapping[str, None]) -> object:
