@@ -8,6 +8,7 @@ import sys
 import textwrap
 import weakref
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 import pytest
@@ -568,6 +569,35 @@ def test_a_length_that_begins_the_training_is_no_bound(tmp_path: Path) -> None:
     (held,) = run.holders
     assert held.most == -1
     assert "GAP405" in {one.code for one in replayed(run).findings}
+
+
+def test_another_file_may_call_something_else_by_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its additions nor its limits are taken for those of the list that grows."""
+    other = tmp_path / "other.py"
+    other.write_text(
+        "def keep(bank, x):\n"
+        "    for _ in range(3):\n"
+        "        bank.append(x)\n"
+        "        if len(bank) > 4:\n"
+        "            bank.pop(0)\n"
+    )
+    module = ModuleType("a_file_before_the_script")
+    module.__file__ = str(other)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    body = """
+        def add(entries, x):
+            entries[:] = [*entries, x]
+        bank = []
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            add(bank, out.detach())  # adds
+        """
+    run, line = played(body, tmp_path)
+    (held,) = run.holders
+    assert (held.name, held.line.line if held.line else 0, held.most) == ("bank", line, -1)
 
 
 def test_the_search_keeps_nothing_alive(tmp_path: Path) -> None:
