@@ -28,8 +28,8 @@ def additions(path: Sequence[str], files: Iterable[str], near: Container[str] = 
     """The lines in `files` that add to what `path` leads to: a variable's name, then labels such as
     ``.bank`` or ``["loss"]``; the likeliest first.
 
-    Another file may call something else by the same name: lines of the files that are `near` come before
-    those of the others. Where nothing adds to the last part of the path, lines that add to what holds it count.
+    Another file may call something else by the same name: lines of the files that are `near` come first.
+    Where nothing adds to the last part of the path, lines that add to what holds it count.
     """
     files = tuple(files)
     for length in range(len(path), 0, -1):
