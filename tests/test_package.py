@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import gapless
@@ -53,7 +54,16 @@ def test_licence_and_python_versions_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "LICENSE", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "CITATION.cff"]
+    "name",
+    [
+        "README.md",
+        "LICENSE",
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+    ],
 )
 def test_a_stranger_finds(name: str) -> None:
     assert len(read(name)) > 200
@@ -109,3 +119,15 @@ def test_extras_that_pages_install_are_there() -> None:
     }
     assert asked
     assert all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in asked)
+
+
+def test_workflows_run_targets_of_the_makefile() -> None:
+    targets = set(re.findall(r"^(\w+):", read("Makefile"), re.MULTILINE))
+    workflows = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
+    assert {path.stem for path in workflows} == {"docs", "release", "tests"}
+    for path in workflows:
+        jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+        commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+        used = re.findall(r"\bmake (\w+)", "\n".join(commands))
+        assert set(used) <= targets
+        assert commands
