@@ -117,7 +117,7 @@ def _launched(timeline: Timeline) -> dict[int, list[int]]:
     for work, call in enumerate(timeline.launchers.tolist()):
         if call < 0:
             continue
-        chain = [row for row in timeline.chain(call) if host.kind[row] == HostKind.OPERATOR]
+        chain = [row for row in timeline.with_ancestors(call) if host.kind[row] == HostKind.OPERATOR]
         outer = [row for row in chain if wanted[host.name[row]]]
         if outer:
             found[outer[-1]].append(work)

@@ -83,7 +83,9 @@ def grouped(timeline: Timeline, model: Model) -> dict[str, list[int]]:
     """The waits, by the two innermost operators around them."""
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for row in model.waits.host.tolist():
-        around = [r for r in timeline.chain(row)[1:] if timeline.host.kind[r] == HostKind.OPERATOR][:2]
+        around = [r for r in timeline.with_ancestors(row)[1:] if timeline.host.kind[r] == HostKind.OPERATOR][
+            :2
+        ]
         groups[" in ".join(timeline.names[timeline.host.name[r]] for r in around)].append(row)
     return dict(groups)
 

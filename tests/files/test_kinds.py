@@ -19,7 +19,7 @@ from tracing import Trace, training
 from gapless.commands import main
 from gapless.errors import UnreadableInput
 from gapless.files.kinds import kind, kind_of
-from gapless.trace.find import find
+from gapless.trace.find import find_traces
 from gapless.trace.read import read
 
 SAVED = Path(__file__).parents[1] / "model" / "saved"
@@ -134,7 +134,7 @@ def test_in_a_folder_it_is_left_out_with_its_name(tmp_path):
     (tmp_path / "trace.json").write_bytes(training(steps=1).text())
     write(tmp_path, "Ascend")
     skipped: list[str] = []
-    assert find([str(tmp_path)], skipped) == [str(tmp_path / "trace.json")]
+    assert find_traces([str(tmp_path)], skipped) == [str(tmp_path / "trace.json")]
     assert skipped == [f"{tmp_path / 'trace_view.json'} (a profile of an Ascend NPU)"]
 
 
@@ -175,7 +175,7 @@ class TestFolders:
 
     def found(self, folder: Path, name: str = "") -> tuple[list[str], list[str]]:
         skipped: list[str] = []
-        paths = find([name or str(folder)], skipped)
+        paths = find_traces([name or str(folder)], skipped)
         return [Path(path).name for path in paths], [Path(one).name for one in skipped]
 
     @pytest.mark.parametrize("pattern", ["", "*.json", "**/*.json"])
@@ -207,7 +207,7 @@ class TestFolders:
         (folder / "a.json").unlink()
         os.mkfifo(folder / "pipe.json")
         with pytest.raises(UnreadableInput, match=r"only pipe.json \(a pipe\), which is not a trace"):
-            find([str(folder)])
+            find_traces([str(folder)])
 
 
 BOMB = b'{"schemaVersion": 1, "traceEvents": [' + b'{"ph": "X", "name": "a", "ts": 1, "dur": 1},' * (1 << 20)

@@ -111,7 +111,7 @@ def test_waits_bear_their_findings(tmp_path):
 @pytest.mark.parametrize("part", [0.7, 0.8, 0.801, 0.9, 1])
 def test_pieces_of_any_size_and_files_that_end_anywhere(tmp_path, monkeypatch, piece, part):
     monkeypatch.setattr(splicing, "CHUNK", piece)
-    monkeypatch.setattr(splicing, "_HELD", piece)
+    monkeypatch.setattr(splicing, "_BUFFER_BYTES", piece)
     whole = trace("new").text()
     path = tmp_path / "cut.json"
     path.write_bytes(whole[: int(len(whole) * part)])

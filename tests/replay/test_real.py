@@ -26,7 +26,7 @@ def priced(found: Model) -> Prices[str]:
     timeline = found.timeline
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for row in found.waits.host.tolist():
-        around = [r for r in timeline.chain(row) if timeline.host.kind[r] == HostKind.OPERATOR]
+        around = [r for r in timeline.with_ancestors(row) if timeline.host.kind[r] == HostKind.OPERATOR]
         groups[timeline.names[timeline.host.name[around[-1]]] if around else ""].append(row)
     return prices(found, groups)
 

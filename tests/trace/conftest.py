@@ -12,21 +12,21 @@ FOLDER = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 @pytest.fixture(scope="session")
 def real() -> Callable[[str], Path]:
-    """``real("c51d")``: the profile whose name ends so."""
+    """Return a function that finds the profile with this ending, as in ``real("c51d")``."""
 
     def find(ending: str) -> Path:
-        found = sorted(FOLDER.glob(f"*{ending}.json.gz"))
-        if not found:
+        paths = sorted(FOLDER.glob(f"*{ending}.json.gz"))
+        if not paths:
             pytest.skip(f"no profile {ending}")
-        return found[0]
+        return paths[0]
 
     return find
 
 
 @pytest.fixture(scope="session")
 def all_real() -> list[Path]:
-    """All of them."""
-    found = sorted(FOLDER.glob("*.json.gz"))
-    if not found:
+    """All real profiles."""
+    paths = sorted(FOLDER.glob("*.json.gz"))
+    if not paths:
         pytest.skip("no profiles")
-    return found
+    return paths

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gapless.trace.arguments import Arguments, arguments
+from gapless.trace.arguments import Arguments, parse_arguments
 from gapless.trace.names import SILENT
 from gapless.trace.read import read_bytes
 
@@ -26,14 +26,14 @@ def test_sizes_types_and_values_belong_to_their_operator():
         "Input type": ["float", "TensorList", ""],
         "Concrete Inputs": ["", "", "[1, 1]"],
     }
-    made = read(("aten::cat", new), ("aten::add", {}), ("aten::cat", new | {"Input Dims": [[7]]}))
-    assert made.arguments(0) == Arguments(
+    timeline = read(("aten::cat", new), ("aten::add", {}), ("aten::cat", new | {"Input Dims": [[7]]}))
+    assert timeline.arguments(0) == Arguments(
         ((2, 3), ((2, 3), (4,)), ()), ("float", "TensorList", ""), ("", "", "[1, 1]")
     )
-    assert made.arguments(0).shapes == ((2, 3), (2, 3), (4,))
-    assert made.arguments(1) == Arguments()
-    assert made.arguments(2).shapes == ((7,),)
-    assert len(made.given) == 2
+    assert timeline.arguments(0).shapes == ((2, 3), (2, 3), (4,))
+    assert timeline.arguments(1) == Arguments()
+    assert timeline.arguments(2).shapes == ((7,),)
+    assert len(timeline.encoded_arguments) == 2
 
 
 def test_old_files_write_another_word():
@@ -54,4 +54,4 @@ def test_sizes_that_are_none_give_no_shapes(sizes):
 
 
 def test_bytes_that_are_no_json_are_nothing():
-    assert arguments(b"[[1,\0\xff\0[") == Arguments()
+    assert parse_arguments(b"[[1,\0\xff\0[") == Arguments()

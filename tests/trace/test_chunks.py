@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from timelines import assert_same
 from tracing import Dialect, Trace, training
 
-from gapless.trace.chunks import Rest, events
+from gapless.trace.chunks import Rest, iter_events
 from gapless.trace.read import read_bytes
 
 
@@ -29,8 +29,10 @@ class Slow:
 
 def names(data: bytes, first: int, then: int, size: int = 1 << 20) -> tuple[list[str], Rest]:
     rest = Rest()
-    found = [event.name for some in events(Slow(data, first, then), rest, "here", size) for event in some]
-    return found, rest
+    found_names = [
+        event.name for some in iter_events(Slow(data, first, then), rest, "here", size) for event in some
+    ]
+    return found_names, rest
 
 
 def awkward() -> Trace:
@@ -49,8 +51,8 @@ def test_a_file_may_be_cut_at_any_byte() -> None:
     whole, rest = names(data, 0, len(data))
     assert len(whole) == 8
     for first in range(1, len(data)):
-        found, cut = names(data, first, len(data))
-        assert found == whole, first
+        found_names, cut = names(data, first, len(data))
+        assert found_names == whole, first
         assert (cut.before, cut.after, cut.truncated) == (rest.before, rest.after, False)
         assert not cut.damage.dropped.total(), first
 
@@ -78,7 +80,7 @@ def test_the_timeline_is_the_same(dialect: Dialect, size: int, indent: int | Non
 
 def test_layout_makes_no_difference() -> None:
     trace = training()
-    one = read_bytes(trace.text())
+    timeline = read_bytes(trace.text())
     for data in (
         json.dumps(trace.document()),
         json.dumps(trace.document(), indent=4),
@@ -86,9 +88,9 @@ def test_layout_makes_no_difference() -> None:
         "\ufeff" + json.dumps(trace.document()),
     ):
         other = read_bytes(data.encode())
-        assert one.host.start.tolist() == other.host.start.tolist()
-        assert one.names == other.names
-        assert one.facts.gpus == other.facts.gpus
+        assert timeline.host.start.tolist() == other.host.start.tolist()
+        assert timeline.names == other.names
+        assert timeline.facts.gpus == other.facts.gpus
         assert other.notes == ()
 
 
@@ -104,8 +106,12 @@ def test_keys_in_any_order() -> None:
     turned = dict(reversed(trace.document().items()))
     turned["traceEvents"] = [dict(reversed(event.items())) for event in turned["traceEvents"]]
     other = read_bytes(json.dumps(turned).encode())
-    one = trace.timeline()
-    assert (one.names, one.threads, one.facts.gpus) == (other.names, other.threads, other.facts.gpus)
+    timeline = trace.timeline()
+    assert (timeline.names, timeline.threads, timeline.facts.gpus) == (
+        other.names,
+        other.threads,
+        other.facts.gpus,
+    )
 
 
 def test_events_far_longer_than_a_piece() -> None:

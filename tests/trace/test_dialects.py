@@ -28,9 +28,9 @@ def test_dialects_agree(dialect: Dialect) -> None:
     new, other = training("new").timeline(), training(dialect).timeline()
     frames = new.host.kind == HostKind.FRAME
     expected = [row for row, frame in zip(host_rows(new), frames, strict=True) if not frame]
-    found = [row for row in host_rows(other) if row[0] != HostKind.FRAME]
-    shift = expected[0][3] - found[0][3]  # type: ignore[operator]  # without frames it begins later
-    assert expected == [(*row[:3], row[3] + shift, row[4] + shift) for row in found]  # type: ignore[operator]
+    rows = [row for row in host_rows(other) if row[0] != HostKind.FRAME]
+    shift = expected[0][3] - rows[0][3]  # type: ignore[operator]  # without frames it begins later
+    assert expected == [(*row[:3], row[3] + shift, row[4] + shift) for row in rows]  # type: ignore[operator]
     assert [(*row[:4], row[6]) for row in work_rows(new)] == [(*row[:4], row[6]) for row in work_rows(other)]
     assert (new.work.start == other.work.start + shift).all()
     for name in ("bytes", "external", "blocks_per_sm", "occupancy"):
@@ -45,8 +45,8 @@ def test_forward_of_backward_is_found(dialect: Dialect) -> None:
     timeline = training(dialect, steps=3).timeline()
     names = [timeline.names[number] for number in timeline.host.name]
     pairs = zip(timeline.links.forward.tolist(), timeline.links.backward.tolist(), strict=True)
-    found = [(names[a], names[b]) for a, b in pairs]
-    assert set(found) == {("aten::addmm", "autograd::engine::evaluate_function: AddmmBackward0")}
+    linked = [(names[a], names[b]) for a, b in pairs]
+    assert set(linked) == {("aten::addmm", "autograd::engine::evaluate_function: AddmmBackward0")}
     assert len(set(timeline.links.backward.tolist())) == 3
 
 

@@ -10,13 +10,13 @@ import pytest
 from tracing import Trace
 
 from gapless.errors import UnreadableInput
-from gapless.trace.find import find
+from gapless.trace.find import find_traces
 
 
 def trace() -> bytes:
-    made = Trace()
-    made.operator("aten::mm", 0, 1)
-    return made.text()
+    written = Trace()
+    written.operator("aten::mm", 0, 1)
+    return written.text()
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def path(*parts: str) -> str:
 
 def test_a_folder(folder: Path) -> None:
     skipped: list[str] = []
-    assert find(["run"], skipped) == [
+    assert find_traces(["run"], skipped) == [
         path("run", "rank_1.pt.trace.json.gz"),
         path("run", "rank_2.pt.trace.json"),
         path("run", "rank_10.json"),
@@ -47,14 +47,17 @@ def test_a_folder(folder: Path) -> None:
 
 
 def test_patterns(folder: Path) -> None:
-    assert find(["run/rank_*.json"]) == ["run/rank_2.pt.trace.json", "run/rank_10.json"]
-    assert find(["**/x.json"]) == [path("run", "deep", "x.json")]
-    assert find(["ru?"]) == find(["run"])
-    assert set(find(["run/**"])) >= {"run/rank_10.json", "run/log.txt"}  # what was named is taken at its word
+    assert find_traces(["run/rank_*.json"]) == ["run/rank_2.pt.trace.json", "run/rank_10.json"]
+    assert find_traces(["**/x.json"]) == [path("run", "deep", "x.json")]
+    assert find_traces(["ru?"]) == find_traces(["run"])
+    assert set(find_traces(["run/**"])) >= {
+        "run/rank_10.json",
+        "run/log.txt",
+    }  # what was named is taken at its word
 
 
 def test_files_as_given_and_once(folder: Path) -> None:
-    assert find(["run/log.txt", "run/rank_10.json", "-", "run/rank_10.json"]) == [
+    assert find_traces(["run/log.txt", "run/rank_10.json", "-", "run/rank_10.json"]) == [
         "run/log.txt",
         "run/rank_10.json",
         "-",
@@ -63,11 +66,11 @@ def test_files_as_given_and_once(folder: Path) -> None:
 
 def test_a_name_with_brackets_is_a_name(folder: Path) -> None:
     (folder / "run[1].json").write_bytes(trace())
-    assert find(["run[1].json"]) == ["run[1].json"]
+    assert find_traces(["run[1].json"]) == ["run[1].json"]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("argument", "message"),
     [
         ("none.json", "cannot read none.json: there is no such file or folder"),
         ("none*.json", "no file matches none*.json"),
@@ -76,19 +79,19 @@ def test_a_name_with_brackets_is_a_name(folder: Path) -> None:
         ("many", "many is a folder without traces: it contains 2 JSON files, none of which is a trace"),
     ],
 )
-def test_nothing_found(folder: Path, given: str, said: str) -> None:
+def test_nothing_found(folder: Path, argument: str, message: str) -> None:
     for name, count in (("empty", 0), ("others", 1), ("many", 2)):
         (folder / name).mkdir()
         for number in range(count):
             (folder / name / f"{'ab'[number]}.json").write_text("[1]")
     with pytest.raises(UnreadableInput) as caught:
-        find([given])
-    assert str(caught.value) == said
+        find_traces([argument])
+    assert str(caught.value) == message
 
 
 def test_a_file_that_cannot_be_opened_is_not_passed_over(folder: Path) -> None:
     (folder / "run" / "gone.json").symlink_to(folder / "nowhere")
-    assert path("run", "gone.json") in find(["run"])
+    assert path("run", "gone.json") in find_traces(["run"])
 
 
 def test_remote(folder: Path) -> None:
@@ -98,9 +101,9 @@ def test_remote(folder: Path) -> None:
         memory.pipe(f"/found/run/rank_{number}.json", trace())
     memory.pipe("/found/run/config.json", b"{}")
     names = [f"memory:///found/run/rank_{number}.json" for number in (1, 2, 10)]
-    assert find(["memory://found/run/rank_*.json"]) == names
+    assert find_traces(["memory://found/run/rank_*.json"]) == names
     skipped: list[str] = []
-    assert find(["memory://found/run"], skipped) == names
+    assert find_traces(["memory://found/run"], skipped) == names
     assert skipped == ["memory:///found/run/config.json"]
     with pytest.raises(UnreadableInput, match=r"^no file matches memory://found/x\*$"):
-        find(["memory://found/x*"])
+        find_traces(["memory://found/x*"])

@@ -15,7 +15,7 @@ from tracing import Dialect, Trace, training
 
 from gapless.errors import UnreadableInput
 from gapless.files.sources import Source
-from gapless.trace.chunks import Rest, events
+from gapless.trace.chunks import Rest, iter_events
 from gapless.trace.read import read_bytes
 
 TEXTS: dict[Dialect, bytes] = {d: training(d, steps=1).text() for d in ("new", "middle", "old")}
@@ -47,17 +47,17 @@ def test_bytes_changed(dialect: Dialect, data: st.DataObject, chunk: int) -> Non
     text = bytearray(TEXTS[dialect])
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, len(text) - 1))
-        what = data.draw(st.sampled_from(["flip", "delete", "insert", "move", "cut"]))
+        change = data.draw(st.sampled_from(["flip", "delete", "insert", "move", "cut"]))
         length = data.draw(st.integers(1, 60))
-        if what == "flip":
+        if change == "flip":
             text[at] = data.draw(st.integers(0, 255))
-        elif what == "delete":
+        elif change == "delete":
             del text[at : at + length]
-        elif what == "insert":
+        elif change == "insert":
             text[at:at] = data.draw(
                 st.binary(max_size=20) | st.sampled_from([b'"', b"},{", b"]", b"[", b"{", b"\\"])
             )
-        elif what == "move":
+        elif change == "move":
             part = text[at : at + length]
             del text[at : at + length]
             to = data.draw(st.integers(0, len(text)))
@@ -126,8 +126,8 @@ def test_only_what_is_hit_is_lost(hits: set[int], chunk: int) -> None:
         text = text.replace(f'"op{number}", "pid"'.encode(), f'"op{number}" "pid'.encode())
     rest = Rest()
     source = Source(io.BytesIO(text), "here")
-    found = [event.name for some in events(source, rest, "here", chunk) for event in some]
-    assert [name for name in found if name.startswith("op")] == [
+    event_names = [event.name for some in iter_events(source, rest, "here", chunk) for event in some]
+    assert [name for name in event_names if name.startswith("op")] == [
         f"op{number}" for number in range(30) if number not in hits
     ]
     assert rest.damage.dropped.total() == len(hits)

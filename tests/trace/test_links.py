@@ -13,11 +13,11 @@ ENGINE = "autograd::engine::evaluate_function: "
 
 def pairs(timeline: Timeline) -> list[tuple[str, float, str, float]]:
     """Name and start in microseconds of both ends, in the order of backward."""
-    host, found = timeline.host, []
+    host, linked = timeline.host, []
     for a, b in zip(timeline.links.forward.tolist(), timeline.links.backward.tolist(), strict=True):
         ends = [(timeline.names[host.name[row]], int(host.start[row]) / 1000) for row in (a, b)]
-        found.append((*ends[0], *ends[1]))
-    return sorted(found, key=lambda pair: pair[3])
+        linked.append((*ends[0], *ends[1]))
+    return sorted(linked, key=lambda pair: pair[3])
 
 
 def forward(trace: Trace, thread: int | None = None, sequence: int = 5) -> None:
@@ -91,8 +91,8 @@ def test_numbers_are_told_apart_by_thread() -> None:
             trace.operator(
                 name, 100 * number + sequence, 0.5, thread=77, sequence=sequence, forward_thread=number
             )
-    found = {(name, place) for _, place, name, at in pairs(trace.timeline()) if at > 200}
-    assert {place for name, place in found if name == "SinBackward0"} == {6.0}
+    second = {(name, place) for _, place, name, at in pairs(trace.timeline()) if at > 200}
+    assert {place for name, place in second if name == "SinBackward0"} == {6.0}
     first = {(name, place) for _, place, name, at in pairs(trace.timeline()) if at < 200}
     assert {place for name, place in first if name == "ExpBackward0"} == {5.0}
 
@@ -103,11 +103,11 @@ def test_steps_that_repeat_a_number() -> None:
     for start in (0, 1000):
         trace.operator("aten::exp", start, 5, sequence=3)
         trace.operator("ExpBackward0", start + 100, 5, sequence=3, forward_thread=1, thread=77)
-    assert [(one[1], one[3]) for one in pairs(trace.timeline())] == [(0.0, 100.0), (1000.0, 1100.0)]
+    assert [(pair[1], pair[3]) for pair in pairs(trace.timeline())] == [(0.0, 100.0), (1000.0, 1100.0)]
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("forward_name", "backward_name"),
     [
         ("aten::_log_softmax", "LogSoftmaxBackward0"),
         ("aten::max_pool2d_with_indices", "MaxPool2DWithIndicesBackward0"),
@@ -116,10 +116,10 @@ def test_steps_that_repeat_a_number() -> None:
         ("_AlltoAllSingle", "_AlltoAllSingleBackward"),
     ],
 )
-def test_names_that_agree(one: str, other: str) -> None:
+def test_names_that_agree(forward_name: str, backward_name: str) -> None:
     trace = Trace()
-    trace.operator(one, 0, 5, sequence=3)
-    trace.operator(other, 10, 5, sequence=3, forward_thread=1, thread=77)
+    trace.operator(forward_name, 0, 5, sequence=3)
+    trace.operator(backward_name, 10, 5, sequence=3, forward_thread=1, thread=77)
     assert len(pairs(trace.timeline())) == 1
 
 

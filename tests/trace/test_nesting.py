@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tracing import Trace
 
 from gapless.trace import nesting
-from gapless.trace.nesting import parents
+from gapless.trace.nesting import find_parents
 from gapless.trace.timeline import Timeline
 
 Span = tuple[int, int, int]
@@ -21,15 +21,15 @@ spans = st.lists(
 )
 
 
-def columns(found: list[Span], scale: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    ordered = sorted(found, key=lambda s: (s[0], s[1], -s[2]))
+def columns(drawn: list[Span], scale: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    ordered = sorted(drawn, key=lambda s: (s[0], s[1], -s[2]))
     table = np.array(ordered, np.int64).reshape(-1, 3)
     return table[:, 0].astype(np.int32), table[:, 1] * scale, table[:, 2] * scale
 
 
 def reference(thread: np.ndarray, start: np.ndarray, end: np.ndarray) -> list[int]:  # type: ignore[type-arg]
     """The last earlier span of the thread that is open at the start; one of no length is, at its own time."""
-    found = []
+    result = []
     for row in range(len(start)):
         around = [
             other
@@ -37,29 +37,29 @@ def reference(thread: np.ndarray, start: np.ndarray, end: np.ndarray) -> list[in
             if thread[other] == thread[row]
             and (end[other] > start[row] or start[other] == end[other] == start[row])
         ]
-        found.append(max(around, default=-1))
-    return found
+        result.append(max(around, default=-1))
+    return result
 
 
 @settings(deadline=None)
 @given(spans)
-def test_the_innermost_open_span(found: list[Span]) -> None:
+def test_the_innermost_open_span(drawn: list[Span]) -> None:
     """Any spans, crossing or not, of times that are not rounded."""
-    thread, start, end = columns(found, scale=7_001)
-    assert parents(thread, start, end).tolist() == reference(thread, start, end)
+    thread, start, end = columns(drawn, scale=7_001)
+    assert find_parents(thread, start, end).tolist() == reference(thread, start, end)
 
 
 @settings(deadline=None)
 @given(spans)
-def test_one_by_one_says_the_same(found: list[Span]) -> None:
-    thread, start, end = columns(found, scale=7_001)
-    expected = parents(thread, start, end).tolist()
-    work, nesting._WORK = nesting._WORK, -1
-    rounds, nesting._ROUNDS = nesting._ROUNDS, 1
+def test_one_by_one_says_the_same(drawn: list[Span]) -> None:
+    thread, start, end = columns(drawn, scale=7_001)
+    expected = find_parents(thread, start, end).tolist()
+    work, nesting._MAX_COMPARISONS = nesting._MAX_COMPARISONS, -1
+    rounds, nesting._MAX_ROUNDS = nesting._MAX_ROUNDS, 1
     try:
-        assert parents(thread, start, end).tolist() == expected
+        assert find_parents(thread, start, end).tolist() == expected
     finally:
-        nesting._WORK, nesting._ROUNDS = work, rounds
+        nesting._MAX_COMPARISONS, nesting._MAX_ROUNDS = work, rounds
 
 
 def around(timeline: Timeline) -> dict[str, str]:
@@ -151,8 +151,8 @@ def test_threads_are_apart() -> None:
 
 def test_nothing() -> None:
     empty = np.empty(0, np.int64)
-    assert parents(empty.astype(np.int32), empty, empty).tolist() == []
-    assert parents(empty.astype(np.int32), empty, empty, empty.astype(np.int8)).tolist() == []
+    assert find_parents(empty.astype(np.int32), empty, empty).tolist() == []
+    assert find_parents(empty.astype(np.int32), empty, empty, empty.astype(np.int8)).tolist() == []
 
 
 def test_many_spans_that_cross() -> None:
@@ -160,5 +160,5 @@ def test_many_spans_that_cross() -> None:
     count = 2000
     start = np.arange(count, dtype=np.int64) * 10_001
     end = start + 15_000
-    found = parents(np.zeros(count, np.int32), start, end)
-    assert found.tolist() == [-1, *range(count - 1)]
+    result = find_parents(np.zeros(count, np.int32), start, end)
+    assert result.tolist() == [-1, *range(count - 1)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gapless.trace.timeline import among, distinct, percentile
+from gapless.trace.timeline import distinct, is_among, percentile
 
 numbers = st.lists(st.integers(-5, 5) | st.integers(-(2**62), 2**62)).map(
     lambda some: np.array(some, np.int64)
@@ -20,8 +20,8 @@ def test_distinct_numbers_are_the_unique_ones(some):
 
 
 @given(numbers, numbers)
-def test_among_is_membership(some, others):
-    np.testing.assert_array_equal(among(some, others), np.isin(some, others))
+def test_among_is_membership(some, members):
+    np.testing.assert_array_equal(is_among(some, members), np.isin(some, members))
 
 
 @example(np.array([0, -23_368_776]), 99.99609375)

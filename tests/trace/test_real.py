@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from timelines import assert_same, assert_sound
 
-from gapless.trace.links import _by_sequence, _outermost
+from gapless.trace.links import _engine_spans, _links_by_sequence
 from gapless.trace.read import read, read_bytes
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
 
@@ -38,8 +38,8 @@ SOME = ["9b36", "b08c", "5a2e", "c5b4", "1ef4", "b35a", "41e7"]
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:
-    found = json.loads(gzip.decompress(path.read_bytes()))
-    return found if isinstance(found, list) else found["traceEvents"]  # type: ignore[no-any-return]
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    return document if isinstance(document, list) else document["traceEvents"]  # type: ignore[no-any-return]
 
 
 def test_all_are_read_without_a_complaint(all_real: list[Path]) -> None:
@@ -97,9 +97,9 @@ def test_pieces_make_no_difference(real: Callable[[str], Path], ending: str) -> 
 def test_numbers_give_the_links_that_flows_give(real: Callable[[str], Path], ending: str) -> None:
     timeline = read(real(ending))
     flows = set(zip(timeline.links.forward.tolist(), timeline.links.backward.tolist(), strict=True))
-    found = _by_sequence(timeline.host, timeline.names)
-    backward = _outermost(timeline.host, timeline.names, found.backward)
-    numbers = set(zip(found.forward.tolist(), backward.tolist(), strict=True))
+    links = _links_by_sequence(timeline.host, timeline.names)
+    backward = _engine_spans(timeline.host, timeline.names, links.backward)
+    numbers = set(zip(links.forward.tolist(), backward.tolist(), strict=True))
     assert numbers <= flows
     assert len(numbers) >= 0.97 * len(flows)
 
@@ -120,7 +120,7 @@ def test_annotations_hold_what_runs_in_them(real: Callable[[str], Path]) -> None
     step = timeline.names.index("ProfilerStep#6")
     row = int(np.flatnonzero(timeline.host.name == step)[0])
     operators = np.flatnonzero(timeline.host.kind == HostKind.OPERATOR)
-    inside = sum(row in timeline.chain(one) for one in operators[::500].tolist())
+    inside = sum(row in timeline.with_ancestors(operator) for operator in operators[::500].tolist())
     assert inside >= 0.95 * len(operators[::500])
 
 

@@ -173,11 +173,11 @@ def test_a_comma_too_many() -> None:
 
 @pytest.mark.parametrize("between", ["", "\n", " , "])
 def test_profiles_written_one_after_the_other(between: str) -> None:
-    one, two = training(steps=1), Trace()
+    training_trace, two = training(steps=1), Trace()
     two.operator("in the second", 5000, 5)
     for first, second in (
-        (one.text(), two.text()),
-        *[tuple(json.dumps(t.document()["traceEvents"]).encode() for t in (one, two))],
+        (training_trace.text(), two.text()),
+        *[tuple(json.dumps(t.document()["traceEvents"]).encode() for t in (training_trace, two))],
     ):
         timeline = read_bytes(first + between.encode() + second)
         assert "in the second" in timeline.names
@@ -226,9 +226,9 @@ def test_pairs_across_pieces() -> None:
             trace.raw(
                 ph=ph, cat="cpu_op", name=f"op{number}", pid=1, tid=1, ts=trace.time(10 * number + place)
             )
-    one, other = read_bytes(trace.text()), read_bytes(trace.text(), chunk=100)
-    assert host_rows(one) == host_rows(other)
-    assert len(one.host) == 50
+    whole, other = read_bytes(trace.text()), read_bytes(trace.text(), chunk=100)
+    assert host_rows(whole) == host_rows(other)
+    assert len(whole.host) == 50
 
 
 def test_cut_anywhere() -> None:
@@ -312,20 +312,20 @@ def test_no_byte_is_looked_at_without_end(piece: bytes, monkeypatch: pytest.Monk
     class Counted(repair.Format):
         def __init__(self, exact: bool = False) -> None:
             super().__init__(exact)
-            self.one = self.many = self.many_loosely = None  # type: ignore[assignment]
-            for name in ("one", "many", "many_loosely"):
+            self.decode_event = self.decode_all = self.many_loosely = None  # type: ignore[assignment]
+            for name in ("decode_event", "decode_all", "many_loosely"):
                 setattr(self, name, Counting(getattr(repair.Format(exact), name)))
 
     class Scanner(json.JSONDecoder):
         def raw_decode(self, text: str, idx: int = 0) -> tuple[Any, int]:
             nonlocal looked
             try:
-                found, end = super().raw_decode(text, idx)
+                value, end = super().raw_decode(text, idx)
             except json.JSONDecodeError as error:
                 looked += error.pos - idx
                 raise
             looked += end - idx
-            return found, end
+            return value, end
 
     monkeypatch.setattr(chunks, "Format", Counted)
     monkeypatch.setattr(repair.json, "JSONDecoder", Scanner)

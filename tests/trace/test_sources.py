@@ -111,10 +111,10 @@ def test_a_wrong_checksum_costs_nothing(tmp_path: Path) -> None:
 def test_progress(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(long_trace()))
-    told: list[int] = []
-    read(path, told.append)
-    assert told == sorted(told)
-    assert told[-1] == path.stat().st_size == sources.size(str(path))
+    progress: list[int] = []
+    read(path, progress.append)
+    assert progress == sorted(progress)
+    assert progress[-1] == path.stat().st_size == sources.size(str(path))
 
 
 def test_remote_files() -> None:

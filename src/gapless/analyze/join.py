@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gapless.analyze.profile.profile import profile
 from gapless.model.profile import Profile
-from gapless.trace.assemble import order
+from gapless.trace.assemble import host_order
 from gapless.trace.read import read
 from gapless.trace.timeline import Bools, Host, HostKind, Ints, Timeline, concatenate, distinct
 
@@ -213,7 +213,7 @@ def _with_frames(times: Timeline, stacks: Timeline, moved: Sequence[Host]) -> Ti
     nowhere: NDArray[np.int32] = np.full(len(frames), -1, np.int32)
     frames = replace(frames, name=numbers[frames.name], stack=nowhere)
     host = concatenate([times.host, frames])
-    rows = order(host)
+    rows = host_order(host)
     places = np.empty(len(rows), np.int64)
     places[rows] = np.arange(len(rows))
     links = replace(times.links, forward=places[times.links.forward], backward=places[times.links.backward])

@@ -17,13 +17,13 @@ def as_evidence(traces: Sequence[str], shapes: bool, output: str | None) -> int:
         UsageError: a profile comes from standard input, which cannot be read a second time.
     """
     from gapless.analyze.evidence import added, arguments, lines, signatures
-    from gapless.trace.find import find
+    from gapless.trace.find import find_traces
     from gapless.trace.read import read
 
     if "-" in traces:
         raise UsageError("--evidence reads a profile twice: pass a file, not standard input")
     parts, status = [], EXIT_OK
-    for path in find(traces, []):
+    for path in find_traces(traces, []):
         try:
             parts.append(signatures(read(path), arguments(path), shapes))
         except UnreadableInput as error:

@@ -203,10 +203,10 @@ def _profiles(
 ) -> tuple[list[Profile], list[UnreadableInput], list[str]]:
     """The profiles that could be made, the errors of the others, and remarks on files left out."""
     from gapless.commands._passes import joined, of_pair
-    from gapless.trace.find import find
+    from gapless.trace.find import find_traces
 
     skipped: list[str] = []
-    named = find(traces, skipped)
+    named = find_traces(traces, skipped)
     _output.refuse_inputs(wishes.output, named)
     paths, pairs, ranks = joined(named)
     more = f" and {len(skipped) - MOST_NAMED:,} more" if len(skipped) > MOST_NAMED else ""

@@ -10,7 +10,7 @@ from gapless.replay.latency import Launches, Returns, medians
 from gapless.replay.threads import Handovers, handovers
 from gapless.replay.waits import Links, WaitKind, Waits
 from gapless.trace.names import LOADING
-from gapless.trace.timeline import HostKind, Ints, Table, Timeline, among, concatenate
+from gapless.trace.timeline import HostKind, Ints, Table, Timeline, concatenate, is_among
 
 DEPTH = 1022
 """Operations that CUDA queues per stream before a launch blocks."""
@@ -120,7 +120,7 @@ def _queue_anchors(timeline: Timeline, known: Links, table: Waits) -> Anchors:
     earlier = np.concatenate([part[1] for part in parts]) if parts else np.empty(0, np.int64)
     call = known.call[later]
     # Where launches went on with more than that queued, the limit is not this one.
-    holds = (work.start[earlier] <= host.end[call]) & ~among(call, table.host)
+    holds = (work.start[earlier] <= host.end[call]) & ~is_among(call, table.host)
     later, earlier, call = later[holds], earlier[holds], call[holds]
     blocked = work.start[earlier] > host.start[call]
     length = host.end[call] - host.start[call]

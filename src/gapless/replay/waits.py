@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gapless.model.copies import STAGED
 from gapless.replay.links import Links, links
 from gapless.replay.targets import EVIDENCE, LONG, WaitKind, last_launched, previous_copy, targets
-from gapless.trace.timeline import Bools, HostKind, Ints, Table, Timeline, among, distinct
+from gapless.trace.timeline import Bools, HostKind, Ints, Table, Timeline, distinct, is_among
 
 PAIR = 50_000
 """Nanoseconds: a synchronize that begins this soon after a copy, with no other launch between, is its end."""
@@ -47,7 +47,7 @@ def waits(timeline: Timeline, known: Links | None = None) -> Waits:
     calls = np.flatnonzero(timeline.host.kind == HostKind.CALL)
     syncs, paired = _syncs(timeline, known, calls)
     copying = _blocking_copies(timeline, known)
-    parts = [syncs, _copy_rows(timeline, copying[~among(copying, paired)], known)]
+    parts = [syncs, _copy_rows(timeline, copying[~is_among(copying, paired)], known)]
     parts.append(_memory_rows(timeline, known, calls))
     columns = [np.concatenate([part[i] for part in parts]) for i in range(len(parts[0]))]
     kind, host, sync, blocks, work, copy, final = columns

@@ -1,4 +1,4 @@
-"""What an operator was given, where the profile recorded it (``record_shapes=True``)."""
+"""Arguments of an operator, where the profile recorded them (``record_shapes=True``)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 Shape = tuple[int, ...]
-Written = bytes
-"""Sizes, types and values of an operator's arguments as they stand in the file: three lists in JSON."""
+EncodedArguments = bytes
+"""Sizes, types and values of an operator's arguments as the file writes them: three JSON lists."""
 SEPARATOR = b"\0"
-"""What parts the three: JSON never holds it."""
+"""Separates the three lists: no JSON text contains it."""
 
 
 class Arguments(NamedTuple):
     """One item for each argument of an operator.
 
-    `sizes` are a tensor's shape; several shapes for a list of tensors; empty for what is no tensor, and for
-    a tensor of one element. `types` are C++ names (``float``, ``c10::Half``), ``Scalar``, ``ScalarList``,
+    `sizes` are a tensor's shape; several shapes for a list of tensors; empty for other arguments and for
+    zero-dimensional tensors. `types` are C++ names (``float``, ``c10::Half``), ``Scalar``, ``ScalarList``,
     ``TensorList`` or "". `values` are texts of plain numbers, lists and flags (``[2, 2]``), "" for the rest;
     profiles before torch 2.1 have none.
     """
@@ -29,43 +29,43 @@ class Arguments(NamedTuple):
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """The shapes of all tensors that have any; lists of tensors are taken apart."""
-        return tuple(shapes_in(self.sizes))
+        """The shapes of all tensors with at least one dimension, those in lists of tensors included."""
+        return tuple(find_shapes(self.sizes))
 
 
-def shapes_in(sizes: Any) -> list[Shape]:
-    """Shapes from nested lists; what is none is left out.
+def find_shapes(sizes: Any) -> list[Shape]:
+    """Return the shapes in nested lists, without anything that is not a shape.
 
-    >>> shapes_in([[2, 3], [[4], [5]], []])
+    >>> find_shapes([[2, 3], [[4], [5]], []])
     [(2, 3), (4,), (5,)]
     """
     shapes: list[Shape] = []
-    for one in sizes:
-        if isinstance(one, list | tuple) and one and all(type(size) is int for size in one):
-            shapes.append(tuple(one))
-        elif isinstance(one, list | tuple):
-            shapes += shapes_in(one)
+    for item in sizes:
+        if isinstance(item, list | tuple) and item and all(type(size) is int for size in item):
+            shapes.append(tuple(item))
+        elif isinstance(item, list | tuple):
+            shapes += find_shapes(item)
     return shapes
 
 
 @lru_cache(maxsize=16384)
-def arguments(written: Written) -> Arguments:
-    """What was written, taken apart; of what is not three lists, the lists."""
-    sizes, types, values = map(_list, written.split(SEPARATOR))
+def parse_arguments(encoded: EncodedArguments) -> Arguments:
+    """Decode sizes, types and values; a part that is not a JSON list counts as empty."""
+    sizes, types, values = map(_decode_list, encoded.split(SEPARATOR))
     return Arguments(
-        tuple(map(_fixed, sizes)),
-        tuple(one if isinstance(one, str) else "" for one in types),
-        tuple(one if isinstance(one, str) else "" for one in values),
+        tuple(map(_to_tuples, sizes)),
+        tuple(type_name if isinstance(type_name, str) else "" for type_name in types),
+        tuple(value if isinstance(value, str) else "" for value in values),
     )
 
 
-def _fixed(size: Any) -> Any:
-    return tuple(map(_fixed, size)) if isinstance(size, list) else size
+def _to_tuples(size: Any) -> Any:
+    return tuple(map(_to_tuples, size)) if isinstance(size, list) else size
 
 
-def _list(text: bytes) -> list[Any]:
+def _decode_list(text: bytes) -> list[Any]:
     try:
-        found = msgspec.json.decode(text) if text else []
+        decoded = msgspec.json.decode(text) if text else []
     except (msgspec.DecodeError, UnicodeDecodeError):
         return []
-    return found if isinstance(found, list) else []
+    return decoded if isinstance(decoded, list) else []

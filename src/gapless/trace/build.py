@@ -1,4 +1,4 @@
-"""Events to columns."""
+"""Turn the events of a trace into columns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.trace.arguments import SEPARATOR, Written
+from gapless.trace.arguments import SEPARATOR, EncodedArguments
 from gapless.trace.codes import Codes, ThreadCodes
-from gapless.trace.events import NO_ARGS, Args, Event, integer, place
+from gapless.trace.events import NO_ARGS, Args, Event, device_number, to_integer
 from gapless.trace.names import SILENT
 from gapless.trace.timeline import (
     Floats,
@@ -26,9 +26,9 @@ from gapless.trace.timeline import (
     Work,
     WorkKind,
 )
-from gapless.trace.values import column, external_ids, integers, places, reals
+from gapless.trace.values import column, device_column, external_ids, to_floats, to_integers
 
-_HOST = {
+_HOST_KINDS = {
     "cpu_op": HostKind.OPERATOR,
     "operator": HostKind.OPERATOR,
     "cuda_runtime": HostKind.CALL,
@@ -41,35 +41,35 @@ _HOST = {
     "user_annotation": HostKind.ANNOTATION,
     "overhead": HostKind.OVERHEAD,
 }
-_UNNAMED = ("xpu_runtime", "privateuse1_runtime")
-"""Calls whose names say nothing here: which of them wait is not known."""
-_NUMBERED = (HostKind.OPERATOR, HostKind.ANNOTATION)
-"""What the profiler numbers in order, without gaps."""
-_WORK = {
+_RUNTIMES_OF_UNKNOWN_NAMES = ("xpu_runtime", "privateuse1_runtime")
+"""Runtimes whose calls have names Gapless does not know: which of them wait is unknown."""
+_NUMBERED_KINDS = (HostKind.OPERATOR, HostKind.ANNOTATION)
+"""Kinds that the profiler numbers in order, without gaps."""
+_WORK_KINDS = {
     "kernel": WorkKind.KERNEL,
     "gpu_memcpy": WorkKind.MEMCPY,
     "memcpy": WorkKind.MEMCPY,
     "gpu_memset": WorkKind.MEMSET,
     "memset": WorkKind.MEMSET,
 }
-_WINDOW = "PyTorch Profiler"
-"""A span of the whole recording, which the profiler writes behind all others."""
-_DRIVERS = {
+_WINDOW_PREFIX = "PyTorch Profiler"
+"""Name of the span of the whole recording, which the profiler writes after all others."""
+_DRIVER_OVERHEADS = {
     "Command Buffer Full",
     "Driver Compiler",
     "Lazy Function Loading",
     "Runtime Triggered Module Loading",
 }
-"""Overheads that are the driver's and not the profiler's: they lie in calls, which are recorded as well."""
-_ARROWS = {"ac2g", "async", "async_gpu", "async_cpu_to_gpu"}
-"""Arrows from a call to what it launched."""
-TWICE = "there twice"
-"""What is counted of events that are the same as others; they are no loss."""
-ASTRAY = "with impossible times"
-"""What is counted of events that lie days away from the others."""
-_LATEST = 9e15
-"""Microseconds: what is later overflows as nanoseconds, and would be in the year 2255."""
-_SYNC_ROWS = 1_000_000
+"""Overheads of the driver, not of the profiler: they lie in calls, which are recorded too."""
+_ARROW_CATEGORIES = {"ac2g", "async", "async_gpu", "async_cpu_to_gpu"}
+"""Categories of arrows from a call to the work it launched."""
+DUPLICATED = "there twice"
+"""Reason under which repeated events are counted; they are no loss."""
+IMPOSSIBLE_TIME = "with impossible times"
+"""Reason under which events days away from the others are counted."""
+_MAX_TIME_US = 9e15
+"""Microseconds: later times would overflow as nanoseconds (they would lie in the year 2255)."""
+_FIRST_SYNC_ROW = 1_000_000
 """Some files show waits in rows of their own, numbered from here on."""
 
 _ts, _dur, _args = attrgetter("ts"), attrgetter("dur"), attrgetter("args")
@@ -78,51 +78,52 @@ _arguments_old = attrgetter("sizes_old", "types", "values")
 _name, _thread, _id = attrgetter("name"), attrgetter("pid", "tid"), attrgetter("id")
 
 
-class Arrows:
-    """Where arrows from calls to what they launched end: the number of the arrow, the place and the time."""
+class LaunchArrows:
+    """The ends of arrows from calls to the work they launched: number of the arrow, place and time."""
 
     def __init__(self) -> None:
         self._places = Codes()
         self._ends: list[tuple[Ints, NDArray[np.int32], Ints]] = []
 
     def add(self, ends: Sequence[Event], time: Ints) -> None:
-        """Take in these ends."""
+        """Record the ends of arrows."""
         if ends:
-            self._ends.append((integers(ends, _id), self._places.of(map(_thread, ends), len(ends)), time))
+            self._ends.append((to_integers(ends, _id), self._places.of(map(_thread, ends), len(ends)), time))
 
-    def beside(self, threads: Collection[tuple[str, str]]) -> tuple[Ints, Ints]:
-        """Number and time of those that end on none of these threads, but on a device."""
+    def ending_on_devices(self, threads: Collection[tuple[str, str]]) -> tuple[Ints, Ints]:
+        """Return number and time of the arrows that end on none of these host threads."""
         if not self._ends:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        numbers, places, times = (np.concatenate(one) for one in zip(*self._ends, strict=True))
+        numbers, places, times = (np.concatenate(part) for part in zip(*self._ends, strict=True))
         device = np.array([(str(pid), str(tid)) not in threads for pid, tid in self._places], bool)
         return numbers[device[places]], times[device[places]]
 
 
-class Numbers:
-    """The profiler's own numbers of events, under either of their names, and when these begin."""
+class EventNumbers:
+    """The profiler's own event numbers, under either of their names, and when those events begin."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[Ints, Ints]] = []
+        self._parts: list[tuple[Ints, Ints]] = []
 
     def add(self, args: list[Args], start: Ints) -> None:
-        """Take in the numbers of these events."""
-        found = column(args, "index")
-        if (found < 0).any():
-            found = np.where(found < 0, column(args, "index_old"), found)
-        self._found.append((found[found >= 0], start[found >= 0]))
+        """Record the numbers of events."""
+        indices = column(args, "index")
+        if (indices < 0).any():
+            indices = np.where(indices < 0, column(args, "index_old"), indices)
+        self._parts.append((indices[indices >= 0], start[indices >= 0]))
 
     def all(self) -> tuple[Ints, Ints]:
-        """Each number once, in order, and when its event begins, nanoseconds since the builder's `zero`."""
-        if not self._found:
+        """Return each number once, sorted, and when its event begins (nanoseconds since the builder's
+        `zero`)."""
+        if not self._parts:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        numbers, start = (np.concatenate(one) for one in zip(*self._found, strict=True))
+        numbers, start = (np.concatenate(part) for part in zip(*self._parts, strict=True))
         numbers, first = np.unique(numbers, return_index=True)
         return numbers, start[first]
 
 
-class Builder:
-    """Takes events, some thousands at a time, and makes columns of them.
+class TimelineBuilder:
+    """Takes events, some thousands at a time, and turns them into columns.
 
     Times are nanoseconds since `zero`, a whole microsecond of the file's clock.
     """
@@ -132,30 +133,30 @@ class Builder:
         self._threads = ThreadCodes()
         self._stacks = Codes({"": 0})
         self._groups = Codes()
-        self._given = Codes({SEPARATOR.join([b""] * 3): 0})
-        self._loud = np.empty(0, bool)
+        self._argument_codes = Codes({SEPARATOR.join([b""] * 3): 0})
+        self._may_launch = np.empty(0, bool)
         self._thread_names: dict[tuple[str, str], str] = {}
-        self._open: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
-        self._halves = False
+        self._open_events: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
+        self._has_halves = False
         self.host: list[Host] = []
         self.work: list[Work] = []
         self.syncs: list[Syncs] = []
         self.memory: list[Memory] = []
         self.flows: dict[str, list[tuple[int | str, int, int]]] = {"s": [], "f": []}
-        self.arrows = Arrows()
+        self.arrows = LaunchArrows()
         self.ranges: list[tuple[int, int, int, int]] = []
-        """Device, stream, beginning and end of what the profiler says of an annotation's work."""
+        """Device, stream, start and end of each annotation span the profiler writes for a device."""
         self.window_ends: list[Event] = []
         self.stops: list[Event] = []
-        self.numbers = Numbers()
-        self.other_numbers = Numbers()
-        self.frame_numbers = Numbers()
+        self.numbers = EventNumbers()
+        self.other_numbers = EventNumbers()
+        self.frame_numbers = EventNumbers()
         self.zero: int | None = None
         self.events = 0
         self.dropped: Counter[str] = Counter()
-        self.unnamed = 0
+        self.calls_of_unknown_name = 0
         self.unread: Counter[str] = Counter()
-        """Spans by their category, of categories that are not read."""
+        """Number of spans by category, for categories that are not read."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -170,8 +171,8 @@ class Builder:
         return tuple(self._stacks)[1:]
 
     @property
-    def given(self) -> tuple[Written, ...]:
-        return tuple(self._given)[1:]
+    def encoded_arguments(self) -> tuple[EncodedArguments, ...]:
+        return tuple(self._argument_codes)[1:]
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -179,11 +180,11 @@ class Builder:
 
     # Times --------------------------------------------------------------------------------------------------
 
-    def _nanoseconds(self, events: Sequence[Event], micro: Floats) -> Ints:
-        """Microseconds of the file, as floats in `micro`, as nanoseconds since `zero`.
+    def _to_nanoseconds(self, events: Sequence[Event], micro: Floats) -> Ints:
+        """Convert the file's microseconds, as floats in `micro`, to nanoseconds since `zero`.
 
-        The whole part is taken off before the fraction is scaled: a float holds nanoseconds since 1970 to
-        256 of them only.
+        The whole part is subtracted before the fraction is scaled: a float represents nanoseconds since 1970
+        to 256 of them only.
         """
         whole = np.floor(micro)
         if self.zero is None and len(events):
@@ -195,33 +196,33 @@ class Builder:
         fraction = np.rint((micro - whole) * 1000).astype(np.int64)
         return (whole.astype(np.int64) - zero) * 1000 + fraction
 
-    def _spans(self, category: str, events: list[Event]) -> tuple[list[Event], Ints, Ints]:
-        """Those events that have a beginning and an end, and both."""
+    def _valid_spans(self, category: str, events: list[Event]) -> tuple[list[Event], Ints, Ints]:
+        """Return the events with a usable start and duration, their starts and their ends."""
         micro = np.fromiter(map(_ts, events), np.float64, len(events))
         length = np.fromiter(map(_dur, events), np.float64, len(events))
-        good = (length >= 0) & (length < _LATEST) & (np.abs(micro) < _LATEST)
+        good = (length >= 0) & (length < _MAX_TIME_US) & (np.abs(micro) < _MAX_TIME_US)
         if not good.all():
-            self._refused(category, [events[row] for row in np.flatnonzero(~good)])
+            self._count_refused(category, [events[row] for row in np.flatnonzero(~good)])
             events = [events[row] for row in np.flatnonzero(good)]
             micro, length = micro[good], length[good]
-        start = self._nanoseconds(events, micro)
+        start = self._to_nanoseconds(events, micro)
         return events, start, start + np.rint(length * 1000).astype(np.int64)
 
-    def _instants(self, events: list[Event]) -> tuple[list[Event], Ints]:
+    def _valid_instants(self, events: list[Event]) -> tuple[list[Event], Ints]:
         micro = np.fromiter(map(_ts, events), np.float64, len(events))
-        good = np.abs(micro) < _LATEST
+        good = np.abs(micro) < _MAX_TIME_US
         if not good.all():
             self.dropped["without a time"] += int((~good).sum())
             events, micro = [events[row] for row in np.flatnonzero(good)], micro[good]
-        return events, self._nanoseconds(events, micro)
+        return events, self._to_nanoseconds(events, micro)
 
-    def _refused(self, category: str, events: list[Event]) -> None:
+    def _count_refused(self, category: str, events: list[Event]) -> None:
         for event in events:
             if event.ph in ("B", "E"):
-                self._halves = True
+                self._has_halves = True
             elif event.ph not in ("X", ""):
                 self.dropped[f"of category {category} but no span"] += 1
-            elif not abs(float(event.ts)) < _LATEST:
+            elif not abs(float(event.ts)) < _MAX_TIME_US:
                 self.dropped["without a time"] += 1
             else:
                 self.dropped["without a duration"] += 1
@@ -229,57 +230,58 @@ class Builder:
     # Events -------------------------------------------------------------------------------------------------
 
     def add(self, events: Sequence[Event]) -> None:
-        """Take these events in."""
+        """Add these events to the columns."""
         self.events += len(events)
-        self._halves = False
-        self._sorted(events)
-        if self._halves:
-            self._sorted(self._paired(events))
+        self._has_halves = False
+        self._add_by_category(events)
+        if self._has_halves:
+            self._add_by_category(self._pair_halves(events))
 
-    def _sorted(self, events: Sequence[Event]) -> None:
+    def _add_by_category(self, events: Sequence[Event]) -> None:
         buckets: defaultdict[str, list[Event]] = defaultdict(list)
         for event in events:
             buckets[event.cat].append(event)
         for category, members in buckets.items():
-            if self._take(category, members):
+            if self._add_category(category, members):
                 continue
             folded = category.lower()
-            if folded == category or not self._take(folded, members):
-                self._others(members)
+            if folded == category or not self._add_category(folded, members):
+                self._add_uncategorized(members)
 
-    def _take(self, category: str, events: list[Event]) -> bool:
-        if category in _ARROWS:  # the correlation of both ends says the same, where both are there
-            self.arrows.add(*self._instants([event for event in events if event.ph == "f"]))
+    def _add_category(self, category: str, events: list[Event]) -> bool:
+        """Add events of one category; False where the category is not one that is read."""
+        if category in _ARROW_CATEGORIES:  # where both ends are recorded their correlation says the same
+            self.arrows.add(*self._valid_instants([event for event in events if event.ph == "f"]))
             return True
-        kind = _HOST.get(category)
-        self.unnamed += len(events) if category in _UNNAMED else 0
+        kind = _HOST_KINDS.get(category)
+        self.calls_of_unknown_name += len(events) if category in _RUNTIMES_OF_UNKNOWN_NAMES else 0
         if kind is HostKind.OVERHEAD:
-            events = [event for event in events if event.name not in _DRIVERS]
+            events = [event for event in events if event.name not in _DRIVER_OVERHEADS]
         if kind is not None:
-            self._add_host(kind, *self._spans(category, events))
+            self._add_host(kind, *self._valid_spans(category, events))
             return True
-        work = _WORK.get(category)
+        work = _WORK_KINDS.get(category)
         if work is not None:
-            self._add_work(work, *self._spans(category, events))
+            self._add_work(work, *self._valid_spans(category, events))
             return True
         if category == "fwdbwd":
             self._add_flows(events)
             return True
         if category == "gpu_user_annotation":
-            self._add_ranges(*self._spans(category, events))
+            self._add_ranges(*self._valid_spans(category, events))
             return True
         if category == "cuda_sync":
-            self._add_syncs(*self._spans(category, events))
+            self._add_syncs(*self._valid_spans(category, events))
             return True
         return False
 
-    def _paired(self, events: Sequence[Event]) -> list[Event]:
-        """Spans of events that mark the beginning and the end of one, which nest on each thread."""
-        found: list[Event] = []
+    def _pair_halves(self, events: Sequence[Event]) -> list[Event]:
+        """Return spans built from begin and end events, which nest on each thread."""
+        spans: list[Event] = []
         for event in events:
-            if event.ph not in ("B", "E") or not abs(float(event.ts)) < _LATEST:
+            if event.ph not in ("B", "E") or not abs(float(event.ts)) < _MAX_TIME_US:
                 continue
-            waiting = self._open[str(event.pid), str(event.tid)]
+            waiting = self._open_events[str(event.pid), str(event.tid)]
             if event.ph == "B":
                 waiting.append(event)
             elif not waiting:
@@ -289,30 +291,30 @@ class Builder:
                 length = float(event.ts) - float(begin.ts)
                 args = event.args if begin.args is NO_ARGS else begin.args
                 fields = (begin.cat, begin.name, begin.pid, begin.tid, begin.ts, length)
-                found.append(type(begin)("X", *fields, begin.id, args))  # type: ignore[arg-type]
-        return found
+                spans.append(type(begin)("X", *fields, begin.id, args))  # type: ignore[arg-type]
+        return spans
 
     def window(self) -> tuple[int, int] | None:
-        """When the recording began and ended, as the profiler says, nanoseconds since `zero`; or None."""
-        _, start, end = self._spans("trace", self.window_ends)
+        """When the recording began and ended by the profiler's mark, in nanoseconds since `zero`; or None."""
+        _, start, end = self._valid_spans("trace", self.window_ends)
         return (int(start.min()), int(end.max())) if len(end) else None
 
     def stopped(self) -> int | None:
-        """When the profiler had stopped all recording, nanoseconds since `zero`; None: it does not say."""
-        _, time = self._instants(self.stops)
+        """When the profiler had stopped all recording, in nanoseconds since `zero`; None: not recorded."""
+        _, time = self._valid_instants(self.stops)
         return int(time.max()) if len(time) else None
 
     def finish(self) -> None:
-        """Count what never ended."""
-        never = sum(map(len, self._open.values()))
+        """Count the events that never ended."""
+        never = sum(map(len, self._open_events.values()))
         if never:
             self.dropped["whose end is missing"] += never
 
-    def _others(self, events: list[Event]) -> None:
+    def _add_uncategorized(self, events: list[Event]) -> None:
         memory: list[Event] = []
         numbered = [event for event in events if event.args.index != -1 or event.args.index_old != -1]
         if numbered:
-            numbered, time = self._instants(numbered)
+            numbered, time = self._valid_instants(numbered)
             self.other_numbers.add(list(map(_args, numbered)), time)
         for event in events:
             if event.ph == "M":
@@ -322,14 +324,14 @@ class Builder:
                 memory.append(event)
             elif event.name == "Record Window End":
                 self.stops.append(event)
-            elif event.ph == "X" and event.name.startswith(_WINDOW):
+            elif event.ph == "X" and event.name.startswith(_WINDOW_PREFIX):
                 self.window_ends.append(event)
             elif event.ph in ("B", "E"):
-                self._halves = True
+                self._has_halves = True
             elif event.ph == "X":
                 self.unread[event.cat] += 1
         if memory:
-            self._add_memory(*self._instants(memory))
+            self._add_memory(*self._valid_instants(memory))
 
     # Rows ---------------------------------------------------------------------------------------------------
 
@@ -338,14 +340,14 @@ class Builder:
         if not count:
             return
         correlation = external = sequence = forward = np.full(count, -1, np.int64)
-        stack = given = np.full(count, -1, np.int32)
+        stack = arguments = np.full(count, -1, np.int32)
         name = self._names.of(map(_name, events), count)
         args = list(map(_args, events))
         if kind is HostKind.FRAME:
             self.frame_numbers.add(args, start)
         else:
             external = external_ids(args)
-            if kind in _NUMBERED:
+            if kind in _NUMBERED_KINDS:
                 self.numbers.add(args, start)
             if kind is HostKind.CALL:
                 correlation = column(args, "correlation")
@@ -354,7 +356,7 @@ class Builder:
                 sequence = column(args, "sequence")
                 forward = column(args, "forward_thread")
                 stack = self._stacks.of(map(attrgetter("call_stack"), args), count) - 1
-                given = self._arguments(args, name)
+                arguments = self._encode_arguments(args, name)
         self.host.append(
             Host(
                 kind=np.full(count, kind, np.int8),
@@ -367,37 +369,40 @@ class Builder:
                 sequence=sequence,
                 forward_thread=forward,
                 stack=stack,
-                given=given,
+                arguments=arguments,
             )
         )
 
-    def _arguments(self, args: list[Args], names: NDArray[np.int32]) -> NDArray[np.int32]:
-        """What these operators were given, of those that may launch work: reading it takes time."""
-        fresh = [name not in SILENT for name in islice(self._names, len(self._loud), None)]
-        self._loud = np.append(self._loud, np.array(fresh, bool))
-        rows = np.flatnonzero(self._loud[names])
-        asked = [args[row] for row in rows.tolist()]
-        read = _arguments_old if asked and bytes(asked[0].sizes_old) else _arguments
-        found = np.full(len(args), -1, np.int32)
-        found[rows] = self._given.of(map(SEPARATOR.join, map(read, asked)), len(rows)) - 1
-        return found
+    def _encode_arguments(self, args: list[Args], names: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the number of each operator's arguments; -1 for operators that launch nothing.
+
+        Those are skipped because decoding arguments takes time.
+        """
+        fresh = [name not in SILENT for name in islice(self._names, len(self._may_launch), None)]
+        self._may_launch = np.append(self._may_launch, np.array(fresh, bool))
+        rows = np.flatnonzero(self._may_launch[names])
+        loud_args = [args[row] for row in rows.tolist()]
+        get_lists = _arguments_old if loud_args and bytes(loud_args[0].sizes_old) else _arguments
+        numbers = np.full(len(args), -1, np.int32)
+        numbers[rows] = self._argument_codes.of(map(SEPARATOR.join, map(get_lists, loud_args)), len(rows)) - 1
+        return numbers
 
     def _add_work(self, kind: WorkKind, events: list[Event], start: Ints, end: Ints) -> None:
         count = len(events)
         if not count:
             return
         args = list(map(_args, events))
-        device, stream = places(args, "device"), places(args, "stream")
-        bare = [row for row, one in enumerate(args) if one.device == -1 and one.stream == -1]
-        for row in bare:  # the file says it by the place only
-            device[row], stream[row] = place(events[row].pid), place(events[row].tid)
+        device, stream = device_column(args, "device"), device_column(args, "stream")
+        bare = [row for row, arg in enumerate(args) if arg.device == -1 and arg.stream == -1]
+        for row in bare:  # such files say it only by the row of the event
+            device[row], stream[row] = device_number(events[row].pid), device_number(events[row].tid)
         group = np.full(count, -1, np.int32)
         elements = np.full(count, -1, np.int64)
         if kind is WorkKind.KERNEL:
-            for row, one in enumerate(args):
-                if one.collective:
-                    group[row] = self._groups[one.group]
-                    elements[row] = integer(one.elements)
+            for row, arg in enumerate(args):
+                if arg.collective:
+                    group[row] = self._groups[arg.group]
+                    elements[row] = to_integer(arg.elements)
         correlation, external = column(args, "correlation"), external_ids(args)
         nothing = np.full(count, -1, np.int64)
         self.work.append(
@@ -411,15 +416,18 @@ class Builder:
                 correlation=correlation,
                 external=np.where(external == correlation, -1, external),
                 bytes=nothing if kind is WorkKind.KERNEL else column(args, "bytes"),
-                blocks_per_sm=reals([one.blocks_per_sm for one in args]),
-                occupancy=reals([one.occupancy for one in args]),
+                blocks_per_sm=to_floats([arg.blocks_per_sm for arg in args]),
+                occupancy=to_floats([arg.occupancy for arg in args]),
                 group=group,
                 elements=elements,
             )
         )
 
     def _add_ranges(self, events: list[Event], start: Ints, end: Ints) -> None:
-        devices, streams = [place(event.pid) for event in events], [place(event.tid) for event in events]
+        devices, streams = (
+            [device_number(event.pid) for event in events],
+            [device_number(event.tid) for event in events],
+        )
         self.ranges += zip(devices, streams, start.tolist(), end.tolist(), strict=True)
 
     def _add_syncs(self, events: list[Event], start: Ints, end: Ints) -> None:
@@ -427,13 +435,13 @@ class Builder:
         if not count:
             return
         args = list(map(_args, events))
-        device, stream = places(args, "device"), places(args, "stream")
+        device, stream = device_column(args, "device"), device_column(args, "stream")
         for row, event in enumerate(events):
             if args[row].device == -1 and args[row].stream == -1:
-                row_number = place(event.tid)
-                device[row] = place(event.pid)
-                stream[row] = row_number - _SYNC_ROWS if row_number >= _SYNC_ROWS else row_number
-        kinds = (one.sync_kind or event.name for one, event in zip(args, events, strict=True))
+                row_number = device_number(event.tid)
+                device[row] = device_number(event.pid)
+                stream[row] = row_number - _FIRST_SYNC_ROW if row_number >= _FIRST_SYNC_ROW else row_number
+        kinds = (arg.sync_kind or event.name for arg, event in zip(args, events, strict=True))
         self.syncs.append(
             Syncs(
                 kind=self._names.of(kinds, count),
@@ -442,7 +450,7 @@ class Builder:
                 device=device,
                 stream=stream,
                 correlation=column(args, "correlation"),
-                on_stream=places(args, "sync_stream"),
+                on_stream=device_column(args, "sync_stream"),
                 record=column(args, "sync_record"),
             )
         )
@@ -463,7 +471,7 @@ class Builder:
         )
 
     def _add_flows(self, events: list[Event]) -> None:
-        events, times = self._instants(events)
+        events, times = self._valid_instants(events)
         threads = self._threads.of(map(_thread, events), len(events))
         for event, time, thread in zip(events, times.tolist(), threads.tolist(), strict=True):
             if event.ph in self.flows:

@@ -1,4 +1,4 @@
-"""The bytes of a trace, cut between events, so that a file is never whole in memory."""
+"""Read a trace in pieces that end between events, so that a file is never whole in memory."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from gapless.files.foreign import foreign
 from gapless.files.kinds import HEAD
 from gapless.trace import refusal
 from gapless.trace.events import Event
-from gapless.trace.repair import BETWEEN, ERRORS, Damage, Format, closed, salvage
+from gapless.trace.repair import BETWEEN, ERRORS, Damage, Format, end_of_value, salvage
 
 CHUNK = 1 << 20
+"""Bytes read at once."""
 _WINDOW = 1 << 16
+"""Bytes searched again after each read, as a pattern may lie across two pieces."""
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LIST = re.compile(rb"\s*\]\s*,?\s*\[\s*(?=\{)")
 _EVENT = re.compile(rb'\{(?=[^{}]{0,600}?"ph"\s*:\s*"[A-Za-z]")(?=[^{}]{0,600}?"pid"\s*:)')
-"""Where an event begins, in bytes of which nothing is certain."""
+"""Start of an event, in bytes that may be damaged."""
 _PHASE = re.compile(rb'"ph"\s*:')
 _EXACT = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
 _BRACKET, _COMMA = b"],"
 _BLANK = b" \t\r\n\xef\xbb\xbf\0"
-_MOST_HEAD = 64 << 20
+_MAX_HEAD_BYTES = 64 << 20
 """A file whose events have not begun after this many bytes is not a trace."""
-_MOST_EVENT = 32 << 20
-"""Where no event has ended after this many bytes, what was read is given up."""
+_MAX_EVENT_BYTES = 32 << 20
+"""Where no event has ended after this many bytes, the bytes read are given up."""
 
 
 class Source(Protocol):
-    """What bytes are read from."""
+    """Anything that bytes are read from."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass
 class Rest:
-    """What is not an event: the text before the events, the text after them, and what went wrong.
+    """Everything but the events: the text before and after them, and the damage met.
 
     `lists` counts the lists of events: more than one where profiles were written one after the other.
     """
@@ -52,17 +54,17 @@ class Rest:
     damage: Damage = field(default_factory=Damage)
 
 
-def events(source: Source, rest: Rest, name: str, size: int = CHUNK) -> Iterator[list[Event]]:
-    """The events of a file, some thousands at a time; `rest` is filled on the way.
+def iter_events(source: Source, rest: Rest, name: str, size: int = CHUNK) -> Iterator[list[Event]]:
+    """Yield the events of a file, some thousands at a time; `rest` is filled meanwhile.
 
     Raises:
-        UnreadableInput: this is no trace; said before the first events are given.
+        UnreadableInput: this is no trace; raised before the first events are yielded.
     """
     return _Reader(source, rest, name, size).events()
 
 
 def is_trace(source: Source) -> bool:
-    """Whether what `source` gives begins as a trace does."""
+    """Whether the bytes of `source` begin as a trace does."""
     try:
         _Reader(source, Rest(), "", CHUNK).begin()
     except UnreadableInput:
@@ -85,19 +87,19 @@ class _Reader:
             buffer = bytearray(b"[")
             buffer += left
             last = False
-            if again or len(left) < self._size:  # what is to be read again needs more to be understood
+            if again or len(left) < self._size:  # bytes to decode again need more after them
                 more = self._read()
                 buffer += more
                 last = not more
-            cut = len(buffer) if last else self._enough(buffer)
+            cut = len(buffer) if last else self._read_to_boundary(buffer)
             if cut < 0:
                 last, cut = True, len(buffer)
-            found, tail, again = self._decode(buffer, cut, last)
+            batch, tail, again = self._decode(buffer, cut, last)
             left = bytes(memoryview(buffer)[cut:])
             del buffer
-            yield found
+            yield batch
             if tail is not None:
-                following = self._following(tail + left)
+                following = self._skip_to_next_event(tail + left)
                 if following is None:
                     return
                 left = following
@@ -107,14 +109,14 @@ class _Reader:
             else:
                 left = again + left
 
-    def _enough(self, buffer: bytearray) -> int:
-        """Read on until an event ends in `buffer`, and where the last one does; -1 at the end of the file."""
+    def _read_to_boundary(self, buffer: bytearray) -> int:
+        """Read until an event ends in `buffer`; return where the last one ends, -1 at the end of the file."""
         searched = 1
         while True:
-            cut = _cut(buffer, searched)
+            cut = _last_boundary(buffer, searched)
             if cut >= 0:
                 return cut
-            if len(buffer) > _MOST_EVENT:
+            if len(buffer) > _MAX_EVENT_BYTES:
                 return len(buffer)
             searched = max(1, len(buffer) - _WINDOW)
             more = self._read()
@@ -123,7 +125,7 @@ class _Reader:
             buffer += more
 
     def begin(self) -> bytes:
-        """Read up to the first event; what was read from there on.
+        """Read up to the first event; return the bytes read from there on.
 
         Raises:
             UnreadableInput: this is no trace.
@@ -135,22 +137,22 @@ class _Reader:
             if more and not buffer.strip(_BLANK):
                 buffer = b""
                 continue
-            found = _opening(buffer, searched)
-            if found >= 0:
+            start = _first_event_offset(buffer, searched)
+            if start >= 0:
                 other = foreign(buffer[:HEAD], os.path.basename(self._name))
                 if other is not None:
                     raise UnreadableInput(other.refusal(self._name))
-                self._rest.before = buffer[:found]
+                self._rest.before = buffer[:start]
                 self._form = Format(exact=_EXACT.search(buffer[: 1 << 20]) is not None)
-                return buffer[found:]
+                return buffer[start:]
             searched = max(0, len(buffer) - _WINDOW)
-            if not more or len(buffer) > _MOST_HEAD or refusal.hopeless(buffer):
+            if not more or len(buffer) > _MAX_HEAD_BYTES or refusal.is_hopeless(buffer):
                 event = _EVENT.search(buffer)
-                if event and _timed(buffer[event.start() :]):
+                if event and _looks_like_event(buffer[event.start() :]):
                     self._rest.damage.dropped["broken"] += 1
                     self._rest.damage.corrupted += event.start()
                     return buffer[event.start() :]
-                raise UnreadableInput(refusal.reason(buffer, self._name, whole=not more))
+                raise UnreadableInput(refusal.explain_refusal(buffer, self._name, whole=not more))
 
     def _read(self) -> bytes:
         more = self._source.read(self._size)
@@ -158,9 +160,10 @@ class _Reader:
         return more
 
     def _decode(self, buffer: bytearray, cut: int, last: bool) -> tuple[list[Event], bytes | None, bytes]:
-        """The events in `buffer` up to `cut`, what follows their list if it ends, and what to read again."""
+        """Return the events in `buffer` up to `cut`, the bytes after their list if it ends, and those to
+        decode again."""
         comma = -1 if last else buffer.rfind(b",", 0, cut)
-        many = self._form.many
+        many = self._form.decode_all
         with memoryview(buffer) as view:
             try:
                 if bytes(view[comma + 1 : cut]).strip() and not last:
@@ -170,7 +173,7 @@ class _Reader:
                 view[comma] = _BRACKET
                 return many.decode(view[: comma + 1]), None, b""
             except ERRORS as error:
-                end = closed(error)
+                end = end_of_value(error)
             finally:
                 if comma >= 0:
                     view[comma] = _COMMA
@@ -183,25 +186,25 @@ class _Reader:
             result = salvage(bytes(view[1:cut]), last, self._rest.damage, self._form)
         return result.events, result.tail, result.left
 
-    def _following(self, tail: bytes) -> bytes | None:
-        """What was read from the next event on, where events go on behind the end of their list.
+    def _skip_to_next_event(self, tail: bytes) -> bytes | None:
+        """Return the bytes from the next event on, where events follow the end of their list.
 
-        Another profile follows there, or bytes that are damaged look like the end.
+        Another profile follows there, or damaged bytes looked like the end. None where no event follows.
         """
         searched = 0
         while True:
-            found = _LIST.match(tail) or _HEAD.search(tail, searched)
+            list_head = _LIST.match(tail) or _HEAD.search(tail, searched)
             event = _EVENT.search(tail, searched)
-            if event and not (found and found.start() < event.start()):
+            if event and not (list_head and list_head.start() < event.start()):
                 # What looked like the end of the list is damage: events go on behind it.
                 self._rest.damage.dropped["broken"] += 1
                 self._rest.damage.corrupted += event.start()
                 return tail[event.start() :]
-            if found:
+            if list_head:
                 self._rest.lists += 1
-                return tail[found.end() :]
+                return tail[list_head.end() :]
             searched = max(0, len(tail) - _WINDOW)
-            more = self._read() if len(tail) < _MOST_HEAD else b""
+            more = self._read() if len(tail) < _MAX_HEAD_BYTES else b""
             if not more:
                 if self._rest.lists == 1:
                     self._rest.after = tail
@@ -209,28 +212,28 @@ class _Reader:
             tail += more
 
 
-def _opening(buffer: bytes, searched: int) -> int:
-    """Where the first event begins; -1 where this cannot be told yet."""
+def _first_event_offset(buffer: bytes, searched: int) -> int:
+    """Return where the first event begins; -1 where more bytes are needed to say so."""
     text = buffer.lstrip(_BLANK)
     if text[:1] == b"[":
         begins = len(buffer) - len(text) + 1
         return begins if _PHASE.search(text, 0, 1 << 20) else -1
-    found = _HEAD.search(buffer, searched) if text[:1] == b"{" else None
-    return found.end() if found else -1
+    match = _HEAD.search(buffer, searched) if text[:1] == b"{" else None
+    return match.end() if match else -1
 
 
-def _timed(data: bytes) -> bool:
-    """Whether `data`, which begins as an event does, is one: with a time and a kind, and not alone."""
+def _looks_like_event(data: bytes) -> bool:
+    """Whether `data` begins with an event that has a time and a category and is not the only one."""
     start = data[:_WINDOW]
     return all(start.count(key) > 1 for key in (b'"ph"', b'"ts"', b'"cat"'))
 
 
-def _cut(buffer: bytearray, searched: int) -> int:
-    """Where the last event begins, most likely: after the last ``},`` that a ``{`` follows; -1 if nowhere."""
+def _last_boundary(buffer: bytearray, searched: int) -> int:
+    """Return where the last event probably begins: after the last ``},`` before a ``{``; -1 if nowhere."""
     window = _WINDOW
     while True:
         start = max(searched, len(buffer) - window)
-        ends = [found.end() for found in BETWEEN.finditer(buffer, start)]
+        ends = [match.end() for match in BETWEEN.finditer(buffer, start)]
         if ends:
             return ends[-1]
         if start <= searched:

@@ -1,4 +1,4 @@
-"""Numbers for values that occur again and again."""
+"""Number values that occur repeatedly."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 
 class Codes(dict[Any, int]):
-    """Numbers for values, in order of appearance."""
+    """Numbers values in order of appearance."""
 
     def __missing__(self, value: Any) -> int:
         number = self[value] = len(self)
         return number
 
     def of(self, values: Iterable[Any], count: int) -> Any:
-        """The number of each value."""
+        """Return the number of each of `count` values."""
         return np.fromiter(map(self.__getitem__, values), np.int32, count)
 
 
 class ThreadCodes(Codes):
-    """Numbers for threads: "7" and 7 are the same, as the oldest files write both."""
+    """Numbers threads; "7" and 7 are the same thread, as the oldest files write both."""
 
     def __init__(self) -> None:
         super().__init__()

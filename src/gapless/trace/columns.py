@@ -1,4 +1,4 @@
-"""Types of columns, and what the column `kind` of a span says."""
+"""Types of columns, and the kinds of host and device spans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Bools = NDArray[np.bool_]
 
 
 class HostKind(IntEnum):
-    """What a host span is."""
+    """Kind of a host span."""
 
     OPERATOR = 0
     CALL = 1
@@ -26,7 +26,7 @@ class HostKind(IntEnum):
 
 
 class WorkKind(IntEnum):
-    """What a device span is."""
+    """Kind of a device span."""
 
     KERNEL = 0
     MEMCPY = 1

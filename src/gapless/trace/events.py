@@ -1,4 +1,4 @@
-"""What Gapless reads of an event in a Kineto file; everything else in the file is skipped unparsed."""
+"""The parts of a Kineto event that Gapless reads; everything else in the file is skipped unparsed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-_NAMES = {
+_JSON_KEYS = {
     "external_id": "External id",
     "external_id_old": "external id",
     "index": "Ev Idx",
@@ -42,8 +42,8 @@ _NAMES = {
 _NOTHING = msgspec.Raw(b"")
 
 
-class Args(msgspec.Struct, frozen=True, gc=False, rename=lambda name: _NAMES.get(name, name)):
-    """The arguments of an event, of all kinds of events; -1 and "" stand for what is not there."""
+class Args(msgspec.Struct, frozen=True, gc=False, rename=lambda name: _JSON_KEYS.get(name, name)):
+    """The arguments of events of all kinds; -1 and "" mean absent."""
 
     external_id: int | str = -1
     external_id_old: int | str = -1
@@ -97,7 +97,7 @@ class TraceEvent(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """The same, for files whose times a float does not hold: fractions of microseconds since 1970."""
+    """A `TraceEvent` whose time no float can represent: fractions of microseconds since 1970."""
 
     ph: str = ""
     cat: str = ""
@@ -114,7 +114,7 @@ Event = TraceEvent | ExactEvent
 
 
 class Device(msgspec.Struct, gc=False, rename={"multiprocessors": "numSms", "memory": "totalGlobalMem"}):
-    """A GPU, as the profiler describes it."""
+    """A GPU as the profiler describes it."""
 
     id: int = -1
     name: str = ""
@@ -123,7 +123,7 @@ class Device(msgspec.Struct, gc=False, rename={"multiprocessors": "numSms", "mem
 
 
 class Distributed(msgspec.Struct, gc=False):
-    """Where this process stands among the ranks."""
+    """Rank of this process, number of ranks and communication backend."""
 
     rank: int = -1
     world_size: int = 0
@@ -131,7 +131,7 @@ class Distributed(msgspec.Struct, gc=False):
 
 
 class Head(msgspec.Struct, gc=False):
-    """What a file says of itself, before and after its events."""
+    """What a file says about the whole run, before and after its events."""
 
     base: int = msgspec.field(default=0, name="baseTimeNanoseconds")
     devices: list[Device] = msgspec.field(default_factory=list, name="deviceProperties")
@@ -147,17 +147,18 @@ class Head(msgspec.Struct, gc=False):
 _DIGITS = re.compile(r"-?\d+")
 _INT64 = 1 << 63
 _UNKNOWN_32 = 0xFFFFFFFF
-"""A stream or a device that the profiler does not know, in files that print it unsigned."""
+"""-1 as an unsigned number: a stream or device the profiler does not know, in some files."""
 
 
-def integer(value: object) -> int:
-    """`value` as a number that fits a column: "0x7" is 7, "stream 7" is 7, what is none is -1."""
+def to_integer(value: object) -> int:
+    """Return `value` as a number that fits a column: "0x7" and "stream 7" give 7, anything without a number
+    -1."""
     if isinstance(value, str):
         try:
             number = int(value, 0)
         except ValueError:
-            found = _DIGITS.search(value)
-            number = int(found.group()) if found and len(found.group()) < 40 else -1
+            digits = _DIGITS.search(value)
+            number = int(digits.group()) if digits and len(digits.group()) < 40 else -1
     elif isinstance(value, int):
         number = int(value)
     elif isinstance(value, float | Decimal):
@@ -167,14 +168,14 @@ def integer(value: object) -> int:
     return number if -_INT64 <= number < _INT64 else ((number + _INT64) % (2 * _INT64)) - _INT64
 
 
-def place(value: object) -> int:
-    """A device or a stream: as :func:`integer`, and -1 for what the profiler does not know."""
-    number = integer(value)
+def device_number(value: object) -> int:
+    """Return the number of a device or stream, -1 for one the profiler does not know."""
+    number = to_integer(value)
     return -1 if number == _UNKNOWN_32 else number
 
 
-def real(value: object) -> float:
-    """`value` as a finite float, NaN for what is none."""
+def to_real(value: object) -> float:
+    """Return `value` as a finite float, NaN if it is none."""
     try:
         number = float(value)  # type: ignore[arg-type]  # whatever JSON holds
     except (TypeError, ValueError, OverflowError):
@@ -182,20 +183,21 @@ def real(value: object) -> float:
     return number if math.isfinite(number) else NAN
 
 
-def _measure(value: object) -> float:
-    number = real(value)
+def _real_or_minus_one(value: object) -> float:
+    number = to_real(value)
     return -1.0 if number != number else number
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
-def _identity(value: object) -> int | str:
-    return value if isinstance(value, int | str) else integer(value)
+def _to_id(value: object) -> int | str:
+    return value if isinstance(value, int | str) else to_integer(value)
 
 
-def _decimal(value: object) -> Decimal:
+def _to_decimal(value: object) -> Decimal:
+    """Return `value` as a finite decimal, NaN if it is none."""
     try:
         number = Decimal(str(value))
     except InvalidOperation:
@@ -203,33 +205,35 @@ def _decimal(value: object) -> Decimal:
     return number if number.is_finite() else Decimal("NaN")
 
 
-_BY_TYPE: dict[str, Callable[[object], Any]] = {
-    "int": integer,
-    "float | str": _measure,
-    "str": _text,
-    "int | str": integer,
+_CONVERTERS: dict[str, Callable[[object], Any]] = {
+    "int": to_integer,
+    "float | str": _real_or_minus_one,
+    "str": _to_text,
+    "int | str": to_integer,
 }
-_ARGS = [
-    (one.encode_name, one.name, _BY_TYPE[Args.__annotations__[one.name]])
-    for one in msgspec.structs.fields(Args)
-    if one.type is not msgspec.Raw
+_ARG_CONVERTERS = [
+    (argument.encode_name, argument.name, _CONVERTERS[Args.__annotations__[argument.name]])
+    for argument in msgspec.structs.fields(Args)
+    if argument.type is not msgspec.Raw
 ]
 
 
-def lenient(found: dict[str, Any], exact: bool = False) -> Event:
-    """The event in `found`, whatever its values are: what cannot be understood counts as not there."""
-    inside = found.get("args")
+def convert_event(fields: dict[str, Any], exact: bool = False) -> Event:
+    """Build an event from decoded JSON of any types; values that cannot be converted count as absent."""
+    args_value = fields.get("args")
     args = NO_ARGS
-    if isinstance(inside, dict):
-        args = Args(**{name: take(inside[key]) for key, name, take in _ARGS if key in inside})
+    if isinstance(args_value, dict):
+        args = Args(
+            **{name: take(args_value[key]) for key, name, take in _ARG_CONVERTERS if key in args_value}
+        )
     return (ExactEvent if exact else TraceEvent)(
-        ph=_text(found.get("ph")),
-        cat=_text(found.get("cat")),
-        name=_text(found.get("name")),
-        pid=_identity(found.get("pid", "")),
-        tid=_identity(found.get("tid", "")),
-        ts=_decimal(found.get("ts")) if exact else real(found.get("ts")),  # type: ignore[arg-type]
-        dur=real(found.get("dur")),
-        id=_identity(found.get("id", -1)),
+        ph=_to_text(fields.get("ph")),
+        cat=_to_text(fields.get("cat")),
+        name=_to_text(fields.get("name")),
+        pid=_to_id(fields.get("pid", "")),
+        tid=_to_id(fields.get("tid", "")),
+        ts=_to_decimal(fields.get("ts")) if exact else to_real(fields.get("ts")),  # type: ignore[arg-type]
+        dur=to_real(fields.get("dur")),
+        id=_to_id(fields.get("id", -1)),
         args=args,
     )

@@ -1,4 +1,4 @@
-"""The fields of an event found one by one, in text that cannot be parsed."""
+"""Read the fields of an event one by one, from text that is not valid JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gapless.trace.events import Args, Event, lenient
+from gapless.trace.events import Args, Event, convert_event
 
 _NEXT = r'(?=,\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:|\}\s*$)'
 _NAME = re.compile(r'"name"\s*:\s*"(.*?)"\s*' + _NEXT, re.DOTALL)
@@ -22,28 +22,29 @@ _STRINGS = re.compile(
 )
 
 
-def by_fields(text: str, exact: bool = False) -> Event | None:
-    """The event that `text` holds, as far as its fields can be told; None without kind, name and time."""
+def parse_fields(text: str, exact: bool = False) -> Event | None:
+    """Return the event in `text` as far as its fields can be read; None without phase, name, place and
+    time."""
     name = _NAME.search(text)
     if name is None or _STRAY.search(name.group(1)):
         return None
     around = text[: name.start()] + text[name.end() :]
-    found: dict[str, Any] = {"name": name.group(1)}
+    fields: dict[str, Any] = {"name": name.group(1)}
     for letters in _LETTERS.finditer(around):
-        found.setdefault(letters.group(1), letters.group(2))
+        fields.setdefault(letters.group(1), letters.group(2))
     for number in _NUMBERS.finditer(around):
-        found.setdefault(number.group(1), _value(number.group(1), number.group(3), exact))
-    if not {"ph", "ts", "pid", "tid"} <= found.keys() or (found["ph"] == "X" and "dur" not in found):
+        fields.setdefault(number.group(1), _parse_number(number.group(1), number.group(3), exact))
+    if not {"ph", "ts", "pid", "tid"} <= fields.keys() or (fields["ph"] == "X" and "dur" not in fields):
         return None
     args: dict[str, Any] = {}
     for argument in _ARGUMENTS.finditer(around):
         args.setdefault(argument.group(1), argument.group(3))
     for string in _STRINGS.finditer(around):
         args.setdefault(string.group(1), string.group(2))
-    return lenient({**found, "args": args}, exact)
+    return convert_event({**fields, "args": args}, exact)
 
 
-def _value(key: str, text: str, exact: bool) -> Any:
+def _parse_number(key: str, text: str, exact: bool) -> Any:
     if key == "dur" or (key == "ts" and not exact):
         return float(text) if text[0] not in "s" and "x" not in text else None
     try:

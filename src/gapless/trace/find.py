@@ -1,4 +1,4 @@
-"""Which files are meant: files, folders, patterns, URLs."""
+"""Find the trace files that paths, folders, patterns and URLs refer to."""
 
 from __future__ import annotations
 
@@ -15,79 +15,80 @@ from gapless.files.kinds import kind
 from gapless.files.sources import filesystem, is_url, open_source
 from gapless.trace.chunks import is_trace
 
-_ENDINGS = (".json", ".json.gz", ".json.zst")
+_TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst")
 _PATTERN = re.compile(r"[*?\[]")
 _PARTS = re.compile(r"(\d+)")
 
 
-def find(paths: Sequence[str], skipped: list[str] | None = None) -> list[str]:
-    """The traces that `paths` mean, each once, in the order given; those of one folder or pattern by name.
+def find_traces(paths: Sequence[str], skipped: list[str] | None = None) -> list[str]:
+    """Return the traces that `paths` refer to, each once, in that order; those of one folder by name.
 
     A path is a file, a folder (searched to its bottom for JSON files), a pattern (``**`` too), a URL of
     fsspec or ``-``. JSON files of a folder that are no traces are left out and named in `skipped`, and so are
     pipes, devices and links out of the folder; profiles that Gapless saved are left out without a word.
 
     Raises:
-        UnreadableInput: one of `paths` means nothing.
+        UnreadableInput: one of `paths` refers to nothing.
     """
-    found: dict[str, None] = {}
+    traces: dict[str, None] = {}
     for path in paths:
-        for one in _meant(path, [] if skipped is None else skipped):
-            found.setdefault(one)
-    return list(found)
+        for trace in _expand(path, [] if skipped is None else skipped):
+            traces.setdefault(trace)
+    return list(traces)
 
 
-def _meant(path: str, skipped: list[str]) -> list[str]:
+def _expand(path: str, skipped: list[str]) -> list[str]:
     if path == "-":
         return [path]
     if is_url(path):
-        return _remote(path, skipped)
+        return _expand_url(path, skipped)
     if os.path.isdir(path):
         refused: list[str] = []
-        return _traces(path, _walk(path, refused), skipped, refused)
+        return _traces_of_folder(path, _walk(path, refused), skipped, refused)
     if not os.path.lexists(path) and _PATTERN.search(path):
         recursive = "**" in path.split("/")
-        return _matched(path, _below(path) if recursive else glob.glob(path), skipped)
+        return _match_pattern(path, _match_recursively(path) if recursive else glob.glob(path), skipped)
     if not os.path.lexists(path):
         raise UnreadableInput(f"cannot read {path}: there is no such file or folder")
     return [path]
 
 
-def _matched(pattern: str, names: list[str], skipped: list[str]) -> list[str]:
+def _match_pattern(pattern: str, names: list[str], skipped: list[str]) -> list[str]:
     if not names:
         raise UnreadableInput(f"no file matches {pattern}")
-    found = []
-    for name in sorted(names, key=_natural):
+    traces = []
+    for name in sorted(names, key=_natural_key):
         if os.path.isdir(name):
-            found += _checked(_walk(name, skipped), skipped)
+            traces += _keep_traces(_walk(name, skipped), skipped)
         elif _is_file(name, skipped):
-            found.append(name)
-    if not found:
+            traces.append(name)
+    if not traces:
         raise UnreadableInput(f"no file matches {pattern}, only folders without traces")
-    return found
+    return traces
 
 
-def _below(pattern: str) -> list[str]:
-    """The files that a pattern with ``**`` matches; links to folders are not followed: they may be loops."""
+def _match_recursively(pattern: str) -> list[str]:
+    """Return the files that a pattern with ``**`` matches; links to folders are not followed: they may
+    loop."""
     parts = pattern.split("/")
     if parts[-1] == "**":
         parts.append("*")
     fixed = next(at for at, part in enumerate(parts) if _PATTERN.search(part))
     base = "/".join(parts[:fixed]) or ("/" if pattern.startswith("/") else "")
-    wanted = re.compile("".join(map(_expression, parts[fixed:])).removesuffix("/"))
-    found = []
-    for place, folders, files in os.walk(base or "."):
+    wanted = re.compile("".join(map(_part_regex, parts[fixed:])).removesuffix("/"))
+    matches = []
+    for folder, folders, files in os.walk(base or "."):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
-            path = os.path.join(place, name)
+            path = os.path.join(folder, name)
             inside = os.path.relpath(path, base or ".").replace(os.sep, "/")
             if wanted.fullmatch(inside):
-                found.append(path if base else inside)
-    return found
+                matches.append(path if base else inside)
+    return matches
 
 
-def _expression(part: str) -> str:
-    """A part of a pattern as a regular expression, with the slash behind it."""
+def _part_regex(part: str) -> str:
+    """Return one part of a pattern as a regular expression, with the slash after it."""
     if part == "**":
         return "(?:[^/]+/)*"
     inner = fnmatch.translate(part).replace("(?s:", "(?:").removesuffix(r"\Z").removesuffix(r"\z")
@@ -95,13 +96,14 @@ def _expression(part: str) -> str:
 
 
 def _walk(folder: str, skipped: list[str]) -> Iterator[str]:
-    """The JSON files of `folder`, to its bottom; those that are no files of its own go to `skipped`."""
+    """Yield the JSON files of `folder` and its subfolders; links out of it and special files go to
+    `skipped`."""
     own = os.path.join(os.path.realpath(folder), "")
-    for place, folders, files in os.walk(folder):
-        folders.sort(key=_natural)
-        for name in sorted(files, key=_natural):
-            path = os.path.join(place, name)
-            if not name.lower().endswith(_ENDINGS) or not _is_file(path, skipped):
+    for folder_path, folders, files in os.walk(folder):
+        folders.sort(key=_natural_key)
+        for name in sorted(files, key=_natural_key):
+            path = os.path.join(folder_path, name)
+            if not name.lower().endswith(_TRACE_SUFFIXES) or not _is_file(path, skipped):
                 continue
             if os.path.islink(path) and os.path.exists(path) and not os.path.realpath(path).startswith(own):
                 skipped.append(f"{path} (a link out of the folder)")
@@ -110,7 +112,7 @@ def _walk(folder: str, skipped: list[str]) -> Iterator[str]:
 
 
 def _is_file(path: str, skipped: list[str]) -> bool:
-    """Whether `path` is a regular file, or cannot be looked at, which is said when it is read."""
+    """Whether `path` is a regular file or unreadable (which is reported when it is read)."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -121,22 +123,28 @@ def _is_file(path: str, skipped: list[str]) -> bool:
     return not reason
 
 
-def _traces(place: str, names: Iterator[str], skipped: list[str], refused: Sequence[str] = ()) -> list[str]:
-    others: list[str] = []
-    found = _checked(names, others)
-    others += refused
-    skipped += others
-    if not found:
-        seen = f"{len(others)} JSON files, none of which is a trace" if others else "no *.json or *.json.gz"
-        if len(others) == 1:
-            seen = f"only {os.path.basename(others[0])}, which is not a trace"
-        raise UnreadableInput(f"{place} is a folder without traces: it contains {seen}")
-    return found
+def _traces_of_folder(
+    place: str, names: Iterator[str], skipped: list[str], refused: Sequence[str] = ()
+) -> list[str]:
+    not_traces: list[str] = []
+    traces = _keep_traces(names, not_traces)
+    not_traces += refused
+    skipped += not_traces
+    if not traces:
+        content = (
+            f"{len(not_traces)} JSON files, none of which is a trace"
+            if not_traces
+            else "no *.json or *.json.gz"
+        )
+        if len(not_traces) == 1:
+            content = f"only {os.path.basename(not_traces[0])}, which is not a trace"
+        raise UnreadableInput(f"{place} is a folder without traces: it contains {content}")
+    return traces
 
 
-def _checked(names: Iterator[str], skipped: list[str]) -> list[str]:
-    """Those of `names` that begin as traces do, or cannot be opened: that is said when they are read."""
-    found: list[str] = []
+def _keep_traces(names: Iterator[str], skipped: list[str]) -> list[str]:
+    """Return those of `names` that begin as traces do or cannot be opened (reported when they are read)."""
+    traces: list[str] = []
     for name in names:
         try:
             recognized = kind(name)
@@ -146,32 +154,34 @@ def _checked(names: Iterator[str], skipped: list[str]) -> list[str]:
                 continue
             else:
                 with open_source(name) as source:
-                    (found if is_trace(source) else skipped).append(name)
+                    (traces if is_trace(source) else skipped).append(name)
         except UnreadableInput:
-            found.append(name)
-    return found
+            traces.append(name)
+    return traces
 
 
-def _remote(url: str, skipped: list[str]) -> list[str]:
+def _expand_url(url: str, skipped: list[str]) -> list[str]:
     system, path = filesystem(url)
     try:
         if _PATTERN.search(path):
-            names = sorted(system.glob(path), key=_natural)
+            names = sorted(system.glob(path), key=_natural_key)
             if not names:
                 raise UnreadableInput(f"no file matches {url}")
             return [str(system.unstrip_protocol(name)) for name in names]
         if system.isdir(path):
-            inside = (n for n in sorted(system.find(path), key=_natural) if n.lower().endswith(_ENDINGS))
-            return _traces(url, (str(system.unstrip_protocol(name)) for name in inside), skipped)
+            inside = (
+                n for n in sorted(system.find(path), key=_natural_key) if n.lower().endswith(_TRACE_SUFFIXES)
+            )
+            return _traces_of_folder(url, (str(system.unstrip_protocol(name)) for name in inside), skipped)
     except UnreadableInput:
         raise
-    except Exception as error:  # what stands behind a URL has exceptions of its own
+    except Exception as error:  # file systems behind URLs have exceptions of their own
         text = str(error).strip().splitlines() or [type(error).__name__]
         raise UnreadableInput(f"{url} cannot be read: {text[0]}") from None
     return [url]
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sorts ``rank_2`` before ``rank_10``."""
+def _natural_key(name: str) -> list[tuple[int, str]]:
+    """Sort key that puts ``rank_2`` before ``rank_10``."""
     parts = _PARTS.split(name)  # text and digits in turn
     return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)]

@@ -1,4 +1,4 @@
-"""What a file says of itself, before and after its events."""
+"""Read what a file says about the whole run, before and after its events."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _KEYS = re.compile(
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def head(rest: Rest) -> Head:
-    """The facts of the file; of a broken one those that can be told."""
+def read_head(rest: Rest) -> Head:
+    """Return the head of the file; from a broken one the values that can be read."""
     after = rest.after[1:] if rest.after[:1] == b"]" else rest.after
     try:
         return msgspec.json.decode(rest.before + b"]" + (after.strip() or b"}"), type=Head)
     except _ERRORS:
         pass
     decoder = json.JSONDecoder(strict=False)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in (rest.before, after):
         text = part.decode(errors="replace")
         for key in _KEYS.finditer(text):
             try:
-                found.setdefault(key.group(1), decoder.raw_decode(text, key.end())[0])
+                values.setdefault(key.group(1), decoder.raw_decode(text, key.end())[0])
             except (ValueError, RecursionError):
                 continue
-    return _of(found)
+    return _convert_valid(values)
 
 
-def _of(found: dict[str, Any]) -> Head:
-    """The head that these values make, without those that are not what they should be."""
+def _convert_valid(values: dict[str, Any]) -> Head:
+    """Build a head from the values that have the right type."""
     good: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in values.items():
         try:
             msgspec.convert({key: value}, Head, strict=False)
         except (msgspec.ValidationError, ValueError, OverflowError):

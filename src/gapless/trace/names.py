@@ -1,11 +1,11 @@
-"""Names that PyTorch gives to spans, where more than one room asks for them."""
+"""Names of PyTorch's spans that several packages use."""
 
 from __future__ import annotations
 
 import re
 
 LOADING = re.compile(r"enumerate\(DataLoader\)#.*\.__next__|enumerate\(DataPipe\)#")
-"""What the training process spends on its next batch."""
+"""Spans in which the training process waits for its next batch."""
 
 LAUNCH = re.compile(r"(?:cuda|hip|cu)(?:(?:Ext)?(?:Module)?(?:Graph)?Launch(?!HostFunc)|Memcpy)")
 """Calls that put work on a device or into a graph."""
@@ -21,6 +21,7 @@ _batch_norm_impl_index _local_scalar_dense batch_norm contiguous conv1d conv2d c
 is_nonzero item layer_norm linear log_softmax matmul reshape scaled_dot_product_attention softmax to
 """
 VIEWS = frozenset(["detach", "detach_", *(f"aten::{name}" for name in _VIEWS.split())])
-"""Operators that give views or allocate, wherever their tensors are."""
+"""Operators that return views or allocate, on any device."""
 SILENT = VIEWS | {f"aten::{name}" for name in _COMPOSITE.split()}
-"""Operators that launch no kernel: they give views, allocate, or leave all to operators inside them."""
+"""Operators that launch no kernel: they return views, allocate, or leave all work to operators inside
+them."""

@@ -1,4 +1,4 @@
-"""Which span lies right inside which, on each thread."""
+"""Find the span directly around each span, on each thread."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from numpy.typing import NDArray
 from gapless.trace.columns import Bools, HostKind, Ints
 
 _MICROSECOND = 1000
-_ROUNDS = 16
-_WORK = 200_000_000
-"""Comparisons that crossing spans may cost before they are looked at one by one."""
+_MAX_ROUNDS = 16
+"""Rounds of taking out crossing spans before the rest is done one by one."""
+_MAX_COMPARISONS = 200_000_000
+"""Comparisons that crossing spans may cost before all spans are done one by one."""
 
 
-def parents(thread: NDArray[np.int32], start: Ints, end: Ints, kind: NDArray[np.int8] | None = None) -> Ints:
-    """For each span the position of the innermost one around its start on its thread, or -1.
+def find_parents(
+    thread: NDArray[np.int32], start: Ints, end: Ints, kind: NDArray[np.int8] | None = None
+) -> Ints:
+    """Return the position of the innermost span around the start of each span on its thread, or -1.
 
     The spans are ordered by thread, start and falling end. Where one ends after the one around it by no more
-    than the file rounds its times, it is taken to end with it. Spans may cross: ``with record_function``
-    begins inside one Python function and ends inside another. Of the `kind` of host spans, calls hold only
-    calls, and none where they have no length.
+    than the rounding of the file's times, both are taken to end together. Spans may cross: ``with
+    record_function`` begins inside one Python function and ends inside another. With the `kind` of host
+    spans, calls contain only calls, and calls without length contain nothing.
     """
     if not len(start):
         return np.empty(0, np.int64)
@@ -30,15 +33,15 @@ def parents(thread: NDArray[np.int32], start: Ints, end: Ints, kind: NDArray[np.
     opens = 2 * (start + offset)
     closes = np.maximum(2 * (end + offset), opens + 1)
     whole = not (start % _MICROSECOND).any() and not (end % _MICROSECOND).any()
-    result = _innermost(opens, closes, _MICROSECOND if whole else 2)
-    return result if kind is None else _without_calls(result, kind, start, end)
+    result = _find_innermost(opens, closes, _MICROSECOND if whole else 2)
+    return result if kind is None else _skip_calls(result, kind, start, end)
 
 
-def _innermost(opens: Ints, closes: Ints, rounding: int) -> Ints:
-    """The last span that begins before each one and is open where it opens; `closes` is rounded in place."""
+def _find_innermost(opens: Ints, closes: Ints, rounding: int) -> Ints:
+    """Return the last span that begins before each span and is open there; `closes` is rounded in place."""
     nested = np.ones(len(opens), bool)
-    for _ in range(_ROUNDS):
-        result = _around(opens, closes, nested)
+    for _ in range(_MAX_ROUNDS):
+        result = _innermost_of_nested(opens, closes, nested)
         over = np.where((result >= 0) & nested, closes - closes[result], 0)
         crossing = over > 2 * rounding + 1
         rounded = (over > 1) & ~crossing
@@ -48,18 +51,18 @@ def _innermost(opens: Ints, closes: Ints, rounding: int) -> Ints:
             break
         nested &= ~crossing
     else:
-        return _one_by_one(opens, closes)
+        return _find_innermost_one_by_one(opens, closes)
     rows = np.flatnonzero(~nested)
     beyond = np.searchsorted(opens, closes[rows])
-    if int((beyond - rows).sum()) > _WORK:
-        return _one_by_one(opens, closes)
+    if int((beyond - rows).sum()) > _MAX_COMPARISONS:
+        return _find_innermost_one_by_one(opens, closes)
     for row, stop in zip(rows.tolist(), beyond.tolist(), strict=True):
         np.maximum(result[row + 1 : stop], row, out=result[row + 1 : stop])
     return result
 
 
-def _around(opens: Ints, closes: Ints, nested: Bools) -> Ints:
-    """The innermost of the `nested` spans, none of which cross, around where each span opens."""
+def _innermost_of_nested(opens: Ints, closes: Ints, nested: Bools) -> Ints:
+    """Return the innermost of the `nested` spans, none of which cross, around the start of each span."""
     rows = np.arange(len(opens))
     members = np.flatnonzero(nested)
     begun: Ints = np.cumsum(nested) - nested
@@ -76,7 +79,7 @@ def _around(opens: Ints, closes: Ints, nested: Bools) -> Ints:
         result[wrong] = result[result[wrong]]
 
 
-def _one_by_one(opens: Ints, closes: Ints) -> Ints:
+def _find_innermost_one_by_one(opens: Ints, closes: Ints) -> Ints:
     result = np.full(len(opens), -1, np.int64)
     around: list[int] = []
     ends = closes.tolist()
@@ -89,8 +92,8 @@ def _one_by_one(opens: Ints, closes: Ints) -> Ints:
     return result
 
 
-def _without_calls(result: Ints, kind: NDArray[np.int8], start: Ints, end: Ints) -> Ints:
-    """Calls around anything but calls give way: the clock of calls runs apart from that of operators."""
+def _skip_calls(result: Ints, kind: NDArray[np.int8], start: Ints, end: Ints) -> Ints:
+    """Replace parents that are calls, except of calls: the clock of calls differs from that of operators."""
     call = kind == HostKind.CALL
     empty = call & (start == end)
     while True:

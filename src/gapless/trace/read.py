@@ -1,4 +1,4 @@
-"""A Kineto file as a `Timeline`."""
+"""Read a Kineto file as a `Timeline`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dataclasses import replace
 
 from gapless.errors import UnreadableInput
 from gapless.files.sources import Progress, Source, open_source
-from gapless.trace.assemble import timeline
-from gapless.trace.build import TWICE, Builder
-from gapless.trace.chunks import CHUNK, Rest, events
-from gapless.trace.head import head
-from gapless.trace.notes import notes
+from gapless.trace.assemble import build_timeline
+from gapless.trace.build import DUPLICATED, TimelineBuilder
+from gapless.trace.chunks import CHUNK, Rest, iter_events
+from gapless.trace.head import read_head
+from gapless.trace.notes import describe_damage
 from gapless.trace.timeline import Facts, Timeline
 
 
 def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Timeline:
-    """The profile in `path`: a file, gzip or not, ``-`` for standard input, or a URL of fsspec.
+    """Read the profile at `path`: a file, gzip or not, ``-`` for standard input, or a URL of fsspec.
 
-    `progress` is told from time to time how many bytes of the file have been read.
+    `progress` is called from time to time with the number of bytes read so far.
 
     Raises:
         UnreadableInput: the file cannot be read or is no trace.
@@ -33,7 +33,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Time
 
 
 def read_bytes(data: bytes, name: str = "-", chunk: int = CHUNK) -> Timeline:
-    """The profile that `data` is, read in pieces of `chunk` bytes.
+    """Read the profile in `data`, in pieces of `chunk` bytes.
 
     Raises:
         UnreadableInput: `data` is no trace.
@@ -43,11 +43,11 @@ def read_bytes(data: bytes, name: str = "-", chunk: int = CHUNK) -> Timeline:
 
 def _read(source: Source, name: str, chunk: int) -> Timeline:
     rest = Rest()
-    builder = Builder()
+    builder = TimelineBuilder()
     with _no_collection():
-        for some in events(source, rest, name, chunk):
-            builder.add(some)
-            some.clear()
+        for batch in iter_events(source, rest, name, chunk):
+            builder.add(batch)
+            batch.clear()
         cut = rest.truncated or source.short
         if not builder.events and cut:
             raise UnreadableInput(
@@ -55,20 +55,20 @@ def _read(source: Source, name: str, chunk: int) -> Timeline:
             )
         if not builder.events:
             raise UnreadableInput(f"{name} is a trace without events: nothing was recorded")
-        made = timeline(builder, head(rest), Facts(path=name, size=rest.size, truncated=cut))
+        timeline = build_timeline(builder, read_head(rest), Facts(path=name, size=rest.size, truncated=cut))
         losses = replace(
-            made.facts.losses,
-            broken=rest.damage.dropped.total() + builder.dropped.total() - builder.dropped[TWICE],
+            timeline.facts.losses,
+            broken=rest.damage.dropped.total() + builder.dropped.total() - builder.dropped[DUPLICATED],
             corrupted=rest.damage.corrupted,
             lists=rest.lists,
         )
-        facts = replace(made.facts, losses=losses)
-        return replace(made, facts=facts, notes=notes(rest, builder, made, source.trouble))
+        facts = replace(timeline.facts, losses=losses)
+        return replace(timeline, facts=facts, notes=describe_damage(rest, builder, timeline, source.trouble))
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Millions of objects are made here and none of them in cycles: looking for cycles would take longer."""
+    """Switch off garbage collection: reading creates millions of objects, none of them in cycles."""
     enabled = gc.isenabled()
     gc.disable()
     try:

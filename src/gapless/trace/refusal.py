@@ -1,4 +1,4 @@
-"""Why a file is no trace, in one line."""
+"""Explain in one line why a file is no trace."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SQLITE = b"SQLite format 3\0"
 _LFS = b"version https://git-lfs"
 
 
-def hopeless(start: bytes) -> bool:
-    """Whether a file that begins so can be no JSON object or list."""
+def is_hopeless(start: bytes) -> bool:
+    """Whether a file with this start cannot be a JSON object or list."""
     text = start.lstrip(_BLANK)
     return bool(text) and text[:1] not in b"{["
 
 
-def reason(data: bytes, name: str, whole: bool) -> str:
-    """What to say of the file `name` that begins with `data` (and holds nothing else, if `whole`)."""
+def explain_refusal(data: bytes, name: str, whole: bool) -> str:
+    """Return why the file `name`, which begins with `data` (and ends with it, if `whole`), is no trace."""
     other = foreign(data[:HEAD], os.path.basename(name))
     if other is not None:
         return other.refusal(name)
@@ -39,7 +39,7 @@ def reason(data: bytes, name: str, whole: bool) -> str:
         return f"{name} is a database (such as Nsight Systems exports), not a PyTorch profiler trace"
     if data.startswith(_LFS):
         return f"{name} is a Git LFS pointer, not the file itself: git lfs pull"
-    if hopeless(data):
+    if is_hopeless(data):
         if b"\0" in data[:1024] or sum(byte < 9 or byte > 126 for byte in text[:256]) > 64:
             return f"{name} is a binary file, not JSON: it starts with {data[:8].hex(' ')}"
         first = text[:24].decode(errors="replace").split("\n")[0]
@@ -49,12 +49,12 @@ def reason(data: bytes, name: str, whole: bool) -> str:
             f'{name} is not a PyTorch profiler trace: it has no "traceEvents" in its first '
             f"{len(data) >> 20} MB"
         )
-    return _of_json(data.strip(_BLANK), name)
+    return _explain_json(data.strip(_BLANK), name)
 
 
-def _of_json(data: bytes, name: str) -> str:
+def _explain_json(data: bytes, name: str) -> str:
     try:
-        found = msgspec.json.decode(data)
+        decoded = msgspec.json.decode(data)
     except RecursionError:
         return f"{name} is not a PyTorch profiler trace: it is endlessly nested JSON"
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -63,10 +63,10 @@ def _of_json(data: bytes, name: str) -> str:
         return (
             f'{name} is not a PyTorch profiler trace: it has no "traceEvents", and is broken JSON ({error})'
         )
-    if isinstance(found, list):
+    if isinstance(decoded, list):
         return f"{name} is not a PyTorch profiler trace: it is a JSON list, but not of events"
-    if str(found.get("format", "")).startswith("gapless"):
+    if str(decoded.get("format", "")).startswith("gapless"):
         return f"{name} is a Gapless session, not a trace: gapless show {name}"
-    keys = ", ".join(repr(key) for key in list(found)[:4])
-    held = f"it is JSON with {keys}" if keys else "it is an empty JSON object"
-    return f'{name} is not a PyTorch profiler trace: {held}, but no "traceEvents"'
+    keys = ", ".join(repr(key) for key in list(decoded)[:4])
+    content = f"it is JSON with {keys}" if keys else "it is an empty JSON object"
+    return f'{name} is not a PyTorch profiler trace: {content}, but no "traceEvents"'

@@ -1,4 +1,4 @@
-"""A trace written again with more events in it: its own bytes, copied in pieces, and others before them."""
+"""Write a trace again with more events in it: its own bytes, copied in pieces, and new events before them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Protocol
 from gapless.errors import UsageError
 from gapless.files.output import writing
 from gapless.files.sources import Source, is_url, open_source
-from gapless.trace.chunks import CHUNK, Rest, events
-from gapless.trace.head import head
+from gapless.trace.chunks import CHUNK, Rest, iter_events
+from gapless.trace.head import read_head
 from gapless.trace.repair import BETWEEN
 
 _BLANK = b" \t\r\n\xef\xbb\xbf\0"
-_HELD = 1 << 20
-"""So many bytes are gathered before the ends of events are looked for, where the file ends amid one."""
-_LEVEL = 4
-"""Of gzip: traces are large, and twice the time makes them a tenth smaller."""
+_BUFFER_BYTES = 1 << 20
+"""Bytes collected before the ends of events are searched, where the file ends within an event."""
+_GZIP_LEVEL = 4
+"""Traces are large: a higher level takes twice the time and saves a tenth."""
 
 
 class Target(Protocol):
-    """What bytes are written to."""
+    """Anything that bytes are written to."""
 
     def write(self, data: bytes, /) -> int: ...
 
 
-More = Callable[[int], Iterable[bytes]]
-"""Events as JSON, given what to take from a time in nanoseconds to have one of the file's own clock."""
+MakeEvents = Callable[[int], Iterable[bytes]]
+"""Makes events as JSON, from the nanoseconds to subtract from a time to get one on the file's clock."""
 
 
-def splice(path: str, target: str, more: More) -> None:
-    """Write the trace `path` to `target` (compressed where that ends in ``.gz``), with ``more(base)`` in it.
+def splice(path: str, target: str, more: MakeEvents) -> None:
+    """Write the trace `path` with the events ``more(base)`` to `target`, compressed if that ends in ``.gz``.
 
-    Where the file ends amid an event, that event is left out, so that the copy is JSON.
+    Where the file ends within an event, that event is left out, so that the copy is valid JSON.
 
     Raises:
         UsageError: both are the same file, or `path` can be read only once.
@@ -45,37 +45,37 @@ def splice(path: str, target: str, more: More) -> None:
         raise UsageError("standard input can be read only once: pass the trace as a file")
     if not is_url(path) and os.path.exists(target) and os.path.samefile(path, target):
         raise UsageError(f"{target} is the trace itself: write to another file")
-    rest = _rest(path)
-    with _writing(target) as out, open_source(path) as source:
-        first = _skip(source, rest.before)
+    rest = _read_rest(path)
+    with _open_target(target) as out, open_source(path) as source:
+        first = _skip_head(source, rest.before)
         out.write(rest.before.lstrip(_BLANK))
-        for event in more(head(rest).base):
+        for event in more(read_head(rest).base):
             out.write(event + b",\n")
-        _copy(first, source, out, rest)
+        _copy_events(first, source, out, rest)
 
 
-def _rest(path: str) -> Rest:
-    """What the file says beside its events: the base of its clock stands behind them in most."""
+def _read_rest(path: str) -> Rest:
+    """Read the head of the file: the base of its clock follows the events in most files."""
     rest = Rest()
     with open_source(path) as source:
-        for some in events(source, rest, path):
-            some.clear()
+        for batch in iter_events(source, rest, path):
+            batch.clear()
     return rest
 
 
-def _skip(source: Source, before: bytes) -> bytes:
-    """Read as far as the first event; what was read from there on."""
+def _skip_head(source: Source, before: bytes) -> bytes:
+    """Read as far as the first event; return the bytes read from there on."""
     wanted = len(before.lstrip(_BLANK))
-    found = b""
-    while len(found) < wanted or not found:
+    data = b""
+    while len(data) < wanted or not data:
         more = source.read(CHUNK)
         if not more:
             break
-        found = found + more if found else more.lstrip(_BLANK)
-    return found[wanted:]
+        data = data + more if data else more.lstrip(_BLANK)
+    return data[wanted:]
 
 
-def _copy(first: bytes, source: Source, out: Target, rest: Rest) -> None:
+def _copy_events(first: bytes, source: Source, out: Target, rest: Rest) -> None:
     if not rest.truncated:
         out.write(first)
         while more := source.read(CHUNK):
@@ -85,9 +85,9 @@ def _copy(first: bytes, source: Source, out: Target, rest: Rest) -> None:
     while True:
         more = source.read(CHUNK)
         held += more
-        if more and len(held) < _HELD:
+        if more and len(held) < _BUFFER_BYTES:
             continue
-        end = _last_end(held)
+        end = _end_of_last_event(held)
         if end:
             out.write(held[:end])
             held, begun = held[end:], True
@@ -99,18 +99,18 @@ def _copy(first: bytes, source: Source, out: Target, rest: Rest) -> None:
     out.write(b"\n]}\n" if rest.before.lstrip(_BLANK)[:1] == b"{" else b"\n]\n")
 
 
-def _last_end(data: bytes) -> int:
-    """Where the last event ends that another follows; 0 where none does."""
-    ends = [found.start() + 1 for found in BETWEEN.finditer(data)]
+def _end_of_last_event(data: bytes) -> int:
+    """Return where the last event ends that another one follows; 0 if there is none."""
+    ends = [match.start() + 1 for match in BETWEEN.finditer(data)]
     return ends[-1] if ends else 0
 
 
 @contextmanager
-def _writing(target: str) -> Iterator[Target]:
-    """What is written to `target`, compressed where its name says so."""
+def _open_target(target: str) -> Iterator[Target]:
+    """Open `target` for writing, compressed where its name says so."""
     with writing(target) as raw:
         if not target.endswith(".gz"):
             yield raw
             return
-        with gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as out:
+        with gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, mtime=0) as out:
             yield out

@@ -1,7 +1,7 @@
 """`Timeline`: a profile as columns.
 
 Times are integer nanoseconds since the first event of the file. Names, threads and stacks are numbers:
-positions in the tuples that stand beside the columns.
+positions in the tuples beside the columns.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.trace.arguments import Arguments, Written
-from gapless.trace.arguments import arguments as taken_apart
+from gapless.trace.arguments import Arguments, EncodedArguments, parse_arguments
 from gapless.trace.columns import Bools as Bools
 from gapless.trace.columns import Floats as Floats
 from gapless.trace.columns import HostKind as HostKind
 from gapless.trace.columns import Ints as Ints
 from gapless.trace.columns import WorkKind as WorkKind
-from gapless.trace.nesting import parents
+from gapless.trace.nesting import find_parents
 
 T = TypeVar("T", bound="Table")
 N = TypeVar("N", bound=np.generic)
@@ -37,19 +36,19 @@ class Table:
         return len(getattr(self, first))
 
     def take(self: T, rows: Any) -> T:
-        """The table of these rows (positions or a mask)."""
+        """Return a table of these rows (positions or a mask)."""
         return type(self)(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
 @dataclass(frozen=True)
 class Host(Table):
-    """What ran on the host, ordered by thread, then start; of two that start together the longer is first.
+    """Spans on the host, ordered by thread, then start; of two that start together the longer is first.
 
     `kind` is a :class:`HostKind`, `name` a position in `Timeline.names`, `thread` one in `Timeline.threads`.
     `correlation` ties a call to the device work it launched, `external` to the operator around it (-1: none).
     `sequence` is autograd's number of an operator, `forward_thread` is above 0 for operators of backward,
-    `stack` a position in `Timeline.stacks` (-1: no ``Call stack`` recorded), `given` one in `Timeline.given`
-    (-1: no arguments recorded, or an operator that launches nothing).
+    `stack` a position in `Timeline.stacks` (-1: no ``Call stack`` recorded), `arguments` one in
+    `Timeline.encoded_arguments` (-1: not recorded, or an operator that launches nothing).
     """
 
     kind: NDArray[np.int8]
@@ -62,15 +61,15 @@ class Host(Table):
     sequence: Ints
     forward_thread: Ints
     stack: NDArray[np.int32]
-    given: NDArray[np.int32]
+    arguments: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Work(Table):
-    """What ran on the devices, ordered by start.
+    """Operations of the devices, ordered by start.
 
-    `kind` is a :class:`WorkKind`. `stream` and `device` are the profiler's own numbers. `bytes` is what a
-    copy moved (-1: unknown). `blocks_per_sm` and `occupancy` (percent) are -1 where they were not recorded.
+    `kind` is a :class:`WorkKind`. `stream` and `device` are the profiler's own numbers. `bytes` is the size
+    of a copy (-1: unknown). `blocks_per_sm` and `occupancy` (percent) are -1 where they were not recorded.
     `group` is a position in `Timeline.groups` for kernels of a recorded collective, else -1; `elements` the
     length of its message.
     """
@@ -136,7 +135,7 @@ class Links(Table):
 
 
 class Thread(NamedTuple):
-    """A thread of the host, by the ids of the file and the name it was given there."""
+    """A host thread: process and thread id as in the file, and its name."""
 
     pid: str
     tid: str
@@ -144,7 +143,7 @@ class Thread(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """A device of the profile: its number, its name and what it has."""
+    """A GPU of the profile: number, name, multiprocessors and memory in bytes."""
 
     number: int
     name: str = ""
@@ -154,17 +153,16 @@ class Gpu(NamedTuple):
 
 @dataclass(frozen=True)
 class Losses:
-    """What reading the file met of damage.
+    """Damage found on reading the file.
 
-    `broken` events could not be understood (or have no time), `corrupted` bytes belong to them or to none.
-    The file holds `lists` profiles one after the other. The profiler numbers the CPU's events: `numbered` of
-    them are there, of `numbers`, and others begin in the `gaps`, from and to nanoseconds; `before` those are
-    more, in an excerpt; `dense` says that the first one is there, and all up to the last of them. `arrows`
-    lead to work of a device that is not there, and those at `uncaused` to such whose call is not there
-    either. Where the profiler says that an annotation's work begins or ends there is none in the `bare`
-    spans, and `beyond` operations run across its end. `astray` events lie days away. The profiler recorded in
-    its `window`, from and to nanoseconds, where that is `marked`, and calls of other threads until it had
-    `stopped` (0: not known); an `endless` file does not say when that was.
+    `broken`: events that could not be decoded or have no time; `corrupted`: bytes given up; `lists`: profiles
+    in the file, one after the other. Of the CPU events that the profiler numbers, `numbered` of `numbers` are
+    recorded, the missing ones begin in `gaps` (nanoseconds, from and to); `before`: events before an excerpt;
+    `dense`: the first event is recorded and all up to the last of them. `arrows`: arrows to missing device
+    work; `uncaused`: starts of device work whose call is missing as well. `bare`: spans at the ends of device
+    annotations without work; `beyond`: operations that run past such an end; `astray`: events days away from
+    the rest. `window`: when the profiler recorded (nanoseconds), by its own mark if `marked`; `stopped`: when
+    calls of other threads ended (0: unknown); `endless`: the file does not say when recording ended.
     """
 
     broken: int = 0
@@ -188,12 +186,11 @@ class Losses:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the file says of the run.
+    """What the file says about the run.
 
-    `origin` is the first event's time in nanoseconds, as the file gives it (since 1970 in most, since the
-    machine started in others). `rank` is -1 and `world_size` 0 where not recorded. `vendor` is ``nvidia``,
-    ``amd`` or "" where there is no device work to tell by. `unread` are categories of spans that are not
-    read, the most frequent first.
+    `origin` is the first event's time in nanoseconds, as in the file (since 1970 in most, since the machine
+    started in others). `rank` is -1 and `world_size` 0 where not recorded. `vendor` is ``nvidia``, ``amd``,
+    or "" without device work. `unread` are categories of spans that are not read, the most frequent first.
     """
 
     path: str = ""
@@ -215,9 +212,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A profile of one process.
+    """The profile of one process.
 
-    `notes` say what was repaired or dropped on reading, a sentence each.
+    `notes` describe what was repaired or dropped on reading, a sentence each.
     """
 
     host: Host
@@ -229,7 +226,7 @@ class Timeline:
     threads: tuple[Thread, ...]
     stacks: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    given: tuple[Written, ...] = ()
+    encoded_arguments: tuple[EncodedArguments, ...] = ()
     facts: Facts = field(default_factory=Facts)
     notes: tuple[str, ...] = ()
 
@@ -241,12 +238,12 @@ class Timeline:
         return (min(starts), max(ends)) if starts else (0, 0)
 
     def named(self, *wanted: str) -> Ints:
-        """The numbers of exactly these names, of those that occur."""
+        """Return the positions in `names` of those of these names that occur."""
         numbers = self._numbers
         return np.array([numbers[name] for name in wanted if name in numbers], np.int64)
 
     def names_where(self, test: Any) -> Bools:
-        """For each name whether `test` holds of it: index with a column of names to ask of rows."""
+        """Return for each name whether `test` holds; index the result with a column of names to test rows."""
         return np.fromiter((bool(test(name)) for name in self.names), bool, len(self.names))
 
     @cached_property
@@ -255,8 +252,8 @@ class Timeline:
 
     @cached_property
     def parents(self) -> Ints:
-        """For each host span the position of the one right around it on its thread, or -1."""
-        return parents(self.host.thread, self.host.start, self.host.end, self.host.kind)
+        """For each host span the position of the one directly around it on its thread, or -1."""
+        return find_parents(self.host.thread, self.host.start, self.host.end, self.host.kind)
 
     @cached_property
     def launchers(self) -> Ints:
@@ -271,9 +268,9 @@ class Timeline:
         return np.where(numbers[at] == self.work.correlation, calls[at], -1)
 
     def arguments(self, row: int) -> Arguments:
-        """What the operator in `row` of the host was given; nothing where that was not recorded."""
-        number = int(self.host.given[row])
-        return taken_apart(self.given[number]) if number >= 0 else Arguments()
+        """Return the arguments of the operator in this row of the host; empty where not recorded."""
+        number = int(self.host.arguments[row])
+        return parse_arguments(self.encoded_arguments[number]) if number >= 0 else Arguments()
 
     @cached_property
     def thread_rows(self) -> tuple[tuple[int, int], ...]:
@@ -289,17 +286,17 @@ class Timeline:
             row = int(self.parents[row])
         return row if row >= begin else -1
 
-    def chain(self, row: int) -> list[int]:
-        """`row` and the spans around it, innermost first."""
-        found = []
+    def with_ancestors(self, row: int) -> list[int]:
+        """Return `row` and the spans around it, innermost first."""
+        rows = []
         while row >= 0:
-            found.append(row)
+            rows.append(row)
             row = int(self.parents[row])
-        return found
+        return rows
 
 
 def distinct(numbers: NDArray[N]) -> NDArray[N]:
-    """Each of these numbers once, in order. `numpy.unique` hashes, which takes longer."""
+    """Return each of these numbers once, sorted. `numpy.unique` hashes, which takes longer."""
     numbers = np.sort(numbers)
     first = np.ones(len(numbers), bool)
     np.not_equal(numbers[1:], numbers[:-1], out=first[1:])
@@ -307,7 +304,7 @@ def distinct(numbers: NDArray[N]) -> NDArray[N]:
 
 
 def percentile(numbers: NDArray[N], percent: float) -> float:
-    """Below it so many percent of `numbers` lie, as `numpy.percentile` says it, which loads `numpy.ma`."""
+    """Return the percentile of `numbers` as `numpy.percentile` does, which would load `numpy.ma`."""
     at = (len(numbers) - 1) * (percent / 100)
     low = int(at)
     high = min(low + 1, len(numbers) - 1)
@@ -317,17 +314,17 @@ def percentile(numbers: NDArray[N], percent: float) -> float:
     return float(part[low] + between * apart if between < 0.5 else part[high] - (1 - between) * apart)
 
 
-def among(numbers: Ints, some: Ints) -> Bools:
-    """Which of `numbers` are among `some`, as `numpy.isin` says it, which hashes too."""
-    some = distinct(some)
-    at = np.searchsorted(some, numbers)
-    found = at < len(some)
-    found[found] = some[at[found]] == numbers[found]
-    return found
+def is_among(numbers: Ints, members: Ints) -> Bools:
+    """Return which of `numbers` are in `members`, as `numpy.isin` does, which hashes and is slower."""
+    members = distinct(members)
+    at = np.searchsorted(members, numbers)
+    result = at < len(members)
+    result[result] = members[at[result]] == numbers[result]
+    return result
 
 
 def union(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """These spans merged where they touch or overlap, in order."""
+    """Return these spans merged where they touch or overlap, sorted."""
     if not len(start):
         return start.astype(np.int64), end.astype(np.int64)
     order = np.argsort(start, kind="stable")
@@ -342,8 +339,8 @@ def union(start: Ints, end: Ints) -> tuple[Ints, Ints]:
 
 
 def concatenate(tables: Sequence[T]) -> T:
-    """The rows of all tables (at least one), in order."""
-    kind = type(tables[0])
-    return kind(
-        **{c.name: np.concatenate([getattr(one, c.name) for one in tables]) for c in fields(tables[0])}
+    """Return the rows of all tables (at least one), in order."""
+    table_type = type(tables[0])
+    return table_type(
+        **{c.name: np.concatenate([getattr(table, c.name) for table in tables]) for c in fields(tables[0])}
     )

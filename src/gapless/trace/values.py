@@ -1,4 +1,4 @@
-"""What the arguments of many events are, as numbers."""
+"""Turn arguments of many events into columns of numbers."""
 
 from __future__ import annotations
 
@@ -8,41 +8,42 @@ from typing import Any
 
 import numpy as np
 
-from gapless.trace.events import Args, integer
+from gapless.trace.events import Args, to_integer
 from gapless.trace.timeline import Floats, Ints
 
 
 def column(args: list[Args], name: str) -> Ints:
-    """One argument of all events, as integers whatever the file wrote."""
-    return integers(args, attrgetter(name))
+    """Return one argument of all events as integers, whatever types the file has."""
+    return to_integers(args, attrgetter(name))
 
 
-def integers(rows: Sequence[Any], get: Callable[[Any], Any]) -> Ints:
-    """What `get` has of each, as integers."""
+def to_integers(rows: Sequence[Any], get: Callable[[Any], Any]) -> Ints:
+    """Return ``get(row)`` of each row as integers."""
     try:
         return np.fromiter(map(get, rows), np.int64, len(rows))
     except (TypeError, ValueError, OverflowError):
-        return np.fromiter((integer(get(one)) for one in rows), np.int64, len(rows))
+        return np.fromiter((to_integer(get(row)) for row in rows), np.int64, len(rows))
 
 
-def places(args: list[Args], name: str) -> Ints:
-    """Devices or streams: one that the profiler does not know is -1."""
-    found = column(args, name)
-    found[found == 0xFFFFFFFF] = -1
-    return found
+def device_column(args: list[Args], name: str) -> Ints:
+    """Return the numbers of devices or streams; -1 for those the profiler does not know."""
+    numbers = column(args, name)
+    numbers[numbers == 0xFFFFFFFF] = -1
+    return numbers
 
 
 def external_ids(args: list[Args]) -> Ints:
-    """The external ids, under either of their names."""
-    found = column(args, "external_id")
-    if (found < 0).any():
-        found = np.where(found < 0, column(args, "external_id_old"), found)
-    return found
+    """Return the external id of each event, under either of its names."""
+    ids = column(args, "external_id")
+    if (ids < 0).any():
+        ids = np.where(ids < 0, column(args, "external_id_old"), ids)
+    return ids
 
 
-def reals(values: list[Any]) -> Floats:
+def to_floats(values: list[Any]) -> Floats:
+    """Return the values as finite floats, -1 for the others."""
     try:
-        found: Floats = np.fromiter(values, np.float64, len(values))
+        floats: Floats = np.fromiter(values, np.float64, len(values))
     except (TypeError, ValueError):  # "inf" blocks per SM
-        found = np.array([one if isinstance(one, float) else -1.0 for one in values])
-    return np.where(np.isfinite(found), found, -1.0)
+        floats = np.array([value if isinstance(value, float) else -1.0 for value in values])
+    return np.where(np.isfinite(floats), floats, -1.0)

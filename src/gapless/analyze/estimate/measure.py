@@ -119,7 +119,7 @@ def _calls(timeline: Timeline, wanted: Callable[[str], bool]) -> list[_Call]:
             continue
         launch = int(timeline.launchers[row])
         if launch not in of_call:
-            chain = timeline.chain(launch)
+            chain = timeline.with_ancestors(launch)
             known = [one for one in chain if host.kind[one] == HostKind.OPERATOR and aten[host.name[one]]]
             of_call[launch] = None
             if known:

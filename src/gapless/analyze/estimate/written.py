@@ -57,7 +57,7 @@ def written(
         kind=kind.astype(np.int8), name=name.astype(np.int32), thread=np.zeros(count, np.int32), start=start,
         end=end, correlation=correlation, external=minus, sequence=minus,
         forward_thread=np.zeros(count, np.int64), stack=minus.astype(np.int32),
-        given=minus.astype(np.int32),
+        arguments=minus.astype(np.int32),
     )  # fmt: skip
     timeline = Timeline(
         host=host,

@@ -18,7 +18,7 @@ from gapless.analyze.profile.spans import Spans, intersect
 from gapless.analyze.profile.steps import StepSpans, compute_busy
 from gapless.model.coverage import Coverage, Kind, Missing
 from gapless.trace.names import LAUNCH
-from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, among, distinct, union
+from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, distinct, is_among, union
 
 _GRAPH = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
 _CAPTURE = re.compile(r"^(?:cuda|hip|cu)Stream(Begin|End)Capture")
@@ -47,7 +47,7 @@ def coverage(timeline: Timeline, device: int, steps: StepSpans) -> Coverage:
     when = timeline.host.start[launches]
     captured = _captured(timeline, when)
     calls = launches[(when < (steps.end[-1] if len(steps.end) else 0)) & ~captured]
-    recorded = among(timeline.host.correlation[calls], work.correlation[work.correlation > 0])
+    recorded = is_among(timeline.host.correlation[calls], work.correlation[work.correlation > 0])
     numberless = int(np.count_nonzero(work.correlation <= 0))
     gone = calls[~recorded] if not numberless else calls[~recorded][numberless:]
     untold = Launches(timeline, launches, captured, begun(timeline, launches))
@@ -196,7 +196,7 @@ def _unknown_operators(timeline: Timeline) -> int:
     named = np.isin(host.kind, (HostKind.OPERATOR, HostKind.ANNOTATION))
     wanted = np.concatenate([host.external[host.kind == HostKind.CALL], timeline.work.external])
     wanted = distinct(wanted[wanted > 0])
-    return int(np.count_nonzero(~among(wanted, host.external[named])))
+    return int(np.count_nonzero(~is_among(wanted, host.external[named])))
 
 
 def _uncalled(timeline: Timeline) -> int:

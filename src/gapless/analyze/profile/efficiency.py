@@ -33,7 +33,7 @@ _ENOUGH = 20
 
 def efficiency(timeline: Timeline, steps: StepSpans, device: int) -> Efficiency | None:
     """What operators on `device` in the steps reach; None where no shapes were recorded."""
-    if not timeline.given:
+    if not timeline.encoded_arguments:
         return None
     work = timeline.work
     crossing = timeline.names_where(lambda name: "Memcpy" in name and "DtoD" not in name)
@@ -101,9 +101,9 @@ def _rates(timeline: Timeline, rows: Ints, card: gpus.Card | None) -> list[tuple
     host, work = timeline.host, timeline.work
     launched = launching_rows(timeline, timeline.names_where(known))[rows]
     there = launched >= 0
-    there[there] = host.given[launched[there]] >= 0
+    there[there] = host.arguments[launched[there]] >= 0
     rows, launched = rows[there], launched[there]
-    keys = host.name[launched].astype(np.int64) * len(timeline.given) + host.given[launched]
+    keys = host.name[launched].astype(np.int64) * len(timeline.encoded_arguments) + host.arguments[launched]
     keys, first, which = np.unique(keys, return_index=True, return_inverse=True)
     times = np.bincount(which, work.end[rows] - work.start[rows], len(keys))
     calls = np.bincount(which[np.unique(launched, return_index=True)[1]], minlength=len(keys))

@@ -203,7 +203,7 @@ class Places:
         A step's annotation begins inside the functions that marked it, and those end before the step does.
         """
         host = self.timeline.host
-        return [one for one in self.timeline.chain(row) if host.end[one] >= host.start[row]]
+        return [one for one in self.timeline.with_ancestors(row) if host.end[one] >= host.start[row]]
 
     def _around(self, chain: list[int]) -> tuple[Stack, tuple[str, ...], tuple[str, ...], str, str]:
         host, names = self.timeline.host, self.timeline.names

@@ -79,7 +79,7 @@ def _by_the_profiler(timeline: Timeline, rows: Ints) -> Bools:
         return found
     host, names = timeline.host, timeline.names
     for position, row in enumerate(rows.tolist()):
-        for around in timeline.chain(row):
+        for around in timeline.with_ancestors(row):
             name = names[host.name[around]]
             if host.kind[around] == HostKind.FRAME and not _PASSED_ON.search(name):
                 found[position] = _PROFILER.search(name) is not None
