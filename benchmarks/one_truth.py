@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,11 @@ from _sheet import header, main, table
 PROJECT = Path(__file__).resolve().parents[1]
 STEPS = "5"
 """Steady steps of each script: fewer than by default, since a number is told as often in a short run."""
+EVERYTHING = ("--memory", "--gpu", "a100,l4", "--price", "a100=1.8,l4=0.8")
+"""What makes a report tell as many numbers as it can."""
+NONE = "no report"
+PATIENCE = 60.0
+"""Seconds in which a check that is interrupted writes its report."""
 FOLDERS = ("tests/field/scripts", "examples/screens", "benchmarks/stacks")
 sys.path.insert(0, str(PROJECT / "tests"))
 
@@ -33,22 +39,29 @@ def checked(script: Path, budget: float) -> tuple[str, list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "run.gapless.json"
         words = [sys.executable, "-m", "gapless", "check", "-q", "--steps", STEPS, "--loader-budget", "2"]
+        words += ["--no-tries", *EVERYTHING]
         words += ["--world-size", "2"] if "LOCAL_RANK" in script.read_text() else []
-        words += ["-o", str(saved)]
+        words += ["-o", str(saved), str(script)]
+        process = subprocess.Popen(
+            words, cwd=script.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
-            subprocess.run(
-                [*words, str(script)], cwd=script.parent, capture_output=True, timeout=budget, check=False
-            )
+            process.wait(budget)
         except subprocess.TimeoutExpired:
-            return f"no report in {budget:g} s", []
+            process.send_signal(signal.SIGINT)  # what was seen until then is a report, too
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         if not saved.exists():
-            return "no report", []
+            return f"{NONE} in {budget:g} s", []
         report = gapless.report(gapless.load(saved))
     return report.sentence, one_truth.contradictions(report)
 
 
 def sheet(given: argparse.Namespace) -> str:
-    scripts = [Path(one) for one in given.scripts.split(",") if one] or [
+    scripts = [Path(path) for path in given.scripts.split(",") if path] or [
         path for folder in FOLDERS for path in sorted((PROJECT / folder).glob("[!_]*.py"))
     ]
     kept = Path(given.keep) if given.keep else None
@@ -56,20 +69,29 @@ def sheet(given: argparse.Namespace) -> str:
     for script in scripts:
         if script.name not in results:
             results[script.name] = checked(script.resolve(), given.budget)
-            sentence, found = results[script.name]
-            print(f"{script.name}: {sentence}", *(f"  {one}" for one in found), sep="\n", flush=True)
+            sentence, differences = results[script.name]
+            print(f"{script.name}: {sentence}", *(f"  {each}" for each in differences), sep="\n", flush=True)
             if kept is not None:
                 kept.write_text(json.dumps(results))
+    reports = {name: result for name, result in results.items() if not result[0].startswith(NONE)}
     rows: list[list[object]] = [
-        [name, sentence, "; ".join(found) or "none"] for name, (sentence, found) in results.items()
+        [name, sentence, "; ".join(differences) or "none"]
+        for name, (sentence, differences) in reports.items()
     ]
     method = (
-        "each script is checked with `gapless check`; `tests/one_truth.py` gathers every number of its "
-        "report with the name of what it is, from text and from data, and compares those of one name"
+        f"each script is checked with `gapless check {' '.join(EVERYTHING)}`; `tests/one_truth.py` gathers "
+        "every number of its report with the name of what it is, from text, JSON and data, and compares "
+        "those of one name, among them who limits a step and how much of it the GPU works"
     )
     title = "One truth per report: numbers that are told twice"
-    return header(title, "python benchmarks/one_truth.py --write", method) + table(
-        ["script", "verdict", "told twice, differently"], rows
+    differing = sum(bool(differences) for _, differences in reports.values())
+    summary = f"{len(reports)} reports, {differing} of them with a number that is told twice, differently"
+    missing = ", ".join(name for name in results if name not in reports)
+    summary += f"; no report of {missing} (libraries that are not installed, or time)" if missing else ""
+    return (
+        header(title, "python benchmarks/one_truth.py --write", method)
+        + f"{summary}.\n\n"
+        + table(["script", "verdict", "told twice, differently"], rows)
     )
 
 

@@ -1,11 +1,12 @@
 """Whether one document says one thing: each number that it names is the same wherever it stands.
 
-`contradictions` reads a report as text and as data, gathers every number with the name of what it is, and
-says where two differ, and where a sentence denies what stands below it.
+`contradictions` reads a report as text, as JSON and as data, gathers every number with the name of what it
+is, and says where two differ, and where a sentence denies what stands below it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ _PATTERNS = {
         r"tokens per second, [\d.]+ per [a-z ]+? +([\d,.]+) ",
     ),
     "share of the peak": (r"MFU (below [\d.]+ %|[\d.]+ %)", r"\(MFU\) +(below [\d.]+ %|[\d.]+ %)"),
+    "GPU work in a step": (rf"GPU work in it +({_TIME})",),
+    "CPU time to launch a step": (rf"CPU time to launch it +({_TIME})",),
     "limited by": (
         r"(?:certainly|Probably \(\d+ %\)) limited by (the \w+(?: loader)?|communication|copies)",
         r"limited by +(the \w+(?: loader)?|communication|copies)",
@@ -77,7 +80,7 @@ def contradictions(report: Report) -> list[str]:
                 values.setdefault(each.value, each.where)
         if len(values) > 1:
             found.append(f"{name}: " + " but ".join(f"{value} ({at[:110]})" for value, at in values.items()))
-    return [*found, *_denied(report)]
+    return [*found, *_denied(report), *_busy(report), *_idle(report, text), *_late(report)]
 
 
 def told(text: str) -> Iterator[Said]:
@@ -94,7 +97,10 @@ def held(report: Report) -> Iterator[Said]:
     estimate = report.estimate
     if estimate is not None and not estimate.refused:
         yield Said("step", duration(estimate.whole.likely), "estimate.whole")
+        yield Said("GPU work in a step", duration(estimate.device), "estimate.device")
+        yield Said("CPU time to launch a step", duration(estimate.host), "estimate.host")
         yield from _of_speed(report, estimate)
+        yield from _in_json(report)
         for one in report.offers:
             if one.emulated and one.step.likely:
                 yield Said("step", duration(one.whole.likely), f"offers[{one.gpu}]")
@@ -123,12 +129,102 @@ def _of_speed(report: Report, estimate: Estimate) -> Iterator[Said]:
             )
 
 
+def _in_json(report: Report) -> Iterator[Said]:
+    """The numbers that other programs read."""
+    content = json.loads(renderer("json")(report, WIDE))
+    estimate = content["estimate"]
+    step = estimate["step"]["likely"] + estimate["waiting"]["likely"]
+    yield Said("step", duration(step), "JSON: estimate.step and estimate.waiting")
+    yield Said("GPU work in a step", duration(estimate["device"]), "JSON: estimate.device")
+    first = next(iter(content["do_first"]), None)
+    if first is not None and first["unit"] == "ns":
+        yield Said("step", duration(first["before"]), "JSON: do_first[0].before")
+    for each in content["offers"]:
+        done, unit = each["throughput"], each["unit"]
+        step = each["step"]["likely"] + each["waiting"]["likely"]
+        if each["emulated"] and done is not None and unit and step:
+            yield Said(f"{unit} per second", about(done[unit]["number"] * 1e9 / step), "JSON: offers")
+
+
+_ROUNDING = 0.6
+"""Percent by which a share may differ from the same one with other digits."""
+
+
+def _busy(report: Report) -> Iterator[str]:
+    """What an estimated step's limit, and the idleness in it, say against the GPU's work in it."""
+    estimate = report.estimate
+    if estimate is None or estimate.refused or not estimate.whole.likely:
+        return
+    work = 100 * estimate.device / estimate.whole.likely
+    if work > 100 + _ROUNDING:
+        yield f"the GPU works for {work:.0f} % of a step"
+    if estimate.clear and estimate.limiter == "device" and work < 50:
+        yield f"limited by the GPU, which works for {work:.0f} % of a step"
+    if estimate.clear and estimate.limiter in ("host", "input") and work > 98:
+        yield f"limited by the {estimate.limiter}, but the GPU works for {work:.0f} % of a step"
+    idle = re.search(r"GPU would idle for ([\d.]+) % of each", report.verdict.sentence)
+    least = idle is not None and "up to" not in report.verdict.sentence
+    if idle is not None and least and float(idle[1]) + work > 100 + 2 * _ROUNDING:
+        yield f"{idle[0]!r}, but the GPU works for {work:.0f} % of it"
+
+
+_IDLE = (r"GPU(?: of [^()]+\([^()]+\))? idles ([\d.]+) % of (?:each|the)", r"GPU idle ([\d.]+) %[:,]")
+_WORKS = (r"GPU(?: of [^()]+\([^()]+\))? is busy ([\d.]+) % of (?:each|the)",)
+
+
+def _idle(report: Report, text: str) -> Iterator[str]:
+    """What a profile's report says of how much the GPU idles, or works."""
+    profile = report.profile
+    if profile is None or not profile.steps.total or not profile.coverage.complete:
+        return
+    idle = 100 * profile.idle / profile.steps.total
+    words = [(float(one[1]), one[0]) for pattern in _IDLE for one in re.finditer(pattern, text)]
+    words += [(100 - float(one[1]), one[0]) for pattern in _WORKS for one in re.finditer(pattern, text)]
+    words += [
+        (100 * one.idle / one.step, f"ranks[{one.rank}].idle")
+        for one in report.ranks
+        if one.path == profile.path and one.rank == profile.rank and one.step and not one.incomplete
+    ]
+    for share, where in words:
+        if abs(share - idle) > _ROUNDING:
+            yield f"the GPU idles {idle:.1f} % of a step, but {share:.1f} % ({where!r})"
+
+
+def _late(report: Report) -> Iterator[str]:
+    """What the verdict, the table of ranks and the finding say of the rank that the others wait for."""
+    profile, late = report.profile, {one.rank: one.late for one in report.ranks}
+    who = re.search(r"GPU of rank (\d+) \(of (\d+)", report.verdict.sentence)
+    if who is not None and (profile is None or (int(who[1]), int(who[2])) != (profile.rank, len(late))):
+        yield f"{who[0]!r}, but the profile is another rank's, or there are {len(late)}"
+    for finding in report.findings:
+        for evidence in finding.evidence:
+            told = re.search(
+                rf"rank (\d+) arrives last: .*? ({_TIME}) of (?:each ({_TIME})|the one) step for it, "
+                r"([\d.]+) %",
+                evidence,
+            )
+            if told is None:
+                continue
+            if profile is not None and int(told[1]) != profile.rank:
+                yield f"rank {told[1]} arrives last, but the verdict is about rank {profile.rank}"
+            if late and _nanoseconds(told[2]) > 1.01 * late.get(int(told[1]), 0):
+                yield f"{evidence!r}, but in the table it is {duration(late.get(int(told[1]), 0))} late"
+            if told[3] and abs(100 * _nanoseconds(told[2]) / _nanoseconds(told[3]) - float(told[4])) > 1.5:
+                yield f"{evidence!r} is another share of the step"
+
+
+def _nanoseconds(time: str) -> float:
+    amount, _, unit = time.replace(",", "").rpartition(" ")
+    return float(amount) * {"s": 1e9, "ms": 1e6, "µs": 1e3}[unit]
+
+
 def _denied(report: Report) -> Iterator[str]:
     """Sentences of the verdict that something below them denies."""
     sentence, steps = report.verdict.sentence, report.steps
     waiting = [one for one in report.findings if one.frequency.in_steps and one.frequency.per_step]
     per_step = sum(one.frequency.per_step for one in waiting)
-    if steps.seen and abs(per_step - steps.waits_per_step) > 1e-6:
+    # In a profile a finding also recurs that is no sync: a rank that is late to a collective.
+    if steps.seen and report.kind == "session" and abs(per_step - steps.waits_per_step) > 1e-6:
         yield f"syncs per step: {number(steps.waits_per_step)} in all but {number(per_step)} in the findings"
     if "no syncs in" in sentence.lower() and waiting and report.kind == "session":
         yield f"{sentence!r}, but {waiting[0].code} waits in steps"

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 from one_truth import WIDE, contradictions, told
 from render.documents import KINDS, document
+from simulated_ranks import MS, simulated
 
 import gapless
+from gapless.analyze import report
 from gapless.analyze.session import fed
 from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary, Verdict
 from gapless.model.estimate import Count, Estimate, Range, Throughput
@@ -64,6 +66,11 @@ def measured() -> Diagnosis:
         advised=Prediction(setting=setting, step=40e6),
         recommended=setting.arguments,
     )
+
+
+def ranks() -> Report:
+    """Four ranks of which the third is 3 ms later than the others at each of four collectives."""
+    return report(simulated(slow={2: lambda step, number: 3 * MS}, noise=0))
 
 
 def checked(python, tmp_path: Path, script: Path, *options: str) -> Report:
@@ -148,6 +155,46 @@ class TestItFindsWhatIsWrong:
         assert any(
             "syncs per step" in one for one in contradictions(msgspec.structs.replace(report, steps=other))
         )
+
+    def test_idleness_that_the_gpus_work_leaves_no_room_for(self):
+        report = self.report()
+        assert report.estimate is not None
+        busy = msgspec.structs.replace(report.estimate, device=report.estimate.whole.likely * 9 // 10)
+        assert any(
+            "but the GPU works for 90 %" in one
+            for one in contradictions(msgspec.structs.replace(report, estimate=busy))
+        )
+
+    def test_a_limit_that_is_none(self):
+        report = self.report()
+        assert report.estimate is not None
+        idle = msgspec.structs.replace(
+            report.estimate, device=1, limiter="device", sure=1.0, limiters={"device": 1.0}
+        )
+        found = contradictions(msgspec.structs.replace(report, estimate=idle))
+        assert any(one.startswith("limited by the GPU, which works for 0 %") for one in found)
+
+    def test_another_idleness_in_a_sentence_than_in_the_table(self):
+        report = ranks()
+        assert contradictions(report) == []
+        sentence = "The GPU of rank 2 (of 4 in these files) idles 90 % of each 56 ms step"
+        verdict = msgspec.structs.replace(report.verdict, sentence=sentence)
+        found = contradictions(msgspec.structs.replace(report, verdict=verdict))
+        assert any("but 90.0 %" in one for one in found)
+
+    def test_a_late_rank_that_is_not_late_in_the_table(self):
+        report = ranks()
+        in_time = tuple(msgspec.structs.replace(one, late=0.0) for one in report.ranks)
+        found = contradictions(msgspec.structs.replace(report, ranks=in_time))
+        assert any("but in the table it is 0 µs late" in one for one in found)
+
+    def test_a_late_rank_beside_the_verdict_on_another(self):
+        report = ranks()
+        verdict = msgspec.structs.replace(
+            report.verdict, sentence=report.verdict.sentence.replace("rank 2", "rank 1")
+        )
+        found = contradictions(msgspec.structs.replace(report, verdict=verdict))
+        assert any("the profile is another rank's" in one for one in found)
 
     @pytest.mark.parametrize(
         ("line", "name", "value"),
