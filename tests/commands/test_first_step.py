@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gapless.analyze import report
+from gapless.model import Ending, Environment, Session
+
 pytest.importorskip("torch")
 
 BEGIN = """\
@@ -39,6 +42,31 @@ def test_the_first_sentence_says_why_there_was_no_step(script, first, write, pyt
     text = " ".join(seen.stdout.split())
     assert first in text[: len(first) + 60]
     assert ("recognizes steps by" in text) == (script is FINISHES)
+
+
+@pytest.mark.parametrize(
+    ("message", "world", "hinted"),
+    [
+        ("KeyError: 'LOCAL_RANK'", 1, True),
+        ("KeyError: 'WORLD_SIZE'", 1, True),
+        (
+            "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable "
+            "RANK expected, but not set",
+            1,
+            True,
+        ),
+        ("KeyError: 'RANK'", 8, False),
+        ("KeyError: 'rank'", 1, False),
+        ("KeyError: 'RANKING'", 1, False),
+    ],
+)
+def test_a_script_that_a_launcher_should_start_is_told_how(message, world, hinted):
+    ending = Ending(how="error", status=1, message=message)
+    environment = Environment(world_size=world, emulated=True)
+    found = report(Session(script=("train.py",), environment=environment, ending=ending))
+    assert found.verdict.sentence.startswith(f"train.py failed before its first step: {message}")
+    hint = " (`--world-size N` runs it as one of N ranks)"
+    assert found.verdict.sentence.endswith(hint) == hinted
 
 
 def test_a_capture_that_is_refused_is_why(write, python):

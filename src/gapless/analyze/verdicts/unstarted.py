@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gapless.analyze.verdicts.unseen import not_seen, script_name
 from gapless.model import Report, Verdict
 from gapless.model.wording import count
@@ -41,11 +43,24 @@ def verdict(report: Report) -> Verdict:
     return Verdict(sentence=f"{said}, but no training step was seen", why=(_HOW_STEPS_END,), not_seen=unseen)
 
 
+_OF_LAUNCHERS = r"(?:LOCAL_RANK|RANK|LOCAL_WORLD_SIZE|WORLD_SIZE|GROUP_RANK|MASTER_ADDR|MASTER_PORT)"
+_MISSING = re.compile(
+    rf"KeyError: ['\"]{_OF_LAUNCHERS}['\"]|environment variable {_OF_LAUNCHERS} expected, but not set"
+)
+"""How a script fails that expects torchrun to have started it."""
+
+
+def _of_ranks(report: Report) -> bool:
+    """Whether it failed for want of what a launcher says to each rank."""
+    return report.environment.world_size <= 1 and _MISSING.search(report.ending.message) is not None
+
+
 def _ended(report: Report) -> tuple[str, str] | None:
     """How the run ended, as a verb and a reason; None where it came to its end."""
     ending = report.ending
     reason = ending.message.strip().rstrip(".")
-    because = f": {reason}" if reason else ""
+    ranks = " (`--world-size N` runs it as one of N ranks)" if _of_ranks(report) else ""
+    because = f": {reason}{ranks}" if reason else ""
     if ending.how == "error":
         return "failed", because
     if ending.how == "not-emulated":
