@@ -12,7 +12,7 @@ from gapless.model import Change, Finding, Frequency, Report, SourceLine, StepSu
 from gapless.model.estimate import BATCHES_IN_TIME, Count, Estimate, Range, Throughput
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Setting, Transfer
-from gapless.model.loading_feed import Begin
+from gapless.model.loading_feed import Begin, Padding
 from gapless.model.loading_mistakes import Mistake
 from gapless.model.planned import Planned
 from gapless.model.profile import PhaseTime, Price, Profile, Steps
@@ -170,6 +170,49 @@ class TestOneStep:
         told = " ".join(renderer("text")(self.report(), style).split())
         assert "step, at the sizes of this run 100 ms (90–110 ms)" in told
         assert "waiting for data in it 60 ms" in told
+
+
+class TestPadding:
+    """A step of 40 ms in which the GPU works for 30, with batches of which half is padding that would go."""
+
+    PADDING = Padding(field="ids", share=0.5, size=100, lengths=(40, 50, 60) * 40, batch=8, sorted=0.0)
+
+    def report(self, host: int, *uses: LoaderUse, **more: object) -> Report:
+        estimate = Estimate(gpu="NVIDIA A100", step=ranged(30, 40, 50), device=30 * MS, host=host)
+        padded = LoaderUse(
+            fetch=Fetch(padding=self.PADDING), per_step=1.0, step=estimate.step, device=estimate.device
+        )
+        seen = StepSummary(seen=12, steady=10)
+        made = Report(verdict=Verdict(sentence=""), steps=seen, estimate=estimate, **more)
+        return fed(made, [padded, *uses])
+
+    def test_it_is_in_the_first_sentence_and_among_what_to_do(self):
+        found = self.report(10 * MS)
+        assert found.verdict.sentence == "Up to 38 % of each step goes to padding"
+        assert found.verdict.level == "act"
+        (change,) = found.verdict.do_first
+        assert change.codes == ("GAP304",)
+        assert (change.before, change.after, change.bound) == (40 * MS, 25 * MS, True)
+        told = " ".join(renderer("text")(found, Style(width=80)).split())
+        assert "40 → 25 ms" in told
+        assert "saves up to 15 ms per step, of 40 ms" in told
+
+    def test_no_step_is_shorter_than_the_cpu_needs_to_launch_it(self):
+        (change,) = self.report(30 * MS).verdict.do_first
+        assert change.after == 30 * MS
+        found = self.report(40 * MS)
+        assert "GAP304" in {one.code for one in found.findings}
+        assert not found.verdict.do_first
+        assert found.verdict.sentence.startswith("Nothing worth fixing")
+
+    def test_a_late_loader_is_told_first_and_waits_for_no_padding(self):
+        found = self.report(10 * MS, use())
+        assert found.verdict.sentence == (
+            "Your GPU would idle for 60 % of each step, waiting for data; up to 15 % of each step goes to "
+            "padding"
+        )
+        assert [one.codes for one in found.verdict.do_first] == [("GAP301",), ("GAP304",)]
+        assert [one.before for one in found.verdict.do_first] == [100 * MS, 40 * MS]
 
 
 class TestRun:

@@ -89,7 +89,7 @@ def _finding(rule: Rule, hit: Hit, use: LoaderUse, step: int) -> Finding:
         _frequency(hit),
         line=hit.site.line if hit.site is not None else use.line,
         place=f"a loader of {use.dataset}",
-        price=_price(use, hit, step) if hit.idle else None,
+        price=_price(use, hit, step) if hit.idle else _at_most(hit.saves, step) if hit.saves else None,
     )
 
 
@@ -117,6 +117,20 @@ def _price(use: LoaderUse, hit: Hit, step: int) -> Price:
         removal="free",
         estimated=True,
         of=step,
+    )
+
+
+def _at_most(saves: int, step: int) -> Price:
+    """The price of work in a `step` that nobody needs."""
+    return Price(
+        alone=saves,
+        last=saves,
+        most_alone=saves,
+        most_last=saves,
+        removal="free",
+        estimated=True,
+        of=step,
+        at_most=True,
     )
 
 
@@ -166,12 +180,18 @@ def _wait_of_step(use: LoaderUse) -> Range:
 
 
 def of_whole_steps(findings: Iterable[Finding], estimate: Estimate | None) -> Iterator[Finding]:
-    """`findings` of loaders, each price as a part of the step that `estimate` has."""
+    """`findings` of loaders, each price as a part of the step that `estimate` has.
+
+    However little the GPU has to do, a step takes as long as the CPU needs to launch it.
+    """
     for each in findings:
-        if each.price is not None and estimate is not None and estimate.waiting.likely:
-            price = msgspec.structs.replace(each.price, of=estimate.whole.likely)
-            each = msgspec.structs.replace(each, price=price)
-        yield each
+        price = each.price
+        if price is not None and estimate is not None and price.at_most:
+            room = max(estimate.step.likely - estimate.host, 0)
+            price = _at_most(min(price.last, room), estimate.whole.likely)
+        elif price is not None and estimate is not None and estimate.waiting.likely:
+            price = msgspec.structs.replace(price, of=estimate.whole.likely)
+        yield msgspec.structs.replace(each, price=price)
 
 
 def _hits(use: LoaderUse) -> Iterator[tuple[LoaderRule, Hit]]:

@@ -217,7 +217,8 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     An `unknown` price is of waits for something that the profile does not show: every amount is -1 then.
 
     An `estimated` price is of one training step on a GPU that is not there; `least_alone` to `most_last` then
-    span what its assumptions allow. Where the step is another than the estimate's, `of` is its length.
+    span what its assumptions allow. Where the step is another than the estimate's, `of` is its length. One
+    that is `at_most` is of work that nobody needs: the step is so much shorter if the GPU's time follows it.
     """
 
     costs: tuple[int, ...] = ()
@@ -233,6 +234,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     most_alone: int = 0
     most_last: int = 0
     of: int = 0
+    at_most: bool = False
     unknown: bool = False
 
 

@@ -38,8 +38,8 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `evidence` are sentences with the numbers that show it, without a full stop, the strongest first. `change`
     is the remedy in a few words, where more can be said than the rule's own. `idle` is the idle time of the
     GPU that goes with it and `blocked` the time of the CPU, nanoseconds over all steps; `calls` how often it
-    happened and `steps` in how many steps, `every` from how many steps to the next. `start` and `end` are
-    where to look.
+    happened and `steps` in how many steps, `every` from how many steps to the next. `saves` is what one step
+    does at most without being needed, in nanoseconds of the GPU. `start` and `end` are where to look.
     """
 
     evidence: tuple[str, ...]
@@ -48,6 +48,7 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     site: Site | None = None
     idle: int = 0
     blocked: int = 0
+    saves: int = 0
     calls: int = 0
     bytes: int = 0
     steps: int = 0

@@ -113,7 +113,9 @@ def _replayed(price: Price, span: int, steps: int) -> list[str]:
 def _estimated(price: Price, of: Estimate | None) -> str:
     """What mending it saves of a step on a GPU that is not there; an upper limit where no more is known."""
     if price.of:
-        return f"{duration(price.last)}{_reach(price)} per step, of {duration(price.of)}"
+        amount = duration(price.last)
+        told = f"up to {amount}" if price.at_most else f"{amount}{_reach(price)}"
+        return f"{told} per step, of {duration(price.of)}"
     if of is None:
         return f"up to {duration(price.most_last)} per step"
     step = f"(step ≈ {duration(of.whole.likely)})"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gapless.model import Hit, LoaderRule
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading_feed import Padding
-from gapless.model.wording import duration, number, percent
+from gapless.model.wording import number, percent
 
 _MUCH, _GAIN = 0.2, 0.15
 """Part of a batch that is padding, and part of a batch that is saved, below which nothing is said."""
@@ -57,10 +57,13 @@ class PaddingWaste(LoaderRule):
         padding = use.fetch.padding if use.fetch is not None else None
         if padding is None or padding.share < _MUCH or 1 - padding.left < _GAIN:
             return
-        yield Hit(evidence=tuple(_evidence(use, padding)), remedy=_remedy(padding), steps=1)
+        # Nothing but the GPU's own work gets less.
+        saves = round(min(use.device, use.step.likely) * (1 - padding.left))
+        told = tuple(_evidence(padding, priced=saves > 0))
+        yield Hit(evidence=told, remedy=_remedy(padding), saves=saves, steps=1)
 
 
-def _evidence(use: LoaderUse, padding: Padding) -> Iterator[str]:
+def _evidence(padding: Padding, priced: bool) -> Iterator[str]:
     name = f"`{padding.field}`" if padding.field else "the batch"
     middle = sorted(padding.lengths)[len(padding.lengths) // 2]
     by = "items arrive padded" if padding.inside else "collating pads them"
@@ -73,13 +76,8 @@ def _evidence(use: LoaderUse, padding: Padding) -> Iterator[str]:
         f"a batch: {percent(padding.sorted)}; so {number(round(1 / max(padding.left, 1e-3), 1))} times "
         f"fewer values ({len(padding.lengths):,} items examined)"
     )
-    if use.step.likely and use.device:  # nothing but the GPU's own work gets less
-        estimated = " (estimated)" if use.step.least < use.step.most else ""
-        saved = round(min(use.device, use.step.likely) * (1 - padding.left))
-        yield (
-            f"saves up to {duration(saved)} of a step of {duration(use.step.likely)}{estimated}, if the "
-            "GPU's time in it follows the number of values"
-        )
+    if priced:
+        yield "the saving assumes that the GPU's time in a step follows the number of values"
 
 
 def _remedy(padding: Padding) -> str:

@@ -83,7 +83,7 @@ def _change(
         before=before,
         after=after,
         unit=unit,
-        bound=bound,
+        bound=bound or any(one.price is not None and one.price.at_most for one in mended),
         codes=tuple(dict.fromkeys(one.code for one in mended)),
         findings=tuple(sorted(draft.members)),
     )

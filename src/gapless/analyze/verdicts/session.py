@@ -37,6 +37,8 @@ from gapless.model.wording import (
 NOTHING = 0.001
 """A loss below this share of a step is not worth anybody's time."""
 LITTLE = 0.005
+WORTH = 0.01
+"""The share of a step that work nobody needs has to take to be spoken of."""
 ENOUGH = 3
 """Steady steps from which on it says something that nothing was seen."""
 _UNCOMPILED = (
@@ -66,7 +68,7 @@ def _verdict(report: Report) -> Verdict:
         return _uncompiled(told) if compiled else told
     estimate = report.estimate if report.estimate is not None and not report.estimate.refused else None
     late = _late(report)
-    sentence, level = _with_optimizers(report, *_sentence(report, estimate, late))
+    sentence, level = _with_work(report, *_sentence(report, estimate, late))
     todo, per = _to_do(report, estimate, late) if level == "act" else ((), "")
     of_steps = Verdict(
         sentence=sentence,
@@ -108,8 +110,22 @@ def _per(report: Report) -> str:
 
 def _late(report: Report) -> Finding | None:
     """The finding of a loader that does not keep up, where its price is an estimate's."""
-    inputs = [one for one in report.findings if one.code.startswith("GAP3") and one.price is not None]
-    return max(inputs, key=lambda one: one.price.last if one.price else 0, default=None)
+    inputs = [one for one in report.findings if one.code.startswith("GAP3") and not _at_most(one)]
+    priced = [one for one in inputs if one.price is not None]
+    return max(priced, key=lambda one: one.price.last if one.price else 0, default=None)
+
+
+def _at_most(finding: Finding) -> bool:
+    """Whether it is of work that nobody needs: nobody waits for that."""
+    return finding.price is not None and finding.price.at_most
+
+
+def _wasted(report: Report) -> Finding | None:
+    """The finding of padding that takes most of a step, where it takes enough to speak of."""
+    found = [one for one in report.findings if one.price is not None and _at_most(one)]
+    most = max(found, key=lambda one: one.price.last if one.price else 0, default=None)
+    price = most.price if most is not None else None
+    return most if price is not None and price.of and price.last >= WORTH * price.of else None
 
 
 def _share_for_data(report: Report, late: Finding | None) -> float:
@@ -172,18 +188,29 @@ def _of_optimizers(report: Report) -> Finding | None:
     return max(found, key=lambda one: one.price.last if one.price else 0, default=None)
 
 
-def _with_optimizers(report: Report, sentence: str, level: Level) -> tuple[str, Level]:
-    """The sentence, with what is lost to an optimizer that goes through its parameters one by one."""
+def _with_work(report: Report, sentence: str, level: Level) -> tuple[str, Level]:
+    """The sentence, with what is lost though nobody waits: to an optimizer that goes through its parameters
+    one by one, and to padding."""
+    lost = "; ".join(filter(None, (_to_optimizer(report), _to_padding(report))))
+    if not lost:
+        return sentence, level
+    return (f"{sentence}; {lost}" if level == "act" else lost[0].upper() + lost[1:]), "act"
+
+
+def _to_optimizer(report: Report) -> str:
     found = _of_optimizers(report)
     price = found.price if found is not None else None
     if price is None or not price.of:
-        return sentence, level
+        return ""
     likely, least, most = (percent(one / price.of) for one in (price.last, price.least_last, price.most_last))
     lost = f"the optimizer loses {likely} ({least}–{most})".replace(" %–", "–")
-    lost += " of each step to parameters updated one by one"
-    if level == "act" and syncs(report):
-        return f"{sentence}; {lost}", "act"
-    return lost[0].upper() + lost[1:], "act"
+    return f"{lost} of each step to parameters updated one by one"
+
+
+def _to_padding(report: Report) -> str:
+    found = _wasted(report)
+    price = found.price if found is not None else None
+    return f"up to {percent(price.last / price.of)} of each step goes to padding" if price is not None else ""
 
 
 def syncs(report: Report) -> str:
@@ -262,7 +289,7 @@ def _why(report: Report, estimate: Estimate | None, late: Finding | None, level:
             yield f"{percent(part)} of the syncs are {most.name}{at}"
     if estimate is None and report.estimate is not None:
         yield f"No prices: {report.estimate.refused}"
-    elif estimate is not None and (report.steps.most or late is not None or _of_optimizers(report)):
+    elif estimate is not None and (report.steps.most or late or _of_optimizers(report) or _wasted(report)):
         if estimate.reasons:
             yield f"Upper limits: {'; '.join(estimate.reasons)}"
         elif late is None:
