@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from gapless.analyze import report
+from gapless.analyze.attempts import attempt
 from gapless.analyze.remedies import candidates, reckoned
+from gapless.commands._find import described
 from gapless.commands._remedies import half_batch
 from gapless.memory.recorder import Recorder
-from gapless.model import Environment, Mark, Session
+from gapless.model import Ending, Environment, Mark, Session
 from gapless.model.attempt import Attempt
 from gapless.model.programme import Entry, Programme
 from gapless.model.source import SourceLine
@@ -130,6 +132,37 @@ def test_where_nothing_helps_the_closest_is_named() -> None:
         why == "None of 1 change alone makes it fit; closest: checkpoint `Block`, 20 MiB short"
         for why in told.verdict.why
     )
+
+
+def growing(how: str = "enough-steps") -> Session:
+    """Ten steps, each of which leaves 4 MiB behind in 100."""
+    memory = Recorder()
+    memory.alloc("weights", 16 * MIB, kind="parameter")
+    for n in range(10):
+        memory.alloc(f"kept{n}", 4 * MIB, kind="activation", stack=STEP)
+        memory.step()
+    run = memory.run(origin="emulated", gpu="Tesla T4", limit=100 * MIB, total_memory=612 * MIB)
+    session = lacking()
+    marks = tuple(Mark(kind="optimizer", tick=n, time=float(n), name="AdamW.step") for n in range(10))
+    return msgspec.structs.replace(session, memory=(run,), marks=marks, ending=Ending(how=how))  # type: ignore[arg-type]
+
+
+def test_a_setting_under_which_memory_grows_fits_for_so_many_steps_only() -> None:
+    """56 of 100 MiB are taken: eleven times 4 are left."""
+    made = attempt(growing(), "checkpoint `Block`")
+    assert (made.fits, made.lasts, made.helps) == (True, 11, False)
+    assert described(made).startswith("checkpoint `Block`: fits for 11 more steps, 56 MiB of 100 MiB")
+    ended = attempt(growing("finished"), "checkpoint `Block`")
+    assert (ended.lasts, ended.helps) == (-1, True)
+
+    told = report(msgspec.structs.replace(lacking(), remedies=(made,)))
+    assert not any("checkpoint" in one.what for one in told.verdict.do_first)
+    assert told.verdict.why[-1] == (
+        "None of 1 change alone makes it fit, since memory grows from step to step; with checkpoint `Block` "
+        "it fits for 11 more steps"
+    )
+    (table,) = [one for one in told.tables if one.title == "What would make it fit"]
+    assert (table.rows[0].cells[1], table.rows[0].tone) == ("for 11 more steps", "bad")
 
 
 SCRIPT = """\

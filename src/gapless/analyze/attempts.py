@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from gapless.analyze.memory import lasts, replayed
 from gapless.analyze.steps import find_steps
 from gapless.model import Session
 from gapless.model.attempt import Attempt
 from gapless.model.estimate import Range
+from gapless.model.memory import MemoryRun
 
 _ENDED_WELL = ("finished", "enough-steps", "exit")
 
@@ -22,10 +24,25 @@ def attempt(session: Session, what: str, *, value: int = -1, seconds: float = 0.
 
     each = [fits(run) for run in session.memory]
     tight = min(each, key=lambda one: (one.fits, one.has - one.needs))
+    finished = session.ending.how == "finished"
+    left = [lasting(run, one.has, finished) for run, one in zip(session.memory, each, strict=True)]
     made = msgspec.structs.replace(
-        made, fits=tight.fits, needs=tight.needs, has=tight.has, allocated=tight.allocated
+        made,
+        fits=tight.fits,
+        needs=tight.needs,
+        has=tight.has,
+        allocated=tight.allocated,
+        lasts=min((steps for steps in left if steps >= 0), default=-1) if tight.fits else -1,
     )
     return _timed(made, session)
+
+
+def lasting(run: MemoryRun, room: int, finished: bool) -> int:
+    """After how many more steps the memory of `run` fills `room` bytes; -1 where it does not grow, or has
+    `finished`."""
+    from gapless.memory.growth import growth
+
+    return lasts(replayed(run), room) if not finished and growth(run) else -1
 
 
 def _failed(session: Session) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from gapless.analyze.findings import finding
 from gapless.analyze.order import order
 from gapless.analyze.tables.memory import tables
-from gapless.analyze.verdicts.memory import verdict
+from gapless.analyze.verdicts.memory import growth, verdict
 from gapless.model import Finding, Frequency, Hit, MemoryRule, Report, When
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
@@ -60,6 +60,13 @@ def with_longest(
         else msgspec.structs.replace(one, longest=longest_batch(run, max(lengths), where))
         for one, run in zip(reports, runs, strict=True)
     )
+
+
+def lasts(report: MemoryReport, room: int) -> int:
+    """Steps after which memory that grows fills `room` bytes; -1 where it does not grow, or has ended."""
+    if report.finished or not growth(report) or not report.grows_by:
+        return -1
+    return max((room - report.baseline.peak_allocated) * report.grows_every // report.grows_by, 0)
 
 
 def of_run(run: MemoryRun, drawn: bool = False) -> Report:

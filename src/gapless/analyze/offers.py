@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from gapless.analyze.memory import lasts
 from gapless.analyze.steps import Steps
-from gapless.analyze.verdicts.memory import growth
 from gapless.errors import UsageError
 from gapless.model import Session
 from gapless.model.estimate import Estimate, Range
@@ -66,15 +66,8 @@ def _offer(
         parts = [_replayed(run, card, session.environment.device, room) for run in session.memory]
     needs, retries = max(one for one, _, _ in parts), max(retries for _, _, retries in parts)
     fits = all(fits for _, fits, _ in parts)
-    lasts = min((left for made in memory if (left := _lasts(made, room)) >= 0), default=-1) if fits else -1
-    return msgspec.structs.replace(found, has=room, needs=needs, fits=fits, retries=retries, lasts=lasts)
-
-
-def _lasts(report: MemoryReport, room: int) -> int:
-    """Steps after which memory that grows fills `room` bytes; -1 where it does not grow, or has ended."""
-    if report.finished or not growth(report) or not report.grows_by:
-        return -1
-    return max((room - report.baseline.peak_allocated) * report.grows_every // report.grows_by, 0)
+    left = min((more for made in memory if (more := lasts(made, room)) >= 0), default=-1) if fits else -1
+    return msgspec.structs.replace(found, has=room, needs=needs, fits=fits, retries=retries, lasts=left)
 
 
 def _of_report(report: MemoryReport) -> tuple[int, bool, int]:

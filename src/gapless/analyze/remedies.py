@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gapless.analyze.attempts import lasting
 from gapless.memory.fits import fits
 from gapless.memory.kinds import kinds_of
 from gapless.memory.modules import folded
@@ -95,12 +96,14 @@ def reckoned(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Attem
     states = _states(run)
     if not states:
         return
+    finished = session.ending.how == "finished"
     eight = {row: _in_eight_bits(run.size[row]) for row in states}
     yield _replayed(
         _with_sizes(run, eight),
         "8-bit optimizer states",
         "calculated: the recorded requests with state sizes as in bitsandbytes; the memory and time of its "
         "own kernels are not known",
+        finished,
     )
     if session.environment.world_size == 1:
         shards = {row: max(-(-run.size[row] // _RANKS), 1) for row in states}
@@ -109,14 +112,15 @@ def reckoned(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Attem
             f"optimizer states sharded over {_RANKS} GPUs",
             f"calculated: the recorded requests with 1/{_RANKS} of the states (ZeRO 1), which needs "
             f"{_RANKS} GPUs and gathers the weights in each step; buffers for that are not counted",
+            finished,
         )
 
 
-def _replayed(run: MemoryRun, what: str, note: str) -> Attempt:
+def _replayed(run: MemoryRun, what: str, note: str, finished: bool) -> Attempt:
     found = fits(run)
     return Attempt(
         what=what, fits=found.fits, needs=found.needs, has=found.has, allocated=found.allocated,
-        tried=False, note=note,
+        lasts=lasting(run, found.has, finished) if found.fits else -1, tried=False, note=note,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gapless.analyze.attempts import attempt
+from gapless.analyze.tables.attempts import until_full
 from gapless.capture.signals import Terminated, terminable
 from gapless.commands import _ranks
 from gapless.commands._again import Again
@@ -130,4 +131,5 @@ def described(attempt: Attempt) -> str:
     if attempt.failed:
         return f"{attempt.what}: {attempt.failed} ({took})"
     needs = f"{binary_size(attempt.needs)} of {binary_size(attempt.has)}"
-    return f"{attempt.what}: {'fits' if attempt.fits else 'does not fit'}, {needs} ({took})"
+    fits = f"fits {until_full(attempt.lasts)}".strip() if attempt.fits else "does not fit"
+    return f"{attempt.what}: {fits}, {needs} ({took})"

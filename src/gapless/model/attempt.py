@@ -13,9 +13,10 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `what` is what was changed (``batch_size=64``), `value` the argument's. It `fits` where every device's
     requests are met: `needs` is then what is reserved at most, else the least with which the replay comes
     through; `has` what a process may have, `allocated` the peak of what is in use; bytes, of the device that
-    has least left. `step` is a step's length (nanoseconds), `seconds` what the run took here. Where it is not
-    `tried`, it is reckoned from what was recorded, and `note` says how. `failed` says why it tells nothing.
-    `command` repeats it.
+    has least left. `lasts` is after how many more steps memory that grows is full (-1: it does not grow, or
+    the run came to its own end). `step` is a step's length (nanoseconds), `seconds` what the run took here.
+    Where it is not `tried`, it is reckoned from what was recorded, and `note` says how. `failed` says why it
+    tells nothing. `command` repeats it.
     """
 
     what: str
@@ -24,6 +25,7 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     needs: int = -1
     has: int = -1
     allocated: int = -1
+    lasts: int = -1
     step: Range = Range()
     throughput: Throughput | None = None
     seconds: float = 0.0
@@ -31,6 +33,11 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     failed: str = ""
     note: str = ""
     command: str = ""
+
+    @property
+    def helps(self) -> bool:
+        """Whether it fits, and goes on fitting."""
+        return self.fits and self.lasts < 0
 
     @property
     def left(self) -> int:

@@ -32,7 +32,7 @@ def remedies(report: Report) -> Table | None:
         return None
     unit = _unit(report.remedies)
     nccl = _nccl(report)
-    rows = [_row(one, one.what, unit, nccl, best=one.fits and one.tried) for one in report.remedies]
+    rows = [_row(one, one.what, unit, nccl, best=one.helps and one.tried) for one in report.remedies]
     told = [f"{one.what}: {one.note}" for one in report.remedies if one.note]
     notes = tuple(filter(None, [*told, _scarce(nccl, report.remedies)]))
     return table("What would make it fit", _columns(unit), rows, where="before", notes=notes)
@@ -61,13 +61,18 @@ def _row(attempt: Attempt, name: str, unit: str, nccl: Buffers | None, best: boo
     each, _ = each_of(attempt.throughput)
     speed = about(each * 1e9 / attempt.step.likely) if each and attempt.step.likely else ""
     cells = (
-        cell(attempt.fits, attempt.left, nccl if attempt.has >= 0 else None),
+        until_full(attempt.lasts) or cell(attempt.fits, attempt.left, nccl if attempt.has >= 0 else None),
         memory(attempt),
         duration(attempt.step.likely) if attempt.step.likely else "",
         *([speed] if unit else []),
         _took(attempt),
     )
-    return Row((name, *cells), "good" if best else "" if attempt.fits else "bad")
+    return Row((name, *cells), "good" if best else "" if attempt.helps else "bad")
+
+
+def until_full(lasts: int) -> str:
+    """``for 12 more steps``: how long memory that grows still fits; "" where it does not grow."""
+    return f"for {lasts:,} more step{'' if lasts == 1 else 's'}" if lasts >= 0 else ""
 
 
 def memory(attempt: Attempt) -> str:

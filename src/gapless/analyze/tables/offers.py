@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gapless.analyze.tables.attempts import until_full
 from gapless.analyze.tables.speed import LEAST
 from gapless.memory.nccl import cell, note
 from gapless.model import Report, Table
@@ -50,9 +51,7 @@ def _tone(offer: Offer, best: bool) -> Tone:
 def _fits(offer: Offer, nccl: Buffers | None) -> str:
     if offer.fits is None:
         return "?"
-    if offer.lasts >= 0:
-        return f"for {offer.lasts:,} more steps"
-    return cell(offer.fits, -offer.short, nccl)
+    return until_full(offer.lasts) or cell(offer.fits, -offer.short, nccl)
 
 
 def cheapest(found: Iterable[Offer]) -> Offer | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from gapless.analyze.tables.attempts import until_full
 from gapless.analyze.tables.speed import each_of
 from gapless.analyze.verdicts.changes import MOST
 from gapless.memory.nccl import cell
@@ -22,14 +25,10 @@ def with_remedies(usual: Verdict, report: Report) -> Verdict:
     before = (estimate.step, estimate.throughput) if estimate is not None else (Range(), None)
     known = [one for one in report.remedies if not one.failed]
     helping = sorted(
-        (one for one in known if one.fits), key=lambda one: (not one.tried, _slower(one, *before))
+        (one for one in known if one.helps), key=lambda one: (not one.tried, _slower(one, *before))
     )
     if not helping:
-        closest = min(known, key=lambda one: one.needs - one.has, default=None)
-        why = f"None of {count(len(known), 'change')} alone makes it fit"
-        if closest is not None:
-            why += f"; closest: {closest.what}, {binary_size(closest.needs - closest.has)} short"
-        return msgspec.structs.replace(usual, why=(*usual.why, why))
+        return msgspec.structs.replace(usual, why=(*usual.why, _none_helps(known)))
     lack = next(one.lack for one in report.memory if one.lack is not None)
     nccl = report.memory[0].nccl
     made = [_change(one, lack.needs, *before, nccl) for one in helping]
@@ -37,6 +36,19 @@ def with_remedies(usual: Verdict, report: Report) -> Verdict:
     todo = (*usual.do_first, *(one for one in made if one.what not in named))[:MOST]
     why = "Each change that was tried is enough by itself" if len(todo) > 1 else ""
     return msgspec.structs.replace(usual, do_first=todo, why=(*usual.why, *filter(None, [why])))
+
+
+def _none_helps(known: Sequence[Attempt]) -> str:
+    """That no change is enough, and which comes closest: it fits for a while, or lacks least."""
+    why = f"None of {count(len(known), 'change')} alone makes it fit"
+    longest = max((one for one in known if one.fits), key=lambda one: one.lasts, default=None)
+    if longest is not None:
+        until = until_full(longest.lasts)
+        return f"{why}, since memory grows from step to step; with {longest.what} it fits {until}"
+    closest = min(known, key=lambda one: one.needs - one.has, default=None)
+    if closest is None:
+        return why
+    return f"{why}; closest: {closest.what}, {binary_size(closest.needs - closest.has)} short"
 
 
 def _change(
