@@ -6,6 +6,9 @@ import json
 import re
 
 import pytest
+from pages import Page
+
+from gapless.commands import main
 
 pytest.importorskip("torch")
 
@@ -168,6 +171,29 @@ def test_tokens_of_a_library(write, python):
     assert told["steps"]["noun"] == "token"
     assert told["per"] == "per token"
     assert "tokens/s" in " ".join(told["facts"])
+
+
+def test_a_list_that_grows_is_named_with_its_line_in_words_of_its_own(write, python, capsys, tmp_path):
+    script = (
+        "net = nn.Linear(768, 512).cuda().eval()\nkept = []\n"
+        "with torch.no_grad():\n    for x, _ in images(160):\n"
+        "        kept.append(net(x.flatten(1).cuda()))\n"
+    )
+    first = checked(write, python, script, "--memory", "--steps", "8", "-o", "run.json")
+    assert "Memory grows by 16 KiB in every batch and would fill the GPU after" in " ".join(first.split())
+    saved = str(tmp_path / "run.json")
+    assert main(["memory", "-q", saved]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "bound `kept`, or clear it" in told
+    assert "infer.py:11 │ kept.append(net(x.flatten(1).cuda()))" in told
+    assert "the list `kept` keeps 16 KiB more in each batch" in told
+    assert "· 10 batches ·" in told
+    assert not re.search(r"\bsteps?\b", told), told
+    assert main(["show", "-f", "html", saved]) == 0
+    page = Page(capsys.readouterr().out)
+    assert (page.drawn("memory")["noun"], page.drawn("memory")["nouns"]) == ("batch", "batches")
+    own, _, _ = page.text.partition("What the rules mean")
+    assert not re.search(r"(?<!--)\bsteps?\b", own), own
 
 
 def test_a_script_that_trains_later_is_not_stopped_before(write, python):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gapless.analyze.memory import with_longest
 from gapless.analyze.verdicts.memory import fits, not_fitting, shorter, too_long
+from gapless.commands import main
 from gapless.memory.lengths import Refused, law, with_lengths
 from gapless.memory.longest import longest_batch
 from gapless.memory.parts import answered
@@ -18,7 +19,7 @@ from gapless.memory.remedies import changes, edges, longest_first, padded, remed
 from gapless.memory.report import Wishes, report
 from gapless.memory.simulate import simulate
 from gapless.memory.trials import Where
-from gapless.model import Report, Verdict
+from gapless.model import Report, Session, Verdict, session
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Fetch
 from gapless.model.loading_feed import Padding
@@ -265,3 +266,18 @@ def test_the_verdict_is_for_the_longest_item_of_the_loader():
     assert fits(fitting)[0].count("fits with the 20 batches of this run") == 1
     assert too_long(fitting.memory) is None
     assert reported(whole, 100).memory[0].longest is None
+
+
+def test_memory_of_a_saved_check_names_the_longest_item(tmp_path, capsys):
+    run = training(drawn())
+    limit = longest_of(run, 4096).needs - (200 << 20)
+    run = msgspec.structs.replace(run, limit=limit, total_memory=limit, gpu="NVIDIA A10", origin="emulated")
+    use = LoaderUse(
+        per_step=1.0, fetch=Fetch(padding=Padding(field="tokens", share=0.5, lengths=(100, 4096), batch=8))
+    )
+    path = tmp_path / "run.gapless.json"
+    session.save(Session(script=("train.py",), memory=(run,), loaders=(use,)), str(path))
+    assert main(["memory", "-q", str(path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith("Does not fit with the longest item: 4,096 long, it needs")
+    assert "1 cut items to" in told

@@ -8,10 +8,10 @@ from functools import partial
 
 import msgspec
 
-from gapless.analyze.loop import Loop, ReadSource
-from gapless.analyze.steps import Steps
+from gapless.analyze.loop import Loop, ReadSource, training_loops
+from gapless.analyze.steps import Steps, find_steps
 from gapless.files.input import source_text
-from gapless.model import Mark, Report, Table
+from gapless.model import Finding, Mark, Report, Session, Table, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.wording import renamed
 
@@ -43,6 +43,12 @@ def noun(steps: Steps, marks: Sequence[Mark], loops: Sequence[Loop], read: ReadS
     return told or (BATCH if 2 * batches >= steps.seen else ITERATION)
 
 
+def noun_of(session: Session, read: ReadSource = source_text) -> str:
+    """What an iteration of `session` is called."""
+    steps = find_steps(session.marks, read)
+    return noun(steps, session.marks, training_loops(steps.marks, session.marks, read), read)
+
+
 def may_train(mark: Mark, read: ReadSource = source_text) -> bool:
     """Whether the files of the user's that led to `mark` speak of training, which is then still to come."""
     files = dict.fromkeys(frame.file for frame in mark.stack if frame.is_user)
@@ -67,30 +73,48 @@ def in_own_words(report: Report) -> Report:
     if report.steps.noun == TRAINING_STEP:
         return report
     words = partial(renamed, noun=report.steps.noun)
-    verdict = report.verdict
     return msgspec.structs.replace(
         report,
-        verdict=msgspec.structs.replace(
-            verdict,
-            sentence=words(verdict.sentence),
-            why=tuple(map(words, verdict.why)),
-            facts=tuple(map(words, verdict.facts)),
-            do_first=tuple(msgspec.structs.replace(one, what=words(one.what)) for one in verdict.do_first),
-            confidence=words(verdict.confidence),
-            not_seen=tuple(map(words, verdict.not_seen)),
-            per=words(verdict.per),
-        ),
-        findings=tuple(
-            msgspec.structs.replace(
-                one,
-                evidence=tuple(map(words, one.evidence)),
-                remedy=words(one.remedy),
-                change=words(one.change),
-            )
-            for one in report.findings
-        ),
+        verdict=_verdict(report.verdict, words),
+        findings=_findings(report.findings, words),
         tables=tuple(_table(one, words) for one in report.tables),
         notes=tuple(map(words, report.notes)),
+        memory=tuple(
+            msgspec.structs.replace(
+                one,
+                sentence=words(one.sentence),
+                advice=words(one.advice),
+                answer=_verdict(one.answer, words),
+                findings=_findings(one.findings, words),
+                notes=tuple(map(words, one.notes)),
+            )
+            for one in report.memory
+        ),
+    )
+
+
+def _verdict(verdict: Verdict, words: Callable[[str], str]) -> Verdict:
+    return msgspec.structs.replace(
+        verdict,
+        sentence=words(verdict.sentence),
+        why=tuple(map(words, verdict.why)),
+        facts=tuple(map(words, verdict.facts)),
+        do_first=tuple(msgspec.structs.replace(one, what=words(one.what)) for one in verdict.do_first),
+        confidence=words(verdict.confidence),
+        not_seen=tuple(map(words, verdict.not_seen)),
+        per=words(verdict.per),
+    )
+
+
+def _findings(findings: Sequence[Finding], words: Callable[[str], str]) -> tuple[Finding, ...]:
+    return tuple(
+        msgspec.structs.replace(
+            one,
+            evidence=tuple(map(words, one.evidence)),
+            remedy=words(one.remedy),
+            change=words(one.change),
+        )
+        for one in findings
     )
 
 

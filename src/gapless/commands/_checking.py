@@ -12,7 +12,7 @@ import msgspec
 
 from gapless.analyze import WARM_UP, report
 from gapless.analyze.enough import Enough
-from gapless.analyze.inference import may_train
+from gapless.analyze.inference import ITERATION, TRAINING_STEP, may_train, noun_of
 from gapless.analyze.planned import Planner
 from gapless.analyze.turns import tally
 from gapless.capture.children import Plan
@@ -104,6 +104,7 @@ class Watch(Watcher):
         self.tally.add(mark)
         if mark.kind == "along":
             return False
+        self.progress.noun = ITERATION if self.tally.kind == "forward" else TRAINING_STEP
         self.progress.step(self.tally.count)
         self._planner(mark, self.tally.count)
         if self.loaders is not None:
@@ -141,6 +142,7 @@ class Watch(Watcher):
             for mark in session.marks:
                 self.tally.add(mark)
         if self.speaks:
+            self.progress.noun = noun_of(session)
             self.progress.end(session, self.tally.count)
 
 

@@ -8,7 +8,7 @@ import click
 
 from gapless.errors import UsageError
 from gapless.model import Profile, Report
-from gapless.model.wording import count, number, rate
+from gapless.model.wording import count, number, rate, renamed
 from gapless.rules import all_rules
 
 fail_on = click.option(
@@ -53,7 +53,9 @@ def exceeded(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) 
             found.append("no training step was seen, so --max-waits cannot be checked")
         elif report.steps.waits_per_step > max_waits:
             syncs = rate(report.steps.waits_per_step, "sync", step="training step")
-            found.append(f"{syncs}, over the limit of {number(max_waits)} (--max-waits)")
+            found.append(
+                f"{renamed(syncs, report.steps.noun)}, over the limit of {number(max_waits)} (--max-waits)"
+            )
     codes: dict[str, int] = {}
     for finding in report.findings:
         if finding.code.startswith(fail_on or ("?",)) and finding.frequency.in_steps:

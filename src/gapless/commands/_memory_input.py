@@ -20,11 +20,13 @@ _PREFIXES = " kmgt"
 
 
 class Recorded(NamedTuple):
-    """The runs of a file and, of a session, its loaders and whether its program came to its own end."""
+    """The runs of a file and, of a session, its loaders, whether its program came to its own end, and what
+    its steps are called."""
 
     runs: tuple[MemoryRun, ...]
     loaders: tuple[LoaderUse, ...] = ()
     finished: bool = False
+    noun: str = "step"
 
 
 def recorded(path: str) -> Recorded:
@@ -70,6 +72,7 @@ def _of_profile(path: str) -> tuple[MemoryRun, ...]:
 
 def _of_session(path: str) -> Recorded:
     """What `gapless check --memory` recorded."""
+    from gapless.analyze.inference import noun_of
     from gapless.model.session import load
 
     session = load(path)
@@ -79,7 +82,7 @@ def _of_session(path: str) -> Recorded:
         )
         raise UnreadableInput(f"{path} contains no memory requests: {why}")
     runs = tuple(msgspec.structs.replace(run, path=path) for run in session.memory)
-    return Recorded(runs, tuple(session.loaders), session.ending.how == "finished")
+    return Recorded(runs, tuple(session.loaders), session.ending.how == "finished", noun_of(session))
 
 
 def choose(runs: tuple[MemoryRun, ...], device: int | None, where: Where) -> MemoryRun:

@@ -12,7 +12,7 @@ import click
 
 from gapless.model import Session
 from gapless.model.assumption import Switch, left_out
-from gapless.model.wording import count, number
+from gapless.model.wording import count, number, renamed
 from gapless.render._brief import plain
 
 _EVERY = 10.0
@@ -39,6 +39,8 @@ class Progress:
         self._color = color
         self._clock = clock
         self._began = self._last = clock()
+        self.noun = "step"
+        """What an iteration is called, as far as that is known."""
 
     def begin(
         self,
@@ -68,13 +70,13 @@ class Progress:
             return
         self._last = now
         of = f" of {self._wanted}" if self._wanted is not None and seen <= self._wanted else ""
-        self._say(f"step {seen}{of} after {now - self._began:.0f} s")
+        self._say(f"{self.noun} {seen}{of} after {now - self._began:.0f} s")
 
     def longer(self, names: Iterable[str], seconds: float) -> None:
         """The steps asked for are made; the script runs on for so long to come to `names`."""
         told = " and ".join(f"the next {name}" for name in dict.fromkeys(names))
         if told:
-            steps = count(self._wanted or 0, "step")
+            steps = self._steps(self._wanted or 0)
             self._say(f"{steps} done; running on to reach {told}, for at most {number(seconds)} s")
 
     def without_values(self, switch: Switch) -> None:
@@ -84,7 +86,10 @@ class Progress:
     def end(self, session: Session, seen: int) -> None:
         how = {"enough-steps": "stopped", "finished": "finished", "exit": "finished"}
         verb = how.get(session.ending.how, "ended")
-        self._say(f"{verb} after {count(seen, 'step')} and {self._clock() - self._began:.1f} s")
+        self._say(f"{verb} after {self._steps(seen)} and {self._clock() - self._began:.1f} s")
+
+    def _steps(self, number: int) -> str:
+        return renamed(count(number, "step"), self.noun)
 
     def loader(self, where: str, budget: float) -> None:
         """The loader made at `where` is about to be measured, for at most `budget` seconds."""

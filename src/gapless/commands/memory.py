@@ -11,12 +11,14 @@ import click
 import msgspec
 
 from gapless.analyze import report as as_document
+from gapless.analyze.inference import in_own_words
 from gapless.analyze.memory import with_longest
 from gapless.analyze.verdicts.memory import too_long
 from gapless.commands import _output
 from gapless.commands._bar import bar
 from gapless.commands._memory_input import choose, parse_size, read, recorded, room
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UsageError
+from gapless.model import StepSummary
 from gapless.model.memory import MemoryRun
 from gapless.model.memory_report import LargestBatch, MemoryReport
 
@@ -113,7 +115,8 @@ def command(
     unsaved = _output.kept(partial(_keep, run, made, wishes, output, exported))
     if shown.form == "html":
         made = _drawn(run, made, wishes)
-    shown.write([as_document(made)])
+    document = msgspec.structs.replace(as_document(made), steps=StepSummary(noun=held.noun))
+    shown.write([in_own_words(document)])
     short = made.lack is not None or too_long([made]) is not None
     return unsaved or (EXIT_FINDINGS if short and wishes.capacity >= 0 else EXIT_OK)
 

@@ -106,7 +106,7 @@ def _steps(profile: Profile, clock: _Clock) -> Iterator[Json]:
     steps = profile.steps
     if steps.source == "span":
         return
-    yield from _track(_STEPS, "training steps")
+    yield from _track(_STEPS, "steps")
     for number, (start, end) in enumerate(zip(steps.start, steps.end, strict=True)):
         name = steps.names[number] if number < len(steps.names) else f"step {number}"
         args: Json = {}

@@ -196,7 +196,7 @@ def about(report: Report, path: Naming) -> str:
     elif report.loader is not None:
         parts = _about_loader(report.loader)
     elif report.kind == "memory":
-        parts = [part for one in report.memory for part in _about_memory(one, path)]
+        parts = [part for one in report.memory for part in _about_memory(one, report.steps.noun, path)]
     else:
         parts = _about_run(report, path)
     return " · ".join(part for part in parts if part)
@@ -224,9 +224,9 @@ def _about_loader(diagnosis: Diagnosis) -> list[str]:
     return parts
 
 
-def _about_memory(report: MemoryReport, path: Naming) -> list[str]:
+def _about_memory(report: MemoryReport, noun: str, path: Naming) -> list[str]:
     parts = [count(report.allocations, "allocation")]
-    parts += [count(report.steps, "step")] if report.steps else []
+    parts += [renamed(count(report.steps, "step"), noun)] if report.steps else []
     parts += [duration(report.span)] if report.span >= 0 else []
     parts += [f"GPU {report.device}", report.settings or "default settings"]
     return [*parts, path(report.path)] if report.path else parts

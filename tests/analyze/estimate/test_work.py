@@ -340,6 +340,37 @@ def test_a_gpu_without_tf32_has_its_peak_in_fp32():
         assert (done.unit, done.peak) == (unit, top)
 
 
+class TestTokensInARow:
+    """300 indices without a dimension for samples."""
+
+    LOOKED = entry("embedding", [(5000, 64), (300,)], [(300, 64)])
+    HEAD = entry("mm", [(300, 64), (64, 5000)], [(300, 5000)])
+    ARRIVED = (("int64", (300,)),)
+
+    def done(self, *entries: Entry, arrived=ARRIVED):
+        return throughput([entries], [arrived], Times(A100))
+
+    def test_of_words_they_are_tokens_and_no_samples(self):
+        done = self.done(self.LOOKED, self.HEAD)
+        assert done.tokens is not None
+        assert done.tokens.number == 300
+        assert done.tokens.told == "the embedding of 5000×64 is asked for 300 in a row"
+        assert done.samples is None
+
+    def test_users_and_time_steps_are_samples(self):
+        for other in (entry("mm", [(300, 64), (64, 1)], [(300, 1)]), entry("relu", [(300, 64)], [(300, 64)])):
+            done = self.done(self.LOOKED, other)
+            assert done.tokens is None
+            assert done.samples is not None
+            assert done.samples.number == 300
+
+    def test_samples_that_something_else_tells_stay(self):
+        done = self.done(self.LOOKED, self.HEAD, arrived=(*self.ARRIVED, ("float32", (8, 3, 64, 64))))
+        assert done.tokens is not None
+        assert done.samples is not None
+        assert (done.tokens.number, done.samples.number) == (300, 8)
+
+
 def test_a_bias_is_a_pass_of_its_own():
     shapes = [(8, 64, 56, 56), (64, 64, 1, 1)]
     out = (8, 64, 56, 56)

@@ -24,9 +24,14 @@ def throughput(steps: Sequence[Step], arrived: Sequence[Arrived], times: Times) 
     """What one of `steps` does in the mean; `arrived` is what came from the host in recorded steps."""
     needed, again, units = _flops(steps)
     unit = max(units, key=lambda one: units[one], default="")
+    samples, tokens = _samples(steps, arrived), _tokens(steps)
+    if tokens is None:
+        tokens = _tokens_in_a_row(steps)
+        if tokens is not None and samples is not None and samples.number == tokens.number:
+            samples = None  # where they end in the row is not known
     return Throughput(
-        samples=_samples(steps, arrived),
-        tokens=_tokens(steps),
+        samples=samples,
+        tokens=tokens,
         flops=needed / len(steps),
         repeated=again / len(steps),
         unit="fp32" if unit == "tf32" and not times.gpu.tf32 else unit,
@@ -181,6 +186,33 @@ def _tokens(steps: Sequence[Step]) -> Count | None:
         return None
     table = max(looked, key=lambda one: (looked[one], one))
     told = f"the embedding of {_shape(table)} is asked for {_shape(last[table])}"
+    return Count(number=looked[table] / len(steps), told=told)
+
+
+def _tokens_in_a_row(steps: Sequence[Step]) -> Count | None:
+    """Tokens that are given one after the other, without a dimension for samples, by the indices of an
+    embedding; None where none is of words.
+
+    It is of words where something of that size is computed for each of them: what comes next.
+    """
+    looked: Counter[Shape] = Counter()
+    last: dict[Shape, Shape] = {}
+    made: set[Shape] = set()
+    for step in steps:
+        for entry in step:
+            if entry.kind != "operator" or entry.backward:
+                continue
+            made.update(shape for shape in entry.outputs if len(shape) >= 2)
+            if entry.name == "aten::embedding" and len(entry.inputs) > 1 and len(entry.inputs[1]) == 1:
+                table, indices = entry.inputs[:2]
+                looked[table] += _numel(indices)
+                last[table] = indices
+    words = [one for one in looked if any(shape[-1] == one[0] for shape in made)]
+    words = [one for one in words if one[0] > 1 and max(last[one]) > 1]
+    if not words:
+        return None
+    table = max(words, key=lambda one: (looked[one], one))
+    told = f"the embedding of {_shape(table)} is asked for {_shape(last[table])} in a row"
     return Count(number=looked[table] / len(steps), told=told)
 
 

@@ -109,7 +109,7 @@ def _run(
     lanes = profile.lanes if profile is not None else None
     told = (one["id"] for one in numbers if any(word in one["title"].lower() for word in ("peak", "failed")))
     peak = next(told, "")
-    memory = track.drawn(report.memory, prefix, peak, clean)
+    memory = track.drawn(report, prefix, peak, clean)
     for one in memory:
         one["data"] = Markup(_json(clean.whole(one["data"])))
     shown = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gapless.model import Report
 from gapless.model.memory_report import MemoryReport
 from gapless.model.track import Layer, Points, Track
-from gapless.model.wording import TENSORS
+from gapless.model.wording import TENSORS, renamed
 from gapless.render.html._clean import Clean
 
 _UNIT = 512
@@ -31,17 +32,17 @@ _LINES = ("busy", "c-host", "c-input", "c-launch", "c-graph", "c-allocator")
 _OTHERS = ("c-host", "c-launch", "c-allocator", "c-graph", "c-input", "c-communication")
 
 
-def drawn(every: Sequence[MemoryReport], prefix: str, peak: str, clean: Clean) -> list[dict[str, Any]]:
+def drawn(report: Report, prefix: str, peak: str, clean: Clean) -> list[dict[str, Any]]:
     """The memory of each device that can be drawn; `peak` is the table of who holds it, "" for none."""
     found = []
-    for made in every:
+    for made in report.memory:
         if made.track is not None:
-            several = len(every) > 1
+            several = len(report.memory) > 1
             found.append(
                 {
                     "id": f"{prefix}memory{made.device if several else ''}",
                     "title": f"Memory of GPU {made.device}" if several else "Memory",
-                    "data": data(made, made.track, peak, clean),
+                    "data": data(made, made.track, report.steps.noun, peak, clean),
                     "finest": made.track.finest,
                     "thinned": len(made.track.windows) > 1,
                 }
@@ -49,8 +50,9 @@ def drawn(every: Sequence[MemoryReport], prefix: str, peak: str, clean: Clean) -
     return found
 
 
-def data(report: MemoryReport, track: Track, target: str, clean: Clean) -> dict[str, Any]:
-    """What is drawn of `report`; `target` is where those who hold the peak are told."""
+def data(report: MemoryReport, track: Track, noun: str, target: str, clean: Clean) -> dict[str, Any]:
+    """What is drawn of `report`, whose steps are called `noun`; `target` is where those who hold the peak
+    are told."""
     calls, steps = track.calls, track.steps
     used = [
         number for number in range(len(track.layers)) if any(any(one.layers[number]) for one in track.windows)
@@ -72,6 +74,8 @@ def data(report: MemoryReport, track: Track, target: str, clean: Clean) -> dict[
         "places": [f"{_short(one.file, clean)}:{one.line} {one.function}" for one in track.places],
         "steps": steps,
         "each": each,
+        "noun": noun,
+        "nouns": renamed("steps", noun),
         "others": others(report, track),
         "limit": report.limit,
         "peak": {

@@ -248,7 +248,7 @@ for (const root of document.querySelectorAll(".memory-track")) {
       pen.fillStyle = i % 2 ? colors.sunk : colors.rule;
       pen.fillRect(left, steps.y, Math.max(width, 1), steps.height);
       pen.fillStyle = colors.dim;
-      if (width > 44) pad.write("step " + (i * data.each + 1), left + 4, steps.y + 8.5, width - 8);
+      if (width > 44) pad.write(data.noun + " " + (i * data.each + 1), left + 4, steps.y + 8.5, width - 8);
     });
   }
 
@@ -270,7 +270,7 @@ for (const root of document.querySelectorAll(".memory-track")) {
     for (let at = 0; at < scale.top; at += scale.step) {
       if (level(at) > chart.y + 6) pad.label(at ? bytes(at) : "0", Math.min(level(at), chart.y + chart.height - 5));
     }
-    if (steps) pad.label("steps", steps.y + 8.5);
+    if (steps) pad.label(data.nouns, steps.y + 8.5);
     for (const row of ticks) pad.label(size.gutter < 100 ? row.label.split(" ").pop() : row.label, row.y + 6.5, row.color === "accent" && colors.accent);
   }
 
@@ -320,7 +320,7 @@ for (const root of document.querySelectorAll(".memory-track")) {
   }
 
   function described(one) {
-    if (one.kind === "step") return ["step " + (one.i * data.each + 1), (one.end - one.start).toLocaleString("en") + " events"];
+    if (one.kind === "step") return [data.noun + " " + (one.i * data.each + 1), (one.end - one.start).toLocaleString("en") + " events"];
     if (one.kind === "calls") {
       const texts = one.close.slice(0, 6).map((i) => {
         const times = calls.count[i] > 1 ? calls.count[i] + " × " : "";
@@ -342,7 +342,7 @@ for (const root of document.querySelectorAll(".memory-track")) {
   function where({ points, i, start, end }) {
     const parts = [end - start > 1 ? "maximum of events " + (start + 2).toLocaleString("en") + " to " + (end + 1).toLocaleString("en") : "event " + (end + 1).toLocaleString("en")];
     const step = data.steps.findIndex((last) => end <= last);
-    if (data.steps.length && step >= 0) parts.push("step " + (step * data.each + 1));
+    if (data.steps.length && step >= 0) parts.push(data.noun + " " + (step * data.each + 1));
     if (points.time) parts.push("after " + (points.time[i] / 1e6).toFixed(1) + " ms");
     return parts.join(", ");
   }
