@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from building import line
 
 from gapless.analyze import report
-from gapless.analyze.memory import findings
+from gapless.analyze.memory import findings, replayed
 from gapless.analyze.tables.memory import tables
 from gapless.analyze.tables.offers import offers
 from gapless.analyze.verdicts.asked import with_answer
-from gapless.analyze.verdicts.memory import fits, with_memory
+from gapless.analyze.verdicts.memory import fits, verdict, with_memory
 from gapless.analyze.verdicts.search import with_search
+from gapless.memory.recorder import Recorder
 from gapless.memory.sentence import answer
-from gapless.model import Environment, Finding, Frequency, Report, Verdict
+from gapless.model import Environment, Finding, Frequency, Report, SourceLine, Verdict
 from gapless.model.attempt import Attempt, Search
 from gapless.model.memory import Holder
 from gapless.model.memory_report import GraphCost, Growth, LongestBatch, MemoryReport, Outcome, Trial
 from gapless.model.offer import Offer
+
+SWEEP = """\
+for size in (8, 16, 1024):
+    try:
+        run(size)
+    except torch.cuda.OutOfMemoryError:
+        break
+"""
+LOOKS = SWEEP.replace("torch.cuda.OutOfMemoryError", "RuntimeError as error").replace(
+    "break", "assert 'out of memory' in str(error)"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "handled"),
+    [
+        (SWEEP, True),
+        (LOOKS, True),
+        (SWEEP.replace("torch.cuda.OutOfMemoryError", "ValueError"), False),
+        (SWEEP.replace("torch.cuda.OutOfMemoryError", "RuntimeError"), False),
+        (SWEEP.replace("    try:\n        run(size)\n", "    try:\n        pass\n") + "run(1024)\n", False),
+    ],
+    ids=["error", "message", "another", "any", "elsewhere"],
+)
+def test_a_sweep_that_handles_its_errors_is_said_to_carry_on(source, handled):
+    line = next(n for n, text in enumerate(source.splitlines(), 1) if "run(" in text)
+    memory = Recorder()
+    stack = (SourceLine("/home/me/model.py", 7, "run"), SourceLine("/home/me/sweep.py", line, "<module>"))
+    for size in (8, 16, 1024):
+        memory.alloc("x", size << 20, stack=stack, kind="activation")
+        memory.step()
+    run = memory.run(origin="emulated", gpu="Tesla T4", limit=100 << 20, total_memory=612 << 20)
+    made = replayed(run, read={"/home/me/sweep.py": source, "/home/me/model.py": ""}.__getitem__)
+    told = "; the script handles out-of-memory errors itself (sweep.py:4) and carries on"
+    found = verdict(made)
+    assert found.sentence.startswith("Does not fit: needs 1 GiB, the Tesla T4 has 100 MiB")
+    assert (told in found.sentence) == handled
+    assert (found.level, made.ends_it) == (("fine", False) if handled else ("failed", True))
 
 
 def test_a_setting_that_was_asked_for_always_has_its_row():

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.analyze.memory import findings
+from gapless.analyze.verdicts.memory import verdict
 from gapless.commands import main
 from gapless.memory.report import Wishes, report
 from gapless.memory.sentence import apart
@@ -20,7 +21,7 @@ from gapless.memory.snapshot import of_value
 from gapless.memory.timing import call_times
 from gapless.model.memory_calls import CallTimes
 from gapless.model.memory_report import MemoryReport, Trial
-from gapless.model.wording import binary_size
+from gapless.model.wording import binary_size, count
 from tests.memory.second import MIB, Conf, Device, Op, fails, snapshot
 
 GIB = 1 << 30
@@ -130,6 +131,12 @@ def test_shortfall_and_settings_by_a_second_reckoning(seed, stops):
         assert not any(map(comes_through, made.trials))
         assert made.advice.startswith("No allocator setting helps (")
     check_words(made)
+    assert made.handled == (0 if lack.ended else one.failures)
+    errors = count(one.failures, "out-of-memory error")
+    carries_on = f"; the run handled {errors} itself and carried on"
+    found = verdict(made)
+    assert found.sentence == made.sentence + (carries_on if made.handled else "")
+    assert (found.level == "failed") == lack.ended
 
 
 def comes_through(trial: Trial) -> bool:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gapless.analyze.findings import finding
+from gapless.analyze.handled import handler_of
+from gapless.analyze.loop import ReadSource
 from gapless.analyze.order import order
 from gapless.analyze.tables.memory import tables
 from gapless.analyze.verdicts.memory import growth, verdict
+from gapless.files.input import source_text
 from gapless.model import Finding, Frequency, Hit, MemoryRule, Report, When
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
@@ -21,17 +24,27 @@ if TYPE_CHECKING:
     from gapless.memory.trials import Where
 
 
-def replayed(run: MemoryRun, drawn: bool = False, finished: bool = False) -> MemoryReport:
+def replayed(
+    run: MemoryRun, drawn: bool = False, finished: bool = False, read: ReadSource = source_text
+) -> MemoryReport:
     """What replaying the allocator on `run` says and the rules find; if `drawn`, laid out for a page.
 
-    `finished` says that the program came to its own end.
+    `finished` says that the program came to its own end; `read` gives the text of its source files.
     """
     from gapless.memory.report import report as replay  # loaded when memory was recorded
     from gapless.memory.tracking import track
 
-    made = msgspec.structs.replace(replay(run), finished=finished)
+    made = with_handler(msgspec.structs.replace(replay(run), finished=finished), run, read)
     made = msgspec.structs.replace(made, findings=findings(made))
     return msgspec.structs.replace(made, track=track(run, made)) if drawn else made
+
+
+def with_handler(report: MemoryReport, run: MemoryRun, read: ReadSource = source_text) -> MemoryReport:
+    """`report` of `run`, with the line that handles its lack of memory, where the emulated run had none."""
+    lack = report.lack
+    if lack is None or lack.recorded:
+        return report
+    return msgspec.structs.replace(report, handler=handler_of(run, lack, read))
 
 
 def with_longest(

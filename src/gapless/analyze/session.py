@@ -76,7 +76,7 @@ def report(
     nccl = buffers(session)
     finished = session.ending.how == "finished"
     memory = tuple(
-        msgspec.structs.replace(replayed(run, drawn, finished), nccl=nccl) for run in session.memory
+        msgspec.structs.replace(replayed(run, drawn, finished, read), nccl=nccl) for run in session.memory
     )
     found = Report(
         verdict=Verdict(sentence=""),

@@ -239,7 +239,7 @@ class Conclusion:
 
     def _tries(self, report: Report) -> bool:
         """Whether the script is to be run again with changes that may make it fit."""
-        lacks = any(memory.lack is not None for memory in report.memory)
+        lacks = any(memory.ends_it for memory in report.memory)
         return lacks and self.wishes.fit.tries and not _ranks.several()
 
     def _save(self, session: Session, last: bool = False) -> bool:

@@ -143,11 +143,12 @@ def _wishes(
 
 def _made(run: MemoryRun, wishes: Wishes, quiet: bool, finished: bool) -> MemoryReport:
     """The report, with what the rules find; `finished` says that the program came to its own end."""
-    from gapless.analyze.memory import findings
+    from gapless.analyze.memory import findings, with_handler
     from gapless.memory.report import report
 
     with _progress(quiet) as progress:
         made = msgspec.structs.replace(report(run, wishes, progress), finished=finished)
+    made = with_handler(made, run)
     return msgspec.structs.replace(made, findings=findings(made))
 
 

@@ -143,6 +143,7 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
         at_least=base.needs >= 0 and opened(run),
         ended=ended(run),
         lack=lack,
+        handled=_handled(run, lack),
         failing=_failing(run, where, lack),
         trials=tuple(trials),
         searched=wishes.search or len(trials) > len(wishes.tried),
@@ -258,6 +259,13 @@ def _afresh(run: MemoryRun, where: Where, lack: OutOfMemory | None, best: int) -
     anew = simulate(run, EXPANDABLE, **where._replace(begin="fresh")._asdict())
     helps = anew.shortage is None and not anew.failures
     return msgspec.structs.replace(lack, afresh=EXPANDABLE if helps else "")
+
+
+def _handled(run: MemoryRun, lack: OutOfMemory | None) -> int:
+    """How many errors the recorded run met and went on after."""
+    if lack is None or not lack.recorded or lack.ended:
+        return 0
+    return max(run.recorded.ooms if run.recorded is not None else 0, len(run.refusals))
 
 
 def _failing(run: MemoryRun, where: Where, lack: OutOfMemory | None) -> Moment | None:

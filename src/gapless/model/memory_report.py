@@ -325,7 +325,9 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     the rules find. `replayed` is False where the numbers are those of a profile, which does not tell enough
     for a replay; `calls` are those it recorded. `track` is there only where a page draws it.
 
-    `finished` says that the program came to its own end: no step follows.
+    `finished` says that the program came to its own end: no step follows. `handled` is how many out-of-memory
+    errors the recorded run met and went on after, `handler` the program's own line that catches the one which
+    `lack` is about.
 
     `needs` is with how many bytes it was seen to come through, where a limit is asked about or met (-1: was
     not looked for); `at_least` that only a part of the run was recorded, `ended` that this part ends with a
@@ -380,10 +382,17 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     ended: bool = False
     finished: bool = False
     lack: OutOfMemory | None = None
+    handled: int = 0
+    handler: SourceLine | None = None
     failing: Moment | None = None
     advised: str = ""
     others: tuple[OtherDevice, ...] = ()
     nccl: Buffers | None = None
+
+    @property
+    def ends_it(self) -> bool:
+        """Whether the program ends for lack of memory: it does not where it handles that."""
+        return self.lack is not None and not self.handled and self.handler is None
 
     @property
     def room(self) -> int:

@@ -44,8 +44,10 @@ def verdict(report: MemoryReport) -> Verdict:
     grows = growth(report)
     changes = of_growth(report)
     reasons = [f"Memory grows: {one.evidence[0]}" for one in grows]
-    sentence, why, todo = answer.sentence, answer.why, answer.do_first
+    sentence, why, todo = handling(report, answer.sentence), answer.why, answer.do_first
     level: Level = "act" if report.findings and answer.level in _MILD else answer.level
+    if level == "failed" and not report.ends_it:
+        level = "act" if todo else "fine"
     longest = too_long((report,))
     if longest is not None:
         sentence, why = not_fitting(longest, _whose(report)), (sentence, *why)
@@ -57,6 +59,17 @@ def verdict(report: MemoryReport) -> Verdict:
         why=(*why[:1], *reasons, *why[1:], *map(_other, report.others)),
         do_first=(*changes, *todo),
     )
+
+
+def handling(report: MemoryReport, sentence: str) -> str:
+    """`sentence` that says what is lacking, with how the program itself goes on after that."""
+    if report.handled:
+        errors = count(report.handled, "out-of-memory error")
+        return f"{sentence}; the run handled {errors} itself and carried on"
+    if report.handler is not None:
+        at = report.handler.short
+        return f"{sentence}; the script handles out-of-memory errors itself ({at}) and carries on"
+    return sentence
 
 
 def _whose(report: MemoryReport) -> str:
