@@ -9,10 +9,10 @@ import pytest
 
 from gapless.analyze import report
 from gapless.analyze.failed_dry import suspected, with_failed_dry
-from gapless.commands._again import Again
+from gapless.commands._again import Again, Ran
 from gapless.commands._progress import Progress
 from gapless.commands._with_values import _left, with_values
-from gapless.model import Ending, Environment, Session, SourceLine, Verdict
+from gapless.model import Ending, Environment, Mark, Session, SourceLine, Verdict
 from gapless.model.assumption import Assumption, FailedDry
 
 
@@ -89,6 +89,46 @@ def test_the_verdict_says_it_first() -> None:
 class Never(Again):
     def __call__(self, *words, **options):  # type: ignore[no-untyped-def]
         raise AssertionError("it was run again")
+
+
+class Slow(Again):
+    """Comes to a step only where its batch is of one item."""
+
+    def __call__(self, words, *more, **options):  # type: ignore[no-untyped-def]
+        if words[-1] != "1":
+            return Ran(Session(ending=Ending(how="interrupted")), 300.0)
+        mark = Mark(kind="optimizer", tick=0, time=0.0, name="SGD.step")
+        return Ran(Session(script=("train.py",), marks=(mark,)), 10.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "smaller", "kept"),
+    [
+        (["train.py", "--batch-size", "8"], "--batch-size 1", ""),
+        (["train.py", "--batch-size", "64"], "", "did not come to a step in 300 s, with `--batch-size 8` as"),
+        (["train.py"], "", "did not come to a step in 300 s; try `--values` with a smaller model or batch"),
+    ],
+)
+def test_a_run_with_values_that_takes_too_long_is_tried_with_a_smaller_batch(
+    words: list[str], smaller: str, kept: str
+) -> None:
+    found = with_values(failed(), Slow([], words), quiet(), explicit=False, peak=0)
+    assert found is not None
+    assert found.failed_dry is not None
+    assert found.failed_dry.smaller == smaller
+    assert kept in found.failed_dry.kept
+    sentence = report(found).verdict.sentence
+    assert sentence.startswith("Checked with values and a smaller batch (`--batch-size 1`)") == bool(smaller)
+
+
+def test_a_batch_that_would_fit_this_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapless.commands._with_values._available", lambda: 10 << 30)
+    found = with_values(
+        failed(), Never([], ["train.py", "--bs", "3", "--batch=32"]), quiet(), explicit=False, peak=20 << 30
+    )
+    assert found is not None
+    assert found.failed_dry is not None
+    assert "try `--values` with `--batch=8`" in found.failed_dry.kept  # a quarter, for 7 GiB of 20
 
 
 def quiet() -> Progress:

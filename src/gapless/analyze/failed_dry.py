@@ -62,7 +62,8 @@ def with_failed_dry(verdict: Verdict, failed_dry: FailedDry | None) -> Verdict:
     assumed = f", after assuming {' and '.join(failed_dry.assumed)}" if failed_dry.assumed else ""
     reason = f"The failure without values{at}: {failed_dry.message.rstrip('.')}{assumed}"
     if not failed_dry.kept:
-        sentence = f"Checked with values: without them the script failed{at}. {verdict.sentence}"
+        smaller = f" and a smaller batch (`{failed_dry.smaller}`)" if failed_dry.smaller else ""
+        sentence = f"Checked with values{smaller}: without them the script failed{at}. {verdict.sentence}"
         return msgspec.structs.replace(verdict, sentence=sentence, why=(*verdict.why, reason))
     failure = f"Without values the script failed{at}, probably because of an assumed value"
     sentence = f"{failure}: {failed_dry.kept}"

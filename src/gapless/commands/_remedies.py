@@ -65,10 +65,9 @@ class Remedies:
         words = list(self._again.words)
         for one in candidates(session, report.memory):
             yield one.what, words, ("--with", one.option)
-        smaller = half_batch(words if self._again.module else words[1:])
+        smaller = smaller_batch(words, self._again.module, 2)
         if smaller is not None:
-            what, changed = smaller
-            yield what, changed if self._again.module else [words[0], *changed], ()
+            yield *smaller, ()
 
     @staticmethod
     def _hint(what: str, options: tuple[str, ...]) -> str:
@@ -87,6 +86,20 @@ class Remedies:
         self._progress.tried(described(made))
         command = " ".join((*options, *words))
         return msgspec.structs.replace(made, command=command, note=self._hint(what, options))
+
+
+def smaller_batch(words: list[str], module: bool, times: int) -> tuple[str, list[str]] | None:
+    """The script and its arguments with a batch that is at most so many times smaller; None where no argument
+    says how large it is."""
+    found = None
+    while times > 1:
+        halved = half_batch(words if module else words[1:])
+        if halved is None:
+            break
+        what, changed = halved
+        words = changed if module else [words[0], *changed]
+        found, times = (what, words), times // 2
+    return found
 
 
 def half_batch(words: list[str]) -> tuple[str, list[str]] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 
@@ -10,14 +11,17 @@ import msgspec
 
 from gapless.analyze.failed_dry import suspected
 from gapless.capture.signals import Terminated, terminable
-from gapless.commands._again import Again
+from gapless.commands._again import Again, Ran
 from gapless.commands._progress import Progress
+from gapless.commands._remedies import smaller_batch
 from gapless.model import Session
 from gapless.model.assumption import FailedDry
 from gapless.model.wording import binary_size
 
 LIMIT = 300.0
 """Seconds that the run with values may take; it is stopped then, and what it saw is reported."""
+SMALLER = 8
+"""So many times smaller is the batch that is tried where no step comes in that time."""
 _SHARE = 0.7
 """Share of the memory available here that the tensors on the GPU may need at the same time."""
 _OPTIONS = ("--values", "--quiet", "--silent", "--no-loader")
@@ -42,20 +46,34 @@ def with_values(
         f"without values the script failed{at}, probably because of an assumed value; running it again with "
         f"values, for at most {LIMIT:.0f} s (its output is not shown)"
     )
+    rerun, smaller = _without_assumptions(again), ""
     try:
         with terminable():
-            ran = _without_assumptions(again)(again.words, *_OPTIONS, quiet=(), limit=LIMIT)
+            ran = rerun(again.words, *_OPTIONS, quiet=(), limit=LIMIT)
+            shrunk = smaller_batch(list(again.words), again.module, SMALLER) if _is_stuck(ran) else None
+            if shrunk is not None:
+                smaller, words = shrunk
+                progress.tried(f"no step in {ran.seconds:.0f} s; trying `{smaller}`")
+                ran = rerun(words, *_OPTIONS, quiet=(), limit=LIMIT)
     except (KeyboardInterrupt, Terminated):
         return _keeping(session, failed_dry, "its run with values was interrupted")
-    if ran.session is None or (ran.session.ending.how == "interrupted" and not ran.session.marks):
+    if ran.session is None or _is_stuck(ran):
         why = f" ({ran.why})" if ran.why and ran.session is None else ""
+        at = f", with `{smaller}` as well" if smaller else ""
         return _keeping(
             session,
             failed_dry,
-            f"with values it did not come to a step in {ran.seconds:.0f} s{why}; try `--values` with a "
+            f"with values it did not come to a step in {ran.seconds:.0f} s{at}{why}; try `--values` with a "
             "smaller model or batch",
         )
-    return msgspec.structs.replace(ran.session, failed_dry=failed_dry)
+    return msgspec.structs.replace(
+        ran.session, failed_dry=msgspec.structs.replace(failed_dry, smaller=smaller)
+    )
+
+
+def _is_stuck(ran: Ran) -> bool:
+    """Whether it was stopped before its first step."""
+    return ran.session is not None and ran.session.ending.how == "interrupted" and not ran.session.marks
 
 
 def _kept(again: Again | None, failed_dry: FailedDry, explicit: bool, peak: int) -> str:
@@ -66,9 +84,12 @@ def _kept(again: Again | None, failed_dry: FailedDry, explicit: bool, peak: int)
         return f"check it with `--values`{otherwise}"
     available = _available()
     if available and peak > _SHARE * available:
+        times = 1 << math.ceil(math.log2(peak / (_SHARE * available)))
+        shrunk = smaller_batch(list(again.words), again.module, times)
+        smaller = f"`{shrunk[0]}`" if shrunk is not None else "a smaller model or batch"
         return (
             f"with values it needs more than {binary_size(peak)}, and this machine has "
-            f"{binary_size(available)} available; try `--values` with a smaller model or batch{otherwise}"
+            f"{binary_size(available)} available; try `--values` with {smaller}{otherwise}"
         )
     return ""
 

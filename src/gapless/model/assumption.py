@@ -51,7 +51,8 @@ class FailedDry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How a script failed without values, where one that was `assumed` may be why.
 
     `message` is what it failed with, `where` the line (``train.py:31``). The session is that of the script
-    run again with values, unless `kept` says why it is not, and what to do.
+    run again with values, unless `kept` says why it is not, and what to do; `smaller` is the argument for a
+    smaller batch with which it ran, where it was too slow without.
 
     >>> FailedDry(message="IndexError: out of range", where="train.py:31").kept
     ''
@@ -61,6 +62,7 @@ class FailedDry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     where: str = ""
     assumed: tuple[str, ...] = ()
     kept: str = ""
+    smaller: str = ""
 
 
 class Switch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
