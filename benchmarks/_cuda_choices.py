@@ -23,8 +23,8 @@ from torch.testing._internal.common_modules import module_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.operators import launches
+from gapless.emulation.dispatch.operators import launches
+from gapless.emulation.emulator import Emulator
 
 Tensor = torch.Tensor
 _OVERLAPS = 1

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.work import work
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 
 Tensor = torch.Tensor
 GPU = "A100"

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import torch
 
 from gapless.analyze.evidence import COLUMNS, COPIES, Counts
-from gapless.emulate.call import Call
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.operators import OperatorMode
-from gapless.emulate.waits import Row, table
+from gapless.emulation.dispatch.operators import OperatorMode
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.waits.call import Call
+from gapless.emulation.waits.table import Row, table
 from gapless.torch_internals import has_kernel, names_of_operators, schemas_of_operator
 
 Tensor = torch.Tensor

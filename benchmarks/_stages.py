@@ -26,7 +26,7 @@ from gapless.analyze.profile.profile import profile
 from gapless.analyze.report import report
 from gapless.analyze.steps import find_steps
 from gapless.capture import profiling
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model import Profile, Session, Site, gpus
 from gapless.model.proof import Interval
 from gapless.prove.timing import interval

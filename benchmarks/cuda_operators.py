@@ -28,7 +28,8 @@ import _cuda_costs as costs
 import _sheet
 import torch
 
-from gapless.emulate import composites, kernels
+from gapless.emulation import kernels
+from gapless.emulation.dispatch import composites
 
 METHOD = (
     "the emulated device is an NVIDIA H100; the reference is `FakeTensorMode` with CUDA's name, in the torch "

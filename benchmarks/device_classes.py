@@ -34,8 +34,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from gapless.emulate import higher_order, kernels
-from gapless.emulate.emulator import Emulator
+from gapless.emulation import kernels
+from gapless.emulation.dispatch import higher_order
+from gapless.emulation.emulator import Emulator
 
 Tensor = torch.Tensor
 Put = Callable[[Tensor, bool], Tensor]

@@ -35,8 +35,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import gapless
 from gapless.analyze.assumed import decisions
-from gapless.emulate.dry.guess import anything
-from gapless.emulate.emulator import current
+from gapless.emulation.dry.guesses.guess import anything
+from gapless.emulation.emulator import current
 from gapless.model.session import Session, load
 
 Tensor = torch.Tensor
@@ -195,7 +195,7 @@ def scripts(only: str) -> dict[str, dict[str, Any]]:
 _SOON = """
 import sys
 from gapless.commands import main
-from gapless.emulate.dry import budget
+from gapless.emulation.dry import budget
 budget.ALONE, budget.TOGETHER = 1e-5, 1e-4
 sys.exit(main(sys.argv[1:]))
 """

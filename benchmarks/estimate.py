@@ -30,7 +30,7 @@ from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.measure import host_times, launch_length
 from gapless.analyze.estimate.spread import spread
 from gapless.analyze.estimate.work import work
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model import gpus
 from gapless.model.programme import Gpu
 from gapless.model.programme import sheet as peaks

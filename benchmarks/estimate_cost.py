@@ -21,7 +21,7 @@ from gapless.analyze.estimate import cards, families, products, work
 from gapless.analyze.estimate.steps import recorded
 from gapless.analyze.estimate.timing import times_of
 from gapless.analyze.steps import find_steps
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model import Session
 
 GOAL = 2.0

@@ -21,7 +21,7 @@ def modelled(name: str) -> Counts:
     """What an estimate counts of one training step, by its operators as the emulated device runs them."""
     from gapless.analyze.estimate.fusion import fused
     from gapless.analyze.estimate.work import work
-    from gapless.emulate.emulator import Emulator
+    from gapless.emulation.emulator import Emulator
 
     torch.manual_seed(0)
     with Emulator(programme=True) as emulator:

@@ -17,7 +17,7 @@ from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import MEASURED, Times, times_of
 from gapless.analyze.steps import find_steps
 from gapless.capture import host_speed
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model import Ending
 from gapless.model.programme import Entry, Gpu, Programme
 

@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kernel_cases.cases import Case
 
 import gapless
-from gapless.emulate.triton import launches
+from gapless.emulation.triton import launches
 
 Tensor = torch.Tensor
 SETS = ("tutorials", "liger", "fla")

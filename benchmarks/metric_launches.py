@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gapless
 import gapless.metrics as native
-from gapless.emulate.operators import launches
+from gapless.emulation.dispatch.operators import launches
 from gapless.metrics.torchmetrics import unwait
 
 triton = importlib.import_module("triton") if importlib.util.find_spec("triton") else None

@@ -30,7 +30,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
 
-from gapless.emulate.emulator import Emulator, current
+from gapless.emulation.emulator import Emulator, current
 
 Tensor = torch.Tensor
 SHEET = Path(__file__).with_name("sheets") / "op_db.md"

@@ -11,7 +11,7 @@ import torch
 from _loops import LOOPS, Step
 
 import gapless
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 
 BOUND = 3.0
 """Times the plain CPU that a loop may take under `gapless check`, start-up excluded."""

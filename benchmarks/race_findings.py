@@ -35,7 +35,7 @@ NO_SCRIPTS = ("common", "_")
 
 def book() -> None:
     """Run `gapless` with the arguments of this process, with every use booked."""
-    from gapless.emulate.races.checker import Checker
+    from gapless.emulation.races.checker import Checker
 
     made = Checker.__init__
 

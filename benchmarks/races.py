@@ -40,7 +40,7 @@ class Untold(ast.NodeTransformer):
 def without(folder: Path) -> str:
     """The sources as they are, but for the emulation's word to the checker, written to `folder`."""
     shutil.copytree(_SOURCE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (folder / "gapless" / "emulate").rglob("*.py"):
+    for path in (folder / "gapless" / "emulation").rglob("*.py"):
         text = path.read_text()
         if _TELLS.search(text) and "races" not in path.parent.name:
             path.write_text(ast.unparse(Untold().visit(ast.parse(text))))
@@ -52,7 +52,7 @@ def serve(loop: str, streams: bool) -> None:
     import torch
     from _loops import LOOPS
 
-    from gapless.emulate.emulator import Emulator
+    from gapless.emulation.emulator import Emulator
 
     torch.set_num_threads(1)
     with Emulator(programme=True) as emulator:

@@ -25,7 +25,7 @@ import gapless
 from gapless.analyze.profile.pricing import ASSUMED
 from gapless.analyze.profile.profile import of_file
 from gapless.analyze.report import report
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model.wording import three_digits
 
 Step = Callable[[], None]

@@ -36,7 +36,7 @@ from timm.optim import create_optimizer_v2
 import gapless
 from gapless.analyze.estimate.estimate import estimate
 from gapless.analyze.steps import find_steps
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model import Session, gpus
 from gapless.model.estimate import Estimate
 from gapless.model.programme import Gpu, sheet

@@ -37,7 +37,7 @@ from _signatures import (
     write,
 )
 
-from gapless.emulate.waits import COLUMNS, PATH, Row, parse, table
+from gapless.emulation.waits.table import COLUMNS, PATH, Row, parse, table
 
 GPU = "NVIDIA H100"
 READ = "aten::_local_scalar_dense"

@@ -21,7 +21,7 @@ from _language_models import MODELS
 
 import gapless
 from gapless.analyze.report import report
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model import Session
 from gapless.model.estimate import Estimate
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 Finished = subprocess.CompletedProcess[str]
-IMPORTED = ("numpy", "torch", "torch.utils.data", "msgspec", "click", "gapless.emulate.distributed_nccl")
+IMPORTED = ("numpy", "torch", "torch.utils.data", "msgspec", "click", "gapless.emulation.distributed.nccl")
 ROOMS = (
     *("analyze", "capture", "commands", "emulate.dry", "emulate.races", "emulate.world", "loading", "memory"),
     *("model", "render", "replay", "rules"),

@@ -16,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gapless.emulate.memory import supported
+from gapless.emulation.memory.requests import supported
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 

@@ -1,4 +1,4 @@
-"""Write `src/gapless/emulate/device_checks.tsv`: which CUDA operators check devices, of which arguments, in
+"""Write `src/gapless/emulation/placement/device_checks.tsv`: which CUDA operators check devices, of which arguments, in
 whose name.
 
 The facts are torchgen's: the code generator that writes those checks into torch's CUDA wrappers ships with
@@ -20,7 +20,7 @@ from torchgen.api import cpp, native
 from torchgen.gen import get_grouped_native_functions, parse_native_yaml
 from torchgen.model import DeviceCheckType, DispatchKey, NativeFunctionsGroup
 
-TARGET = Path(__file__).resolve().parent.parent / "src/gapless/emulate/device_checks.tsv"
+TARGET = Path(__file__).resolve().parent.parent / "src/gapless/emulation/placement/device_checks.tsv"
 
 
 def tensors(arguments: Iterable[Any]) -> list[str]:

@@ -157,10 +157,11 @@ class House:
 
     def two_way_arrows(self) -> list[str]:
         """Pairs of a folder's own modules and a subfolder, or of two subfolders, that import each other."""
+        folders = {module.name for module in self.package if module.path.name == "__init__.py"}
         arrows: Counter[tuple[str, str]] = Counter()
         for target, importers in self.importers.items():
             for importer in importers:
-                ends = _rooms(importer, target)
+                ends = _folders(importer, target, folders)
                 if ends is not None:
                     arrows[ends] += 1
         return [
@@ -285,13 +286,13 @@ def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
         yield from _run_nodes(child)
 
 
-def _rooms(importer: str, target: str) -> tuple[str, str] | None:
+def _folders(importer: str, target: str, folders: set[str]) -> tuple[str, str] | None:
     """The two folders, within one room, between which an import is an arrow; None where it is none."""
-    a, b = importer.split(".")[:-1], target.split(".")[:-1]
+    a, b = (name.split(".") if name in folders else name.split(".")[:-1] for name in (importer, target))
     shared = 0
     while shared < min(len(a), len(b)) and a[shared] == b[shared]:
         shared += 1
-    if shared < 2 or a == b:  # other rooms have the contracts
+    if shared < 2 or a == b:  # between rooms the contracts decide
         return None
     return ".".join(a[: shared + 1]), ".".join(b[: shared + 1])
 

@@ -75,7 +75,7 @@ def device(emulated: bool, **options: Any) -> Iterator[None]:
     if not emulated:
         yield
         return
-    from gapless.emulate.emulator import Emulator
+    from gapless.emulation.emulator import Emulator
 
     with Emulator(**options):
         yield

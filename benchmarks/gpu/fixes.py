@@ -171,7 +171,7 @@ def predicted(name: str, gpu: str, size: int) -> Found:
     from gapless.analyze.estimate.estimate import estimate
     from gapless.analyze.report import report
     from gapless.analyze.steps import find_steps
-    from gapless.emulate.emulator import Emulator
+    from gapless.emulation.emulator import Emulator
 
     _, wrong, right = CASES[name]
     found: Found = {"waits": [], "steps": []}

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import gapless
 import gapless.metrics as native
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.prove.timing import interval
 
 CLASSES, BATCH, BATCHES = 10, 64, 20

@@ -13,6 +13,7 @@ from gapless._version import __version__ as __version__
 if TYPE_CHECKING:
     from gapless.analyze import report as report
     from gapless.capture.memory_history import memory_snapshot as memory_snapshot
+    from gapless.emulation.handle import emulate as emulate
     from gapless.integrations.profiling import profile as profile
     from gapless.model.session import Session as Session
     from gapless.model.session import load as load
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "Session": "gapless.model.session",
     "annotate": "gapless.capture.annotate",
-    "assume": "gapless.emulate.dry.assumed",
+    "assume": "gapless.emulation.assume",
     "compare": "gapless.prove",
+    "emulate": "gapless.emulation.handle",
     "load": "gapless.model.session",
     "memory_snapshot": "gapless.capture.memory_history",
     "load_ipython_extension": "gapless.integrations.notebook",
@@ -31,8 +33,8 @@ _HOMES = {
     "profile": "gapless.integrations.profiling",
     "report": "gapless.analyze",
     "no_waits": "gapless.capture.guard",
-    "standin": "gapless.emulate.given",
-    "step": "gapless.emulate.emulator",
+    "standin": "gapless.emulation.standins.given",
+    "step": "gapless.emulation.emulator",
     "unload_ipython_extension": "gapless.integrations.notebook",
 }
 """Public names that are not rooms, and the module each one lives in."""
@@ -58,7 +60,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("emulate", "loading", "metrics", "ops"):  # rooms that are used by name
+    if name in ("loading", "metrics", "ops"):  # rooms that are used by name
         return importlib.import_module(f"gapless.{name}")
     home = _HOMES.get(name)
     if home is None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gapless.analyze import report
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model import Compiled, Report
 from gapless.model.session import decode, encode
 from gapless.render import Style, renderer

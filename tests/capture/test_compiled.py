@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from gapless.capture.compiled.watching import Watch
-from gapless.emulate.compiled.reach import reached
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.compiled.reach import reached
+from gapless.emulation.emulator import Emulator
 from gapless.model import Compiled
 from gapless.model.session import load
 
@@ -259,7 +259,7 @@ def test_a_stand_in_is_no_break() -> None:
         "context: module: {}, qualname: {}, skip reason: <missing reason>\n"
     )
     watch = Watch()
-    module = "gapless.emulate.standins.packages.flash_attn.interface"
+    module = "gapless.emulation.standins.packages.flash_attn.interface"
     watch._broken(RuntimeError(), said.format("flash_attn_func", module, "flash_attn_func"))
     assert "stand-in for flash_attn_func" in watch.heard.unable
     watch.refused(RuntimeError())

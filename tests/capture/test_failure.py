@@ -11,7 +11,7 @@ import torch
 import gapless
 from gapless.capture.failure import message, place, show, without_own_frames
 from gapless.capture.stopping import EnoughSteps, Stopper, Watcher, chain, comes_from_stopping
-from gapless.emulate import faults
+from gapless.emulation.support import faults
 from gapless.model import Mark
 
 MARK = Mark(kind="user", tick=0, time=0.0)
@@ -54,14 +54,14 @@ def test_own_frames_are_left_out_wherever_they_stand():
 
 
 def raised_in_gapless(code: str) -> BaseException:
-    file = Path(gapless.__file__).parent / "emulate" / "made_up.py"
+    file = Path(gapless.__file__).parent / "emulation" / "made_up.py"
     return caught(lambda: exec(compile(f"\n\n{code}", str(file), "exec"), {}))
 
 
 @pytest.mark.parametrize("code", ["not_there", "{}['x']", "None.x", "assert False", "[][0]", "1 + 'x'"])
 def test_a_mistake_of_gapless_itself_is_owned_up_to(code):
     error = raised_in_gapless(code)
-    assert faults.place(error) == "gapless/emulate/made_up.py:3"
+    assert faults.place(error) == "gapless/emulation/made_up.py:3"
     said = str(faults.defect(error, "aten::add.Tensor"))
     assert said.startswith(f"Gapless failed while emulating aten::add.Tensor: {type(error).__name__}: ")
     assert "not in the script; please report it" in said

@@ -86,7 +86,7 @@ def test_an_error_of_the_block_is_its_own():
 
 
 def test_without_any_device_it_says_what_to_do(device):
-    from gapless.emulate.emulator import current
+    from gapless.emulation.emulator import current
 
     current().stop()
     with pytest.raises(UsageError, match=r"gapless\.emulate\(\)"), gapless.no_waits():

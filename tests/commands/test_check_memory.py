@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from gapless.analyze.report import report  # noqa: E402
 from gapless.commands import main  # noqa: E402
-from gapless.emulate.emulator import Emulator  # noqa: E402
+from gapless.emulation.emulator import Emulator  # noqa: E402
 
 SCRIPT = """import torch
 from torch import nn

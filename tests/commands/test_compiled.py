@@ -16,7 +16,7 @@ import torch
 import gapless.capture.compiled.again as again
 from gapless.analyze.compiled import notes
 from gapless.commands import _compiled
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.loading import forked
 from gapless.model import Session
 from gapless.model.session import load

@@ -93,8 +93,8 @@ def test_signatures_are_shown_as_they_are_written() -> None:
         ("journeys/memory.md", "[e](../../examples/README.md)", "[e](../examples.md)"),
         (
             "waits.md",
-            "[t](../src/gapless/emulate/waits.tsv#x)",
-            "[t](source/src/gapless/emulate/waits.tsv#x)",
+            "[t](../src/gapless/emulation/waits/waits.tsv#x)",
+            "[t](source/src/gapless/emulation/waits/waits.tsv#x)",
         ),
         ("contributing.md", "[a](docs/architecture.md)", "[a](architecture.md)"),
         ("trace.md", "[p](price.md#asking)", "[p](price.md#asking)"),

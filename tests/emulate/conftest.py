@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 
 
 class Machine:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import torch
 
-from gapless.emulate import cuda_api
-from gapless.emulate.graphs.state import Graphs
-from gapless.emulate.patches import Patches
-from gapless.emulate.races.checker import Checker
-from gapless.emulate.recorder import Recorder
+from gapless.emulation import cuda_api
+from gapless.emulation.graphs.state import Graphs
+from gapless.emulation.races.checker import Checker
+from gapless.emulation.recording.recorder import Recorder
+from gapless.emulation.support.patches import Patches
 from gapless.model import gpus
 
 MIB = 1024 * 1024

@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.testing._internal.autocast_test_lists import AutocastTestLists  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from gapless.emulate import autocast, autocast_kernels, autocast_ops  # noqa: E402
-from gapless.emulate.patches import Patches  # noqa: E402
+from gapless.emulation.dispatch import autocast, autocast_kernels, autocast_ops  # noqa: E402
+from gapless.emulation.support.patches import Patches  # noqa: E402
 
 HALF, BF16, FLOAT = torch.float16, torch.bfloat16, torch.float32
 DK = torch._C.DispatchKey

@@ -10,7 +10,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
-from gapless.emulate.changes import install, parse  # noqa: E402
+from gapless.emulation.changes import install, parse  # noqa: E402
 from gapless.errors import UsageError  # noqa: E402
 
 

@@ -20,8 +20,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gapless  # noqa: E402
-from gapless.emulate import compilers  # noqa: E402
-from gapless.emulate.patches import Patches  # noqa: E402
+from gapless.emulation.compiled import compilers  # noqa: E402
+from gapless.emulation.support.patches import Patches  # noqa: E402
 from gapless.errors import NotEmulated  # noqa: E402
 
 # torch calls TorchScript deprecated; people's scripts use it all the same.
@@ -308,8 +308,8 @@ def test_a_fake_tensor_on_cuda_does_not_end_the_process(python) -> None:
     script = """
         import torch
         from torch._subclasses.fake_tensor import FakeTensorMode
-        from gapless.emulate import compilers
-        from gapless.emulate.patches import Patches
+        from gapless.emulation.compiled import compilers
+        from gapless.emulation.support.patches import Patches
 
         notes = []
         compilers.install(notes.append, Patches())
@@ -367,11 +367,11 @@ def test_compiling_switches_the_checks_of_distributions_off(notes: list[str], pa
 def test_a_lasting_emulation_imports_no_compiler_and_changes_the_one_the_script_imports() -> None:
     code = """
         import sys, torch, torch.utils.checkpoint
-        from gapless.emulate.emulator import Emulator
+        from gapless.emulation.emulator import Emulator
         before = set(sys.modules)
         emulator = Emulator(lasting=True).start()
         compilers = ("torch._dynamo", "torch._inductor", "torch.onnx", "torch.nn.attention.flex_attention")
-        print([name for name in sys.modules if name.startswith("gapless.emulate.standins.packages.")])
+        print([name for name in sys.modules if name.startswith("gapless.emulation.standins.packages.")])
         weight = torch.nn.Parameter(torch.ones(2, device="cuda"))
         optimizer = torch.optim.SGD([weight], lr=1.0)  # imports torch._dynamo, as every optimizer does
         weight.sum().backward()
@@ -422,7 +422,7 @@ def test_the_compiler_takes_torch_tensor_of_a_default_type_on_the_device():
 
 
 def recorded(patches: Patches) -> Any:
-    from gapless.emulate.compiled.calls import Calls
+    from gapless.emulation.compiled.calls import Calls
 
     calls = Calls(lambda tensor: -1)
     compilers.install(lambda _: None, patches, calls=calls)
@@ -430,7 +430,7 @@ def recorded(patches: Patches) -> Any:
 
 
 def test_a_call_is_kept_where_it_differs_and_a_few_times_where_it_does_not(patches: Patches) -> None:
-    from gapless.emulate.compiled.calls import REPEATS
+    from gapless.emulation.compiled.calls import REPEATS
 
     calls = recorded(patches)
     double = torch.compile(lambda x, scale=2: x * scale)
@@ -452,7 +452,7 @@ def test_a_call_is_kept_where_it_differs_and_a_few_times_where_it_does_not(patch
 
 
 def test_what_is_kept_has_its_values_and_changes_with_nothing(patches: Patches) -> None:
-    from gapless.emulate.compiled.signatures import Rebuilder
+    from gapless.emulation.compiled.signatures import Rebuilder
 
     calls = recorded(patches)
     x = torch.arange(4)
@@ -481,7 +481,7 @@ class Counted:
 
 
 def test_an_object_that_is_kept_is_none_that_the_script_made(patches: Patches) -> None:
-    from gapless.emulate.compiled.signatures import Rebuilder
+    from gapless.emulation.compiled.signatures import Rebuilder
 
     calls = recorded(patches)
     counted = Counted(torch.arange(3))

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gapless.emulate import kernels
-from gapless.emulate.emulator import Emulator
+from gapless.emulation import kernels
+from gapless.emulation.emulator import Emulator
 from gapless.torch_internals import has_any_kernel
 
 Tensor = torch.Tensor
@@ -361,7 +361,7 @@ def test_embedding_bags(emulator: Emulator, mode: str, include_last: bool) -> No
 
 
 def test_every_overload_of_ones_own_has_a_kernel() -> None:
-    from gapless.emulate.composites import PARTS, overload
+    from gapless.emulation.dispatch.composites import PARTS, overload
 
     there = [name for name in kernels.OWN if has_any_kernel(f"aten::{name}")]
     assert len(there) > 12  # not all versions of torch have all of them

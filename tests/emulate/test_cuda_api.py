@@ -11,7 +11,7 @@ import pytest
 import torch
 from emulate.fake_device import MIB, FakeDevice, installed
 
-from gapless.emulate import cuda_api
+from gapless.emulation import cuda_api
 from gapless.errors import NotEmulated
 from gapless.model import gpus
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from emulate.fake_device import FakeDevice, installed
 
-from gapless.emulate import cuda_api
+from gapless.emulation import cuda_api
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import torch.cuda.tunable
 from emulate.fake_device import FakeDevice, installed
 from torch.overrides import TorchFunctionMode
 
-from gapless.emulate import cuda_api
-from gapless.emulate.emulator import Emulator
+from gapless.emulation import cuda_api
+from gapless.emulation.emulator import Emulator
 from gapless.errors import NotEmulated
 
 

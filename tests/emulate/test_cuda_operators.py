@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from gapless.emulate import composites, kernels
+from gapless.emulation import kernels
+from gapless.emulation.dispatch import composites
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 pytestmark = [

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import gapless
-from gapless.emulate import given
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.standins import given
 
 if not hasattr(torch.cuda, "_compile_kernel"):
     pytest.skip("this torch compiles no CUDA sources", allow_module_level=True)

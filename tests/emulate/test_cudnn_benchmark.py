@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 
 F = torch.nn.functional
 

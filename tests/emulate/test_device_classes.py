@@ -13,7 +13,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 pytestmark = pytest.mark.filterwarnings("ignore")

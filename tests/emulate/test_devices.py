@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 
 SAME = "Expected all tensors to be on the same device, but "
 

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gapless.emulate.distributed import local_world_size, meet
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.kernels import norm
+from gapless.emulation.distributed.process_groups import local_world_size, meet
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.kernels import norm
 from gapless.errors import NotEmulated, UsageError
 from gapless.torch_internals import VERSION
 
@@ -505,7 +505,7 @@ def test_a_rank_that_does_not_come_is_not_waited_for(
 
 
 def test_a_torch_without_gloo_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gapless.emulate.distributed_nccl import stand_in
+    from gapless.emulation.distributed.nccl import stand_in
 
     monkeypatch.delattr(torch._C._distributed_c10d, "ProcessGroupGloo")
     with pytest.raises(NotEmulated, match="gloo"):

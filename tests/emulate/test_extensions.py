@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import gapless
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.errors import NotEmulated
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.errors import EmulationDefect
 
 
@@ -18,7 +18,7 @@ def test_an_internal_error_names_the_operator_and_is_in_the_report() -> None:
         loss = (x * 2).sum()
         emulator.core.placement.memory = object()  # type: ignore[assignment]
         with pytest.raises(
-            EmulationDefect, match=r"while emulating aten::\S+: .*gapless/emulate/\w+\.py:\d+"
+            EmulationDefect, match=r"while emulating aten::\S+: .*gapless/emulation/[\w/]+\.py:\d+"
         ):
             x + 1
         with pytest.raises(EmulationDefect, match="while emulating aten::ones_like"):

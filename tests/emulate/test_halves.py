@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import gapless
-from gapless.emulate import halves
+from gapless.emulation.kernels import halves
 
 HALVES = (torch.float16, torch.bfloat16)
 CALLS: dict[str, Callable[..., torch.Tensor]] = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.errors import NotEmulated
 
 FIRST, SECOND, HOST = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")

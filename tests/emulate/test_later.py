@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gapless.analyze import report
-from gapless.emulate import forward_calls, later, stacks
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.recorder import Recorder
+from gapless.emulation.core import forward_calls
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.recording import later
+from gapless.emulation.recording.recorder import Recorder
+from gapless.emulation.support import stacks
 from gapless.model import Ending, Environment, Session
 from gapless.model.session import decode, encode
 

@@ -17,8 +17,8 @@ from torch import nn
 
 import gapless
 from gapless.capture.profiling_steps import StepMarks
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.memory import supported
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.memory.requests import supported
 
 pytestmark = [
     pytest.mark.skipif(not supported(), reason="this torch does not tell when storages end"),

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from gapless.analyze.steps import find_steps
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.memory import supported
-from gapless.emulate.memory_run import NOT_MODELLED
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.memory.memory_run import NOT_MODELLED
+from gapless.emulation.memory.requests import supported
 from gapless.model.memory import ALLOC, FREE, STEP, MemoryRun, check
 from gapless.model.session import decode, encode
 from gapless.torch_internals import VERSION

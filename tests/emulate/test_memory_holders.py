@@ -16,9 +16,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gapless.analyze.memory import replayed  # noqa: E402
-from gapless.emulate import references  # noqa: E402
-from gapless.emulate.emulator import Emulator  # noqa: E402
-from gapless.emulate.memory import supported  # noqa: E402
+from gapless.emulation.emulator import Emulator  # noqa: E402
+from gapless.emulation.memory import references  # noqa: E402
+from gapless.emulation.memory.requests import supported  # noqa: E402
 from gapless.model.memory import MemoryRun  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not supported(), reason="torch 2.10 and later tell when a storage ends")
@@ -695,7 +695,7 @@ def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="a frame keeps no dictionary of its variables")
 def test_a_frame_keeps_no_copy_of_its_variables() -> None:
-    from gapless.emulate.references import variables
+    from gapless.emulation.memory.references import variables
 
     class Thing:
         pass

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.memory import supported
-from gapless.emulate.module_paths import ModulePaths, shown
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.memory.requests import supported
+from gapless.emulation.support.module_paths import ModulePaths, shown
 from gapless.memory.kept import kept
 from gapless.memory.report import report
 from gapless.model.memory import ALLOC, FREE, MemoryRun, check

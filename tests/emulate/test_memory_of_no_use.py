@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gapless.analyze.memory import replayed  # noqa: E402
-from gapless.emulate.emulator import Emulator  # noqa: E402
-from gapless.emulate.memory import supported  # noqa: E402
+from gapless.emulation.emulator import Emulator  # noqa: E402
+from gapless.emulation.memory.requests import supported  # noqa: E402
 from gapless.model.memory_report import MemoryReport  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not supported(), reason="torch 2.10 and later tell when a storage ends")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.memory import supported
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.memory.requests import supported
 from gapless.memory.snapshot import read
 from gapless.model.memory import ALLOC, MemoryRun
 from gapless.torch_internals import VERSION

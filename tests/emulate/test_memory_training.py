@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.memory import supported
-from gapless.emulate.memory_run import NOT_MODELLED
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.memory.memory_run import NOT_MODELLED
+from gapless.emulation.memory.requests import supported
 from gapless.memory.report import report
 from gapless.memory.sizes import MIB
 from gapless.model.memory import ALLOC, FREE, MemoryRun, check

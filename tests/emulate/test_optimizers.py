@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model.optimizer import RATE_IN_A_TENSOR
 
 Parameter = torch.nn.Parameter

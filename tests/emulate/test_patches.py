@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gapless.emulate.patches import Patches
+from gapless.emulation.support.patches import Patches
 
 
 def module(monkeypatch: pytest.MonkeyPatch, name: str, **held: Any) -> Any:

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.placement import Placement
-from gapless.emulate.places import HOST, ORPHAN, PINNED
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.placement.placement import Placement
+from gapless.emulation.support.places import HOST, ORPHAN, PINNED
 
 VIEWS = {
     "view": lambda x: x.view(-1),

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from gapless.emulate import programme, segments
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.memory import supported
-from gapless.emulate.programme import ProgrammeRecorder
-from gapless.emulate.segments import Segments
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.memory.requests import supported
+from gapless.emulation.recording import programme, segments
+from gapless.emulation.recording.programme import ProgrammeRecorder
+from gapless.emulation.recording.segments import Segments
 from gapless.model import gpus
 from gapless.model.memory import EMPTY
 from gapless.model.programme import Entry

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 
 READS = {
     "item": lambda x: x.sum().item(),

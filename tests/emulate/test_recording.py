@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from gapless.emulate import stacks
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.support import stacks
 from gapless.errors import UsageError
 
 
@@ -53,7 +53,7 @@ def test_gaplesss_own_frames_are_never_shown(emulator):
     x[x > 0].sum().backward()
     for site in emulator.session().sites:
         assert not any(
-            "/emulate/" in frame.file for frame in (*site.stack, *site.forward) if "test" not in frame.file
+            "/emulation/" in frame.file for frame in (*site.stack, *site.forward) if "test" not in frame.file
         )
 
 
@@ -248,7 +248,7 @@ def test_what_called_the_command_is_no_part_of_a_stack(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("streams", [True, False])
 def test_that_races_are_not_looked_for_is_said_where_there_are_streams(tells, streams, monkeypatch):
-    monkeypatch.setattr("gapless.emulate.emulator.memory_supported", lambda: tells)
+    monkeypatch.setattr("gapless.emulation.emulator.memory_supported", lambda: tells)
     with Emulator() as emulator:
         x = torch.ones(3, device="cuda")
         if streams:

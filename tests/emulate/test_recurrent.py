@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 
 KINDS = (nn.LSTM, nn.GRU, nn.RNN)
 LENGTHS = {True: [7, 5, 3, 2], False: [4, 4, 3, 2, 2, 1, 1]}

@@ -11,7 +11,7 @@ import torch.utils.checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import gapless
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.multiprocessing import reductions
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model import gpus
 from gapless.torch_internals import VERSION
 

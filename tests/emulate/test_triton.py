@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.patches import Patches
-from gapless.emulate.triton import hooks
-from gapless.emulate.triton.launches import Launches
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.support.patches import Patches
+from gapless.emulation.triton import hooks
+from gapless.emulation.triton.launches import Launches
 from gapless.errors import NotEmulated
 
 DOUBLED = """

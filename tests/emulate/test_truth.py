@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.emulate.waits import PATH, table
+from gapless.emulation.waits.table import PATH, table
 
 MADE_OF_OTHERS = {"aten::linear", "aten::matmul"}
 """Operators that in some of their calls run one of the table's."""

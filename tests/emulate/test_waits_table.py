@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from gapless.emulate.predicates import PREDICATES, Call
-from gapless.emulate.waits import COLUMNS, PATH, Row, parse, table
+from gapless.emulation.waits.predicates import PREDICATES, Call
+from gapless.emulation.waits.table import COLUMNS, PATH, Row, parse, table
 from gapless.torch_internals import VERSION
 
 aten = torch.ops.aten
@@ -474,7 +474,9 @@ def test_a_good_row_is_read() -> None:
 
 
 def test_reading_the_table_needs_no_torch() -> None:
-    code = "import sys; from gapless.emulate.waits import table; table(); print('torch' in sys.modules)"
+    code = (
+        "import sys; from gapless.emulation.waits.table import table; table(); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -17,11 +17,11 @@ from torch import nn
 
 import gapless
 from gapless.analyze.estimate.communication import collective_time, communication
-from gapless.emulate.dry.guess import Guess
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.memory import supported as memory_supported
-from gapless.emulate.world.store import LoneStore
-from gapless.emulate.world.world import World
+from gapless.emulation.distributed.store import LoneStore
+from gapless.emulation.distributed.world import World
+from gapless.emulation.dry.guesses.guess import Guess
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.memory.requests import supported as memory_supported
 from gapless.errors import NotEmulated, UsageError
 from gapless.model.memory import ALLOC, FREE, MemoryRun
 from gapless.model.programme import Programme

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torchmetrics
 from torch import nn
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 
 
 def waits(emulator: Emulator, since: int) -> list[tuple[str, str, int]]:

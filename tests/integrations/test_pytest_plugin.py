@@ -13,7 +13,7 @@ for _name in (
     "torch._dynamo",
     "gapless.analyze",
     "gapless.capture.guard",
-    "gapless.emulate.emulator",
+    "gapless.emulation.emulator",
     "gapless.integrations._pytest_watch",
 ):
     importlib.import_module(_name)

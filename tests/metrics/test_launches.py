@@ -17,7 +17,7 @@ from torch import Tensor
 
 import gapless
 import gapless.metrics as metrics
-from gapless.emulate.operators import launches
+from gapless.emulation.dispatch.operators import launches
 from gapless.metrics import tally
 from gapless.torch_internals import TorchDispatchMode
 

@@ -15,7 +15,7 @@ from gapless.analyze import report
 from gapless.analyze.profile.profile import profile
 from gapless.analyze.profile.report import report as explain
 from gapless.commands import main
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model import Ending, Session
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse

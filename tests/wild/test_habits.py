@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from gapless.analyze import report
 from gapless.commands import _output
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.errors import GaplessError
 from gapless.model import Ending
 from gapless.render import Style

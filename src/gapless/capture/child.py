@@ -23,8 +23,8 @@ from gapless.capture.children import (
 )
 from gapless.capture.signals import TERMINATED, raise_on_signals
 from gapless.capture.stopping import EnoughSteps, Stopper, Watcher, comes_from_stopping, hide_in_threads
-from gapless.emulate.emulator import Emulator, current
-from gapless.emulate.world.world import World
+from gapless.emulation.distributed.world import World
+from gapless.emulation.emulator import Emulator, current
 from gapless.model import Ending, Mark, Session
 
 

@@ -31,7 +31,7 @@ from gapless.model.tally import ADVANCING
 from gapless.model.wording import count
 
 if TYPE_CHECKING:
-    from gapless.emulate.emulator import Emulator
+    from gapless.emulation.emulator import Emulator
 
 VARIABLE = "GAPLESS_CHILDREN"
 ENDING = ".gapless.json"
@@ -85,8 +85,8 @@ class Plan(msgspec.Struct, frozen=True):
         Raises:
             ModuleNotFoundError: torch is not installed.
         """
-        from gapless.emulate.emulator import Emulator
-        from gapless.emulate.given import read
+        from gapless.emulation.emulator import Emulator
+        from gapless.emulation.standins.given import read
 
         read(self.given)
         names = ("programme", "memory", "dry", "assume", "standins", "late_copies", "graphs", "compiled")

@@ -52,7 +52,7 @@ def _without_triton(error: BaseException) -> bool:
 
 def _of_torchscript(error: BaseException) -> str:
     """The attribute of TorchScript that the script asked for, where Python runs in its place."""
-    emulation = sys.modules.get("gapless.emulate.torchscript")
+    emulation = sys.modules.get("gapless.emulation.compiled.torchscript")
     if emulation is None or not isinstance(error, AttributeError):
         return ""
     name = error.name or ""

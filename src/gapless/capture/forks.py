@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gapless.emulate.functions import ForkedMode, FunctionMode
-from gapless.emulate.operators import OperatorMode
+from gapless.emulation.dispatch.functions import ForkedMode, FunctionMode
+from gapless.emulation.dispatch.operators import OperatorMode
 from gapless.torch_internals import (
     current_dispatch_mode,
     current_function_mode,

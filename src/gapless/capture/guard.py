@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from gapless.emulate import stacks
-from gapless.emulate.emulator import Emulator, current
-from gapless.emulate.patches import Patches
+from gapless.emulation.emulator import Emulator, current
+from gapless.emulation.support import stacks
+from gapless.emulation.support.patches import Patches
 from gapless.errors import RaceError, UsageError, WaitError
 from gapless.model import Race, Site
 

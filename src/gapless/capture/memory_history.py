@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from gapless import torch_internals
-from gapless.emulate.module_paths import ModulePaths, shown
+from gapless.emulation.support.module_paths import ModulePaths, shown
 from gapless.errors import UnreadableInput, UsageError
 from gapless.files.output import write_whole
 from gapless.model.memory import MODULE

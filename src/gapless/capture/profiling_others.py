@@ -12,7 +12,7 @@ import torch.autograd.profiler
 import torch.profiler
 from torch.autograd.profiler_util import EventList
 
-from gapless.emulate.patches import Patches
+from gapless.emulation.support.patches import Patches
 from gapless.torch_internals import KinetoProfile
 
 _EMPTY = '{"schemaVersion": 1, "traceEvents": []}\n'

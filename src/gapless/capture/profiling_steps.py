@@ -13,9 +13,9 @@ from typing import Any, Literal
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gapless import torch_internals
-from gapless.emulate import emulator
-from gapless.emulate.patches import Patches
-from gapless.emulate.strands import Strand
+from gapless.emulation import emulator
+from gapless.emulation.recording.strands import Strand
+from gapless.emulation.support.patches import Patches
 from gapless.model import Mark
 from gapless.torch_internals import disable_dynamo
 

@@ -20,7 +20,7 @@ from gapless.capture.signals import INTERRUPTED, TERMINATED, Terminated, termina
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
 from gapless.capture.target import Target, prepare
 from gapless.capture.threads import lingering_threads
-from gapless.emulate import faults
+from gapless.emulation.support import faults
 from gapless.errors import EmulationDefect, NotEmulated, UsageError
 from gapless.model import Ending, Session
 

@@ -34,8 +34,8 @@ from gapless.model.session import save
 from gapless.render import renderer
 
 if TYPE_CHECKING:
-    from gapless.emulate.emulator import Emulator
-    from gapless.emulate.world.world import World
+    from gapless.emulation.distributed.world import World
+    from gapless.emulation.emulator import Emulator
 
 
 @dataclass(frozen=True)

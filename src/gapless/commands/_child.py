@@ -15,7 +15,7 @@ from gapless.commands._loaders import Loaders
 from gapless.model import Mark, Session
 
 if TYPE_CHECKING:
-    from gapless.emulate.emulator import Emulator
+    from gapless.emulation.emulator import Emulator
 
 START = f"{__name__}:start"
 

@@ -12,7 +12,7 @@ from gapless.commands._loaders import can_measure, undisturbed
 from gapless.model import Session
 
 if TYPE_CHECKING:
-    from gapless.emulate.emulator import Emulator
+    from gapless.emulation.emulator import Emulator
 
 BUDGET = 60.0
 """Seconds of the CPU's time for all that a script compiles."""

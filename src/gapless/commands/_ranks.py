@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gapless.errors import UsageError
 
 if TYPE_CHECKING:
-    from gapless.emulate.world.world import World
+    from gapless.emulation.distributed.world import World
 
 _LAUNCHERS = (
     "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate",
@@ -49,7 +49,7 @@ def simulated(size: int | None, rank: int | None, devices: int | None) -> World 
         if rank is not None:
             raise UsageError("--rank R needs --world-size N")
         return None
-    from gapless.emulate.world.world import World
+    from gapless.emulation.distributed.world import World
 
     return World.of(size, rank or 0, devices)
 

@@ -31,7 +31,7 @@ from gapless.errors import EXIT_FINDINGS, UsageError, require_torch
 from gapless.files.kinds import kind_of
 
 if TYPE_CHECKING:
-    from gapless.emulate.emulator import Emulator
+    from gapless.emulation.emulator import Emulator
 
 _CHILD = "gapless.commands._child:start"
 """What processes run that the script starts."""
@@ -322,7 +322,7 @@ def _emulator(wishes: Wishes, stopper: Stopper, watch: Watch) -> Emulator:
     emulator.in_turn = in_turn
     emulator.compiled.ending = lambda: stopper.requests > 0
     if wishes.fit.changes:
-        from gapless.emulate.changes import install
+        from gapless.emulation.changes import install
 
         install(wishes.fit.changes)
     return emulator

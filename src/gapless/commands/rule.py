@@ -7,7 +7,7 @@ import sys
 import click
 
 from gapless.commands import _output
-from gapless.emulate.waits import table
+from gapless.emulation.waits.table import table
 from gapless.model import Rule
 from gapless.render import _explanation as explanation
 from gapless.rules import all_rules, match, rule

@@ -75,7 +75,7 @@ class Emulated:
     """The emulated device, between the set-up of a test's fixtures and their end."""
 
     def __init__(self, gpu: str, dry: bool = False) -> None:
-        from gapless.emulate.emulator import Emulator, current
+        from gapless.emulation.emulator import Emulator, current
 
         if current() is not None:
             raise Refused(

@@ -12,9 +12,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from gapless.emulate.emulator import environment
-from gapless.emulate.patches import Patches
-from gapless.emulate.recorder import Recorder
+from gapless.emulation.emulator import environment
+from gapless.emulation.recording.recorder import Recorder
+from gapless.emulation.support.patches import Patches
 from gapless.model import Mechanism, Session
 from gapless.torch_internals import TorchDispatchMode
 

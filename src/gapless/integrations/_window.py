@@ -76,7 +76,7 @@ class Window:
 
 def _looked_at() -> bool:
     """Whether ``gapless check`` or ``gapless profile`` runs the script."""
-    emulator = sys.modules.get("gapless.emulate.emulator")
+    emulator = sys.modules.get("gapless.emulation.emulator")
     return emulator is not None and (emulator._current is not None or bool(emulator.step_listeners))
 
 

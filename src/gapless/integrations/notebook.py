@@ -104,7 +104,7 @@ def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = Non
     from gapless.files.input import source_text
 
     require_torch("%%gapless runs the cell")
-    from gapless.emulate.emulator import Emulator
+    from gapless.emulation.emulator import Emulator
 
     name = f"cell {shell.execution_count}"
     blank = len(cell) - len(cell.lstrip("\n"))

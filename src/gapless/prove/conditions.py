@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gapless.emulate.stacks import library_of
+from gapless.emulation.support.stacks import library_of
 from gapless.prove.subjects import reached
 from gapless.torch_internals import DisableTorchFunction
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulate.emulator import Emulator, current
+from gapless.emulation.emulator import Emulator, current
 from gapless.errors import GaplessError, UsageError
 from gapless.files.output import writing
 from gapless.model.proof import CaseResult, Proof, Sweep, SweepRow, Timing

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.errors import GaplessError, UsageError
 from gapless.prove.failure import failed, needs_gpu, one_line
 from gapless.prove.inputs import Input, added_from, inputs_from

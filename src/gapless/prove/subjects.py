@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gapless.emulate.stacks import library_of
+from gapless.emulation.support.stacks import library_of
 from gapless.prove import tree
 from gapless.prove.held import opened
 

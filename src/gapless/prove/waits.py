@@ -12,7 +12,7 @@ import torch
 
 from gapless import trees
 from gapless.analyze import WARM_UP, report
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.errors import UsageError
 from gapless.model import Ending, Finding, Session
 from gapless.model.proof import Cost

@@ -12,8 +12,8 @@ from torch import nn
 
 from gapless.analyze import report
 from gapless.analyze.estimate.emptying import emptying
-from gapless.emulate import segments
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.recording import segments
 from gapless.memory.recorder import Recorder
 from gapless.model import Environment
 from gapless.model.memory import MemoryRun

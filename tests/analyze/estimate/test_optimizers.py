@@ -19,7 +19,7 @@ from gapless.analyze.estimate.optimizers import is_worth_joining, joined
 from gapless.analyze.estimate.times import RENTED, USUAL
 from gapless.analyze.estimate.timing import times_of
 from gapless.analyze.estimate.work import work
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model import gpus
 from gapless.model.optimizer import Joined, OptimizerUse
 from gapless.model.programme import Entry, HostSpeed, Programme, sheet

@@ -6,8 +6,8 @@ import os
 
 import torch
 
-from gapless.emulate.dry import filling
-from gapless.emulate.emulator import current
+from gapless.emulation.dry import filling
+from gapless.emulation.emulator import current
 
 CUDA = "cuda"
 

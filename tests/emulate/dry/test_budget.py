@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from gapless.emulate.dry import budget
-from gapless.emulate.dry.budget import operations
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.dry import budget
+from gapless.emulation.dry.budget import operations
+from gapless.emulation.emulator import Emulator
 from gapless.model.assumption import Switch
 
 
@@ -86,7 +86,7 @@ def _draw(results: Any) -> None:
 @pytest.mark.parametrize("dry", [None, True])
 def test_a_forked_child_computes_what_it_hands_on(dry: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "TOGETHER", 0.0)
-    monkeypatch.setattr("gapless.emulate.dry.values.MADE_ON_HOST", 1)
+    monkeypatch.setattr("gapless.emulation.dry.values.MADE_ON_HOST", 1)
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     with Emulator(dry=dry) as emulator:

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from gapless.emulate.emulator import current
+from gapless.emulation.emulator import current
 from tests.emulate.dry.memory import CUDA, unknown
 
 BYTES = 1 << 30

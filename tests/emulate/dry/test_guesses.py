@@ -10,11 +10,20 @@ from torch import nn
 from torch.nn import functional
 
 import gapless
-from gapless.emulate.dry import guesses
-from gapless.emulate.dry.filling import Filler
-from gapless.emulate.dry.guess import Guess, anything, below, between, chance, constant, converted, mixed
-from gapless.emulate.dry.made import Made, base_of
-from gapless.emulate.emulator import current
+from gapless.emulation.dry import guesses
+from gapless.emulation.dry.filling import Filler
+from gapless.emulation.dry.guesses.guess import (
+    Guess,
+    anything,
+    below,
+    between,
+    chance,
+    constant,
+    converted,
+    mixed,
+)
+from gapless.emulation.dry.guesses.made import Made, base_of
+from gapless.emulation.emulator import current
 from tests.emulate.dry.memory import CUDA, unknown
 
 ROWS, WIDTH = 64, 50

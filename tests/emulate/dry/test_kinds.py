@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import float16, full, full_like, normal, rand, randint, randn, tensor, zeros
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gapless.emulate.dry.kinds import Kind
-from gapless.emulate.dry.shapes import Shapes
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.dry.kinds import Kind
+from gapless.emulation.dry.shapes import Shapes
+from gapless.emulation.emulator import Emulator
 
 
 class Sizes(TorchDispatchMode):

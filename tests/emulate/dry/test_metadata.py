@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from gapless.emulate.dry import values
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.dry import values
+from gapless.emulation.emulator import Emulator
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 NAMES = (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.emulate.dry import plain
+from gapless.emulation.dry import plain
 
 SYMBOLS = "torch.fx.experimental.symbolic_shapes"
 NUMBERS = ("guard_int", "guarding_hint_or_throw", "has_guarding_hint", "is_nested_int")

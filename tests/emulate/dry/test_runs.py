@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import gapless
-from gapless.emulate.emulator import current
+from gapless.emulation.emulator import current
 from gapless.errors import NotEmulated
 from gapless.model import session as sessions
 from tests.emulate.dry.memory import CUDA, resident, unknown

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import gapless
-from gapless.emulate.emulator import current
+from gapless.emulation.emulator import current
 from tests.emulate.dry.memory import CUDA, resident, unknown
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import gapless
-from gapless.emulate.emulator import current
+from gapless.emulation.emulator import current
 from tests.emulate.dry.memory import CUDA, unknown
 
 EXPERTS, TOKENS, WIDTH = 12, 512, 48

@@ -9,8 +9,8 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 import gapless
-from gapless.emulate.dry.guess import anything
-from gapless.emulate.emulator import Emulator, current
+from gapless.emulation.dry.guesses.guess import anything
+from gapless.emulation.emulator import Emulator, current
 from tests.emulate.dry.memory import CUDA
 
 EVERY = 24

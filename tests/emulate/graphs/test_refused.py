@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gapless
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.world.world import World
+from gapless.emulation.distributed.world import World
+from gapless.emulation.emulator import Emulator
 from gapless.torch_internals import VERSION
 
 CAPTURING = "operation not permitted when stream is capturing"

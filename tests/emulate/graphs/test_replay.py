@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import gapless
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.memory import supported
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.memory.requests import supported
 from gapless.torch_internals import VERSION
 
 Step = Callable[[], torch.Tensor]

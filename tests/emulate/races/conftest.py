@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gapless.emulate.memory import supported
+from gapless.emulation.memory.requests import supported
 from gapless.torch_internals import VERSION
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed import checkpoint
 
 import gapless
-from gapless.emulate.races import threads
+from gapless.emulation.races import threads
 
 staging = pytest.importorskip("torch.distributed.checkpoint.staging")
 pytestmark = pytest.mark.skipif(not hasattr(staging, "DefaultStager"), reason="this torch stages otherwise")

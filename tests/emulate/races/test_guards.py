@@ -14,7 +14,7 @@ import torch
 
 import gapless
 from gapless import loading, ops, transfer
-from gapless.emulate.patches import Patches
+from gapless.emulation.support.patches import Patches
 
 PREFETCH = "gapless.loading.prefetch"
 TRANSFER = "gapless.transfer"

@@ -13,7 +13,7 @@ from emulate.races.patterns import DEVICES, PATTERNS, RANKS, __file__, reports, 
 
 import gapless
 from gapless.analyze.races import findings
-from gapless.emulate.races import threads as holding
+from gapless.emulation.races import threads as holding
 
 
 def met(name: str) -> list[Any]:

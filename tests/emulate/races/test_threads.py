@@ -11,7 +11,7 @@ import torch
 
 import gapless
 from gapless.capture import signals
-from gapless.emulate.races import threads
+from gapless.emulation.races import threads
 
 
 def waits() -> None:

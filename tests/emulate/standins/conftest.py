@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.emulator import Emulator
 from gapless.model.programme import Entry
 
 

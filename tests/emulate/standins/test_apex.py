@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from gapless.emulate.standins import multi_tensor
-from gapless.emulate.standins.packages.apex import amp, dense, norms, optimizers
+from gapless.emulation.standins import multi_tensor
+from gapless.emulation.standins.packages.apex import amp, dense, norms, optimizers
 from gapless.errors import NotEmulated
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gapless.emulate import standins
-from gapless.emulate.standins import finder, guards
-from gapless.emulate.standins.asking import Asker, Asking
+from gapless.emulation import standins
+from gapless.emulation.standins import finder, guards
+from gapless.emulation.standins.asking import Asker, Asking
 
 LIBRARY = """
     import importlib.metadata

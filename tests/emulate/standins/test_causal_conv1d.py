@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from gapless.emulate.standins.packages.causal_conv1d import causal_conv1d_fn, causal_conv1d_update
+from gapless.emulation.standins.packages.causal_conv1d import causal_conv1d_fn, causal_conv1d_update
 
 
 def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

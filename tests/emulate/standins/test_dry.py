@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from gapless import trees
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.standins import launch
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.standins import launch
 
 Tensor = torch.Tensor
 TOKENS, HEADS, WIDTH = 512, 4, 64

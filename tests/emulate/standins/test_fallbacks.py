@@ -6,8 +6,8 @@ import linecache
 
 import pytest
 
-from gapless.emulate.standins.asking import Refused
-from gapless.emulate.standins.fallbacks import fallbacks
+from gapless.emulation.standins.asking import Refused
+from gapless.emulation.standins.fallbacks import fallbacks
 from gapless.model import SourceLine
 
 FILE = "/x/site-packages/lib/norms.py"
@@ -61,7 +61,7 @@ def norm(x):
 def read(text: str, asked: str):
     """The fallback that `text` has where it asks at the line `asked`."""
     linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
-    from gapless.emulate.standins import guards
+    from gapless.emulation.standins import guards
 
     guards.parsed.cache_clear()
     line = next(n for n, row in enumerate(text.splitlines(), 1) if asked in row)

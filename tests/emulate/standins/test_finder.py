@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gapless
-from gapless.emulate.standins import finder
+from gapless.emulation.standins import finder
 
 PACKAGES = [one for name in sorted(finder.names()) if (one := finder.package_of(name)) is not None]
 NAMES = [one.name for one in PACKAGES]
@@ -54,7 +54,7 @@ def test_asking_whether_they_are_installed_makes_none_of_their_classes() -> None
             print(len(there & {DISTRIBUTIONS}))
             print(all(importlib.util.find_spec(name) for name in {NAMES}))
             made = [*torch.nn.Module.__subclasses__(), *torch.optim.Optimizer.__subclasses__()]
-            print([one for one in made if one.__module__.startswith("gapless.emulate.standins.packages.")])
+            print([one for one in made if one.__module__.startswith("gapless.emulation.standins.packages.")])
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
     assert done.stdout.splitlines() == [str(len(DISTRIBUTIONS)), "True", "[]"], done.stderr

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from gapless.emulate.emulator import Emulator
-from gapless.emulate.standins.packages import flash_attn_interface
-from gapless.emulate.standins.packages.flash_attn import interface, losses, norms, padding, rotary
-from gapless.emulate.standins.packages.flash_attn_interface import PACKAGE
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.standins.packages import flash_attn_interface
+from gapless.emulation.standins.packages.flash_attn import interface, losses, norms, padding, rotary
+from gapless.emulation.standins.packages.flash_attn_interface import PACKAGE
 from gapless.errors import NotEmulated
 
 FEW = settings(max_examples=25, deadline=None)

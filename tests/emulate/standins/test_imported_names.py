@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import gapless
-from gapless.emulate.standins import finder
+from gapless.emulation.standins import finder
 from gapless.errors import NotEmulated
 
 

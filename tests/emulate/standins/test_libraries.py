@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import gapless
-from gapless.emulate.call import Call
-from gapless.emulate.standins import finder, known
-from gapless.emulate.standins.launch import launch
-from gapless.emulate.standins.packages import bitsandbytes, deepspeed, torchvision
+from gapless.emulation.standins import finder, known
+from gapless.emulation.standins.launch import launch
+from gapless.emulation.standins.packages import bitsandbytes, deepspeed, torchvision
+from gapless.emulation.waits.call import Call
 from gapless.errors import NotEmulated
 
 FILES = [name for name in finder.names() if hasattr(finder.file_of(name), "OPERATORS")]

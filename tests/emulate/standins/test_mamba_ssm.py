@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from gapless.emulate.standins.packages.mamba_ssm import chunks, layers, norms, scan
+from gapless.emulation.standins.packages.mamba_ssm import chunks, layers, norms, scan
 
 
 def recurrence(

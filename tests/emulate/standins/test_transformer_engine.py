@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import gapless
-from gapless.emulate.standins.packages.transformer_engine import layers
+from gapless.emulation.standins.packages.transformer_engine import layers
 
 
 def test_layers_are_torchs() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 import gapless
-from gapless.emulate.standins.packages.xformers import attention, biases, layers
+from gapless.emulation.standins.packages.xformers import attention, biases, layers
 
 
 def plain(

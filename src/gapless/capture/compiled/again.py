@@ -20,12 +20,12 @@ from gapless.capture.compiled import machine
 from gapless.capture.compiled.graphs import Backend, Graphs
 from gapless.capture.compiled.others import without_others
 from gapless.capture.compiled.watching import Heard, Watch
-from gapless.emulate import stacks
-from gapless.emulate.compiled.backends import named, uses_cudagraphs
-from gapless.emulate.compiled.calls import Call, Calls, Target
-from gapless.emulate.compiled.reach import CALLS
-from gapless.emulate.compiled.signatures import Rebuilder
-from gapless.emulate.emulator import Emulator
+from gapless.emulation.compiled.backends import named, uses_cudagraphs
+from gapless.emulation.compiled.calls import Call, Calls, Target
+from gapless.emulation.compiled.reach import CALLS
+from gapless.emulation.compiled.signatures import Rebuilder
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.support import stacks
 from gapless.model import Compiled, SourceLine, user_line
 from gapless.model.compiled import Outside
 from gapless.torch_internals import C, path

@@ -11,7 +11,7 @@ import torch
 
 from gapless import trees
 from gapless.capture.compiled.machine import Places
-from gapless.emulate.compiled.backends import named, setting, uses_cudagraphs
+from gapless.emulation.compiled.backends import named, setting, uses_cudagraphs
 from gapless.model.compiled import Skip
 from gapless.torch_internals import TorchDispatchMode, path
 

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from gapless import trees
-from gapless.emulate import compilers, cuda_api
-from gapless.emulate.compiled import disabled
-from gapless.emulate.core import Core
-from gapless.emulate.patches import Patches
-from gapless.emulate.places import HOST
+from gapless.emulation import cuda_api
+from gapless.emulation.compiled import compilers, disabled
+from gapless.emulation.core.core import Core
+from gapless.emulation.support.patches import Patches
+from gapless.emulation.support.places import HOST
 from gapless.torch_internals import (
     C,
     TensorBase,
@@ -134,7 +134,7 @@ def enter(core: Core, on_gpu: bool) -> Places:
         variables = importlib.import_module(f"{path('dynamo')}.variables.torch")
         variables.TorchInGraphFunctionVariable._get_handlers()
         rules.get_torch_obj_rule_map()
-    for room in ("emulate", "capture"):
+    for room in ("emulation", "capture"):
         rules.add(f"gapless.{room}")
     disabled.keep_out()
     places = Places(core, on_gpu and _guard_devices())

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from gapless.emulate.qualified import qualified
-from gapless.emulate.stacks import is_own, library_of
+from gapless.emulation.support.qualified import qualified
+from gapless.emulation.support.stacks import is_own, library_of
 from gapless.model import SourceLine, Stack
 from gapless.model.compiled import GraphBreak, Limit, Recompile
 from gapless.torch_internals import path

@@ -1,0 +1,1 @@
+"""What the parts of the emulated device share while a script runs."""

@@ -1,0 +1,300 @@
+"""`Core`: what the parts of the emulated device share — placement, waits, the current device."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gapless import torch_internals
+from gapless.emulation.core.batches import Batches
+from gapless.emulation.core.forward_calls import ForwardCalls
+from gapless.emulation.core.fused_form import fused_form
+from gapless.emulation.graphs.state import Graphs
+from gapless.emulation.placement.placement import Placement
+from gapless.emulation.races.checker import Checker
+from gapless.emulation.races.look import speaks_of_graphs, speaks_of_streams
+from gapless.emulation.recording.later import MOST_TICKS
+from gapless.emulation.recording.recorder import Recorder
+from gapless.emulation.support import faults, stacks
+from gapless.emulation.support.device import Queued
+from gapless.emulation.support.identities import Identities
+from gapless.emulation.support.local import local
+from gapless.emulation.support.places import HOST, PINNED
+from gapless.errors import EmulationDefect
+from gapless.model import Mechanism
+from gapless.model.gpus import Gpu
+from gapless.model.programme import Entry
+from gapless.model.source import SourceLine
+from gapless.torch_internals import current_node, sequence_number
+
+_ASKERS = 8
+_DEBUG_WORDS = "called a synchronizing CUDA operation"
+
+
+class Core:
+    """The state of one emulation. Implements `device.Device`."""
+
+    def __init__(self, gpu: Gpu, device_count: int, recorder: Recorder, clock: Callable[[], float]) -> None:
+        self.gpu = gpu
+        self.device_count = device_count
+        self.recorder = recorder
+        self.placement = Placement()
+        self.clock = clock
+        self.enabled = True
+        self._initialized = False
+        self.optimizers: Identities[int] = Identities()
+        """The numbers of those that have stepped, of which there were `optimizers_seen`."""
+        self.optimizers_seen = 0
+        self.optimizers_made = False
+        self.trained: Identities[bool] = Identities()
+        self._made: list[ForwardCalls] = []
+        self.batches = Batches()
+        self.askers: dict[SourceLine, None] = {}
+        self.values: Any = None  # `dry.Values`, in a run that is or may become one without values
+        self.races = Checker(self.placement.where)
+        self.races.found.tick = lambda: min(self.recorder.tick, MOST_TICKS)  # it keeps each
+        self.graphs = Graphs(self)
+
+    @property
+    def dry(self) -> bool:
+        """Whether it runs without values; a run that may come to that has them until then."""
+        return self.values is not None and bool(self.values.dry)
+
+    # -- devices -----------------------------------------------------------------------------------
+
+    def current_device(self) -> int:
+        return local.device
+
+    def set_current_device(self, index: int) -> None:
+        local.device = index
+
+    def device_of(self, tensor: torch.Tensor) -> int:
+        return self.placement.device_of(tensor)
+
+    def place(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
+        if index >= 0 and not self._initialized:
+            self._first_used()
+        return self.placement.put(tensor, index)
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return self.placement.state_of(tensor) == PINNED
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was ever put on the device."""
+        return self._initialized
+
+    def index_of(self, device: torch.device) -> int:
+        """The index a user's device names, checked as CUDA checks it; `HOST` for the CPU.
+
+        Raises:
+            torch.AcceleratorError: there is no such device.
+        """
+        if device.type != "cuda":
+            return HOST
+        index = local.device if device.index is None else device.index
+        if index >= self.device_count:
+            raise invalid_ordinal()
+        if not self._initialized or not self.enabled:
+            torch_internals.cuda_lazy_init()  # in a forked child this raises, as CUDA does
+            self._first_used()
+        return index
+
+    def _first_used(self) -> None:
+        if not self._initialized:
+            if speaks_of_streams():
+                self.races.begin()
+            self.graphs.nodes.wanted = speaks_of_graphs()
+        self._initialized = True
+
+    def allocated(self, index: int) -> int:
+        return self.placement.allocated(index)
+
+    def peak_allocated(self, index: int) -> int:
+        return self.placement.peak(index)
+
+    def reset_peak(self, index: int) -> None:
+        self.placement.reset_peak(index)
+
+    def asked(self) -> None:
+        """Keep the line that asks which GPU this is, where it is the script's own and not a library's."""
+        if not self.enabled or len(self.askers) >= _ASKERS:
+            return
+        line = next((one for one in stacks.resolve(stacks.capture()) if one.library != "torch"), None)
+        if line is not None and line.is_user:
+            self.askers.setdefault(line)
+
+    def take_freed(self, index: int) -> int:
+        memory, programme = self.placement.memory, self.recorder.programme
+        if self.enabled and programme is not None and index == 0 and (memory is None or not memory.places):
+            self.placement.tell(programme.emptied())
+        if self.enabled and memory is not None and self.placement.memory is memory:
+            memory.emptied(index)
+        return self.placement.take_freed(index)
+
+    # -- waits -------------------------------------------------------------------------------------
+
+    def wait(
+        self,
+        operator: str,
+        mechanism: Mechanism,
+        *,
+        call: str = "",
+        detail: str = "",
+        waits: int = 1,
+        nbytes: int = 0,
+        basis: str = "",
+        batch: bool | None = None,
+    ) -> None:
+        """Record that the host waits here, unless it is inside a call that counts as one."""
+        if local.quiet or local.fused or not self.enabled or waits <= 0:
+            return
+        capture = self.graphs.capture
+        if capture is not None and capture.holds():
+            if mechanism == "free":
+                return  # the allocator gives nothing back while anything is captured
+            raise self._refused(operator, mechanism, call or local.call, detail)
+        self.races.waited(operator, mechanism, call)
+        if mechanism in ("explicit", "free") and self.graphs.enters():
+            return
+        node = ""
+        forward: stacks.RawStack = ()
+        if local.scaled is not None and mechanism == "read":
+            kind: Any = type(local.scaled)
+            detail = detail or fused_form(kind)
+        if local.backward != HOST:
+            if mechanism == "read" and not call and not local.call and torch.is_anomaly_check_nan_enabled():
+                detail = "anomaly" if torch.is_anomaly_enabled() else detail
+            current = current_node()
+            if current is not None:
+                node = current.name()
+                forward = self._forward_of(current._sequence_nr())
+        self.recorder.wait(
+            operator,
+            mechanism,
+            call=call or local.call,
+            detail=detail,
+            waits=waits,
+            nbytes=nbytes,
+            node=node,
+            forward=forward,
+            basis=basis,
+            batch=batch,
+            depth=1,
+        )
+        if mechanism not in ("explicit", "free"):  # torch's debug mode does not see those
+            self._heed_debug_mode(waits)
+
+    def _refused(self, operator: str, mechanism: Mechanism, call: str, detail: str) -> RuntimeError:
+        """What to raise where the host would wait while a graph is captured."""
+        stack = stacks.resolve(stacks.capture(2) + local.above)
+        site: dict[str, Any] = {
+            "operator": operator, "mechanism": mechanism, "call": call, "detail": detail, "stack": stack,
+        }  # fmt: skip
+        current = current_node() if local.backward != HOST else None
+        if current is not None:
+            site["node"] = current.name()
+            site["forward"] = stacks.resolve(self._forward_of(current._sequence_nr()))
+        return self.graphs.waits(site)
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def arriving(self, tensor: torch.Tensor, source: int, target: int) -> None:
+        """Say that what is placed next is `tensor`, on its way from the host to a device."""
+        if not target >= 0 > source:
+            return
+        shape = tuple(map(int, tensor.shape))
+        if self.placement.memory is not None:
+            self.placement.memory.arriving = shape
+        programme = self.recorder.programme
+        if programme is not None and self.enabled:
+            programme.arrived(str(tensor.dtype).removeprefix("torch."), shape)
+
+    def arrived(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Say that `tensor` has come from the device to the host, where its values can be looked at."""
+        return tensor if self.values is None else self.values.arrived(tensor)
+
+    # -- what is launched --------------------------------------------------------------------------
+
+    def copied(self, direction: str, nbytes: int, memory: str) -> None:
+        """Tell the programme of a copy between the host's memory and the device that does not wait."""
+        programme = self.recorder.programme
+        if programme is not None and self.enabled:
+            programme.event(Entry(kind="copy", mechanism=direction, detail=memory, reads=nbytes))
+
+    def queued(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
+        """Tell the programme of streams and events."""
+        if kind == "stream":
+            self.races.streamed(index, stream)
+            if self.placement.memory is not None:
+                self.placement.memory.stream = stream
+        programme = self.recorder.programme
+        if programme is not None and self.enabled:
+            programme.queued(kind, stream, event)
+
+    @staticmethod
+    def _heed_debug_mode(waits: int) -> None:
+        """Warn of each wait, or raise, as ``torch.cuda.set_sync_debug_mode`` asks."""
+        mode = torch.cuda.get_sync_debug_mode()
+        if mode == 1:
+            innermost = next(iter(stacks.resolve(stacks.capture())), None)
+            if innermost is not None:
+                for _ in range(waits):
+                    warnings.warn_explicit(_DEBUG_WORDS, UserWarning, innermost.file, innermost.line)
+        elif mode == 2:
+            raise RuntimeError(_DEBUG_WORDS)
+
+    def note(self, text: str) -> None:
+        self.recorder.note(text)
+
+    def failed(self, error: BaseException, what: str) -> EmulationDefect:
+        """The error to raise where Gapless itself failed at `what`; the report tells of it, too."""
+        defect = faults.defect(error, what)
+        self.note(str(defect))
+        return defect
+
+    # -- from backward to forward ------------------------------------------------------------------
+
+    def created_nodes(self, begin: int) -> None:
+        """The call that is under way has made the autograd nodes from number `begin` on."""
+        made = local.made
+        if made is None or made.owner is not self:
+            made = local.made = ForwardCalls(self, local.above)
+            self._made.append(made)
+        memory = self.placement.memory
+        module = memory.modules.at(sys._getframe(2)) if memory is not None else ""
+        if memory is not None and local.backward == HOST:
+            memory.unused.made(begin, sequence_number(), sys._getframe(2))
+        made.add(begin, stacks.gather(), module)
+        if self.races.full:
+            self.races.nodes(begin, sequence_number())
+
+    def _forward_of(self, sequence_number: int) -> stacks.RawStack:
+        """The stack of the forward call that made the node with that number, or ``()``.
+
+        Numbers count per thread, and a node does not say which thread made it: where two threads have
+        made one of that number, no line is better than perhaps the wrong one.
+        """
+        return self._forward_call(sequence_number)[0]
+
+    def _forward_call(self, sequence_number: int) -> tuple[stacks.RawStack, str]:
+        """The stack of that call, and the module that it came from ("" where that was not asked for)."""
+        found = [call for made in self._made if (call := made.call_of(sequence_number))[0]]
+        return found[0] if len(found) == 1 else ((), "")
+
+
+def invalid_ordinal() -> Exception:
+    """The exception CUDA raises for a device that is not there."""
+    error: Any = getattr(torch, "AcceleratorError", RuntimeError)
+    return error(
+        "CUDA error: invalid device ordinal\n"
+        "GPU device may be out of range, do you have enough GPUs?\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
+        "might be incorrect.\n"
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    )

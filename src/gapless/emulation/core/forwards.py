@@ -1,0 +1,44 @@
+"""Where a model's forward passes end: in inference nothing else tells one iteration from the next."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from gapless import trees
+from gapless.emulation.core.core import Core
+from gapless.emulation.support.local import local
+
+
+def install(core: Core) -> contextlib.ExitStack:
+    """Mark the end of each call of a module that no other module makes, as long as nothing is trained.
+
+    Gives a handle whose ``close()`` takes the hooks away.
+    """
+
+    def enter(module: nn.Module, args: Any) -> None:
+        local.modules += 1
+
+    def leave(module: nn.Module, args: Any, out: Any) -> None:
+        local.modules = max(local.modules - 1, 0)
+        if local.modules or not core.enabled or core.trained or core.recorder.differentiated:
+            return
+        if any(core.device_of(tensor) >= 0 for tensor in _first(out, args)):
+            core.recorder.mark("forward", type(module).__name__, depth=1)
+
+    # torch would warn the script of these hooks at each call of a compiled module: they are not the script's.
+    warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
+    hooks = contextlib.ExitStack()
+    hooks.callback(register_module_forward_pre_hook(enter).remove)
+    hooks.callback(register_module_forward_hook(leave, always_call=True).remove)
+    return hooks
+
+
+def _first(*values: Any) -> list[Any]:
+    """The first tensor of each of `values`: where it is, the module has computed."""
+    firsts = (next(iter(trees.tensors(value)), None) for value in values)
+    return [tensor for tensor in firsts if tensor is not None]

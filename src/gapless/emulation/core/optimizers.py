@@ -1,0 +1,36 @@
+"""Optimizers are looked at when they are made and when they step."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from gapless.emulation.core.core import Core
+from gapless.emulation.support import stacks
+from gapless.emulation.support.patches import Patches
+
+
+def install(core: Core, patches: Patches) -> Any:
+    """Look at each optimizer that is made and that steps; gives a handle with ``remove()``."""
+    real = torch.optim.Optimizer.__init__
+
+    @wraps(real)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        real(self, *args, **kwargs)
+        if core.enabled:
+            core.recorder.optimizers.made(self, stacks.users_line())
+
+    patches.set(torch.optim.Optimizer, "__init__", init)
+
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not core.enabled:
+            return
+        strand = core.recorder.strands.here()
+        update = core.recorder.optimizers.steps(optimizer, (strand.number, strand.passes))
+        if core.recorder.programme is not None:
+            core.recorder.programme.event(update)
+
+    return register_optimizer_step_pre_hook(hook)

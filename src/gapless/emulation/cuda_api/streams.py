@@ -1,0 +1,299 @@
+"""Streams and events: what torch's own classes in ``torch.cuda.streams`` are built on.
+
+The emulated device runs everything at once and in order, so a stream is only a name, everything queued is
+done, and an event is the moment it was recorded. What remains is who waits for whom: the host waits in
+``synchronize`` of a stream or an event and nowhere else. ``Event.elapsed_time`` does not wait: it raises
+unless both events are complete (c10/cuda/CUDAEvent.h: elapsed_time, and CUDA's cudaEventElapsedTime).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+
+from gapless.emulation.cuda_api.runtime import CUDA_DEVICE_TYPE, Runtime, refusal
+
+# The real classes, whatever stands in torch's namespace while a device is installed.
+_TorchStream: Any = torch.Stream
+_TorchEvent: Any = torch.Event
+
+_STREAMS_PER_POOL = 32
+_LOWEST_PRIORITY, _HIGHEST_PRIORITY = 0, -3  # c10/cuda/CUDAStream.h: max_compile_time_stream_priorities = 4
+_HANDLE_BASE = 0x5_0000_0000
+_STREAM_IDS = ("stream_id", "device_index", "device_type")
+
+_TIMES_ARE_THE_HOSTS = "times between CUDA events are those of the emulation on the CPU, not of a GPU"
+
+
+class StreamBase(_TorchStream):
+    """What ``torch._C._CudaStreamBase`` is on a machine with CUDA."""
+
+    runtime: ClassVar[Runtime]
+    _slots: ClassVar[Any] = None
+
+    def __new__(
+        cls,
+        priority: int = 0,
+        stream_id: int = 0,
+        device_index: int = 0,
+        device_type: int = 0,
+        stream_ptr: int = 0,
+    ) -> Any:
+        if stream_id or device_index or device_type:
+            index = device_index
+        else:
+            index = cls.runtime.current()
+            stream_id = stream_ptr or cls._next_of_pool(priority)
+            cls.runtime.device.races.begin()
+        return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=CUDA_DEVICE_TYPE)
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Everything is done in `__new__`, with torch's own signature."""
+
+    @classmethod
+    def _next_of_pool(cls, priority: int) -> int:
+        """Streams come from a pool and come around again, as in CUDA. Ids of the pool are odd."""
+        level = -min(max(priority, _HIGHEST_PRIORITY), _LOWEST_PRIORITY)
+        slot = next(cls._slots) % _STREAMS_PER_POOL
+        return 1 + 2 * (level * _STREAMS_PER_POOL + slot)
+
+    @property
+    def cuda_stream(self) -> int:
+        """The ``cudaStream_t`` as an integer: 0 for the default stream."""
+        return handle_of(self.stream_id)
+
+    native_handle = cuda_stream
+
+    @property
+    def priority(self) -> int:
+        """0, or negative for streams that go first."""
+        return -((self.stream_id - 1) // 2 // _STREAMS_PER_POOL) if self.stream_id % 2 else 0
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Lowest and highest priority."""
+        return _LOWEST_PRIORITY, _HIGHEST_PRIORITY
+
+    def query(self) -> bool:
+        """Everything queued is done; where copies are late, not when it is first asked for."""
+        self.runtime.device.graphs.unsafe("torch.cuda.Stream.query")
+        if self.runtime.device.races.not_yet_stream(self.device_index, self.stream_id):
+            return False
+        self.runtime.device.races.reached_stream(self.device_index, self.stream_id)
+        return True
+
+    def is_capturing(self) -> bool:
+        """Whether what is launched in it is recorded in a CUDA graph."""
+        return bool(self.runtime.device.graphs.capturing(self.device_index, self.stream_id))
+
+    def synchronize(self) -> None:
+        """The host waits."""
+        self.runtime.device.races.reached_stream(self.device_index, self.stream_id)
+        self.runtime.device.wait("cudaStreamSynchronize", "explicit", call="torch.cuda.Stream.synchronize")
+
+    def __enter__(self) -> Any:
+        runtime, index = self.runtime, self.device_index
+        before = (runtime.current(), index, runtime.current_stream_id(index))
+        runtime._local.entered = [*getattr(runtime._local, "entered", ()), before]
+        runtime.set_current_stream(self.stream_id, index)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        runtime = self.runtime
+        current, index, stream_id = runtime._local.entered.pop()
+        runtime.set_current_stream(stream_id, index)
+        runtime.select(current)
+
+
+class EventBase(_TorchEvent):
+    """What ``torch._C._CudaEventBase`` is on a machine with CUDA."""
+
+    runtime: ClassVar[Runtime]
+    _handles: ClassVar[Any] = None
+
+    def __new__(
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> Any:
+        return super().__new__(cls, device="cpu")
+
+    def __init__(
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> None:
+        self._timing = bool(enable_timing)
+        self._external = bool(external)
+        self._captured: Any = None
+        self._index = -1
+        self._recorded_at = 0.0
+        self._handle = 0
+        self._moment: Any = None
+        self._asked: Any = None
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device of the stream that recorded it first."""
+        return torch.device("cuda", self._index) if self._handle else None
+
+    @property
+    def cuda_event(self) -> int:
+        """The ``cudaEvent_t`` as an integer: 0 until it is recorded."""
+        return self._handle
+
+    event_id = cuda_event
+
+    def record(self, stream: Any) -> None:
+        """Mark this moment in `stream`."""
+        if not self._handle:
+            self._index = stream.device_index
+            self._handle = next(self._handles)
+        if self._index != stream.device_index:
+            raise RuntimeError(
+                f"Event device {self._index} does not match recording stream's device {stream.device_index}."
+            )
+        self._recorded_at = self.runtime.device.clock()
+        self._moment = self.runtime.device.races.recorded(self._index, stream.stream_id)
+        if not self._external:
+            self._captured = self.runtime.device.graphs.event_recorded(self._index, stream.stream_id)
+        self.runtime.device.queued("record", stream.stream_id, self._handle, self._index)
+
+    def wait(self, stream: Any) -> None:
+        """Work queued later on `stream` waits; the host does not."""
+        self.runtime.device.graphs.event_awaited(
+            stream.device_index, stream.stream_id, self._captured, bool(self._handle), self._external
+        )
+        self.runtime.device.races.awaited(stream.device_index, stream.stream_id, self._moment)
+        if self._handle:
+            self.runtime.device.queued("await", stream.stream_id, self._handle, stream.device_index)
+
+    def query(self) -> bool:
+        """Everything recorded is done; where copies are late, not when it is first asked for."""
+        self._questioned("torch.cuda.Event.query")
+        runtime = getattr(self, "runtime", None)
+        if runtime is not None and self._asked is not self._moment:
+            self._asked = self._moment
+            if runtime.device.races.not_yet(self._moment):
+                return False
+        self._reached(asked=True)
+        return True
+
+    def _questioned(self, what: str) -> None:
+        runtime = getattr(self, "runtime", None)
+        if runtime is not None:
+            runtime.device.graphs.event_asked(self._captured, what)
+
+    def _reached(self, asked: bool = False) -> None:
+        runtime = getattr(self, "runtime", None)  # an event may outlive the device
+        if runtime is not None:
+            runtime.device.races.reached(self._moment, asked)
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds between two recorded events, by the emulation's clock."""
+        if not (self._timing and end_event._timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if not (self._handle and end_event._handle):
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        self._reached(asked=True)
+        end_event._reached(asked=True)
+        self.runtime.device.note(_TIMES_ARE_THE_HOSTS)
+        return float((end_event._recorded_at - self._recorded_at) * 1000.0)
+
+    def synchronize(self) -> None:
+        """The host waits, if the event was ever recorded."""
+        if self._captured is not None:
+            self._questioned("torch.cuda.Event.synchronize")
+        self._reached()
+        runtime = getattr(self, "runtime", None)
+        if self._handle and runtime is not None:
+            runtime.device.wait("cudaEventSynchronize", "explicit", call="torch.cuda.Event.synchronize")
+
+    ipc_handle = refusal("torch.cuda.Event.ipc_handle", "Events are not shared between emulated processes.")
+    from_ipc_handle = classmethod(
+        refusal("torch.cuda.Event.from_ipc_handle", "Events are not shared between emulated processes.")
+    )
+
+
+def handle_of(stream_id: int) -> int:
+    """The ``cudaStream_t`` behind a stream id: an external stream is its own handle, the default one is 0."""
+    return stream_id if stream_id % 2 == 0 else _HANDLE_BASE + 0x80 * stream_id
+
+
+def fresh_counters() -> tuple[Any, Any]:
+    """Counters of the stream pool and of event handles, as at the start of a process."""
+    return itertools.count(), itertools.count(_HANDLE_BASE + 0x1000_0000, 0x40)
+
+
+def torch_classes() -> ModuleType:
+    """``torch.cuda.streams`` executed anew on `StreamBase` and `EventBase`, which must be in ``torch._C``.
+
+    So ``Stream``, ``ExternalStream`` and ``Event`` are torch's own, of the version in hand.
+    """
+    spec = importlib.util.find_spec("torch.cuda.streams")
+    if spec is None or spec.loader is None:
+        raise ImportError("torch.cuda.streams cannot be found")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def generic_classes(stream_class: Any, event_class: Any) -> tuple[Any, Any]:
+    """``torch.Stream`` and ``torch.Event`` that make CUDA's where CUDA is meant, and torch's elsewhere."""
+
+    class Stream(_TorchStream, metaclass=_Front):
+        of: ClassVar[Any] = _TorchStream
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            if _names_stream(args, kwargs):
+                ids = {**dict(zip(_STREAM_IDS, args, strict=False)), **kwargs}
+                emulated = ids.get("device_type") == CUDA_DEVICE_TYPE
+                return stream_class(**ids) if emulated else _TorchStream(*args, **kwargs)
+            device, rest = _device_argument(args, kwargs)
+            if device.type == "cuda":
+                return stream_class(device=device, **rest)
+            return _TorchStream(device, **rest)
+
+    class Event(_TorchEvent, metaclass=_Front):
+        of: ClassVar[Any] = _TorchEvent
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            device, rest = _device_argument(args, kwargs)
+            return event_class(**rest) if device.type == "cuda" else _TorchEvent(device, **rest)
+
+    for front in (Stream, Event):
+        front.__module__, front.__qualname__ = "torch", front.__name__
+    return Stream, Event
+
+
+class _Front(type):
+    """Instances of the class that is fronted are instances of the front."""
+
+    of: Any
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.of)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls.of)
+
+
+def _names_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return "stream_id" in kwargs or len(args) == 3
+
+
+def _device_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device, dict[str, Any]]:
+    """The device asked for (the accelerator, if none) and the other arguments."""
+    rest = dict(kwargs)
+    device = args[0] if args else rest.pop("device", None)
+    if device is None:
+        return torch.device("cuda"), rest
+    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device), rest

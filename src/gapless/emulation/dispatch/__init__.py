@@ -1,0 +1,1 @@
+"""What ATen and Python ask of the emulated device, operator by operator."""

@@ -1,0 +1,297 @@
+"""Handlers for what users write on tensors: moving, reading, pinning, copying, making new ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gapless.emulation.core.transfers import count_copy, moved
+from gapless.emulation.dispatch.functions import FunctionMode, Handler, as_device, handles
+from gapless.emulation.support.local import local
+from gapless.emulation.support.places import HOST, PINNED
+from gapless.torch_internals import DispatchKey, key_is_excluded, pad_packed_sequence
+
+Tensor = torch.Tensor
+_Base: Any = torch.Tensor
+
+# -- moving ----------------------------------------------------------------------------------------
+
+
+@handles(Tensor.to)
+def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, *rest = args
+    options = dict(kwargs)
+    device: Any = options.pop("device", None)
+    dtype: Any = options.pop("dtype", None)
+    other = options.pop("other", None)
+    if rest and isinstance(rest[0], Tensor):
+        other = rest.pop(0)
+    elif rest and isinstance(rest[0], torch.dtype):
+        dtype = rest.pop(0)
+    elif rest:
+        device = rest.pop(0)
+        if rest and (rest[0] is None or isinstance(rest[0], torch.dtype)):
+            dtype = rest.pop(0)
+    if other is not None:
+        device, dtype = other.device, other.dtype
+    for name in ("non_blocking", "copy", "memory_format"):
+        if rest:
+            options[name] = rest.pop(0)
+    if device is None:
+        return func(tensor, dtype=dtype, **options) if dtype is not None else func(*args, **kwargs)
+    device = as_device(device)
+    if device.type not in ("cuda", "cpu") or tensor.is_meta:
+        if device.type != "meta" and not tensor.is_meta:
+            return func(*args, **kwargs)
+        return _through_meta(mode, func, tensor, device, dtype, options)
+    options["memory_format"] = options.get("memory_format") or torch.preserve_format
+    return moved(mode.core, tensor, mode.core.index_of(device), dtype=dtype, **options)
+
+
+def _through_meta(
+    mode: FunctionMode, func: Any, tensor: Tensor, device: torch.device, dtype: Any, options: dict[str, Any]
+) -> Any:
+    """To and from tensors without data: ATen's own errors and results, on the CPU."""
+    index = mode.core.index_of(device)
+    real = torch.device("cpu") if index >= 0 else device
+    out = func(tensor, device=real, dtype=dtype, **options)
+    return mode.core.place(out, index) if index >= 0 else out
+
+
+@handles(Tensor.type_as)
+def _type_as(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Both the type and the place of the other tensor."""
+    tensor, other = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    if not isinstance(other, Tensor) or tensor.is_meta or other.is_meta:
+        return func(*args, **kwargs)
+    target = mode.core.device_of(other)
+    return moved(mode.core, tensor, target, dtype=other.dtype, call="Tensor.type_as")
+
+
+@handles(Tensor.cuda)
+def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, *rest = args
+    device = rest[0] if rest else kwargs.get("device")
+    non_blocking = rest[1] if len(rest) > 1 else kwargs.get("non_blocking", False)
+    wanted = torch.device("cuda") if device is None else as_device(device)
+    if wanted.type != "cuda":
+        raise RuntimeError(f"Invalid device, must be cuda device but got {wanted}")
+    memory_format = kwargs.get("memory_format") or torch.preserve_format
+    return moved(
+        mode.core, tensor, mode.core.index_of(wanted), non_blocking=non_blocking, memory_format=memory_format
+    )
+
+
+@handles(Tensor.cpu)
+def _cpu(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    memory_format = kwargs.get("memory_format") or torch.preserve_format
+    return moved(mode.core, args[0], HOST, memory_format=memory_format, call="Tensor.cpu")
+
+
+@handles(Tensor.type)
+def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, *rest = args
+    wanted = rest[0] if rest else kwargs.get("dtype")
+    index = mode.core.device_of(tensor)
+    if wanted is None:
+        name: str = func(tensor)
+        return name.replace("torch.", "torch.cuda.", 1) if index >= 0 else name
+    if isinstance(wanted, torch.dtype):
+        return tensor.to(dtype=wanted)
+    name = wanted if isinstance(wanted, str) else _type_name(wanted)
+    target = max(index, 0) if ".cuda." in name else HOST
+    if ".cuda." in name and index < 0:
+        target = local.device
+    dtype = _dtype_of(name)
+    non_blocking = rest[1] if len(rest) > 1 else kwargs.get("non_blocking", False)
+    return moved(mode.core, tensor, target, dtype=dtype, non_blocking=non_blocking, call="Tensor.type")
+
+
+def _type_name(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__name__}"
+
+
+def _dtype_of(name: str) -> torch.dtype:
+    """The dtype of a legacy type name such as ``torch.cuda.FloatTensor``."""
+    legacy = name.rsplit(".", 1)[-1]
+    kind = getattr(torch, legacy, None)
+    dtype = getattr(kind, "dtype", None)
+    if legacy == "Tensor":
+        return torch.get_default_dtype()
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"invalid type: '{name}'")
+    return dtype
+
+
+@handles(Tensor.get_device, torch.get_device)
+def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.core.device_of(args[0])
+
+
+@handles(torch.tensor_split, Tensor.tensor_split)
+def _tensor_split(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """C++ asks the storage of the indices where they are."""
+    where: Any = args[1] if len(args) > 1 else kwargs.get("tensor_indices_or_sections")
+    if mode.on_device(where):
+        raise RuntimeError(
+            f"tensor_split expected tensor_indices_or_sections to be on cpu, but it's on {where.device}"
+        )
+    return func(*args, **kwargs)
+
+
+@handles(pad_packed_sequence)
+def _pad_packed_sequence(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The padded data is where the packed data is; the lengths are the host's by contract."""
+    padded, lengths = func(*args, **kwargs)
+    return padded, mode.core.place(lengths, HOST)
+
+
+@handles(Tensor.record_stream)
+def _record_stream(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mode.core.races.keep(*args, *kwargs.values())
+
+
+# -- pinning ---------------------------------------------------------------------------------------
+
+
+@handles(Tensor.pin_memory)
+def _pin_memory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    state = mode.core.placement.state_of(tensor)
+    if state == PINNED:
+        return tensor
+    if state >= 0:
+        kind = tensor.type().replace("torch.", "torch.cuda.", 1)
+        raise RuntimeError(f"cannot pin '{kind}' only dense CPU tensors can be pinned")
+    with torch.no_grad():
+        return mode.core.place(tensor.clone(), PINNED)
+
+
+@handles(Tensor.is_pinned)
+def _is_pinned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.core.is_pinned(args[0])
+
+
+@handles(Tensor.share_memory_)
+def _share_memory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0] if mode.on_device(args[0]) else func(*args, **kwargs)  # device memory is shared already
+
+
+@handles(Tensor.is_shared)
+def _is_shared(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return True if mode.on_device(args[0]) else func(*args, **kwargs)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _named(name: str) -> Handler:
+    """A read whose Python spelling tells more than the operator.
+
+    ``torch.FloatTensor([a, b])`` reads below all modes: the operator is not seen.
+    """
+
+    def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before = local.call
+        local.call = before or name
+        try:
+            out = func(*args, **kwargs)
+            if key_is_excluded(DispatchKey.Python) and mode.on_device(args[0]):
+                mode.core.wait("aten::_local_scalar_dense", "read", call=name)
+            return out
+        finally:
+            local.call = before
+
+    return handler
+
+
+for _method in (
+    "item", "__bool__", "__float__", "__int__", "__index__", "__complex__", "__format__", "__contains__",
+    "is_nonzero",
+):  # fmt: skip
+    handles(getattr(Tensor, _method))(_named(f"Tensor.{_method}"))
+handles(torch.is_nonzero)(_named("torch.is_nonzero"))
+
+
+def _read_at_once(name: str) -> Handler:
+    """A read of the whole tensor that passes the dispatcher by, or reads many times: it counts once."""
+
+    def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if mode.on_device(args[0]):
+            mode.core.wait(name, "read", call=name)
+        else:
+            mode.core.races.touched(args[0], False, name)
+        local.quiet += 1
+        try:
+            return func(*args, **kwargs)
+        finally:
+            local.quiet -= 1
+
+    return handler
+
+
+handles(Tensor.tolist)(_read_at_once("Tensor.tolist"))
+handles(Tensor.__repr__)(_read_at_once("Tensor.__repr__"))
+
+
+@handles(Tensor.numpy)
+def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    state = mode.core.placement.state_of(tensor)
+    index = max(state, HOST)
+    if index < 0:
+        array = func(*args, **kwargs)
+        return mode.core.races.viewed(tensor, array) if state == PINNED else array
+    if not kwargs.get("force", False):
+        raise TypeError(
+            f"can't convert cuda:{index} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+            "host memory first."
+        )
+    count_copy(
+        mode.core, index, HOST, non_blocking=False, nbytes=tensor.nbytes, call="Tensor.numpy", fresh=True
+    )
+    return func(tensor, force=True).copy()
+
+
+# -- what ATen does otherwise below a mode -----------------------------------------------------------
+
+
+@handles(torch.linalg.matrix_rank)
+def _matrix_rank(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Below a dispatch mode ATen computes the rank and leaves ``out=`` as it was."""
+    out = kwargs.get("out")
+    if out is None:
+        return func(*args, **kwargs)
+    options = {name: value for name, value in kwargs.items() if name != "out"}
+    ranks = func(*args, **options)
+    return (out if out.shape == ranks.shape else out.resize_(ranks.shape)).copy_(ranks)
+
+
+@handles(torch.ctc_loss)
+def _ctc_loss(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Lengths on the host become lists, as ATen makes them where no mode is active."""
+
+    def listed(value: Any) -> Any:
+        on_host = isinstance(value, Tensor) and not mode.on_device(value) and not value.is_floating_point()
+        return value.tolist() if on_host and value.dim() == 1 else value
+
+    lengths = [listed(value) for value in args[2:4]]
+    names = {
+        name: listed(value) for name, value in kwargs.items() if name in ("input_lengths", "target_lengths")
+    }
+    if all(isinstance(value, (list, tuple)) for value in (*lengths, *names.values())):
+        args, kwargs = (*args[:2], *lengths, *args[4:]), {**kwargs, **names}
+    return func(*args, **kwargs)
+
+
+@handles(_Base.grad.__set__)
+def _set_gradient(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, gradient = args
+    if isinstance(gradient, Tensor) and gradient.device != tensor.device and not gradient.is_meta:
+        raise RuntimeError(
+            f"attempting to assign a gradient with device type '{gradient.device.type}' to a tensor with "
+            f"device type '{tensor.device.type}'. Please ensure that the gradient and the tensor are on the "
+            "same device"
+        )
+    return func(*args, **kwargs)

@@ -1,0 +1,111 @@
+"""`DistributedDataParallel`: where the tensors of its C++ reducer are, and what its making waits for."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gapless import torch_internals
+from gapless.emulation.core.core import Core
+from gapless.emulation.support.local import local
+from gapless.emulation.support.patches import Patches
+from gapless.emulation.support.places import PINNED
+from gapless.torch_internals import TorchDispatchMode
+
+Tensor = torch.Tensor
+
+# `Logger::set_runtime_stats_and_log` and `CudaTimer::measureDifference` (reducer_cuda.cpp in the same folder)
+_FIRST, _EACH = 10, 100
+"""Iterations that are timed (`Reducer::should_collect_runtime_stats`)."""
+_TIMER = (
+    "DistributedDataParallel also waits for its own timing events, in its first ten iterations and in "
+    "every hundredth after that: this is not counted"
+)
+
+
+class _ReducerTensors(TorchDispatchMode):
+    """Places what the reducer makes for itself (`torch/csrc/distributed/c10d/reducer.cpp`).
+
+    Buckets are where the parameters are. The map of locally used parameters is an int32 tensor of zeros on
+    the host with an empty twin on the device; on its way there it passes through pinned memory and nothing
+    waits, so it counts as pinned.
+    """
+
+    def __init__(self, core: Core, index: int) -> None:
+        super().__init__()
+        self.core = core
+        self.index = index
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = func._schema.name in ("aten::zeros", "aten::empty")
+        if made and isinstance(out, Tensor):
+            used_map = func._schema.name == "aten::zeros" and out.dtype == torch.int32
+            self.core.placement.put(out, PINNED if used_map else self.index)
+            memory = self.core.placement.memory
+            if memory is not None and not used_map:
+                memory.holds("communication", (out,))
+        return out
+
+
+def install(core: Core, patches: Patches) -> None:
+    """Watch the reducer's constructor and the check of parameters' shapes until `patches` are undone."""
+    make_reducer: Any = dist.Reducer
+    verify: Any = torch_internals.verify_params
+
+    class Reducer(make_reducer):  # type: ignore[misc, valid-type]
+        def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
+            index = self._where = core.device_of(params[0]) if params else -1
+            if index < 0:
+                super().__init__(params, *args, **kwargs)
+                return
+            core.note(_TIMER)
+            with _ReducerTensors(core, index):
+                super().__init__(params, *args, **kwargs)
+            core.graphs.holding(index, params)
+            self._iterations = 0
+
+        def prepare_for_forward(self) -> None:
+            """An iteration begins: DDP's logger has just read the last one's times, where it samples."""
+            if self._where >= 0:
+                done = self._iterations
+                if core.graphs.capture is not None and done > 0 and (done <= _FIRST or not done % _EACH):
+                    core.graphs.unsafe("DistributedDataParallel's timing of its first iterations")
+                self._iterations += 1
+            super().prepare_for_forward()
+
+        def _rebuild_buckets(self) -> Any:
+            """Buckets in the order in which gradients came, once the first backward pass has told it."""
+            with _ReducerTensors(core, self._where) if self._where >= 0 else nullcontext():
+                return super()._rebuild_buckets()
+
+    Reducer.__name__ = Reducer.__qualname__ = make_reducer.__name__
+
+    @wraps(verify)
+    def _verify_params_across_processes(group: Any, params: Any, *args: Any) -> Any:
+        if params and core.device_of(params[0]) >= 0:
+            _count_verification(core, dist.get_world_size(group))
+        local.quiet += 1
+        try:
+            return verify(group, params, *args)
+        finally:
+            local.quiet -= 1
+
+    patches.set(dist, "Reducer", Reducer)
+    patches.set(*torch_internals.place("verify_params"), _verify_params_across_processes)
+
+
+def _count_verification(core: Core, ranks: int) -> None:
+    """`verify_params_across_processes` in the same file.
+
+    The number of parameters goes to the device, is gathered and read there once per rank; then the shapes go
+    to the device, are broadcast and come back.
+    """
+    name = "c10d::verify_params_across_processes"
+    core.wait(name, "h2d", detail="pageable", waits=2)
+    core.wait(name, "read", waits=ranks)
+    core.wait(name, "d2h", detail="pageable")

@@ -1,0 +1,127 @@
+"""Process groups of one rank: torch is told of all of them, and nothing waits for the others to come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gapless import torch_internals
+from gapless.emulation.core.core import Core
+from gapless.emulation.distributed import libraries, objects
+from gapless.emulation.distributed.lone import lone_backend
+from gapless.emulation.distributed.store import LoneStore
+from gapless.emulation.distributed.world import World
+from gapless.emulation.support.patches import Patches
+
+c10d = dist.distributed_c10d
+
+_PREFIX = re.compile(r"^(default_pg/|\d+/+)+")
+"""What torch puts before a key."""
+_stores: list[LoneStore] = []
+"""Stores as Python objects: C++ keeps only its own half."""
+
+
+def install(core: Core, patches: Patches, world: World) -> None:
+    """Make this process a rank of `world` for whoever asks torch.distributed, until `patches` are undone."""
+    _stores.clear()
+
+    def missed(key: str) -> None:
+        core.note(f"the store has no {_PREFIX.sub('', key)!r}, which another rank would have set: it reads 0")
+
+    def store(*args: Any, **kwargs: Any) -> LoneStore:
+        made = LoneStore(world.size, missed)
+        _stores.append(made)
+        return made
+
+    patches.set_everywhere(dist, "TCPStore", store)
+    patches.set_everywhere(c10d, "init_process_group", _joining(core, world, store))
+    _install_backends(patches)
+    _install_spawn(patches, world)
+    objects.install(core, patches)
+    libraries.install(core, patches)
+
+
+def _joining(core: Core, world: World, store: Callable[[], LoneStore]) -> Callable[..., None]:
+    real = c10d.init_process_group
+
+    @wraps(real)
+    def init_process_group(
+        backend: str | None = None,
+        init_method: str | None = None,
+        timeout: timedelta | None = None,
+        world_size: int = -1,
+        rank: int = -1,
+        store_: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.pop("store", None)
+        core.note(
+            f"rank {world.rank} of {world.size} ran alone: what the other ranks send is taken to be what "
+            "this one sends"
+        )
+        size = world.size if world_size < 0 else world_size
+        mine = world.rank if rank < 0 else rank
+        if (size, mine) != world[:2]:
+            core.note(f"the script makes itself rank {mine} of {size}, not {world.rank} of {world.size}")
+        real(backend, None, timeout, size, mine, store(), *args, **kwargs)
+
+    return init_process_group
+
+
+def _install_backends(patches: Patches) -> None:
+    """Gloo connects its ranks when it is made: one rank is a group of its own for it, or gloo is left out."""
+    gloo: Any = torch_internals.ProcessGroupGloo
+    if gloo is not None:
+        lone = lone_backend()
+
+        class ProcessGroupGloo(lone or gloo):  # type: ignore[misc]
+            def __init__(self, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> None:
+                if lone is not None:
+                    super().__init__(rank, size, gloo._Options())
+                else:
+                    super().__init__(dist.HashStore(), 0, 1, *args, **kwargs)
+
+            def name(self) -> str:
+                return "gloo"
+
+            _get_backend_name = name
+
+        for made in ("Options", "_Options", "create_default_device", "create_device"):
+            if hasattr(gloo, made):
+                setattr(ProcessGroupGloo, made, getattr(gloo, made))
+        ProcessGroupGloo.__qualname__ = "ProcessGroupGloo"
+        patches.set_everywhere(c10d, "ProcessGroupGloo", ProcessGroupGloo)
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL compares what the ranks do.
+    patches.set(*torch_internals.place("compare_ranks"), lambda wrapped_pg, *_, **__: wrapped_pg)
+
+
+def _install_spawn(patches: Patches, world: World) -> None:
+    """``mp.spawn(train, nprocs=8)`` calls `train` as this rank, in this process."""
+    mp = torch.multiprocessing
+    real = mp.spawn
+
+    @wraps(real)
+    def spawn(fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any) -> Any:
+        fn(world.local_rank % nprocs, *args)
+        return None if join else _Joined()
+
+    patches.set_everywhere(mp, "spawn", spawn)
+
+
+class _Joined:
+    """What ``mp.spawn(join=False)`` gives, once all is over."""
+
+    processes: tuple[Any, ...] = ()
+
+    def join(self, *args: Any, **kwargs: Any) -> bool:
+        return True
+
+    def pids(self) -> list[int]:
+        return []

@@ -1,0 +1,187 @@
+"""What each collective moves, for the programme: told of all of them, whoever carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gapless import trees
+from gapless.emulation.core.core import Core
+from gapless.emulation.support import stacks
+from gapless.emulation.support.local import local
+from gapless.emulation.support.places import HOST
+from gapless.model import SourceLine
+from gapless.model.programme import Entry
+from gapless.torch_internals import current_node
+
+_KINDS = {
+    "all_reduce": "allreduce_ allreduce_coalesced_ all_reduce all_reduce_ all_reduce_coalesced "
+    "all_reduce_coalesced_",
+    "all_gather": "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ "
+    "all_gather_into_tensor all_gather_into_tensor_out all_gather_into_tensor_coalesced",
+    "reduce_scatter": "reduce_scatter_ _reduce_scatter_base_ reduce_scatter_tensor_coalesced_ "
+    "reduce_scatter_tensor reduce_scatter_tensor_out reduce_scatter_tensor_coalesced",
+    "all_to_all": "alltoall_ alltoall_base_ all_to_all_single shard_dim_alltoall",
+    "broadcast": "broadcast_ broadcast",
+    "reduce": "reduce_",
+    "gather": "gather_ gather_into_tensor_",
+    "scatter": "scatter_",
+    "send": "send isend",
+    "recv": "recv_ recv_any_source_ irecv",
+    "barrier": "barrier",
+}
+KIND = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+"""The collective that an operator is."""
+
+_OUTPUTS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
+"""Arguments that hold results; what else has tensors is given."""
+_MADE = 4096
+"""So many results of functional collectives are known that nobody has waited for."""
+_ROOTS = {
+    "broadcast": (True, False),
+    "scatter": (True, False),
+    "reduce": (False, True),
+    "gather": (False, True),
+}
+"""Whether the root alone gives, and whether it alone gets."""
+
+
+def record(core: Core, name: str, values: dict[str, Any], group: Any, index: int) -> int:
+    """Tell the programme that this rank takes part in a collective on device `index` (-1: on the host).
+
+    Gives its number, for `awaited`; 0 where nothing is recorded.
+    """
+    programme = core.recorder.programme
+    if programme is None or local.quiet or not core.enabled:
+        return 0
+    if name == "batch_p2p_ops":
+        for kind, peer, tensor in zip(values["op_list"], values["peer_list"], values["tensors"], strict=True):
+            record(core, kind, {"tensor": tensor, "dst": peer, "src": peer}, group, index)
+        return 0
+    kind = KIND[name]
+    given, got = _bytes(kind, values, group)
+    kept = programme.event(
+        Entry(
+            kind="collective",
+            name=kind,
+            dtype=str(next((one.dtype for one in trees.tensors(values)), "")).removeprefix("torch."),
+            reads=given,
+            writes=got,
+            ranks=group.size(),
+            group=_peer(kind, values, group) or group_name(group),
+            detail="host" if index < 0 and kind != "barrier" else "",
+            backward=local.backward != HOST,
+            optimizer=programme.optimizing,
+            line=_line(core),
+        )
+    )
+    if not kept:
+        return 0
+    programme.collectives += 1
+    if values.get("async_op") is False and not local.coalescing:
+        awaited(core, programme.collectives)
+    return programme.collectives
+
+
+def awaited(core: Core, number: int) -> None:
+    """Tell the programme that the current stream waits for the collective of that number."""
+    programme = core.recorder.programme
+    if programme is not None and number and not local.quiet and core.enabled:
+        programme.event(Entry(kind="await", number=number - programme.collectives - 1))
+
+
+def made(core: Core, number: int, outs: Any) -> None:
+    """`outs` are what the functional collective of that number gives, for `whose`."""
+    programme = core.recorder.programme
+    if programme is not None and number:
+        if len(programme.made) > _MADE:
+            programme.made.clear()  # nobody waits for them
+        programme.made.update((one.untyped_storage()._cdata, number) for one in trees.tensors(outs))
+
+
+def whose(core: Core, out: torch.Tensor) -> int:
+    """The number of the collective that gave `out`; 0 where that is not known."""
+    programme = core.recorder.programme
+    return programme.made.pop(out.untyped_storage()._cdata, 0) if programme is not None else 0
+
+
+def _bytes(kind: str, values: dict[str, Any], group: Any) -> tuple[int, int]:
+    """Bytes that this rank brings and those that it has in the end."""
+    if kind == "barrier":
+        return 0, 0
+    outputs = sum(map(_size, trees.tensors([values[name] for name in _OUTPUTS if name in values])))
+    inputs = sum(map(_size, trees.tensors([one for name, one in values.items() if name not in _OUTPUTS])))
+    if kind == "send":
+        return inputs, 0
+    if kind == "recv":
+        return 0, inputs
+    if not outputs:  # in place, or a functional one, which makes its results
+        outputs = inputs * group.size() if kind == "all_gather" else inputs
+        outputs = inputs // group.size() if kind == "reduce_scatter" else outputs
+    if kind in _ROOTS:
+        alone_gives, alone_gets = _ROOTS[kind]
+        root = group.rank() == values.get("root_rank", values.get("src"))
+        inputs = inputs if root or not alone_gives else 0
+        outputs = outputs if root == alone_gets else 0
+    return inputs, outputs
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _peer(kind: str, values: dict[str, Any], group: Any) -> str:
+    """The one rank that something is sent to or comes from."""
+    if kind not in ("send", "recv"):
+        return ""
+    peer = values.get("dst" if kind == "send" else "src")
+    return "any rank" if peer is None else f"rank {dist.get_global_rank(group, peer)}"
+
+
+def group_name(group: Any) -> str:
+    """``all 8 ranks``, or ``tp: ranks 0-7``, as the group or its mesh is called."""
+    try:
+        ranks = tuple(sorted(dist.get_process_group_ranks(group)))
+    except (KeyError, RuntimeError, ValueError):  # nobody has told torch of it
+        return f"{group.size()} ranks"
+    return _described(str(getattr(group, "group_desc", "")), ranks, dist.get_world_size())
+
+
+@lru_cache(maxsize=1024)
+def _described(name: str, ranks: tuple[int, ...], world: int) -> str:
+    if len(ranks) == world:
+        return f"all {world} ranks"
+    name = name.removeprefix("mesh_")
+    return spelled(ranks) if name in ("", "undefined") or ":" in name else f"{name}: {spelled(ranks)}"
+
+
+def spelled(ranks: Sequence[int]) -> str:
+    """``ranks 0, 8, …, 120``.
+
+    >>> spelled([0, 1, 2, 3]), spelled([0, 8, 16, 24]), spelled([3])
+    ('ranks 0-3', 'ranks 0, 8, ..., 24', 'rank 3')
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    if len(ranks) > 3:
+        return f"ranks {ranks[0]}, {ranks[1]}, ..., {ranks[-1]}"
+    return "ranks " + ", ".join(map(str, ranks))
+
+
+def _line(core: Core) -> SourceLine | None:
+    """The user's line: in backward the one whose gradient it is for, where that is known."""
+    if local.backward != HOST:
+        node = current_node()
+        if node is not None:
+            forward = stacks.resolve(core._forward_of(node._sequence_nr()))
+            found = next((one for one in forward if one.is_user), None)
+            if found is not None:
+                return found
+    stack = stacks.resolve(stacks.capture(2) + local.above)
+    return next((one for one in stack if one.is_user), None)

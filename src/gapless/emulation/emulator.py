@@ -1,0 +1,427 @@
+"""`Emulator`: the CUDA device that is not there, switched on and off."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from gapless import torch_internals
+from gapless._version import __version__
+from gapless.emulation import cuda_api, standins
+from gapless.emulation.compiled import compilers
+from gapless.emulation.compiled.calls import Calls
+from gapless.emulation.core import forwards, optimizers, steps, threads
+from gapless.emulation.core.core import Core
+from gapless.emulation.cuda_api import profilers, smi
+from gapless.emulation.dispatch import (
+    attention,
+    autocast,
+    composites,
+    copies,
+    cudnn_benchmark,
+    device_type,
+    factories,
+    foreach,
+    fourier,
+    functions,
+    indexing,
+    methods,
+    nodes,
+    operators,
+    properties,
+    recurrent,
+    serialization,
+    tensor_methods,
+)
+from gapless.emulation.distributed import process_groups as distributed
+from gapless.emulation.distributed.world import World, enter, leave
+from gapless.emulation.memory.requests import MemoryRecorder
+from gapless.emulation.memory.requests import supported as memory_supported
+from gapless.emulation.recording.programme import ProgrammeRecorder
+from gapless.emulation.recording.recorder import Recorder
+from gapless.emulation.standins import cuda_sources, extensions
+from gapless.emulation.standins.fallbacks import fallbacks
+from gapless.emulation.support import warned
+from gapless.emulation.support.local import local
+from gapless.emulation.support.patches import Patches
+from gapless.emulation.triton import hooks as triton_hooks
+from gapless.errors import UsageError
+from gapless.model import Ending, Environment, Mark, Session, gpus
+from gapless.model.assumption import Switch
+from gapless.model.tally import ADVANCING, InTurn, StepTally, step_ends
+from gapless.torch_internals import (
+    current_dispatch_mode,
+    current_function_mode,
+    lift_only_cpu_tensors,
+    pop_dispatch_mode,
+    pop_function_mode,
+)
+
+_HANDLERS = (
+    attention,
+    copies,
+    cudnn_benchmark,
+    factories,
+    fourier,
+    indexing,
+    recurrent,
+    tensor_methods,
+)  # which importing them registers
+_current: Emulator | None = None
+step_listeners: list[Callable[[], None]] = []
+"""Who else is told of :func:`step`: a profiler of a real device."""
+
+
+_LATE = (
+    "copies to the CPU arrived only when something waited for them (--late-copies): values read earlier "
+    "are NaN, or a number out of range"
+)
+_NO_RACES = (
+    f"several streams are used, but races were not checked: torch {torch.__version__} does not report when "
+    "memory is freed (2.10 and later do)"
+)
+
+
+class Emulator:
+    """A machine with `devices` GPUs of the kind `gpu`, for everything torch does between `start` and `stop`.
+
+    Without `devices` there are as many as ranks on this machine (torchrun says so), or one.
+
+    `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called after each step mark, with the mark, and
+    may raise to stop the script; so may `between_marks`, which is told the seconds since the beginning at
+    each wait and batch in between. With `programme` the session holds what the last steps asked of the
+    device, with `memory` what was asked of its memory. A `dry` one has no values of large tensors, and with
+    None it has them until they cost too much to compute, which `on_switch` is told; `assume`
+    says, by ``file:line``, what reads there are told. With `late_copies` those to the host that nothing waits
+    for do not arrive. `standins` says for whom there are stand-ins of packages that are not installed: for
+    code that imports or asks for them (None), everyone, or nobody. One that is `lasting`, on until the
+    process ends, starts sooner: it imports nothing of torch that the script may never use. With `graphs` the
+    programme says of each entry which line asks for it. With `compiled` calls of what the script compiles are
+    kept, to be compiled after the run; what they call lives as long.
+    With a `world` this process is one rank of it, and the others are not there.
+    Use it as a context manager, or through :func:`gapless.emulate`.
+
+    Raises:
+        UsageError: no GPU of that name, fewer than one device, or an emulation is on already.
+    """
+
+    def __init__(
+        self,
+        gpu: gpus.Gpu | str | None = None,
+        devices: int | None = None,
+        *,
+        on_mark: Callable[[Mark], None] | None = None,
+        between_marks: Callable[[float], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        programme: bool = False,
+        memory: bool = False,
+        dry: bool | None = False,
+        on_switch: Callable[[Switch], None] | None = None,
+        assume: Mapping[str, float] | None = None,
+        standins: bool | None = None,
+        late_copies: bool = False,
+        lasting: bool = False,
+        graphs: bool = False,
+        world: World | None = None,
+        inference: bool = False,
+        compiled: bool = False,
+    ) -> None:
+        if devices is None:
+            devices = distributed.local_world_size() if world is None else world.node
+        if devices < 1:
+            raise UsageError(f"{devices} devices: an emulated machine needs at least one")
+        self.world = world
+        self._inference = inference
+        self.gpu = gpus.DEFAULT if gpu is None else gpus.find(gpu) if isinstance(gpu, str) else gpu
+        self.devices = devices
+        self.recorder = Recorder(clock)
+        self.recorder.on_mark = on_mark
+        self.recorder.between_marks = between_marks
+        if programme:
+            self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices, graphs)
+        self.core = Core(self.gpu, devices, self.recorder, clock)
+        if dry is None and not late_copies:
+            from gapless.emulation.dry.budget import Budget
+            from gapless.emulation.dry.values import Values
+
+            self.core.values = Values(self.core, dict(assume or {}), Budget(self.core, on_switch))
+        elif dry:
+            from gapless.emulation.dry.values import Values
+
+            self.core.values = Values(self.core, dict(assume or {}))
+        if late_copies and dry:
+            raise UsageError("a dry run has no values, so none can arrive late")
+        if late_copies:
+            self.core.races.late = True
+            self.core.note(_LATE)
+        if memory:
+            self._record_memory()
+        self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
+        self.in_turn: InTurn = lambda one, other: False  # as of `StepTally`, for who can read the source
+        self.compiled = Calls(self.core.device_of, values=not dry, wanted=compiled)
+        self.compiled.lasting = not memory  # what is kept alive would be counted
+        replays = self.compiled.replays
+        replays.watch = lambda: self.core.graphs.watch(replays)
+        self._patches = Patches()
+        self._lasting = lasting
+        self._standins = standins
+        self._modes: contextlib.ExitStack | None = None
+        self._left: contextlib.ExitStack | None = None
+        self._hook: Any = None
+        self._optimizer_hook: Any = None
+        self._environment: dict[str, str | None] = {}
+
+    def _record_memory(self) -> None:
+        """Raises UsageError where this torch does not tell when storages end."""
+        if not memory_supported():
+            raise UsageError(f"torch {torch.__version__} does not report when memory is freed")
+        recorder = MemoryRecorder(self.gpu)
+        recorder.forward_of = self.core._forward_call
+        recorder.step_ends = lambda: _step_ends(self.recorder.marks(), self.in_turn)
+        self.recorder.memory = self.core.placement.memory = recorder
+
+    # -- on and off --------------------------------------------------------------------------------
+
+    def start(self) -> Emulator:
+        """Switch the device on in this thread and in every thread started from now on."""
+        global _current
+        if _current is not None:
+            raise UsageError("an emulated device is already active: emulations cannot be nested")
+        if torch.cuda.is_available():
+            self.core.note("this machine has a GPU; the emulated device is used instead")
+        if untried := torch_internals.untried():
+            self.core.note(untried)
+        _current = self
+        self.core.enabled = True
+        self.core.races.on = memory_supported()
+        self._environment = enter(self.world)
+        patches = self._patches
+        try:
+            device_type.install(patches)
+            properties.install(self.core, patches)
+            cuda_api.install(self.core, patches)
+            attention.install(self.core, patches)
+            composites.install(self.core.device_of)
+            foreach.install(self.core, patches)
+            profilers.install(self.core, patches)
+            distributed.install(self.core, patches)
+            compilers.install(self.core.note, patches, self._lasting, self.compiled)
+            triton_hooks.install(self.core, patches)
+            autocast.install(self.core.device_of, patches, self.core.note)
+            serialization.install(self.core)
+            extensions.install(self.core, patches)
+            cuda_sources.install(self.core, patches)
+            smi.install(patches)
+            standins.install(self.core, patches, self._standins)
+            self._hook = steps.install(self.core, patches)
+            if self._inference:
+                self._hook.callback(forwards.install(self.core).close)
+            self._optimizer_hook = optimizers.install(self.core, patches)
+            if self.core.values is not None:
+                self.core.values.install(patches)
+            threads.install(self, patches)
+            warned.install(patches)
+            methods.install(self.core, patches)
+            # Values are built on the CPU, and only then go where they are wanted, by an operator seen below.
+            lift_only_cpu_tensors(True)
+            self._modes = contextlib.ExitStack()
+            self._modes.enter_context(self.modes())
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self, *, forget: bool = True) -> None:
+        """Switch the device off; what was recorded stays.
+
+        Unless told to `forget`, it also remembers what is placed on it, for a later `start`.
+        """
+        global _current
+        if _current is not self:
+            return
+        try:
+            self._switch_off()
+        finally:  # whatever fails, the next emulation can begin
+            _current = None
+        if forget:
+            self.core.placement.clear()
+            local.device = 0
+            if self.core.values is not None:
+                self.core.values.clear()
+
+    def _switch_off(self) -> None:
+        self.core.races.flights.end()
+        self.core.enabled = self.core.races.on = False
+        lift_only_cpu_tensors(False)
+        if self._modes is not None:
+            self._modes.close()
+            self._modes = None
+        threads.uninstall()
+        if self._hook is not None:
+            self._hook.close()
+        if self._optimizer_hook is not None:
+            self._optimizer_hook.remove()
+        serialization.uninstall()
+        standins.uninstall()
+        autocast.uninstall()
+        composites.uninstall()
+        self._patches.undo()
+        leave(self._environment)
+
+    def __enter__(self) -> Emulator:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @contextlib.contextmanager
+    def modes(self) -> Iterator[None]:
+        """Both modes, on in the calling thread."""
+        function_mode = functions.FunctionMode(self.core)
+        function_mode.handlers.update(nodes.handlers())
+        if self.core.values is not None:
+            function_mode.handlers.update(self.core.values.handlers(function_mode.handlers))
+        operator_mode = operators.OperatorMode(self.core)
+        with function_mode, operator_mode:
+            yield
+
+    def leave_in_child(self) -> None:
+        """In a forked child: record nothing; once CUDA was in use, run on the host and refuse the device."""
+        self.core.enabled = self.core.races.on = False
+        self.recorder.on_mark = None
+        if self.core.values is not None:
+            self.core.values.forked()
+        if not (
+            self.core.used or torch_internals.in_bad_fork()
+        ):  # forked before CUDA's first use: may have it
+            if self.on_fork is not None:
+                self.on_fork()
+            return
+        if isinstance(current_function_mode(), functions.FunctionMode):
+            pop_function_mode()
+        if isinstance(current_dispatch_mode(), operators.OperatorMode):
+            pop_dispatch_mode()
+        functions.ForkedMode().__enter__()
+
+    def leave_in_copy(self) -> None:
+        """In a forked copy of this process whose modes are gone: undo everything else, and keep what is
+        placed on the device."""
+        global _current
+        self._left, self._modes = self._modes, None
+        _current = self
+        self.stop(forget=False)
+
+    def count_afresh(self) -> None:
+        """Record from here on as if nothing had been before."""
+        self.recorder = self.core.recorder = Recorder(self.core.clock)
+        self.core.races.found.clear()
+        self.core.graphs.found.clear()
+        if self.core.values is not None:
+            self.core.values.reads.afresh()
+
+    def record_afresh(self, on_mark: Callable[[Mark], None] | None) -> None:
+        """In a forked child that may have the device: record what it does, and nothing of its parent's."""
+        programme = self.recorder.programme
+        self.recorder = self.core.recorder = Recorder(self.core.clock)
+        self.core.races.found.clear()
+        self.core.graphs.found.clear()
+        if programme is not None:
+            self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices, programme.lines)
+        if self.core.placement.memory is not None:
+            self._record_memory()
+        self.recorder.on_mark = distributed.leaving_together(on_mark) if on_mark is not None else None
+        self.core.optimizers.clear()
+        self.core.optimizers_seen = 0
+        self.core.enabled = True
+        self.core.races.on = memory_supported()
+
+    # -- what was seen -----------------------------------------------------------------------------
+
+    def session(self, script: tuple[str, ...] = (), ending: Ending | None = None) -> Session:
+        """Everything recorded, as a `Session`."""
+        recorder, values = self.recorder, self.core.values
+        marks = recorder.marks()
+        return Session(
+            script=script,
+            environment=environment(self.gpu.name, unused=not self.core.used, dry=self.core.dry),
+            ending=ending or Ending(),
+            sites=recorder.sites(),
+            events=recorder.events(),
+            later=recorder.later(),
+            marks=marks,
+            strands=_parents(recorder),
+            races=self.core.races.races(),
+            graphs=self.core.graphs.found.faults(),
+            notes=(
+                *recorder.notes(),
+                *cudnn_benchmark.notes(recorder),
+                *((_NO_RACES,) if self.core.races.wanted and not memory_supported() else ()),
+                *standins.notes(ending.message if ending is not None else ""),
+                *(values.reads.unused() if values is not None else ()),
+            ),
+            unknown=recorder.unknowns(),
+            fallbacks=fallbacks(standins.finder.asks.refused),
+            asked=tuple(self.core.askers),
+            duration=recorder.duration(),
+            programme=recorder.programme.programme() if recorder.programme is not None else None,
+            memory=recorder.memory.runs(_step_ends(marks, self.in_turn))
+            if recorder.memory is not None
+            else (),
+            assumptions=values.reads.assumptions() if values is not None else (),
+            switch=values.switch if values is not None else None,
+            optimizers=recorder.optimizers.uses(),
+        )
+
+
+def _step_ends(marks: tuple[Mark, ...], in_turn: InTurn) -> list[int]:
+    """The numbers of the marks that end steps, among those that advance the tick, the first being 1; of the
+    first training loop where several run side by side. None where only backward passes tell."""
+    tally = StepTally(in_turn)
+    for mark in marks:
+        tally.add(mark)
+    if tally.kind == "gradients":
+        return []
+    advancing = [mark for mark in marks if mark.kind in ADVANCING]
+    _, first = next(step_ends(advancing, tally), (frozenset(), []))
+    return [position + 1 for position in first]
+
+
+def _parents(recorder: Recorder) -> tuple[int, ...]:
+    """Which thread or task started each; empty where there is one."""
+    parents = tuple(recorder.strands.parents)
+    return parents if len(parents) > 1 else ()
+
+
+def environment(device: str, unused: bool = False, dry: bool = False) -> Environment:
+    """Versions and devices of this process."""
+    rank, world = distributed.rank_and_world()
+    return Environment(
+        gapless=__version__,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        platform=f"{platform.system()} {platform.machine()}",
+        device=device,
+        emulated=True,
+        unused=unused,
+        dry=dry,
+        world_size=world,
+        rank=rank,
+    )
+
+
+def current() -> Emulator | None:
+    """The emulation that is on, if any."""
+    return _current
+
+
+def step() -> None:
+    """Say that a training step ends here, where Gapless cannot see it (no optimizer, no profiler)."""
+    if _current is not None:
+        _current.recorder.mark("user", "gapless.step", depth=1)
+    for listener in tuple(step_listeners):
+        listener()

@@ -1,0 +1,247 @@
+"""Which name of the program keeps what each step leaves behind: found while the script runs."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+import msgspec
+import torch
+
+from gapless.emulation.memory.additions import additions
+from gapless.emulation.memory.bounds import bound
+from gapless.emulation.memory.references import Edge, Walk, variables
+from gapless.emulation.memory.retained_tree import Left, Tree
+from gapless.emulation.support.local import local
+from gapless.emulation.support.stacks import is_own, library_of
+from gapless.model.memory import Holder
+from gapless.model.pace import SURE
+from gapless.model.source import SourceLine
+from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction
+
+_MOST_HOLDERS = 3
+_SIZED = (list, dict, set, deque)
+
+
+def holders(growing: Mapping[int, Left], frame: FrameType | None, every: int = 1) -> tuple[Holder, ...]:
+    """What names keep the storages that are `growing`, by their keys; the most bytes first.
+
+    `every` is how many steps lie between two that leave something. `frame` is the innermost one that runs:
+    names of functions that run, and of modules of the program, are those that count.
+    """
+    local.quiet += 1
+    try:
+        with DisableTorchFunction(), DisableTorchDispatch():
+            return tuple(msgspec.structs.replace(one, every=every) for one in _found(growing, frame))
+    finally:
+        local.quiet -= 1
+
+
+def _found(growing: Mapping[int, Left], frame: FrameType | None) -> tuple[Holder, ...]:
+    walk = Walk(growing)
+    homes: dict[int, str] = {}
+    files: dict[str, None] = {}
+    for edge, file in _roots(frame):
+        if file:
+            files.setdefault(file)
+        homes[len(walk.values)] = file
+        walk.add(edge)
+    walk.go()
+    tree = Tree(walk, growing)
+    named = {tree.named(position): None for position in tree.holding()}
+    named = {
+        at: None
+        for at in named
+        if tree.steps[at].bit_count() >= SURE or issubclass(type(walk.values[at]), _SIZED)
+    }  # a variable may have its value and the one before
+    found = [(tree.path(at), _holder(tree, at, files, homes)) for at in named if at >= 0]
+    made = [one for one in _alike(found) if one.bytes >= tree.least_bytes]
+    made.sort(key=lambda one: (-one.bytes, one.name))
+    return tuple(made[:_MOST_HOLDERS])
+
+
+def _alike(found: Iterable[tuple[list[str], Holder]]) -> Iterator[Holder]:
+    """The holders, those at the same lines together whose names differ in one number or key."""
+    groups: defaultdict[tuple[object, ...], list[tuple[list[str], Holder]]] = defaultdict(list)
+    for path, holder in found:
+        at = next((n for n, label in enumerate(path) if _is_numbered(label)), -1)
+        shape = (*path[: max(at, 0)], *path[at + 1 :])
+        groups[shape if at > 0 else holder.name, at, holder.kind, holder.lines].append((path, holder))
+    for members in groups.values():
+        first = min((holder for _, holder in members), key=lambda one: (len(one.name), one.name))
+        if len(members) > 1:
+            each = [holder for _, holder in members]
+            first = msgspec.structs.replace(
+                first,
+                alike=len(members) - 1,
+                bytes=sum(one.bytes for one in each),
+                in_graphs=sum(one.in_graphs for one in each),
+                entries=sum(one.entries for one in each),
+                most=sum(one.most for one in each) if all(one.most >= 0 for one in each) else -1,
+            )
+        yield first
+
+
+def _is_numbered(label: str) -> bool:
+    return label.startswith("[") or label[1:].isdigit()
+
+
+def owners(
+    sizes: Mapping[int, int], frame: FrameType | None
+) -> list[tuple[str, tuple[tuple[str, int], ...], list[int]]]:
+    """The variables that keep storages, of which `sizes` gives bytes by key.
+
+    Each name ("": none) with its parts and their bytes, and the keys; the most bytes first.
+    """
+    local.quiet += 1
+    try:
+        with DisableTorchFunction(), DisableTorchDispatch():
+            walk = Walk(sizes)
+            for edge, _ in _roots(frame):
+                walk.add(edge)
+            walk.go()
+            tree = Tree(walk, {key: Left(0, size) for key, size in sizes.items()})
+            paths = {key: tree.path(walk.leaves[key]) if key in walk.leaves else [] for key in sizes}
+    finally:
+        local.quiet -= 1
+    keys: defaultdict[str, list[int]] = defaultdict(list)
+    parts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for key, path in paths.items():
+        length = next((n for n, label in enumerate(path[1:], 1) if label[0] == "["), len(path))
+        name = "".join(path[:length])
+        keys[name].append(key)
+        parts[name]["".join(path[: length + 1])] += sizes[key]
+    order = sorted(keys, key=lambda name: (not name, -sum(sizes[key] for key in keys[name])))
+    return [(name, tuple(parts[name].most_common()), keys[name]) for name in order]
+
+
+def _roots(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
+    """Names from which to begin: of the program's functions that run, of its modules, then of libraries."""
+    running: list[FrameType] = []
+    while frame is not None:
+        if not is_own(frame.f_code.co_filename):
+            running.append(frame)
+        frame = frame.f_back
+    users = [one for one in running if not library_of(one.f_code.co_filename)]
+    for one in users:
+        for name, value in variables(one):
+            yield Edge(name, value), one.f_code.co_filename
+    spaces = [(one.f_code.co_filename, one.f_globals) for one in users]
+    spaces += [(file, vars(module)) for file, module in _modules()]
+    for file, space in spaces:
+        for name, value in list(space.items()):
+            if not name.startswith("__"):
+                yield Edge(name, value), file
+    for one in running:
+        if library_of(one.f_code.co_filename) not in ("", "torch", "python", "gapless"):
+            for name, value in variables(one):
+                yield Edge(name, value), ""
+
+
+def _modules() -> list[tuple[str, Any]]:
+    """The program's own modules, with their files."""
+    found = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and not is_own(file) and not library_of(file):
+            found.append((file, module))
+    return found
+
+
+def _holder(tree: Tree, position: int, files: Mapping[str, None], homes: Mapping[int, str]) -> Holder:
+    """The value at `position` as one that keeps memory; `homes` gives the file of each variable."""
+    path = tree.path(position)
+    value = tree.walk.values[position]
+    near = _near(tree, position, homes)
+    entries, most = _room(value)
+    if most < 0 and type(value) in _SIZED:
+        most = bound(path[-1], near, lambda limit: _value(tree, position, limit, files))
+        entries = len(value) if most >= 0 else 0
+        most = most if most >= entries else -1
+    return Holder(
+        name="".join(path),
+        kind=type(value).__name__,
+        lines=_of_cache(value) or additions(path, files, near),
+        bytes=tree.bytes[position],
+        steps=tree.steps[position].bit_count(),
+        in_graphs=tree.in_graphs[position],
+        attached=_attached(tree, position),
+        entries=entries,
+        each=tree.bytes[position] // max(len(tree.children[position]), 1) if entries else 0,
+        most=most,
+    )
+
+
+def _near(tree: Tree, position: int, homes: Mapping[int, str]) -> list[str]:
+    """The files that can call the value at `position` by its name: that of the variable it is reached from,
+    and those that define the classes of what holds it."""
+    files = []
+    while (parent := tree.parents[position]) >= 0:
+        position = parent
+        for kind in type(tree.walk.values[position]).__mro__:
+            codes = (getattr(method, "__code__", None) for method in list(vars(kind).values()))
+            files += [code.co_filename for code in codes if isinstance(code, CodeType)]
+    files.append(homes.get(position, ""))
+    return list(dict.fromkeys(files))
+
+
+def _value(tree: Tree, position: int, limit: ast.expr, files: Mapping[str, None]) -> object:
+    """What a number in the program is: written there, an attribute of what holds a container, or a global."""
+    if isinstance(limit, ast.Constant):
+        return limit.value
+    if isinstance(limit, ast.Attribute):
+        while (position := tree.parents[position]) >= 0:
+            with contextlib.suppress(AttributeError, TypeError):
+                held = object.__getattribute__(tree.walk.values[position], "__dict__")
+                if type(held) is dict and limit.attr in held:
+                    return held[limit.attr]
+    if isinstance(limit, ast.Name):
+        for module in list(sys.modules.values()):
+            if getattr(module, "__file__", None) in files and limit.id in vars(module):
+                return vars(module)[limit.id]
+    return None
+
+
+def _attached(tree: Tree, position: int) -> bool:
+    """Whether a tensor that keeps memory here has a graph."""
+    walk = tree.walk
+    pending = [position]
+    while pending:
+        at = pending.pop()
+        value = walk.values[at]
+        if issubclass(type(value), torch.Tensor) and not tree.edges[at][1]:
+            return value.grad_fn is not None
+        pending += tree.children[at][:1]
+    return False
+
+
+def _room(value: Any) -> tuple[int, int]:
+    """How many entries a container has, and how many it may have at most (-1: any number)."""
+    parameters = getattr(value, "cache_parameters", None) if _is_cache(value) else None
+    if parameters is not None:
+        limit = parameters()["maxsize"]
+        return value.cache_info().currsize, -1 if limit is None else limit
+    limit = getattr(value, "maxlen", None) if type(value).__name__ == "deque" else None
+    return (len(value), limit) if limit is not None else (0, -1)
+
+
+def _is_cache(value: Any) -> bool:
+    return type(value).__module__ == "functools" and hasattr(value, "cache_info")
+
+
+def _of_cache(value: Any) -> tuple[SourceLine, ...]:
+    """Where a function is defined whose results `functools` keeps."""
+    code = getattr(getattr(value, "__wrapped__", None), "__code__", None) if _is_cache(value) else None
+    if code is None:
+        return ()
+    import linecache
+
+    number = code.co_firstlineno
+    text = linecache.getline(code.co_filename, number).strip()
+    name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
+    return (SourceLine(file=code.co_filename, line=number, function=name, code=text),)

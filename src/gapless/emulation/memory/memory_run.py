@@ -1,0 +1,204 @@
+"""What `MemoryRecorder` gathered, as a `MemoryRun`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gapless.emulation.support import stacks
+from gapless.emulation.support.module_paths import shown
+from gapless.model.memory import ALLOC, EMPTY, FREE, STEP, Kind, MemoryRun, Place
+from gapless.model.source import SourceLine
+
+_NUMBER = re.compile(r"\[\d+\]")
+_EMPTY = -(1 << 60)
+_NOTHING = _EMPTY - 1
+_KINDS: dict[str, Kind] = {
+    "parameter": "parameter",
+    "gradient": "gradient",
+    "optimizer": "optimizer",
+    "optimizer-state": "optimizer",
+    "backward": "backward",
+    "batch": "batch",
+    "workspace": "workspace",
+    "communication": "communication",
+    "checkpoint": "checkpoint",
+}
+NOT_MODELLED = (
+    "not counted: memory that kernels allocate themselves (workspaces of cuDNN and cuBLASLt, of sorting "
+    "and reductions), NCCL's and CUDA's own"
+)
+
+
+class Rows:
+    """The requests of one device. In `order` stand an ident, ``-1 - ident`` for its end, or `_EMPTY`.
+
+    `used` is the position in `order` before which an allocation was last used.
+    """
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.order: list[int] = []
+        self.sizes: list[int] = []
+        self.kinds: list[str] = []
+        self.places: list[int] = []
+        self.streams: list[int] = []
+        self.nodes: list[int] = []  # numbers of autograd nodes that there were (-1: it is of no graph)
+        self.batches: list[tuple[int, tuple[int, ...]]] = []
+        self.cuts: dict[int, int] = {}
+        self.made: dict[int, int] = {}  # for each mark how many allocations there were
+        self.modules: dict[int, str] = {}
+        self.used: dict[int, int] = {}
+        self.known: dict[tuple[Any, ...], int] = {}
+        self.sums: dict[int, int] = {}
+
+    def alloc(self, size: int, place: tuple[Any, ...], kind: str, stream: int, nodes: int = -1) -> int:
+        ident = len(self.sizes)
+        self.sizes.append(size)
+        self.kinds.append(kind)
+        self.places.append(self.known.setdefault(place, len(self.known)))
+        self.streams.append(stream)
+        self.nodes.append(nodes)
+        self.order.append(ident)
+        return ident
+
+    def free(self, ident: int) -> None:
+        self.order.append(-1 - ident)
+
+    def accumulates(self, before: int) -> None:
+        """What was asked for last takes the place of `before`, if that ends at once."""
+        last = len(self.sizes) - 1
+        if self.order and self.order[-1] == last != before and self.sizes[last] == self.sizes[before]:
+            self.sums[last] = before
+
+    def in_place(self) -> list[int]:
+        """`order` with sums that are in place on a GPU; the same number of entries, `_NOTHING` for some."""
+        order = list(self.order)
+        stands: dict[int, int] = {}
+        for at, entry in enumerate(self.order):
+            if entry >= 0:
+                before = self.sums.get(entry)
+                following = self.order[at + 1] if at + 1 < len(self.order) else 0
+                if before is not None and following == -1 - before:
+                    stands[entry] = stands.get(before, before)
+                    order[at] = order[at + 1] = _NOTHING
+            elif entry != _EMPTY and order[at] != _NOTHING and -1 - entry in stands:
+                order[at] = -1 - stands[-1 - entry]
+        return order
+
+    def empty(self) -> None:
+        self.order.append(_EMPTY)
+
+    def cut(self, tick: int) -> None:
+        """The mark with that number, the first being 1, is here."""
+        self.cuts[tick] = len(self.order)
+        self.made[tick] = len(self.sizes)
+
+
+def as_run(
+    rows: Rows, ends: Iterable[int], classes: Mapping[str, str], *, notes: tuple[str, ...], **fields: Any
+) -> MemoryRun:
+    """`rows` as a `MemoryRun`; `ends` are the numbers of the marks that end steps, `classes` those of modules
+    by path, and `fields` are taken over."""
+    steps = [rows.cuts[number] for number in ends if number in rows.cuts]
+    order = rows.in_place()
+    sizes = rows.sizes
+    table = _Table(rows, _kinds(rows, order[: steps[0]] if steps else order, order))
+    action: list[int] = []
+    ident: list[int] = []
+    pending = iter([*steps, -1])
+    coming = next(pending)
+    batches = dict(rows.batches)
+    shapes: list[tuple[int, tuple[int, ...]]] = []
+    rows_at: list[int] = []
+    for at, entry in enumerate([*order, None]):
+        rows_at.append(len(action))
+        while coming == at:
+            action.append(STEP)
+            ident.append(-1)
+            coming = next(pending)
+        if entry is None:
+            break
+        if entry == _NOTHING:
+            continue
+        if entry == _EMPTY:
+            action.append(EMPTY)
+            ident.append(-1)
+        elif entry < 0:
+            action.append(FREE)
+            ident.append(-1 - entry)
+        else:
+            if entry in batches:
+                shapes.append((len(action), batches[entry]))
+            action.append(ALLOC)
+            ident.append(entry)
+    asked = [one if what == ALLOC else -1 for what, one in zip(action, ident, strict=True)]
+    return MemoryRun(
+        origin="emulated",
+        device=rows.device,
+        action=tuple(action),
+        ident=tuple(ident),
+        size=tuple(sizes[one] if one >= 0 else 0 for one in asked),
+        stream=tuple(rows.streams[one] if one >= 0 else 0 for one in asked),
+        place=tuple(table.at[one] if one >= 0 else -1 for one in asked),
+        places=tuple(table.places),
+        lines=tuple(table.lines),
+        classes=table.classes(classes),
+        batches=tuple(shapes),
+        used=tuple(rows_at[rows.used[one]] if one in rows.used else -1 for one in asked),
+        notes=(*notes, NOT_MODELLED),
+        **fields,
+    )
+
+
+def _kinds(rows: Rows, first: list[int], order: list[int]) -> list[Kind]:
+    """Kinds by holder. What is made before the first step ends and then stays has none that is known."""
+    ended = {-1 - entry for entry in order if _EMPTY < entry < 0}
+    early = {entry for entry in first if entry >= 0}
+    return [
+        _KINDS.get(kind) or ("unknown" if ident in early and ident not in ended else "activation")
+        for ident, kind in enumerate(rows.kinds)
+    ]
+
+
+class _Table:
+    """Places by allocation, with each line once."""
+
+    def __init__(self, rows: Rows, kinds: list[Kind]) -> None:
+        self.places: list[Place] = []
+        self.lines: list[SourceLine] = []
+        self.at: list[int] = []
+        self._line: dict[SourceLine, int] = {}
+        raws = {number: place for place, number in rows.known.items()}
+        stacked = {number: self._stack(raw) for number, (_, raw, _) in raws.items()}
+        self._paths = {module for _, _, module in raws.values()} | set(rows.modules.values())
+        names = shown(self._paths)
+        known: dict[tuple[tuple[int, ...], str, Kind, str], int] = {}
+        for ident, (number, kind) in enumerate(zip(rows.places, kinds, strict=True)):
+            operator, _, module = raws[number]
+            key = (stacked[number], operator, kind, names[rows.modules.get(ident, module)])
+            at = known.get(key)
+            if at is None:
+                at = known[key] = len(self.places)
+                self.places.append(Place(*key))
+            self.at.append(at)
+
+    def classes(self, known: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        """The classes of modules, by their paths as they are shown; those that repeat once."""
+        names = shown(known, self._paths)
+        return tuple(
+            dict.fromkeys(
+                (_NUMBER.sub("[*]", names[path]), name) for path, name in known.items() if names[path]
+            )
+        )
+
+    def _stack(self, raw: stacks.RawStack) -> tuple[int, ...]:
+        found = []
+        for line in stacks.resolve(raw):
+            at = self._line.get(line)
+            if at is None:
+                at = self._line[line] = len(self.lines)
+                self.lines.append(line)
+            found.append(at)
+        return tuple(found)

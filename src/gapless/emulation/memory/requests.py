@@ -1,0 +1,364 @@
+"""`MemoryRecorder`: what a run asks of the emulated device's memory, in order, while the script runs.
+
+A request is seen when its storage is placed, and its end when that storage ends: torch keeps a storage's
+Python object as long as the storage itself, so that a weak reference to it tells the moment. Kinds follow
+from who holds a tensor: parameters, gradients and optimizers' state are read off optimizers as they step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from gapless import torch_internals
+from gapless.emulation.memory.memory_run import Rows, as_run
+from gapless.emulation.memory.retention import Retention
+from gapless.emulation.memory.unused_graphs import UnusedGraphs
+from gapless.emulation.support import stacks
+from gapless.emulation.support.local import local
+from gapless.emulation.support.module_paths import ModulePaths
+from gapless.emulation.support.places import HOST
+from gapless.model.gpus import Gpu
+from gapless.model.memory import CONTEXT, MemoryRun
+from gapless.torch_internals import current_node, free_weak_ref, sequence_number
+
+_USER_FRAMES = 3
+"""Frames of the user's own code that are kept of a stack, from the innermost outwards."""
+_MOST_FRAMES = 60
+_OWN, _LIBRARY, _USER = range(3)
+MULTIPLIES = frozenset(
+    f"aten::{name}"
+    for name in ("mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "_addmm_activation")
+)
+"""Operators that take a cuBLAS handle, and with it a workspace."""
+
+
+_IN_PLACE = ("aten::add", "aten::scatter")
+"""What backward does in place where neither Python nor a mode looks on, and out of place here."""
+
+
+def supported() -> bool:
+    """Whether this torch tells at once when a storage ends."""
+    ended: list[object] = []
+    storage = torch.UntypedStorage(8)
+    weak = storage._weak_ref()
+    watch = weakref.ref(storage, ended.append)
+    tensor = torch.empty(0, dtype=torch.uint8).set_(storage)
+    del storage
+    early = bool(ended)
+    del tensor
+    at_once = bool(ended)  # and not only when nobody asks for its address any more, as before torch 2.10
+    free_weak_ref(weak)
+    return at_once and not early and watch() is None
+
+
+class _Watch(weakref.ref):  # type: ignore[type-arg]  # of a storage
+    __slots__ = ("key",)
+    key: int
+
+
+class MemoryRecorder:
+    """Told of storages by `Placement`, of what runs by the modes, and of steps by the marks."""
+
+    def __init__(self, gpu: Gpu, places: bool = True) -> None:
+        self.gpu = gpu
+        self.places = places  # whether it is wanted where memory is asked for
+        self.operator = ""
+        self.stream = 0
+        self.optimizing = False
+        self.arriving: tuple[int, ...] | None = None
+        self.muted = 0  # what a GPU does not ask for is under way
+        self.loading = False  # what `torch.load` reads goes straight to the device
+        self.moving = 0  # modules that are on their way to the device
+        self.forward_of: Any = None
+        self.modules = ModulePaths(self.learnt)
+        self._rows: dict[int, Rows] = {}
+        self._live: dict[int, tuple[Rows, int]] = {}
+        self._retained: dict[int, Retention] = {}
+        self.unused = UnusedGraphs()
+        self._watches: dict[int, _Watch] = {}
+        self._frames: dict[int, int] = {}
+        self._workspaces: set[tuple[int, int, bool]] = set()
+        self._shared: set[int] = set()
+        self._process = os.getpid()
+        self._tick = 0
+        self.step_ends: Callable[[], Sequence[int]] = tuple  # numbers of the marks so far that end steps
+        self.notes: dict[str, None] = {}
+
+    # -- storages ------------------------------------------------------------------------------------
+
+    def placed(self, storage: Any, key: int, size: int, index: int) -> None:
+        """`storage` of `size` bytes is on device `index` from now on."""
+        if self.muted:
+            return
+        before = self._live.get(key)
+        if before is not None:
+            if before[0].device == index and before[0].sizes[before[1]] == size:
+                return
+            self.ended(key)
+        if size <= 0:
+            return
+        rows = self._rows.get(index)
+        if rows is None:
+            rows = self._rows[index] = Rows(index)
+        kind = ""
+        shape = self.arriving
+        if self.loading:
+            kind = "checkpoint"
+        elif shape is not None:
+            self.arriving, kind = None, "parameter" if self.moving else "batch"
+        elif self.optimizing:
+            kind = "optimizer"
+        elif local.backward != HOST:
+            kind = "backward"
+        nodes = -1 if kind or not torch.is_grad_enabled() else sequence_number()
+        ident = rows.alloc(size, self._place(), kind, self.stream, nodes)
+        if shape is not None and not self.moving and not self.loading:
+            rows.batches.append((ident, shape))
+        self._live[key] = (rows, ident)
+        watch = _Watch(storage, self._died)
+        watch.key = key
+        self._watches[key] = watch
+
+    def _died(self, watch: weakref.ref[Any]) -> None:
+        self.ended(watch.key)  # type: ignore[attr-defined]  # a _Watch
+
+    def ended(self, key: int) -> None:
+        """The storage with that key has left the device."""
+        self._watches.pop(key, None)
+        live = self._live.pop(key, None)
+        if live is not None:
+            live[0].free(live[1])
+
+    def _place(self) -> tuple[Any, ...]:
+        """Where this is asked for, and its module: in backward the forward call's, where that is known."""
+        if not self.places:
+            return ("", (), "")
+        if local.backward != HOST and not self.optimizing:
+            node = current_node()
+            if node is not None:
+                self.unused.reach(node._sequence_nr())
+                forward, module = self.forward_of(node._sequence_nr()) if self.forward_of else ((), "")
+                if forward:
+                    return (node.name(), forward, module)
+        return (self.operator, self._stack(), self.modules.at(sys._getframe(3)))
+
+    def _stack(self) -> stacks.RawStack:
+        frame = sys._getframe(3)
+        known, codes = self._frames, stacks._codes
+        numbers: list[int] = []
+        users = 0
+        while frame is not None:
+            code = frame.f_code
+            key = id(code)
+            of = known.get(key)
+            if of is None:
+                codes.setdefault(key, code)
+                of = known[key] = _whose(key, frame.f_lasti)
+            if of != _OWN:
+                numbers.append(key)
+                numbers.append(frame.f_lasti)
+                users += of == _USER
+                if users == _USER_FRAMES or len(numbers) >= 2 * _MOST_FRAMES:
+                    break
+            frame = frame.f_back  # type: ignore[assignment]
+        return tuple(numbers)
+
+    # -- what else is known ----------------------------------------------------------------------------
+
+    def uses(self, args: Any, kwargs: Any = MappingProxyType({})) -> None:
+        """An operator reads or writes these."""
+        live = self._live
+        for one in (*args, *kwargs.values()):
+            for tensor in one if type(one) in (list, tuple) else (one,):
+                if isinstance(tensor, torch.Tensor):
+                    try:
+                        found = live.get(tensor.untyped_storage()._cdata)
+                    except (NotImplementedError, RuntimeError):
+                        continue
+                    if found is not None:
+                        found[0].used[found[1]] = len(found[0].order)
+
+    def ran(self, name: str, index: int, args: Any = ()) -> None:
+        """An operator has run on device `index`: cuBLAS takes its workspace once for a handle and stream.
+
+        A thread has its own handle, and on a GPU backward runs in a thread of its own.
+        """
+        self.uses(args)  # while it ran, they were needed beside its results
+        if name not in MULTIPLIES or self.muted:
+            if name in _IN_PLACE and local.backward != HOST:
+                self.accumulates(args[0])
+            return
+        backward = local.backward != HOST
+        key = (index, self.stream, backward)
+        if key in self._workspaces:
+            return
+        self._workspaces.add(key)
+        rows = self._rows.get(index)
+        if rows is None:
+            return
+        chosen = _chosen_workspace()
+        size = self.gpu.workspace if chosen is None else chosen
+        if size:
+            rows.alloc(size, ("cuBLAS workspace", (), ""), "workspace", self.stream)
+
+    def accumulates(self, before: Any) -> None:
+        """Gradients of one tensor are added: in place, where nobody else has the sum so far.
+
+        The engine adds them out of place here, because Python has seen the sum, and the formula of `max`
+        scatters out of place, because a mode is on. torch's own nodes end in a number, and their formulas add
+        next to nothing; what a user's own node adds is left as it is.
+        """
+        node = current_node()
+        if node is None or not node.name()[-1].isdigit() or not isinstance(before, torch.Tensor):
+            return
+        live = self._live.get(before.untyped_storage()._cdata)
+        if live is not None:
+            live[0].accumulates(live[1])
+
+    def used_elsewhere(self, tensor: torch.Tensor) -> None:
+        """``tensor.record_stream()``: when the other stream has passed it, only a GPU can tell."""
+        self.notes.setdefault(
+            "tensors with record_stream() are assumed to be free immediately; on a GPU they stay until the "
+            "other stream has passed them"
+        )
+
+    def emptied(self, index: int) -> None:
+        """``torch.cuda.empty_cache()``."""
+        if index in self._rows:
+            self._rows[index].empty()
+
+    def kept(self, index: int, size: int, before: Any = None) -> Any:
+        """A pool of captured graphs keeps `size` bytes that nothing uses; gives what stands for them.
+
+        `before` is what stood for them so far.
+        """
+        if before is not None:
+            before[0].free(before[1])
+        rows = self._rows.get(index)
+        if rows is None or size <= 0:
+            return None
+        return rows, rows.alloc(size, ("CUDA graph memory pool", (), ""), "workspace", self.stream)
+
+    def cut(self) -> None:
+        """A mark that may end a step."""
+        self._tick += 1
+        for rows in self._rows.values():
+            rows.cut(self._tick)
+
+    def look(self) -> None:
+        """Where a step may have ended, look for what it has left behind."""
+        if not self.places:
+            return
+        for index, rows in self._rows.items():
+            retention = self._retained.get(index)
+            if retention is None:
+                retention = self._retained[index] = Retention(rows)
+            retention.look(self._live, self.step_ends)
+
+    # -- who holds what ----------------------------------------------------------------------------------
+
+    def holds(self, kind: str, tensors: Any, owner: Any = None) -> None:
+        """`tensors` are of that kind, and belong to the module of `owner` or their own."""
+        live = self._live
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor):
+                try:
+                    found = live.get(tensor.untyped_storage()._cdata)
+                except (NotImplementedError, RuntimeError, ValueError):
+                    continue
+                if found is not None:
+                    found[0].kinds[found[1]] = kind
+                    module = self.modules.of(tensor if owner is None else owner)
+                    if module:
+                        found[0].modules[found[1]] = module
+
+    def moved(self, module: torch.nn.Module) -> None:
+        """A module has been moved."""
+        self.modules.learn(module)
+        if any(isinstance(one, torch.nn.RNNBase) for one in module.modules()):
+            self.notes.setdefault(
+                "recurrent layers run step by step here; on a GPU cuDNN keeps one reserve buffer for all "
+                "steps, whose size is not known"
+            )
+
+    def learnt(self, module: torch.nn.Module) -> None:
+        """The names in a model are known: what it holds are weights, whether anything trains them or not."""
+        self.holds("parameter", [*module.parameters(), *module.buffers()])
+
+    def stepping(self, optimizer: Any) -> None:
+        """An optimizer is about to step: its gradients are there."""
+        self.optimizing = True
+        for group in optimizer.param_groups:
+            self.holds("parameter", group["params"])
+            for one in group["params"]:
+                self.holds("gradient", (one.grad,), one)
+
+    def stepped(self, optimizer: Any) -> None:
+        """It has stepped: its state is there."""
+        self.optimizing = False
+        for owner, state in list(optimizer.state.items()):
+            if isinstance(state, dict):
+                self.holds("optimizer-state", state.values(), owner)
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def runs(self, ends: Sequence[int] = ()) -> tuple[MemoryRun, ...]:
+        """What was asked of each device; `ends` are the numbers of the marks that end steps."""
+        total = self.gpu.total_memory
+        fields = {
+            "gpu": self.gpu.name,
+            "total_memory": total,
+            "limit": total - CONTEXT,
+        }
+        return tuple(
+            as_run(
+                rows,
+                ends,
+                self.modules.classes,
+                notes=tuple(self.notes),
+                settings=_settings(index),
+                unused_graphs=self.unused.found(rows),
+                holders=retention.holders if (retention := self._retained.get(index)) is not None else (),
+                checkpoints=retention.checkpoints if retention is not None else (),
+                **fields,
+            )
+            for index, rows in sorted(self._rows.items())
+        )
+
+
+def _whose(key: int, lasti: int) -> int:
+    line = stacks._resolve_frame(key, lasti)
+    if line is None:
+        return _OWN
+    return _USER if line.is_user else _LIBRARY
+
+
+def _settings(index: int) -> str:
+    """The allocator's settings of this process, and the part of the device that it may use."""
+    told = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    ask = torch_internals.memory_fraction
+    try:
+        fraction = 1.0 if ask is None else float(ask(index))
+    except RuntimeError:  # no device is emulated any more
+        fraction = 1.0
+    parts = [told] if told else []
+    if fraction < 1 and "per_process_memory_fraction" not in told:
+        parts.append(f"per_process_memory_fraction:{fraction:g}")
+    return ",".join(parts)
+
+
+def _chosen_workspace() -> int | None:
+    """What ``CUBLAS_WORKSPACE_CONFIG`` asks for, bytes; None where it is not set."""
+    told = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    if not told:
+        return None
+    parts = [part.split(":") for part in told.split(":", 1)[-1].replace("::", ":").split(",")]
+    flat = [int(word) for part in parts for word in part if word.isdigit()]
+    return sum(size * number for size, number in zip(flat[::2], flat[1::2], strict=False)) << 10 or None

@@ -1,0 +1,400 @@
+"""`ProgrammeRecorder`: what the last steps ask of the device, in order, while the script runs.
+
+It is told of every operator, so that little may be done for each: a key of shapes is looked up, and only a
+key that was never seen is looked at closely. What things take is for `gapless.analyze.estimate` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from threading import get_ident
+from typing import Any
+
+import msgspec
+import torch
+
+from gapless import trees
+from gapless.emulation.memory.requests import MULTIPLIES, MemoryRecorder, supported
+from gapless.emulation.recording.segments import Segments
+from gapless.emulation.support import stacks
+from gapless.emulation.support.device import Queued
+from gapless.emulation.support.layout import channels_last, order, row_order
+from gapless.emulation.support.local import local
+from gapless.emulation.support.places import HOST
+from gapless.model.gpus import Gpu
+from gapless.model.programme import Entry, Programme, Shape, sheet
+from gapless.model.source import SourceLine
+from gapless.torch_internals import VERSION, current_node
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+
+_SHOWN = 3
+"""Tensors of a list whose shapes are kept."""
+_ARRIVALS = 256
+"""Tensors from the host that are kept of one segment."""
+_FEW = 8
+"""Tensors of an operator whose shapes are kept."""
+_EMPTIED = 5
+"""Calls of ``torch.cuda.empty_cache()`` in steps after which it is known what is asked for between two."""
+
+
+def one_warp(version: tuple[int, int]) -> dict[str, int]:
+    """Operators that one block of so few threads does in this version of torch, and how many: losses before
+    2.8 (pytorch/pytorch#149548 and #149779)."""
+    return {} if version >= (2, 8) else {"aten::nll_loss_forward": 32, "aten::nll_loss_backward": 32}
+
+
+_ONE_WARP = one_warp(VERSION)
+
+_CUDNN = frozenset({"aten::convolution", "aten::cudnn_batch_norm", "aten::_cudnn_rnn"})
+
+
+def _overloads(names: str) -> dict[int, Any]:
+    packets = [getattr(torch.ops.aten, name) for name in names.split() if hasattr(torch.ops.aten, name)]
+    found = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    return {id(one): one for one in found}
+
+
+_IMAGES = _overloads(
+    "convolution convolution_backward native_batch_norm native_batch_norm_backward cudnn_batch_norm "
+    "cudnn_batch_norm_backward _native_batch_norm_legit"
+)
+"""Operators that have kernels of their own for images whose channels lie last."""
+_COPIES = _overloads("clone copy_ _to_copy add add_ sub sub_ mul mul_ div div_ where maximum minimum")
+"""Operators that go through several tensors element by element, in whatever order each of them lies."""
+_ROWS = _overloads("native_layer_norm native_group_norm _fused_rms_norm")
+"""Operators that write a tensor in its own order first where it lies otherwise."""
+
+
+class ProgrammeRecorder:
+    """Keeps the last segments of a run: what lies between two marks that advance the tick."""
+
+    def __init__(self, gpu: Gpu, node: int = 0, lines: bool = False) -> None:
+        self.gpu = gpu
+        self.lines = lines  # whether each entry has the line of the user's that asks for it
+        self.node = node
+        self.optimizing = False
+        self._segments = Segments()
+        self._numbers = self._segments.numbers
+        self._add = self._segments.add
+        self._functions: dict[int, Any] = {}
+        self._arrived: list[tuple[str, Shape]] = []
+        self._tick = 0
+        self._evaluates = False
+        self._thread = get_ident()
+        self._others = False
+        self._streams: dict[int, int] = {}
+        self._events: dict[int, int] = {}
+        self._emptied = 0
+        self._asked: MemoryRecorder | None = None
+        self._libraries: dict[str, SourceLine] = {}
+        self._finished: Programme | None = None
+        self.collectives = 0
+        self.made: dict[int, int] = {}
+        """By storage which collective gave it, until somebody waits for that."""
+
+    # -- what happens --------------------------------------------------------------------------------
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, at: int) -> None:
+        """An operator has run on the device; it goes to position `at` (-1: behind everything)."""
+        if local.quiet:
+            return
+        if get_ident() != self._thread:
+            self._others = True
+            return
+        if local.backward == HOST:  # its own hash is a Python function
+            key: list[Any] = [id(func), self.optimizing, local.compiled]
+        else:
+            compiled = is_compiled() if local.compiled_nodes else local.compiled
+            key = [id(func), self.optimizing, compiled, "backward", torch.is_grad_enabled()]
+        for arg in (*args, *kwargs.values()) if kwargs else args:
+            kind = type(arg)
+            if kind is Tensor or kind is Parameter:
+                key.append(arg.shape)
+                key.append(arg.dtype)
+            elif kind is list and arg and isinstance(arg[0], Tensor):
+                key.append(len(arg))
+                key.append(arg[0].shape)
+                key.append(arg[-1].shape)
+                key.append(arg[0].dtype)
+            elif arg is True:
+                key.append(True)
+        if id(func) in _IMAGES:
+            key.append(channels_last(args))
+        elif id(func) in _COPIES:
+            key.append(order(args, out))
+        elif id(func) in _ROWS:
+            key.append(row_order(args[0]))
+        if type(out) is Tensor:
+            key.append(out.shape)
+        line = stacks.users_line() if self.lines else None
+        if line is not None:
+            key.append(line)
+        known = tuple(key)
+        number = self._numbers.get(known)
+        if number is None:
+            self._functions[id(func)] = func  # so that its id stays its own
+            described = _described(func, args, kwargs, out, self.optimizing)
+            number = self._new(known, msgspec.structs.replace(described, line=line))
+        self._add(number, at)
+
+    def wait(self, site: int, mechanism: str, detail: str, waits: int, nbytes: int, operator: str) -> None:
+        """The host waits at the site of that number."""
+        if get_ident() != self._thread:
+            self._others = True
+            return
+        known = ("wait", site, waits, nbytes)
+        number = self._numbers.get(known)
+        if number is None:
+            number = self._new(
+                known,
+                Entry(
+                    kind="wait", name=operator, site=site, mechanism=mechanism, detail=detail, waits=waits,
+                    reads=nbytes, backward=local.backward != HOST,
+                ),
+            )  # fmt: skip
+        self._add(number, -1)
+
+    def event(self, entry: Entry) -> bool:
+        """Something else: a copy that does not wait, a stream, an event, a collective; whether it is kept."""
+        if get_ident() != self._thread:
+            self._others = True
+            return False
+        if self.lines and entry.line is None:
+            entry = msgspec.structs.replace(entry, line=stacks.users_line())
+        number = self._numbers.get(entry)
+        self._add(self._new(entry, entry) if number is None else number, -1)
+        return True
+
+    def launched(
+        self,
+        name: str,
+        reads: Sequence[Tensor],
+        writes: Sequence[Tensor],
+        work: Sequence[Shape] | None = None,
+    ) -> None:
+        """A kernel `name` that is no operator of torch's has run on the device.
+
+        `work` are the shapes that tell how much it computes, where those of what it reads do not.
+        """
+        if local.quiet:
+            return
+        dtype = next((one.dtype for one in (*reads, *writes) if one.is_floating_point()), "")
+        self.event(
+            Entry(
+                name=name,
+                dtype=str(dtype).removeprefix("torch."),
+                inputs=tuple(work) if work is not None else _shapes(reads),
+                outputs=_shapes(writes),
+                tensors=len(reads),
+                elements=sum(t.numel() for t in reads),
+                reads=sum(map(_bytes, reads)),
+                writes=sum(map(_bytes, writes)),
+                backward=local.backward != HOST,
+                optimizer=self.optimizing,
+                compiled=is_compiled(),
+            )
+        )
+
+    def apart(self) -> ProgrammeRecorder:
+        """A recorder for what a capture records, which is launched later, if at all."""
+        return ProgrammeRecorder(self.gpu, self.node, self.lines)
+
+    def launched_so_far(self) -> list[Entry]:
+        """The kernels and copies of this segment, in order."""
+        return [entry for entry in self.entries_since(0) if entry.kind in ("operator", "copy", "collective")]
+
+    def entries_since(self, position: int) -> list[Entry]:
+        """The entries of this segment from `position` on, in order."""
+        return [self._segments.entry(number) for number in self._segments.items[position:]]
+
+    def obstacle(self, what: str, change: str) -> None:
+        """The script does something here that no captured graph can hold, unless `change` is made."""
+        if self.lines:
+            self.event(Entry(kind="obstacle", name=what, detail=change, optimizer=self.optimizing))
+
+    def replayed(self, launched: Sequence[Entry]) -> None:
+        """A captured graph is launched, which runs these on the device."""
+        if get_ident() != self._thread:
+            self._others = True
+            return
+        self.event(Entry(kind="graph", name="cudaGraphLaunch", tensors=len(launched)))
+        for entry in launched:
+            self.event(msgspec.structs.replace(entry, graph=True))
+
+    def queued(self, kind: Queued, stream_id: int, handle: int) -> None:
+        """A stream is chosen, or an event recorded or waited for.
+
+        Events are numbered anew in each segment, so that steps which make new ones are alike.
+        """
+        stream = 0 if stream_id == 0 else self._streams.setdefault(stream_id, len(self._streams) + 1)
+        if kind == "record":
+            self._events[handle] = len(self._events)
+        if kind == "stream":
+            self.event(Entry(kind=kind, stream=stream))
+        elif handle in self._events:
+            self.event(Entry(kind=kind, stream=stream, number=self._events[handle]))
+
+    @property
+    def position(self) -> int:
+        """Where the next item will be: an operator that waits before its result is there began here."""
+        return len(self._segments.items)
+
+    def _new(self, key: Hashable, entry: Entry) -> int:
+        self._first_call(entry)
+        return self._segments.new(key, entry)
+
+    def _first_call(self, entry: Entry) -> None:
+        """Keep the line that has a library set itself up."""
+        line = None
+        library = _library(entry)
+        if library and library not in self._libraries:
+            line = entry.line or stacks.users_line()
+        if line is not None:
+            self._libraries[library] = line
+
+    def arrived(self, dtype: str, shape: Shape) -> None:
+        """A tensor has come from the host: a batch, or a part of one."""
+        if shape and len(self._arrived) < _ARRIVALS:
+            self._arrived.append((dtype, shape))
+
+    def emptied(self) -> MemoryRecorder | None:
+        """The allocator gives its cache back; who is to be told of requests from now on, if anybody is."""
+        self._emptied += self._tick > 0
+        if self._emptied == 1 and supported():
+            self._asked = MemoryRecorder(self.gpu, places=False)
+        return self._asked if self._emptied < _EMPTIED else None
+
+    # -- segments ------------------------------------------------------------------------------------
+
+    def evaluating(self) -> None:
+        """A model is being evaluated in this segment."""
+        self._evaluates = True
+
+    def cut(self) -> None:
+        """A mark that advances the tick: what comes now belongs to the next segment."""
+        self._segments.close(self._tick, self._evaluates, tuple(self._arrived))
+        self._tick += 1
+        self._evaluates, self._events, self._arrived = False, {}, []
+
+    def finish(self) -> None:
+        """What comes now is not looked at any more."""
+        if self._finished is None:
+            self._finished = self.programme()
+
+    def programme(self) -> Programme | None:
+        """What was recorded; None where no segment ended."""
+        if self._finished is not None:
+            return self._finished
+        kept = self._segments.programme()
+        if kept is None:
+            return None
+        return msgspec.structs.replace(
+            kept,
+            gpu=sheet(self.gpu),
+            threads=self._others,
+            node=self.node,
+            lines=self.lines,
+            emptied=self._asked.runs() if self._asked is not None else (),
+            libraries=self._libraries,
+        )
+
+
+def is_compiled() -> bool:
+    """Whether what runs now is part of what the script compiled: in backward, whether that made the node."""
+    if local.backward == HOST or not local.compiled_nodes:
+        return local.compiled
+    node = current_node()
+    number = node._sequence_nr() if node is not None else -1
+    return any(begin <= number < end for begin, end in reversed(local.compiled_nodes))
+
+
+def _library(entry: Entry) -> str:
+    """What sets itself up where `entry` is the first of its kind in the process; "" for what does not."""
+    if entry.kind == "collective":
+        return "" if entry.detail == "host" else "NCCL"
+    if entry.name in _CUDNN:
+        return "cuDNN" if torch.backends.cudnn.enabled else ""
+    return "cuBLAS" if entry.name in MULTIPLIES else ""
+
+
+def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, optimizing: bool) -> Entry:
+    """All that is kept of an operator with these arguments."""
+    inputs = list(trees.tensors((args, kwargs)))
+    outputs = list(trees.tensors(out))
+    written = [
+        argument.alias_info is not None and argument.alias_info.is_write for argument in _arguments(func)
+    ]
+    mutated = [
+        t for arg, is_written in zip(args, written, strict=False) if is_written for t in trees.tensors(arg)
+    ]
+    if mutated:
+        outputs = mutated
+    dtype = str(next((t.dtype for t in (*inputs, *outputs)), "")).removeprefix("torch.")
+    return Entry(
+        name=_named(func, args, kwargs),
+        dtype=dtype,
+        inputs=_shapes(inputs),
+        outputs=_shapes(outputs),
+        tensors=len(inputs),
+        elements=sum(t.numel() for t in inputs),
+        reads=sum(map(_bytes, inputs)),
+        writes=sum(map(_bytes, outputs)),
+        block=_ONE_WARP.get(func._schema.name, 0),
+        tf32=_tf32(func._schema.name),
+        backward=local.backward != HOST,
+        optimizer=optimizing,
+        regraded=local.backward != HOST and torch.is_grad_enabled(),
+        compiled=is_compiled(),
+        causal=_flag(func, args, kwargs, "is_causal"),
+        channels_last=id(func) in _IMAGES and channels_last(args),
+        order=order(args, out) if id(func) in _COPIES else row_order(args[0]) if id(func) in _ROWS else "",
+    )
+
+
+def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The operator's name; where a batch norm takes no statistics, that of the one which never does."""
+    name = str(func._schema.name)
+    if name in _NORMS and not _flag(func, args, kwargs, "training"):
+        return "aten::_native_batch_norm_legit_no_training"
+    return name
+
+
+_NORMS = frozenset({"aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::cudnn_batch_norm"})
+
+
+def _flag(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: str) -> bool:
+    """The argument of that name; False where there is none."""
+    names = [argument.name for argument in _arguments(func)]
+    if wanted not in names:
+        return False
+    position = names.index(wanted)
+    return bool(args[position] if position < len(args) else kwargs.get(wanted, False))
+
+
+def _arguments(func: Any) -> Any:
+    return func._schema.arguments
+
+
+def _shapes(tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
+    kept = tensors if len(tensors) <= _FEW else tensors[:_SHOWN]
+    return tuple(tuple(map(int, t.shape)) for t in kept)
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Bytes of `tensor` that exist: an expanded one has more elements than memory."""
+    size = tensor.numel() * tensor.element_size()
+    try:
+        return min(size, tensor.untyped_storage().nbytes())
+    except (NotImplementedError, RuntimeError):
+        return size
+
+
+def _tf32(name: str) -> bool:
+    """Whether torch's settings let fp32 matrix work of this operator run as TF32."""
+    backends = torch.backends
+    allowed = (
+        backends.cudnn.allow_tf32 if "conv" in name or "cudnn" in name else backends.cuda.matmul.allow_tf32
+    )
+    return bool(allowed)

@@ -1,0 +1,237 @@
+"""`Recorder`: what happens, counted by place and step while the script runs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from gapless.emulation.memory.requests import MemoryRecorder
+from gapless.emulation.recording import later
+from gapless.emulation.recording.optimizer_groups import Optimizers
+from gapless.emulation.recording.programme import ProgrammeRecorder
+from gapless.emulation.recording.strands import Strands
+from gapless.emulation.support import stacks
+from gapless.emulation.support.local import local
+from gapless.model import Event, Mark, Mechanism, Phase, Site
+from gapless.model.later import Later
+from gapless.model.source import SourceLine
+from gapless.model.tally import ADVANCING
+
+_Key = tuple[Any, ...]
+_RawMark = tuple[str, int, float, str, stacks.RawStack, int]
+_MANY_MARKS = 20_000
+
+
+class Recorder:
+    """Collects waits and marks. Repeats of a wait between two step marks are one event with a count.
+
+    After `later.MOST_TICKS` marks that advance the tick, or `later.MOST_EVENTS` events, only sums are kept.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._lock = threading.Lock()
+        self._sites: dict[_Key, int] = {}
+        self._counts: dict[tuple[int, int, Phase, int], list[float]] = {}
+        self._marks: list[_RawMark] = []
+        self._stacks: dict[stacks.RawStack, stacks.RawStack] = {}  # each once: marks have the same ones
+        self._later: later.LaterRecorder | None = None
+        self._notes: dict[str, None] = {}
+        self._unknown: dict[str, None] = {}
+        self.extensions: dict[str, None] = {}  # CUDA extensions that were not built or loaded
+        # Convolutions that cuDNN tries its algorithms for, with the line and the tick of the first.
+        self.tried: dict[Hashable, tuple[SourceLine | None, int]] = {}
+        self.strands = Strands()
+        self.tick = 0
+        self.stepped = 0
+        """Steps of optimizers, of all that make one iteration each."""
+        self.total = 0
+        self.phase: Phase = "train"
+        # Lightning ends an evaluation by setting `training` back, without a call of `train()`.
+        self.evaluated: Callable[[], Any] = lambda: None
+        self.on_mark: Callable[[Mark], None] | None = None
+        self.between_marks: Callable[[float], None] | None = None  # told the time at waits and batches
+        self.on_wait: list[Callable[[Site], None]] = []
+        self.programme: ProgrammeRecorder | None = None  # what launches work, where it is wanted
+        self.optimizers = Optimizers()
+        self.memory: MemoryRecorder | None = None  # what asks for memory, where it is wanted
+        self.pid = os.getpid()
+        self.differentiated = False  # a backward pass has begun: the script trains
+        self.held: list[tuple[str, str]] | None = None  # marks of a capture: they happen in replays
+
+    def wait(
+        self,
+        operator: str,
+        mechanism: Mechanism,
+        *,
+        call: str = "",
+        detail: str = "",
+        waits: int = 1,
+        nbytes: int = 0,
+        node: str = "",
+        forward: stacks.RawStack = (),
+        basis: str = "",
+        batch: bool | None = None,
+        depth: int = 1,
+    ) -> None:
+        """Count a wait at the stack of the caller's `depth`-th caller."""
+        stack = stacks.capture(depth + 1) + local.above
+        key = (operator, mechanism, call, detail, stack, node, forward, basis, batch)
+        strand = self.strands.here().number
+        with self._lock:
+            site = self._sites.setdefault(key, len(self._sites))
+            evaluated = self.evaluated()
+            phase: Phase = "train" if evaluated is not None and evaluated.training else self.phase
+            entry = self._counts.get((site, self.tick, phase, strand))
+            if self._later is not None:
+                at = self._clock() - self._began
+                self._later.wait(_event((site, self.tick, phase, strand), (at, 1, waits, nbytes)))
+            elif entry is None:
+                self._counts[site, self.tick, phase, strand] = [self._clock() - self._began, 1, waits, nbytes]
+            else:
+                entry[1] += 1
+                entry[2] += waits
+                entry[3] += nbytes
+            self.total += waits
+        if self.programme is not None:
+            self.programme.wait(site, mechanism, detail, waits, nbytes, operator)
+        for listener in tuple(self.on_wait):
+            listener(self._site(key))
+        if self.between_marks is not None and not node:
+            self.between_marks(self.duration())
+
+    def mark(self, kind: str, name: str = "", depth: int = 1) -> None:
+        """Note where steps begin or end; what ends steps advances the tick.
+
+        Steps of optimizers inside a backward pass are noted where that is `backward_over`.
+        """
+        if self.held is not None:
+            self.held.append((kind, name))
+            self.stepped += kind == "optimizer"
+            return
+        strand = self.strands.here()
+        if kind == "optimizer":
+            self.stepped += 1
+            kind = strand.steps(name)
+        elif kind == "backward":
+            self.differentiated = True
+            strand.begins()
+        if kind:
+            # Tasks that answer requests take turns in their thread: only training has a loop in each of them.
+            number = strand.thread if kind == "forward" else strand.number
+            self._mark(kind, name, number, stacks.capture(depth + 1) + local.above)
+
+    def backward_over(self, depth: int = 1) -> None:
+        """A backward pass has ended: the optimizers that stepped inside it have made an iteration."""
+        strand = self.strands.here()
+        names = strand.stepped_inside()
+        if not names:
+            return
+        stack = stacks.capture(depth + 1) + local.above
+        for name in names:
+            self._mark(strand.steps(name), name, strand.number, stack)
+
+    def _mark(self, kind: str, name: str, strand: int, stack: stacks.RawStack) -> None:
+        advances = kind in ADVANCING
+        with self._lock:
+            raw = (kind, self.tick, self._clock() - self._began, name, stack, strand)
+            if self._later is not None:
+                if advances:
+                    self._later.mark(kind, name)
+            elif advances or len(self._marks) < _MANY_MARKS:
+                self._marks.append((*raw[:4], self._stacks.setdefault(stack, stack), strand))
+            if advances:
+                self._advance()
+        if advances and self.memory is not None:
+            self.memory.look()
+        if advances or kind == "along":
+            if self.on_mark is not None:
+                self.on_mark(self._as_mark(raw))
+        elif kind != "backward" and self.between_marks is not None:
+            self.between_marks(self.duration())
+
+    def _advance(self) -> None:
+        """A mark that advances the tick is here."""
+        self.tick += 1
+        if self.programme is not None:
+            self.programme.cut()
+        if self.memory is not None:
+            self.memory.cut()
+        if self.tick >= later.MOST_TICKS or len(self._counts) >= later.MOST_EVENTS:
+            if self._later is None:
+                self._later = later.LaterRecorder()
+            if self.programme is not None:
+                self.programme.finish()
+
+    def note(self, text: str) -> None:
+        """Keep a remark for the report, once."""
+        self._notes.setdefault(text)
+
+    def unknown(self, operator: str) -> None:
+        """Whether `operator` makes the host wait is not known."""
+        self._unknown.setdefault(operator)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    @staticmethod
+    def _site(key: _Key) -> Site:
+        operator, mechanism, call, detail, stack, node, forward, basis, batch = key
+        return Site(
+            operator=operator,
+            mechanism=mechanism,
+            call=call,
+            detail=detail,
+            stack=stacks.resolve(stack),
+            node=node,
+            forward=stacks.resolve(forward) if forward else (),
+            basis=basis,
+            batch=batch,
+        )
+
+    @staticmethod
+    def _as_mark(raw: _RawMark) -> Mark:
+        kind, tick, at, name, stack, strand = raw
+        lines = stacks.resolve(stack)
+        return Mark(kind=kind, tick=tick, time=at, name=name, stack=lines, strand=strand)  # type: ignore[arg-type]
+
+    def sites(self) -> tuple[Site, ...]:
+        """The distinct sites, by their number."""
+        return tuple(self._site(key) for key in self._sites)
+
+    def events(self) -> tuple[Event, ...]:
+        """Everything counted, in order of time."""
+        found = [
+            _event(key, (at, int(calls), int(waits), int(nbytes)))
+            for key, (at, calls, waits, nbytes) in self._counts.items()
+        ]
+        return tuple(sorted(found, key=lambda event: event.time))
+
+    def marks(self) -> tuple[Mark, ...]:
+        return tuple(self._as_mark(raw) for raw in self._marks)
+
+    def later(self) -> Later | None:
+        """What came after the steps that are kept one by one; None where those are all."""
+        return self._later.later() if self._later is not None else None
+
+    def notes(self) -> tuple[str, ...]:
+        return tuple(self._notes)
+
+    def unknowns(self) -> tuple[str, ...]:
+        """The operators of which it is not known whether they wait, in the order of their first calls."""
+        return tuple(self._unknown)
+
+    def duration(self) -> float:
+        """Seconds since the capture began."""
+        return self._clock() - self._began
+
+
+def _event(key: tuple[int, int, Phase, int], sums: tuple[float, int, int, int]) -> Event:
+    site, tick, phase, strand = key
+    at, calls, waits, nbytes = sums
+    return Event(
+        site=site, tick=tick, phase=phase, time=at, calls=calls, waits=waits, bytes=nbytes, strand=strand
+    )

@@ -1,0 +1,95 @@
+"""`Strands`: threads and asyncio tasks of a run, by number, and what each of them trains with."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from gapless.emulation.support.identities import Identities
+
+
+class Strand:
+    """One thread or asyncio task. `depth` counts backward passes that are under way in it, one in the other,
+    and `passes` those that have begun. `thread` is the number of the thread that a task runs in.
+
+    Optimizers that step with the gradients of one backward pass make one iteration together: the first of
+    them ends it, and the others step `along`. Those that step inside the pass end it with the pass.
+    """
+
+    __slots__ = ("_inside", "_stepped", "depth", "number", "passes", "thread")
+
+    def __init__(self, number: int, thread: int = -1) -> None:
+        self.number = number
+        self.thread = number if thread < 0 else thread
+        self.depth = self.passes = 0
+        self._stepped: set[str] = set()
+        self._inside: dict[str, None] = {}
+
+    def begins(self) -> None:
+        """A backward pass makes gradients from here on."""
+        self.passes += 1
+        self._stepped.clear()
+
+    def steps(self, name: str) -> str:
+        """The kind of the mark for a step of the optimizer `name`; "" where it comes with the end of the
+        backward pass."""
+        if self.depth:
+            self._inside[name] = None
+            return ""
+        if self._stepped and name not in self._stepped:
+            self._stepped.add(name)
+            return "along"
+        self._stepped = {name}
+        return "optimizer"
+
+    def stepped_inside(self) -> list[str]:
+        """The optimizers that stepped in the backward pass that has just ended, which are told of once."""
+        names = list(self._inside)
+        self._inside.clear()
+        return names
+
+
+class Strands:
+    """The strands of a run; `parents` has the number of the one that started it, for each.
+
+    The main thread outside of any task is number 0.
+    """
+
+    def __init__(self) -> None:
+        self.parents: list[int] = [0]
+        self._main = Strand(0)
+        self._threads = threading.local()
+        self._threads.strand = self._main
+        self._tasks: Identities[Strand] = Identities()
+        self._lock = threading.Lock()
+
+    def here(self) -> Strand:
+        """The strand that runs now."""
+        tasks: Any = sys.modules.get("asyncio")
+        if tasks is not None and tasks._get_running_loop() is not None:
+            task = tasks.current_task()
+            if task is not None:
+                return self._tasks.get(task) or self._of_task(task)
+        return self._of_thread()
+
+    def started_by(self, number: int) -> None:
+        """This thread was started by that strand."""
+        self._threads.starter = number
+
+    def _of_thread(self) -> Strand:
+        strand: Strand | None = getattr(self._threads, "strand", None)
+        if strand is None:
+            strand = self._threads.strand = self._new(getattr(self._threads, "starter", 0))
+        return strand
+
+    def _of_task(self, task: Any) -> Strand:
+        thread = self._of_thread().number
+        strand = self._new(thread, thread)
+        self._tasks.put(task, strand)
+        return strand
+
+    def _new(self, parent: int, thread: int = -1) -> Strand:
+        with self._lock:
+            self.parents.append(parent)
+            return Strand(len(self.parents) - 1, thread)
