@@ -12,11 +12,10 @@ import platform
 from types import TracebackType
 from typing import Any
 
-import gapless
-from gapless._version import __version__
+from gapless import _version
 from gapless.errors import EmulationDefect, GaplessError
 
-_OWN = os.path.dirname(os.path.abspath(gapless.__file__)) + os.sep
+_OWN = os.path.dirname(os.path.abspath(_version.__file__)) + os.sep
 _STANDINS = os.path.join(_OWN, "emulation", "standins", "")
 """What is raised there is what the package that they stand for would raise."""
 _NEVER_TORCHS = (AssertionError, AttributeError, KeyError, NameError, ZeroDivisionError)
@@ -51,8 +50,8 @@ def defect(error: BaseException, what: str) -> EmulationDefect:
     at = place(error)
     return EmulationDefect(
         f"Gapless failed while emulating {what}: {type(error).__name__}: {first} ({at}). This is a bug in "
-        f"Gapless, not in the script; please report it with this line (gapless {__version__}, torch "
-        f"{torch.__version__}, Python {platform.python_version()})"
+        f"Gapless, not in the script; please report it with this line (gapless {_version.__version__}, torch "
+        f"{torch._version.__version__}, Python {platform.python_version()})"
     )
 
 

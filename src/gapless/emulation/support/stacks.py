@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from types import CodeType, FrameType
 from typing import Any
 
-import gapless
+from gapless import _version
 from gapless.emulation.support.qualified import qualified
 from gapless.model import SourceLine, Stack
 from gapless.torch_internals import gather_traceback, path, symbolize_tracebacks
@@ -28,7 +28,7 @@ gather: Any = partial(gather_traceback, True, False, False)
 """The stack of here as an object of torch's: twenty times as fast as `capture`, and nothing but kept."""
 _hiding = threading.RLock()
 _NOTHING = object()
-_HERE = os.path.dirname(os.path.abspath(gapless.__file__)) + os.sep
+_HERE = os.path.dirname(os.path.abspath(_version.__file__)) + os.sep
 _OWN_ROOMS = tuple(
     os.path.join(_HERE, own) for own in ("emulation", "capture", "commands", "__main__.py", "__init__.py")
 )
