@@ -1,5 +1,5 @@
-"""Write `src/gapless/emulation/placement/device_checks.tsv`: which CUDA operators check devices, of which arguments, in
-whose name.
+"""Write `src/gapless/emulation/placement/device_checks.tsv`: which CUDA operators check devices, of which
+arguments, in whose name.
 
 The facts are torchgen's: the code generator that writes those checks into torch's CUDA wrappers ships with
 torch.

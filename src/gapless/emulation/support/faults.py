@@ -51,7 +51,7 @@ def defect(error: BaseException, what: str) -> EmulationDefect:
     return EmulationDefect(
         f"Gapless failed while emulating {what}: {type(error).__name__}: {first} ({at}). This is a bug in "
         f"Gapless, not in the script; please report it with this line (gapless {_version.__version__}, torch "
-        f"{torch._version.__version__}, Python {platform.python_version()})"
+        f"{torch.__version__}, Python {platform.python_version()})"
     )
 
 
