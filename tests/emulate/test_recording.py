@@ -234,7 +234,7 @@ def test_generated_code_is_nobodys_line(emulator, monkeypatch):
 
 def test_what_called_the_command_is_no_part_of_a_stack(tmp_path: Path) -> None:
     """A console script is a file beside the interpreter, which nobody would tell from the user's own."""
-    command = Path(stacks.__file__).parents[1] / "commands" / "check.py"
+    command = Path(stacks.__file__).parents[2] / "commands" / "check.py"
     found: list[stacks.RawStack] = []
     names = {"capture": lambda: found.append(stacks.capture(0))}
     exec(compile("def run():\n    capture()", str(tmp_path / "train.py"), "exec"), names)
