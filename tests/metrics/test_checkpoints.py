@@ -51,28 +51,28 @@ def pairs() -> Iterator[Any]:
 
 PAIRS = list(pairs())
 NOT_READ = {
-    "BinaryCalibrationError Confidences",  # bins here, rows there
-    "MulticlassCalibrationError Confidences",
+    "BinaryCalibrationError ConfidenceBins",  # bins here, rows there
+    "MulticlassCalibrationError ConfidenceBins",
     "CriticalSuccessIndex Events",  # what either has here, what each lacks there
     "CriticalSuccessIndex EventsInOrder",
     "DiceScore SampleScores",  # sums here, every sample there
-    "EditDistance EveryDistance",
+    "EditDistance DistanceRows",
     "JensenShannonDivergence Every",
     "KLDivergence Every",
     "MeanIoU SampleScores",  # the mean over classes is taken at the end here, sample by sample there
-    "MultiScaleStructuralSimilarityIndexMeasure EverySimilarity",
+    "MultiScaleStructuralSimilarityIndexMeasure SimilarityRows",
     "BinaryRecall SamplewiseBinaryCounts",
     "MultilabelRecall SamplewiseBinaryCounts",
     "MulticlassRecall SamplewiseMulticlassCounts",
-    "MulticlassExactMatch SampleMatches",
-    "MultilabelExactMatch SampleMatches",
+    "MulticlassExactMatch SampleMatchRows",
+    "MultilabelExactMatch SampleMatchRows",
     "MulticlassROC micro",  # every class of a sample is one there
     "NormalizedRootMeanSquaredError Sum TargetScale",
     "PeakSignalNoiseRatio Every",
-    "ROUGEScore Overlaps",
+    "ROUGEScore RougeSums",
     "RunningMean Window",
     "RunningSum Window",
-    "StructuralSimilarityIndexMeasure EverySimilarity",
+    "StructuralSimilarityIndexMeasure SimilarityRows",
     "WeightedMeanAbsolutePercentageError Sum Sum",
 }
 """Metrics, and what they keep, of which TorchMetrics keeps something else."""

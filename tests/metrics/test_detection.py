@@ -168,7 +168,7 @@ def test_masks_of_boxes_are_these_boxes(
         one["masks"] = drawn(torch.cat((corner, corner + size), 1), 18, 18).to(dtype)
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masks, "EXACT", 9 if narrow else 2**24)
+        patch.setattr(masks, "MAX_FLOAT32_PIXELS", 9 if narrow else 2**24)
         for kinds in ("bbox", "segm", ("segm", "bbox")):
             average = "micro" if micro else "macro"
             metric = metrics.MeanAveragePrecision("xywh", kinds, class_metrics=True, average=average)

@@ -19,7 +19,7 @@ from gapless.metrics import fusing
 from gapless.metrics.aggregation import WeightedTotal
 from gapless.metrics.classification.base import CountMetric
 from gapless.metrics.classification.confusion import ConfusionCounts
-from gapless.metrics.classification.counts import Counts, MulticlassCounts
+from gapless.metrics.classification.counts import MulticlassCounts, OutcomeCounts
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
@@ -36,12 +36,12 @@ def test_without_triton_the_mode_is_refused():
 def test_forms_are_what_the_metrics_divide():
     """Of every score that the kernel computes, for counts of small numbers."""
     tp, predicted, actual = torch.tensor([3, 0, 5]), torch.tensor([4, 2, 9]), torch.tensor([7, 0, 8])
-    counts = Counts(tp, predicted, actual, lambda: actual.sum(-1, keepdim=True))
+    counts = OutcomeCounts(tp, predicted, actual, lambda: actual.sum(-1, keepdim=True))
     numbers = torch.stack((counts.tp, counts.predicted, counts.actual, torch.full((3,), 15))).double()
     asked = 0
     for name in metrics.classification.__all__:
         made = sample_of(name)
-        row = made.scored() if isinstance(made, CountMetric) else None
+        row = made.fused_row() if isinstance(made, CountMetric) else None
         if row is not None:
             asked += 1
             for place, whole in zip((0, 4), made.ratio(counts), strict=True):

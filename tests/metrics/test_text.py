@@ -22,9 +22,9 @@ WORDS = st.lists(st.sampled_from("abcd"), max_size=80)
 @given(one=WORDS, other=WORDS)
 def test_distances_are_those_of_the_table(one: list[str], other: list[str]):
     assert strings.edit_distance(one, other) == _edit_distance(one, other)
-    assert strings.common_length(one, other) == theirs._lcs(one, other)
+    assert strings.common_subsequence_length(one, other) == theirs._lcs(one, other)
     table = theirs._lcs(one, other, return_full_table=True)
-    assert strings.common_places(one, other) == theirs._backtracked_lcs(table, one, other)
+    assert strings.common_subsequence_positions(one, other) == theirs._backtracked_lcs(table, one, other)
 
 
 SENTENCE = st.lists(st.sampled_from(["the", "cat", "sat", "Mat", "on", "7"]), max_size=6).map(" ".join)
@@ -36,7 +36,7 @@ TEXT = st.lists(SENTENCE, min_size=1, max_size=3).map("\n".join)
 def test_sentences_as_torchmetrics(pred: str, several: list[str], how: Any):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rouge, "check_nltk", lambda: None)
-        patch.setattr(rouge, "sentences", str.splitlines)
+        patch.setattr(rouge, "split_sentences", str.splitlines)
         patch.setattr(theirs, "_split_sentence", str.splitlines)
         expected = theirs.rouge_score([pred], [several], accumulate=how)
         found = functional.rouge_score([pred], [several], accumulate=how)

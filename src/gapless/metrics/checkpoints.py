@@ -13,7 +13,7 @@ from gapless.metrics import declared
 from gapless.metrics.aggregation import Values
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification.confusion import Confusion, ConfusionCounts
-from gapless.metrics.classification.counts import BinaryCounts, Hits, MulticlassCounts
+from gapless.metrics.classification.counts import BinaryCounts, HitCounts, MulticlassCounts
 from gapless.metrics.classification.jaccard import Jaccard
 from gapless.metrics.classification.scores import BinnedScores, KeptScores
 from gapless.metrics.detection.segments import Segments
@@ -135,7 +135,7 @@ def of_classes(metric: Any, part: MulticlassCounts) -> Exchange:
     return Exchange(written, read)
 
 
-def of_hits(metric: Any, part: Hits) -> Exchange:
+def of_hits(metric: Any, part: HitCounts) -> Exchange:
     """Of right and wrong predictions, of however many classes."""
 
     def written() -> States:
@@ -232,7 +232,7 @@ def of_bins(metric: Any, part: BinnedScores) -> Exchange:
     classes = part.problem.classes
 
     def written() -> States:
-        rising = part.rising(micro=False)
+        rising = part.cumulative_counts(micro=False)
         tp, fp = (one.flip(1) for one in (rising.tps, rising.fps))
         fn, tn = rising.positives[:, None] - tp, rising.negatives[:, None] - fp
         matrix = torch.stack((torch.stack((tn, fp), -1), torch.stack((fn, tp), -1)), -2).movedim(0, 1)
@@ -247,7 +247,7 @@ def of_bins(metric: Any, part: BinnedScores) -> Exchange:
                 f"classes or labels, but this metric is for {own[0]} and {own[1]}"
             )
         matrix = matrix.reshape(len(matrix), classes, 2, 2)
-        above = torch.stack((matrix[..., 0, 1], matrix[..., 1, 1]), -1)[part.given.argsort()]
+        above = torch.stack((matrix[..., 0, 1], matrix[..., 1, 1]), -1)[part.thresholds_as_passed.argsort()]
         whole = matrix.sum(-1)[:1]
         table = torch.cat((whole, above)) - torch.cat((above, torch.zeros_like(whole)))
         loads(part, table=torch.cat((table.movedim(0, 1).reshape(-1), table.new_zeros(2))))
@@ -331,7 +331,7 @@ KINDS: dict[type, Callable[[Any, Any], Exchange]] = {
     CosineSimilarity: of_rows("preds", "target"),
     Documents: of_rows("preds", "target", "indexes"),
     Edits: of_edits,
-    Hits: of_hits,
+    HitCounts: of_hits,
     KeptScores: of_rows("preds", "target"),
     MulticlassCounts: of_classes,
     Pairs: of_rows("preds", "target"),

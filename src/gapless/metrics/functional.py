@@ -129,7 +129,7 @@ def function_of(metric: type[Metric]) -> Callable[..., Any]:
         return found.reshape(-1) if per_column else found
 
     compute.__name__ = compute.__qualname__ = function_name(metric.__name__)
-    told = metric.each.__doc__ if issubclass(metric, MaskMetric) else metric.__doc__
+    told = metric.score_samples.__doc__ if issubclass(metric, MaskMetric) else metric.__doc__
     first = next(iter((told or "").strip().splitlines()), "")
     compute.__doc__ = f"{first} See :class:`~gapless.metrics.{metric.__name__}`."
     compute.__signature__ = signature  # type: ignore[attr-defined]
@@ -149,7 +149,7 @@ def of_batch(metric: type[Metric], options: dict[str, Any], *given: Any) -> Any:
     if any(isinstance(one, Tensor) and one.dtype == torch.float64 for one in given):
         made.set_dtype(torch.float64)
     if isinstance(made, MaskMetric):
-        return made.of_samples(*given)
+        return made.score_batch(*given)
     if isinstance(made, RetrievalMetric):  # all are one query's
         given = (*given, torch.zeros_like(given[1], dtype=torch.int64))
     with made.batch_only(graph=True) if made.keeps_graph(given) else nullcontext():

@@ -9,42 +9,42 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.classification.curves import (
-    Bounds,
+    AreaBounds,
     area_bounds,
+    average_over_classes,
     average_precision,
     average_precision_bounds,
-    over_classes,
-    partial_area,
-    recall_unknown,
     roc_area,
     roc_points,
+    scaled_partial_area,
+    warn_of_undefined_recall,
 )
-from gapless.metrics.classification.scored import BinaryScored, ScoreMetric
-from gapless.metrics.classification.scores import Rising, Thresholds
+from gapless.metrics.classification.score_metrics import BinaryScoreMetric, ScoreMetric
+from gapless.metrics.classification.scores import CumulativeCounts, Thresholds
 from gapless.metrics.tasks import Task
 from gapless.metrics.wrapping import squeezed
 
 
 class AreaMetric(ScoreMetric, abstract=True):
-    """The area under a curve. A subclass gives :meth:`areas`."""
+    """A metric that is the area under a curve. A subclass defines :meth:`areas`."""
 
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
 
-    def areas(self, rising: Rising) -> Tensor:
-        """``[K]``: the area under each curve."""
+    def areas(self, cumulative: CumulativeCounts) -> Tensor:
+        """Return the area under each curve, ``[K]``."""
         raise NotImplementedError
 
-    def area_bounds(self, rising: Rising) -> Bounds:
-        """What the areas may be when only bins of scores are known."""
+    def area_bounds(self, cumulative: CumulativeCounts) -> AreaBounds:
+        """Return the smallest and largest possible areas, ``[K]`` each, from binned scores."""
         raise NotImplementedError
 
-    def bounds(self) -> Bounds:
-        """The least and the largest value that the metric could have with every score kept, on the device.
+    def bounds(self) -> AreaBounds:
+        """Return the smallest and largest value the metric could have if every score were kept.
 
-        With `thresholds` only the number of scores between two of them is known; within these bounds lies the
-        value without. Where every score is kept, both are the value. The host does not wait; with several
-        processes it is a collective operation, as ``compute`` is.
+        With `thresholds`, only the number of scores between two thresholds is known, and the exact value lies
+        within these bounds. Without, both are the exact value. The bounds stay on the device and the host
+        does not wait; with several processes this is a collective operation, like ``compute``.
 
         Example:
             >>> area = BinaryAUROC(thresholds=5)
@@ -53,20 +53,20 @@ class AreaMetric(ScoreMetric, abstract=True):
             [0.75, 1.0]
         """
         with self.sync_context(should_sync=not self._is_synced):
-            rising = self.scored.rising(self.average == "micro")
-            areas = (self.areas(rising),) * 2 if rising.exact else self.area_bounds(rising)
-            low, high = (squeezed(self._over_classes(one, rising)) for one in areas)
+            cumulative = self.scored.cumulative_counts(self.average == "micro")
+            areas = (self.areas(cumulative),) * 2 if cumulative.exact else self.area_bounds(cumulative)
+            low, high = (squeezed(self._average(area, cumulative)) for area in areas)
         return low, high
 
-    def score(self, rising: Rising) -> Tensor:
-        return self._over_classes(self.areas(rising), rising)
+    def score(self, cumulative: CumulativeCounts) -> Tensor:
+        return self._average(self.areas(cumulative), cumulative)
 
-    def _over_classes(self, areas: Tensor, rising: Rising) -> Tensor:
-        return areas[0] if self._single else over_classes(areas, self.average, rising.positives)
+    def _average(self, areas: Tensor, cumulative: CumulativeCounts) -> Tensor:
+        return areas[0] if self._single else average_over_classes(areas, self.average, cumulative.positives)
 
 
 class MulticlassArea(AreaMetric, abstract=True):
-    """The multiclass form of an area: each class against the others.
+    """The multiclass form of an area: each class against all others.
 
     Args:
         average: ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per class.
@@ -85,7 +85,7 @@ class MulticlassArea(AreaMetric, abstract=True):
     ) -> None:
         if validate_args:
             checks.one_of("average", average, ("macro", "weighted", "none", None), comma="")
-        self._score(num_classes, thresholds, ignore_index, validate_args, kwargs)
+        self._set_up_scores(num_classes, thresholds, ignore_index, validate_args, kwargs)
         self.average = average
 
 
@@ -105,7 +105,7 @@ class MultilabelArea(AreaMetric, abstract=True):
     ) -> None:
         if validate_args:
             checks.one_of("average", average, checks.AVERAGES, comma="")
-        self._score(num_labels, thresholds, ignore_index, validate_args, kwargs)
+        self._set_up_scores(num_labels, thresholds, ignore_index, validate_args, kwargs)
         self.average = average
 
 
@@ -115,21 +115,21 @@ class RocArea(AreaMetric, abstract=True):
     torchmetrics_file = "auroc"
     max_fpr: float | None = None
 
-    def areas(self, rising: Rising) -> Tensor:
+    def areas(self, cumulative: CumulativeCounts) -> Tensor:
         if self.max_fpr is None or self.max_fpr == 1:
-            return roc_area(rising)
-        return partial_area(*roc_points(rising), self.max_fpr)
+            return roc_area(cumulative)
+        return scaled_partial_area(*roc_points(cumulative), self.max_fpr)
 
-    def area_bounds(self, rising: Rising) -> Bounds:
-        return area_bounds(rising, self.max_fpr)
+    def area_bounds(self, cumulative: CumulativeCounts) -> AreaBounds:
+        return area_bounds(cumulative, self.max_fpr)
 
 
-class BinaryAUROC(RocArea, BinaryScored):
+class BinaryAUROC(RocArea, BinaryScoreMetric):
     """The area under the receiver operating characteristic.
 
     Args:
-        max_fpr: the false positive rate up to which it is taken, scaled so that chance is 0.5 and the best 1;
-            None for all.
+        max_fpr: the false positive rate up to which the area is taken, scaled so that chance is 0.5 and the
+            best 1; None for the whole area.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class BinaryAUROC(RocArea, BinaryScored):
 
 
 class MulticlassAUROC(RocArea, MulticlassArea):
-    """The area under the receiver operating characteristic of each class against the others."""
+    """The area under the receiver operating characteristic of each class against all others."""
 
 
 class MultilabelAUROC(RocArea, MultilabelArea):
@@ -159,25 +159,25 @@ class AUROC(Task):
 
 
 class PrecisionArea(AreaMetric, abstract=True):
-    """Average precision, the area under the curve of precision over recall in steps."""
+    """Average precision: the area under the step curve of precision over recall."""
 
     torchmetrics_file = "average_precision"
 
-    def areas(self, rising: Rising) -> Tensor:
-        recall_unknown(rising, self.task)
-        absent = self.task == "multiclass" and rising.exact
-        return average_precision(rising, math.nan if absent else 0.0)
+    def areas(self, cumulative: CumulativeCounts) -> Tensor:
+        warn_of_undefined_recall(cumulative, self.task)
+        absent = self.task == "multiclass" and cumulative.exact
+        return average_precision(cumulative, math.nan if absent else 0.0)
 
-    def area_bounds(self, rising: Rising) -> Bounds:
-        return average_precision_bounds(rising, math.nan if self.task == "multiclass" else 0.0)
+    def area_bounds(self, cumulative: CumulativeCounts) -> AreaBounds:
+        return average_precision_bounds(cumulative, math.nan if self.task == "multiclass" else 0.0)
 
 
-class BinaryAveragePrecision(PrecisionArea, BinaryScored):
+class BinaryAveragePrecision(PrecisionArea, BinaryScoreMetric):
     """Average precision."""
 
 
 class MulticlassAveragePrecision(PrecisionArea, MulticlassArea):
-    """Average precision of each class against the others."""
+    """Average precision of each class against all others."""
 
 
 class MultilabelAveragePrecision(PrecisionArea, MultilabelArea):

@@ -1,4 +1,4 @@
-"""What the metrics of true and false positives and negatives have in common."""
+"""Base classes of the metrics computed from true and false positives and negatives."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from torch import Tensor
 
 from gapless.metrics import checks, fusing
 from gapless.metrics.classification.counts import (
-    FORMS,
+    SYMBOLIC_COUNTS,
     BinaryCounts,
-    Counts,
-    Hits,
+    HitCounts,
     MulticlassCounts,
+    OutcomeCounts,
     SamplewiseBinaryCounts,
     SamplewiseMulticlassCounts,
-    Sides,
+    ThresholdLayout,
 )
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import share
 from gapless.metrics.tasks import Task
 
 Ratio = tuple[Tensor, Tensor]
+"""Numerator and denominator."""
 
 
-class Score:
-    """How a metric follows from counts. A subclass gives :meth:`ratio`."""
+class CountScore:
+    """Computes a metric from outcome counts. A subclass defines :meth:`ratio`."""
 
     task = "binary"
     average: str | None = "binary"
@@ -35,28 +36,29 @@ class Score:
     complement = False
     """Whether the score is 1 minus the ratio."""
     flat = False
-    """Whether the counts are of no class, because their number is not known."""
+    """Whether `num_classes` is None, so that hits and misses are not counted per class."""
     undefined = False
-    """Whether the average over no class is NaN, rather than 0."""
+    """Whether the average over zero classes is NaN rather than 0."""
     counts_top_k = False
-    """Whether a class that is only predicted counts as absent where ``top_k`` is above 1."""
+    """Whether, with ``top_k`` above 1, the macro average leaves out classes that are never a target."""
 
-    def ratio(self, counts: Counts) -> Ratio:
-        """What is divided by what."""
+    def ratio(self, counts: OutcomeCounts) -> Ratio:
+        """Return the numerator and denominator of the score."""
         raise NotImplementedError
 
-    def score(self, counts: Counts) -> Tensor:
-        """The metric's value."""
+    def score(self, counts: OutcomeCounts) -> Tensor:
+        """Return the metric's value, averaged as `average` says."""
         if self.average == "micro" and not self.flat:
             counts = counts.summed
         if self.average not in ("macro", "weighted"):
             quotient = share(*self.ratio(counts), self.zero_division)
             return 1 - quotient if self.complement else quotient
         weights = self._weights(counts)
-        over, under = self.ratio(counts)
-        return counts.average(over, under, self.zero_division, self.complement, weights)
+        numerator, denominator = self.ratio(counts)
+        return counts.average(numerator, denominator, self.zero_division, self.complement, weights)
 
-    def _weights(self, counts: Counts) -> Tensor | None:
+    def _weights(self, counts: OutcomeCounts) -> Tensor | None:
+        """Return the weight of each class in the average; None for equal weights."""
         if self.average == "weighted":
             return counts.support_weights
         if self.task == "multilabel":
@@ -64,8 +66,8 @@ class Score:
         return counts.actual_weights if self.counts_top_k and self.top_k != 1 else counts.weights
 
 
-class CountMetric(Score, PredictionMetric, abstract=True):
-    """A metric of counts, of whatever task."""
+class CountMetric(CountScore, PredictionMetric, abstract=True):
+    """A metric computed from counts, for any task."""
 
     plot_lower_bound: float | None = 0.0
     plot_upper_bound: float | None = 1.0
@@ -75,35 +77,35 @@ class CountMetric(Score, PredictionMetric, abstract=True):
     def value(self) -> Tensor:
         counted = self.counted
         if isinstance(counted, MulticlassCounts) and fusing.on(counted.device):
-            asked = self.scored()
-            if asked is not None:
-                return counted.derive("scores", partial(self._scores_of_all, asked))[asked]
+            row = self.fused_row()
+            if row is not None:
+                return counted.derive("scores", partial(self._fused_scores, row))[row]
         return self.score(counted.derive("counts", counted.counts))
 
-    def _scores_of_all(self, asked: fusing.Scored) -> dict[fusing.Scored, Tensor]:
-        """The scores of all metrics that are computed together from the same counts, in one launch."""
+    def _fused_scores(self, own_row: fusing.Scored) -> dict[fusing.Scored, Tensor]:
+        """Compute the scores of all metrics that share these counts, in one kernel launch."""
         counted = self.counted
-        others = (one.scored() for one in counted.readers if isinstance(one, CountMetric))
-        rows = [asked, *(row for row in others if row is not None)]
-        return fusing.scores(counted.state["table"], counted.asked, rows)
+        other_rows = (reader.fused_row() for reader in counted.readers if isinstance(reader, CountMetric))
+        rows = [own_row, *(row for row in other_rows if row is not None)]
+        return fusing.scores(counted.state["table"], counted.fused_rows, rows)
 
-    def scored(self) -> fusing.Scored | None:
-        """What Triton's kernel is told of the score; None where it is none of those that it computes."""
+    def fused_row(self) -> fusing.Scored | None:
+        """Return the score as a row of the Triton kernel's input; None if the kernel cannot compute it."""
         averaged = self.average in ("micro", "macro", "weighted")
-        if self.task != "multiclass" or self.flat or not averaged or not self._linear():
+        if self.task != "multiclass" or self.flat or not averaged or not self._is_mean_ratio():
             return None
         weighing = {"micro": "micro", "weighted": "support"}.get(
             self.average or "", "actual" if self.counts_top_k and self.top_k != 1 else "either"
         )
-        over, under = self.ratio(FORMS)
-        told = (weighing, self.zero_division, self.complement, self.undefined)
-        return fusing.scored(over, under, *told)  # type: ignore[arg-type]
+        numerator, denominator = self.ratio(SYMBOLIC_COUNTS)
+        options = (weighing, self.zero_division, self.complement, self.undefined)
+        return fusing.scored(numerator, denominator, *options)  # type: ignore[arg-type]
 
-    def _linear(self) -> bool:
-        """Whether :meth:`ratio`, averaged over all classes, says what the score is."""
-        return type(self).score is Score.score
+    def _is_mean_ratio(self) -> bool:
+        """Whether the score is nothing but :meth:`ratio`, averaged over all classes."""
+        return type(self).score is CountScore.score
 
-    def _count(
+    def _set_up_counting(
         self,
         classes: int | None,
         multidim_average: str,
@@ -111,10 +113,10 @@ class CountMetric(Score, PredictionMetric, abstract=True):
         validate_args: bool,
         options: dict[str, Any],
     ) -> tuple[bool | None, int | None]:
-        """Set up what the tasks have in common; returns ``(logits, capacity)``."""
+        """Set the options that all tasks share; return the options ``(logits, capacity)``."""
         zero_division = options.pop("zero_division", 0)
         logits, capacity = options.pop("logits", None), options.pop("capacity", None)
-        self._begin(ignore_index, validate_args, options, classes)
+        self._set_up(ignore_index, validate_args, options, classes)
         if validate_args:
             checks.multidim(multidim_average)
             self._check_zero_division(zero_division)
@@ -122,19 +124,21 @@ class CountMetric(Score, PredictionMetric, abstract=True):
         self.multidim_average = multidim_average
         return logits, capacity
 
-    def _count_sides(self, sides: Sides, labels: int | None, capacity: int | None) -> None:
-        """Count what lies on either side of a threshold, of `labels` labels; of one if None."""
+    def _use_threshold_counts(
+        self, layout: ThresholdLayout, labels: int | None, capacity: int | None
+    ) -> None:
+        """Count the outcomes at a threshold, for each of `labels` labels (None for a single one)."""
         if self.multidim_average == "global":
-            self.use("counted", BinaryCounts(sides, labels, self.validate_args))
+            self.use("counted", BinaryCounts(layout, labels, self.validate_args))
         else:
-            self.use("counted", SamplewiseBinaryCounts(sides, labels, self.validate_args, capacity))
+            self.use("counted", SamplewiseBinaryCounts(layout, labels, self.validate_args, capacity))
 
     def _check_zero_division(self, value: Any) -> None:
         checks.zero_or_one("zero_division", value)
 
 
 class BinaryScore(CountMetric, abstract=True):
-    """The binary form."""
+    """The binary form of a score."""
 
     def __init__(
         self,
@@ -144,19 +148,19 @@ class BinaryScore(CountMetric, abstract=True):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        logits, capacity = self._count(1, multidim_average, ignore_index, validate_args, kwargs)
+        logits, capacity = self._set_up_counting(1, multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
             checks.unit_float("threshold", threshold)
         self.threshold = threshold
-        self._count_sides(Sides(threshold, ignore_index, logits), None, capacity)
+        self._use_threshold_counts(ThresholdLayout(threshold, ignore_index, logits), None, capacity)
 
 
 class MulticlassScore(CountMetric, abstract=True):
-    """The multiclass form.
+    """The multiclass form of a score.
 
     Args:
-        num_classes: how many classes there are; may be None where `average` is ``"micro"``.
-        top_k: a prediction is right where the target is among so many largest scores.
+        num_classes: the number of classes; may be None if `average` is ``"micro"``.
+        top_k: a prediction is correct if the target is among this many largest scores.
     """
 
     task = "multiclass"
@@ -172,14 +176,16 @@ class MulticlassScore(CountMetric, abstract=True):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        _, capacity = self._count(num_classes, multidim_average, ignore_index, validate_args, kwargs)
+        _, capacity = self._set_up_counting(
+            num_classes, multidim_average, ignore_index, validate_args, kwargs
+        )
         if validate_args:
             check_classes(num_classes, top_k, average)
         self.top_k = top_k
         self.average = average
         if num_classes is None:
             self.flat = True
-            self.use("counted", Hits(ignore_index))
+            self.use("counted", HitCounts(ignore_index))
         elif multidim_average == "global":
             self.use("counted", MulticlassCounts(num_classes, top_k, ignore_index, validate_args))
         else:
@@ -190,7 +196,7 @@ class MulticlassScore(CountMetric, abstract=True):
 
 
 class MultilabelScore(CountMetric, abstract=True):
-    """The multilabel form."""
+    """The multilabel form of a score."""
 
     task = "multilabel"
 
@@ -204,18 +210,20 @@ class MultilabelScore(CountMetric, abstract=True):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        logits, capacity = self._count(num_labels, multidim_average, ignore_index, validate_args, kwargs)
+        logits, capacity = self._set_up_counting(
+            num_labels, multidim_average, ignore_index, validate_args, kwargs
+        )
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
             checks.unit_float("threshold", threshold, range_told=False)
             checks.one_of("average", average, checks.AVERAGES)
         self.threshold = threshold
         self.average = average
-        self._count_sides(Sides(threshold, ignore_index, logits), num_labels, capacity)
+        self._use_threshold_counts(ThresholdLayout(threshold, ignore_index, logits), num_labels, capacity)
 
 
 def check_classes(num_classes: int | None, top_k: int, average: str | None) -> None:
-    """Raises ValueError for classes, `top_k` or an average that a multiclass metric does not take."""
+    """Raise ValueError for a number of classes, `top_k` or average that a multiclass metric rejects."""
     if num_classes is None and average != "micro":
         raise ValueError(
             f"Argument `num_classes` can only be `None` for `average='micro'`, but got `average={average}`."
@@ -235,6 +243,6 @@ def check_classes(num_classes: int | None, top_k: int, average: str | None) -> N
 
 
 class ScoreTask(Task, abstract=True):
-    """A name for the forms of a score."""
+    """One name for the binary, multiclass and multilabel form of a score."""
 
     defaults: ClassVar[dict[str, Any]] = {"average": "micro"}

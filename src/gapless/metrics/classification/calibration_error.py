@@ -1,4 +1,4 @@
-"""How far confidence is from being right."""
+"""How far confidence is from accuracy."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels, words
+from gapless.metrics.classification import label_messages, labels
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
 from gapless.metrics.statistic import Slot
 from gapless.metrics.tasks import Task
 
-FLOATS = (torch.float32, torch.float64)
+EDGE_DTYPES = (torch.float32, torch.float64)
+"""Dtypes with bin edges of their own: float64 edges rounded to float32 would put 0.9 in another bin."""
 
 
-class Confidences(words.Labelled):
-    """Per bin of confidence: how many predictions, their summed confidence, and how many were right."""
+class ConfidenceBins(label_messages.LabelStatistic):
+    """Per bin of confidence: the number of predictions, their summed confidence, and the correct ones.
 
-    one: Tensor
+    The last cell holds ignored predictions and those with an invalid target.
+    """
+
+    unit: Tensor
     edges: Tensor
     fine_edges: Tensor
 
     def __init__(self, problem: Problem, bins: int, checked: bool) -> None:
-        self.problem = self.subject = problem
-        # Rounded from float64, edges would not be those of float32: 0.9 is in another bin then.
-        edges, fine = (torch.linspace(0, 1, bins + 1, dtype=dtype, device="cpu") for dtype in FLOATS)
-        self.constants = {"one": 1, "edges": edges, "fine_edges": fine}
+        self.problem = self.label_rules = problem
+        edges, fine = (torch.linspace(0, 1, bins + 1, dtype=dtype, device="cpu") for dtype in EDGE_DTYPES)
+        self.constants = {"unit": 1, "edges": edges, "fine_edges": fine}
         slots = {
             "seen": Slot((bins + 2,)),
             "right": Slot((bins + 2,)),
@@ -45,31 +48,31 @@ class Confidences(words.Labelled):
         if self.problem.task == "binary":
             marks = batch.derive(problem_marks, self.problem)[:, 0]
             confidence, right, dropped = scores[:, 0], marks.clamp(min=0), marks < 0
-            strange = marks == -2
+            invalid = marks == -2
         else:
             target = batch.derive(labels.target_classes).flatten()
             best = scores.max(dim=1)
             confidence, right = best.values.float(), (best.indices == target).to(torch.int64)
-            strange = (target < 0) | (target >= self.problem.classes)
+            invalid = (target < 0) | (target >= self.problem.classes)
             ignored = self.problem.ignore_index
             if ignored is not None:
-                strange = strange & (target != ignored)
-            dropped = strange if ignored is None else strange | (target == ignored)
-        self.state["strange"].add_(strange.sum())
+                invalid = invalid & (target != ignored)
+            dropped = invalid if ignored is None else invalid | (target == ignored)
+        self.state["strange"].add_(invalid.sum())
         edges = self.fine_edges if confidence.dtype == torch.float64 else self.edges
-        at = torch.bucketize(confidence.contiguous(), edges, right=True).sub_(1)
-        at = at.masked_fill_(dropped, len(edges)).clamp_(min=0)
-        self.state["seen"].scatter_add_(0, at, self.one.expand_as(at))
-        self.state["right"].scatter_add_(0, at, right)
+        bins = torch.bucketize(confidence.contiguous(), edges, right=True).sub_(1)
+        bins = bins.masked_fill_(dropped, len(edges)).clamp_(min=0)
+        self.state["seen"].scatter_add_(0, bins, self.unit.expand_as(bins))
+        self.state["right"].scatter_add_(0, bins, right)
         summed = self.state["confidence"]
-        summed.index_add_(0, at, confidence.to(summed.dtype))
+        summed.index_add_(0, bins, confidence.to(summed.dtype))
 
 
-class Calibration(PredictionMetric, abstract=True):
-    """The distance between confidence and the share that is right, over bins of confidence.
+class CalibrationMetric(PredictionMetric, abstract=True):
+    """The distance between confidence and accuracy, over bins of confidence.
 
     Args:
-        n_bins: how many bins of equal width.
+        n_bins: the number of bins, all of equal width.
         norm: ``"l1"`` for the mean distance, ``"l2"`` for the root of the mean square, ``"max"`` for the
             largest.
     """
@@ -80,21 +83,21 @@ class Calibration(PredictionMetric, abstract=True):
     plot_upper_bound = 1.0
     higher_is_better = False
     norm = "l1"
-    confidences: Confidences
+    confidences: ConfidenceBins
 
     def value(self) -> Tensor:
         state = self.confidences.state
-        seen = state["seen"][:-1].to(state["confidence"].dtype)
-        distance = (state["right"][:-1] / seen - state["confidence"][:-1] / seen).nan_to_num().abs()
-        share = seen / seen.sum()
+        counts = state["seen"][:-1].to(state["confidence"].dtype)
+        distance = (state["right"][:-1] / counts - state["confidence"][:-1] / counts).nan_to_num().abs()
+        share = counts / counts.sum()
         if self.norm == "max":
             return distance.max().to(self.dtype)
         if self.norm == "l2":
-            spread = (distance**2 * share).sum()
-            return torch.where(spread > 0, spread, 0.0).sqrt().to(self.dtype)
+            mean_square = (distance**2 * share).sum()
+            return torch.where(mean_square > 0, mean_square, 0.0).sqrt().to(self.dtype)
         return (distance * share).sum().to(self.dtype)
 
-    def _calibrate(
+    def _set_up_bins(
         self,
         classes: int,
         n_bins: int,
@@ -103,8 +106,9 @@ class Calibration(PredictionMetric, abstract=True):
         validate_args: bool,
         options: dict[str, Any],
     ) -> None:
+        """Check and set the options, and set up the bins."""
         logits = options.pop("logits", None)
-        self._begin(ignore_index, validate_args, options, classes)
+        self._set_up(ignore_index, validate_args, options, classes)
         if validate_args:
             checks.integer_above("n_bins", n_bins, 0)
             checks.one_of("norm", norm, ("l1", "l2", "max"), stop=".")
@@ -113,11 +117,11 @@ class Calibration(PredictionMetric, abstract=True):
         self.n_bins = n_bins
         self.norm = norm
         problem = Problem(self.task, classes, ignore_index, "sigmoid", logits)
-        self.use("confidences", Confidences(problem, n_bins, validate_args))
+        self.use("confidences", ConfidenceBins(problem, n_bins, validate_args))
 
 
-class BinaryCalibrationError(Calibration):
-    """The distance between the probability of a positive and how often there is one."""
+class BinaryCalibrationError(CalibrationMetric):
+    """The distance between the predicted probability of a positive and how often it is one."""
 
     def __init__(
         self,
@@ -127,11 +131,11 @@ class BinaryCalibrationError(Calibration):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        self._calibrate(1, n_bins, norm, ignore_index, validate_args, kwargs)
+        self._set_up_bins(1, n_bins, norm, ignore_index, validate_args, kwargs)
 
 
-class MulticlassCalibrationError(Calibration):
-    """The distance between the confidence in the predicted class and how often it is right."""
+class MulticlassCalibrationError(CalibrationMetric):
+    """The distance between the confidence in the predicted class and how often it is correct."""
 
     task = "multiclass"
 
@@ -144,7 +148,7 @@ class MulticlassCalibrationError(Calibration):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        self._calibrate(num_classes, n_bins, norm, ignore_index, validate_args, kwargs)
+        self._set_up_bins(num_classes, n_bins, norm, ignore_index, validate_args, kwargs)
 
 
 class CalibrationError(Task):

@@ -1,4 +1,4 @@
-"""Agreement beyond what chance would bring."""
+"""Cohen's kappa: agreement beyond chance."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Kappa(Confusion, abstract=True):
     """Cohen's kappa.
 
     Args:
-        weights: how disagreements weigh: all alike (None or ``"none"``), by their distance (``"linear"``), or
-            by its square (``"quadratic"``).
+        weights: how disagreements are weighted: all the same (None or ``"none"``), by the distance between
+            the classes (``"linear"``), or by its square (``"quadratic"``).
     """
 
     plot_lower_bound = 0.0
@@ -25,18 +25,18 @@ class Kappa(Confusion, abstract=True):
     weights: str | None = None
 
     def score(self, matrix: Tensor) -> Tensor:
-        seen = matrix.float()
-        rows, columns = seen.sum(1, keepdim=True), seen.sum(0, keepdim=True)
+        counts = matrix.float()
+        rows, columns = counts.sum(1, keepdim=True), counts.sum(0, keepdim=True)
         expected = rows @ columns / columns.sum()
-        place = torch.arange(len(seen), device=seen.device, dtype=seen.dtype)
-        distance = (place[:, None] - place).abs()
+        index = torch.arange(len(counts), device=counts.device, dtype=counts.dtype)
+        distance = (index[:, None] - index).abs()
         if self.weights == "quadratic":
             distance = distance**2
         elif self.weights != "linear":
             distance = distance.clamp(max=1)
-        return 1 - (distance * seen).sum() / (distance * expected).sum()
+        return 1 - (distance * counts).sum() / (distance * expected).sum()
 
-    def _weigh(self, weights: str | None, validate_args: bool) -> None:
+    def _set_weights(self, weights: str | None, validate_args: bool) -> None:
         if validate_args:
             checks.one_of("weight", weights, ("linear", "quadratic", "none", None), stop=".")
         self.weights = weights
@@ -54,7 +54,7 @@ class BinaryCohenKappa(Kappa, BinaryConfusion):
         **kwargs: Any,
     ) -> None:
         super().__init__(threshold, ignore_index, validate_args, **kwargs)
-        self._weigh(weights, validate_args)
+        self._set_weights(weights, validate_args)
 
 
 class MulticlassCohenKappa(Kappa, MulticlassConfusion):
@@ -69,7 +69,7 @@ class MulticlassCohenKappa(Kappa, MulticlassConfusion):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, ignore_index, validate_args, **kwargs)
-        self._weigh(weights, validate_args)
+        self._set_weights(weights, validate_args)
 
 
 class CohenKappa(Task):

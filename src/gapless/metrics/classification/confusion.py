@@ -1,4 +1,4 @@
-"""How often each class was taken for each other one, and the metrics that need to know it."""
+"""Confusion matrices, and the base classes of metrics computed from them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from torch import Tensor
 
 from gapless.metrics import checks, fusing
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels, words
-from gapless.metrics.classification.counts import BinaryCounts, Classes, Sides, count_fused
+from gapless.metrics.classification import label_messages, labels
+from gapless.metrics.classification.counts import BinaryCounts, ClassLayout, ThresholdLayout, count_fused
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
 from gapless.metrics.host import within_reach
 from gapless.metrics.statistic import Slot
 
 NORMALIZATIONS = ("true", "pred", "all", "none", None)
+"""Accepted values of `normalize`."""
 
 
-class ConfusionCounts(words.Labelled):
-    """A table of targets by predictions, with a place behind it for what is no class, and one for what is
-    ignored.
-    """
+class ConfusionCounts(label_messages.LabelStatistic):
+    """A flat table of targets by predictions, then a cell for invalid labels and one for ignored ones."""
 
-    one: Tensor
-    nowhere: Tensor
+    unit: Tensor
+    invalid_cell: Tensor
     twins = True
 
     def __init__(self, classes: int, ignore_index: int | None, checked: bool) -> None:
         self.classes = classes
         self.ignore_index = ignore_index
-        self.subject = Classes(classes, 1, ignore_index, "pair")
-        self.constants = {"one": 1, "nowhere": classes * classes}
+        self.label_rules = ClassLayout(classes, 1, ignore_index, "pair")
+        self.constants = {"unit": 1, "invalid_cell": classes * classes}
         super().__init__((classes, ignore_index), {"table": Slot((classes * classes + 2,))}, checked)
 
     def count(self, batch: Batch) -> None:
@@ -43,15 +42,15 @@ class ConfusionCounts(words.Labelled):
         if fusing.on(self.device) and count_fused(self, batch, self.classes, self.ignore_index, pairs=True):
             return
         target, predicted = batch.derive(labels.target_classes), batch.derive(labels.top_class)
-        at = target * self.classes + predicted
-        strange = (target < 0) | (target >= self.classes)
+        cells = target * self.classes + predicted
+        invalid = (target < 0) | (target >= self.classes)
         if not batch.args[0].is_floating_point():
-            strange = strange | (predicted < 0) | (predicted >= self.classes)
-        at = torch.where(strange, self.nowhere, at)
+            invalid = invalid | (predicted < 0) | (predicted >= self.classes)
+        cells = torch.where(invalid, self.invalid_cell, cells)
         if self.ignore_index is not None:
-            at = at.masked_fill_(target == self.ignore_index, self.classes * self.classes + 1)
-        at = at.flatten()
-        self.state["table"].scatter_add_(0, at, self.one.expand_as(at))
+            cells = cells.masked_fill_(target == self.ignore_index, self.classes * self.classes + 1)
+        cells = cells.flatten()
+        self.state["table"].scatter_add_(0, cells, self.unit.expand_as(cells))
 
     def faults(self) -> Tensor:
         return self.state["table"][-2]
@@ -60,12 +59,12 @@ class ConfusionCounts(words.Labelled):
         return f"{math.isqrt(shape[0] - 2)} classes" if slot == "table" and len(shape) == 1 else ""
 
     def matrix(self) -> Tensor:
-        """``[C, C]``, targets by predictions."""
+        """Return the confusion matrix ``[C, C]``, targets by predictions."""
         return self.state["table"][:-2].view(self.classes, self.classes).clone()
 
 
 class Confusion(PredictionMetric, abstract=True):
-    """A metric of the confusion matrix of a task."""
+    """A metric computed from the confusion matrix of a task."""
 
     beyond = "logits"
     confused: Any
@@ -74,26 +73,26 @@ class Confusion(PredictionMetric, abstract=True):
         return self.score(self.matrix())
 
     def score(self, matrix: Tensor) -> Tensor:
-        """The metric's value from the confusion matrix, or matrices."""
+        """Return the metric's value from the confusion matrix, or the matrices of all labels."""
         raise NotImplementedError
 
     def matrix(self) -> Tensor:
-        """``[2, 2]``, ``[C, C]`` or ``[L, 2, 2]`` of int64: targets by predictions."""
+        """Return the int64 matrix of targets by predictions: ``[2, 2]``, ``[C, C]`` or ``[L, 2, 2]``."""
         if self.task == "multiclass":
             matrix: Tensor = self.confused.matrix()
             return matrix
         tp, fp, tn, fn = self.confused.counts()
         return torch.stack((torch.stack((tn, fp), -1), torch.stack((fn, tp), -1)), -2)
 
-    def _count_sides(self, threshold: float, labels: int | None, logits: bool | None) -> None:
-        """Count what lies on either side of `threshold`, of `labels` labels; of one if None."""
+    def _use_threshold_counts(self, threshold: float, labels: int | None, logits: bool | None) -> None:
+        """Count the outcomes at `threshold`, for each of `labels` labels (None for a single one)."""
         self.threshold = threshold
-        sides = Sides(threshold, self.ignore_index, logits)
-        self.use("confused", BinaryCounts(sides, labels, self.validate_args))
+        layout = ThresholdLayout(threshold, self.ignore_index, logits)
+        self.use("confused", BinaryCounts(layout, labels, self.validate_args))
 
 
 class BinaryConfusion(Confusion, abstract=True):
-    """The binary form."""
+    """The binary form of a confusion metric."""
 
     def __init__(
         self,
@@ -103,14 +102,14 @@ class BinaryConfusion(Confusion, abstract=True):
         **kwargs: Any,
     ) -> None:
         logits = kwargs.pop("logits", None)
-        self._begin(ignore_index, validate_args, kwargs)
+        self._set_up(ignore_index, validate_args, kwargs)
         if validate_args:
             checks.unit_float("threshold", threshold)
-        self._count_sides(threshold, None, logits)
+        self._use_threshold_counts(threshold, None, logits)
 
 
 class MulticlassConfusion(Confusion, abstract=True):
-    """The multiclass form."""
+    """The multiclass form of a confusion metric."""
 
     task = "multiclass"
     beyond = ""
@@ -118,14 +117,14 @@ class MulticlassConfusion(Confusion, abstract=True):
     def __init__(
         self, num_classes: int, ignore_index: int | None = None, validate_args: bool = True, **kwargs: Any
     ) -> None:
-        self._begin(ignore_index, validate_args, kwargs, num_classes)
+        self._set_up(ignore_index, validate_args, kwargs, num_classes)
         if validate_args:
             checks.integer_above("num_classes", num_classes, 1)
         self.use("confused", ConfusionCounts(num_classes, ignore_index, validate_args))
 
 
 class MultilabelConfusion(Confusion, abstract=True):
-    """The multilabel form."""
+    """The multilabel form of a confusion metric."""
 
     task = "multilabel"
 
@@ -138,21 +137,21 @@ class MultilabelConfusion(Confusion, abstract=True):
         **kwargs: Any,
     ) -> None:
         logits = kwargs.pop("logits", None)
-        self._begin(ignore_index, validate_args, kwargs, num_labels)
+        self._set_up(ignore_index, validate_args, kwargs, num_labels)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
             checks.unit_float("threshold", threshold, range_told=False)
-        self._count_sides(threshold, num_labels, logits)
+        self._use_threshold_counts(threshold, num_labels, logits)
 
 
-def normalized(matrix: Tensor, normalize: str | None) -> Tensor:
-    """The confusion matrix in shares of targets, of predictions or of all; 0 where there are none."""
+def normalize_matrix(matrix: Tensor, normalize: str | None) -> Tensor:
+    """Divide the confusion matrix by its row sums, column sums or total; 0 where the divisor is 0."""
     if normalize is None or normalize == "none":
         return matrix
     dims: Any = {"true": -1, "pred": -2, "all": (-2, -1)}[normalize]
-    whole = matrix.sum(dims, keepdim=True)
-    if within_reach(whole):  # Elsewhere the host would wait to learn it.
-        lost = int((whole == 0).expand_as(matrix).sum())
-        if lost:
-            checks.warn(f"{lost} NaN values found in confusion matrix have been replaced with zeros.")
-    return divide(matrix, whole)
+    totals = matrix.sum(dims, keepdim=True)
+    if within_reach(totals):  # On a device the host would wait for the number.
+        undefined = int((totals == 0).expand_as(matrix).sum())
+        if undefined:
+            checks.warn(f"{undefined} NaN values found in confusion matrix have been replaced with zeros.")
+    return divide(matrix, totals)

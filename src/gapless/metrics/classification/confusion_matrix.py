@@ -13,7 +13,7 @@ from gapless.metrics.classification.confusion import (
     Confusion,
     MulticlassConfusion,
     MultilabelConfusion,
-    normalized,
+    normalize_matrix,
 )
 from gapless.metrics.tasks import Task
 
@@ -32,9 +32,9 @@ class Matrix(Confusion, abstract=True):
     drawn_as = "matrix"
 
     def score(self, matrix: Tensor) -> Tensor:
-        return normalized(matrix, self.normalize)
+        return normalize_matrix(matrix, self.normalize)
 
-    def _normalize(self, normalize: str | None, validate_args: bool) -> None:
+    def _set_normalize(self, normalize: str | None, validate_args: bool) -> None:
         if validate_args:
             checks.one_of("normalize", normalize, NORMALIZATIONS, stop=".")
         self.normalize = normalize
@@ -52,7 +52,7 @@ class BinaryConfusionMatrix(Matrix, BinaryConfusion):
         **kwargs: Any,
     ) -> None:
         super().__init__(threshold, ignore_index, validate_args, **kwargs)
-        self._normalize(normalize, validate_args)
+        self._set_normalize(normalize, validate_args)
 
 
 class MulticlassConfusionMatrix(Matrix, MulticlassConfusion):
@@ -67,7 +67,7 @@ class MulticlassConfusionMatrix(Matrix, MulticlassConfusion):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, ignore_index, validate_args, **kwargs)
-        self._normalize(normalize, validate_args)
+        self._set_normalize(normalize, validate_args)
 
 
 class MultilabelConfusionMatrix(Matrix, MultilabelConfusion):
@@ -83,7 +83,7 @@ class MultilabelConfusionMatrix(Matrix, MultilabelConfusion):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_labels, threshold, ignore_index, validate_args, **kwargs)
-        self._normalize(normalize, validate_args)
+        self._set_normalize(normalize, validate_args)
 
 
 class ConfusionMatrix(Task):

@@ -1,4 +1,4 @@
-"""The counts that most classification metrics are computed from; exact integers, one pass over the labels."""
+"""Counts of outcomes per class or label: exact integers, from one pass over the labels."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from torch import Tensor
 
 from gapless.metrics import fusing
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels, words
+from gapless.metrics.classification import label_messages, labels
 from gapless.metrics.divide import share
 from gapless.metrics.host import ClassTable, within_reach
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, State, Statistic
 from gapless.metrics.tally import tally
 
-_NOT_CLASSES = 3
-"""Places of a table of classes that are none: below them, above them, and for what is ignored."""
+_EXTRA_CELLS = 3
+"""Cells of a class table besides the classes: for labels below them, labels above them, and ignored ones."""
 
 
-class Counts:
-    """How often something was predicted, was so, and both; of `number`: ``()``, ``(C,)``, ``(N,)`` or
-    ``(N, C)`` of int64. What follows from them is computed when it is asked for, once.
+class OutcomeCounts:
+    """True positives, predicted positives and actual positives, each ``()``, ``(C,)``, ``(N,)`` or ``(N, C)``
+    of int64. Everything else is computed from them once, when first used.
+
+    `number` returns the number of labels that were counted.
     """
 
     def __init__(self, tp: Tensor, predicted: Tensor, actual: Tensor, number: Callable[[], Tensor]) -> None:
@@ -51,74 +53,86 @@ class Counts:
 
     @cached_property
     def either(self) -> Tensor:
-        """Predicted and actual ones together, both counted twice."""
+        """Predicted plus actual positives; true positives count twice."""
         return self.predicted + self.actual
 
     @cached_property
-    def summed(self) -> Counts:
-        """Those of all classes, or labels, together."""
+    def summed(self) -> OutcomeCounts:
+        """The counts summed over classes or labels."""
         tp, predicted, actual = torch.stack((self.tp, self.predicted, self.actual)).sum(-1).unbind()
-        return Counts(tp, predicted, actual, lambda: self._number().expand_as(self.tp).sum(-1))
+        return OutcomeCounts(tp, predicted, actual, lambda: self._number().expand_as(self.tp).sum(-1))
 
     def average(
-        self, over: Tensor, under: Tensor, otherwise: float, complement: bool, weights: Tensor | None
+        self,
+        numerator: Tensor,
+        denominator: Tensor,
+        otherwise: float,
+        complement: bool,
+        weights: Tensor | None,
     ) -> Tensor:
-        """The average of ``over / under``, or of what is missing to 1, over classes; computed once for all
-        who ask, and another tensor for each.
+        """Return the weighted mean over classes of ``numerator / denominator``, or of 1 minus it.
+
+        `otherwise` is the quotient where the denominator is 0; `weights` None means an unweighted mean. The
+        mean is computed once for equal arguments, and each call returns a tensor of its own.
         """
-        key = (id(over), id(under), otherwise, complement, id(weights))
-        known = self._averages.get(key)
-        if known is not None:
-            return known[-1].clone()
-        score = share(over, under, otherwise)
+        key = (id(numerator), id(denominator), otherwise, complement, id(weights))
+        cached = self._averages.get(key)
+        if cached is not None:
+            return cached[-1].clone()
+        score = share(numerator, denominator, otherwise)
         score = 1 - score if complement else score
-        found = score.mean(-1) if weights is None else (score * weights).sum(-1)
-        self._averages[key] = (over, under, weights, found)  # which keeps them, and so their identities
-        return found
+        mean = score.mean(-1) if weights is None else (score * weights).sum(-1)
+        self._averages[key] = (
+            numerator,
+            denominator,
+            weights,
+            mean,
+        )  # keeps the tensors alive, so that their ids stay unique
+        return mean
 
     @cached_property
     def weights(self) -> Tensor:
-        """What each class has in an average in which those count that were predicted or actual."""
-        return equal(self.either)
+        """Equal weights for the classes that were predicted or actual; 0 for all others."""
+        return equal_weights(self.either)
 
     @cached_property
     def actual_weights(self) -> Tensor:
-        """What each class has in an average in which those count that were actual."""
-        return equal(self.actual)
+        """Equal weights for the classes that were actual; 0 for all others."""
+        return equal_weights(self.actual)
 
     @cached_property
     def support_weights(self) -> Tensor:
-        """What each class has in an average by how often it was actual."""
+        """Weights in proportion to how often each class was actual."""
         return share(self.actual, self.actual.sum(-1, keepdim=True), 0.0)
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.tp, self.fp, self.tn, self.fn))
 
 
-def equal(number: Tensor) -> Tensor:
-    """The same weight for each class whose `number` is not 0."""
-    there = number.clamp(max=1)
-    return share(there, there.sum(-1, keepdim=True), 0.0)
+def equal_weights(counts: Tensor) -> Tensor:
+    """Return equal weights, with sum 1, for the classes whose count is not 0."""
+    occurs = counts.clamp(max=1)
+    return share(occurs, occurs.sum(-1, keepdim=True), 0.0)
 
 
-class Classes:
-    """How class indices become positions in a table, with places of their own for what does not count.
+class ClassLayout:
+    """Maps class indices to cells of a table, with cells of their own for invalid and ignored labels.
 
-    Position 0 holds what lies below the classes, 1 to C the classes, C + 1 what lies above them, C + 2 what
-    is ignored.
+    Cell 0 counts labels below the classes, 1 to C the classes, C + 1 labels above them, C + 2 ignored ones.
+    `noun` is what messages call a label.
     """
 
-    def __init__(self, classes: int, top_k: int, ignore_index: int | None, what: str = "value") -> None:
+    def __init__(self, classes: int, top_k: int, ignore_index: int | None, noun: str = "value") -> None:
         self.classes = classes
         self.top_k = top_k
-        self.what = what
+        self.noun = noun
         self.ignore_index = ignore_index
-        self.width = classes + _NOT_CLASSES
+        self.width = classes + _EXTRA_CELLS
 
-    def positions(self, batch: Batch, nowhere: Tensor) -> Tensor:
-        """``[3, N, ...]``: positions of the target, of the prediction, and of the target where both agree.
+    def positions(self, batch: Batch, invalid_cell: Tensor) -> Tensor:
+        """Return cells ``[3, N, ...]``: of the target, of the prediction, and of the target if both agree.
 
-        `nowhere`, the number ``classes + 1`` as a tensor, stands where they do not.
+        Where they do not agree the third is `invalid_cell`, the number ``classes + 1`` as a tensor.
         """
         target, predicted = batch.derive(labels.target_classes), self.predicted(batch)
         actual = target.clamp(-1, self.classes)
@@ -128,89 +142,95 @@ class Classes:
             ignored = target == self.ignore_index
             actual = actual.masked_fill_(ignored, self.classes + 1)
             predicted = predicted.masked_fill(ignored, self.classes + 1)
-        hit = torch.where(actual == predicted, actual, nowhere)
+        hit = torch.where(actual == predicted, actual, invalid_cell)
         return torch.stack((actual, predicted, hit)).add_(1)
 
     def predicted(self, batch: Batch) -> Tensor:
-        """The predicted class, in the shape of the target."""
+        """Return the predicted classes, in the shape of the target."""
         predicted: Tensor = (
-            batch.derive(labels.best_of, self.top_k) if self.top_k > 1 else batch.derive(labels.top_class)
+            batch.derive(labels.target_or_top_class, self.top_k)
+            if self.top_k > 1
+            else batch.derive(labels.top_class)
         )
         return predicted
 
-    def are_classes(self, batch: Batch) -> bool:
-        """Whether what is predicted is a class whatever the values are."""
+    def predictions_are_classes(self, batch: Batch) -> bool:
+        """Whether predictions come from scores, so that each of them is a valid class."""
         scores, target = batch.args
         return self.top_k == 1 and scores.dim() > target.dim() and scores.shape[1] == self.classes
 
-    def counts(self, table: Tensor) -> Counts:
-        """From a table ``[..., 3, width]``."""
+    def counts(self, table: Tensor) -> OutcomeCounts:
+        """Return the outcome counts of a table ``[..., 3, width]``."""
         actual, predicted, tp = table[..., 1 : self.classes + 1].unbind(-2)
-        return Counts(tp, predicted, actual, lambda: actual.sum(-1, keepdim=True))
+        return OutcomeCounts(tp, predicted, actual, lambda: actual.sum(-1, keepdim=True))
 
-    def strange(self, table: Tensor) -> Tensor:
-        """How many targets and predictions are no class."""
-        return self.edges(table).sum()
+    def count_invalid(self, table: Tensor) -> Tensor:
+        """Return how many targets and predictions are not a class."""
+        return self.invalid_cells(table).sum()
 
-    def edges(self, table: Tensor) -> Tensor:
-        """The places below and above the classes, of targets and predictions."""
+    def invalid_cells(self, table: Tensor) -> Tensor:
+        """Return the cells below and above the classes, of targets and predictions, ``[..., 2, 2]``."""
         return table[..., :2, :: self.classes + 1]
 
     def complaint(self, count: int) -> str:
-        return words.outside(count, f"0 to {self.classes - 1}", self.what)
+        return label_messages.outside_message(count, f"0 to {self.classes - 1}", self.noun)
 
-    def found(self, batch: Batch) -> str | None:
-        return words.more_than_classes(batch, self.classes, self.ignore_index)
+    def describe_values(self, batch: Batch) -> str | None:
+        return label_messages.too_many_values_message(batch, self.classes, self.ignore_index)
 
 
-class MulticlassCounts(words.Labelled):
-    """Per class: how often it was the target, the prediction, and both."""
+class MulticlassCounts(label_messages.LabelStatistic):
+    """Per class: how often it was the target, the prediction, and both at once."""
 
     clean: ClassVar[Slot] = Slot((2, 2))
     twins = True
 
     def __init__(self, classes: int, top_k: int, ignore_index: int | None, checked: bool) -> None:
-        self.layout = self.subject = Classes(classes, top_k, ignore_index)
+        self.layout = self.label_rules = ClassLayout(classes, top_k, ignore_index)
         self._on_host: ClassTable | None = None
-        self.asked = fusing.Asked()
-        self.constants = {"one": 1, "nowhere": classes + 1}
+        self.fused_rows = fusing.Asked()
+        self.constants = {"unit": 1, "invalid_cell": classes + 1}
         slots = {"table": Slot((3, self.layout.width))}
         super().__init__((classes, top_k, ignore_index), slots, checked)
 
-    one: Tensor
-    nowhere: Tensor
+    unit: Tensor
+    invalid_cell: Tensor
 
     def count(self, batch: Batch) -> None:
         if self.checked:
             batch.derive(labels.check_multiclass, self.layout.classes, False)
-        if self._count_on_host(batch) or self._fused(batch) or self._tallied(batch):
+        if self._count_on_host(batch) or self._count_fused(batch) or self._count_by_tally(batch):
             return
-        at = self.layout.positions(batch, self.nowhere).view(3, -1)
-        self.state["table"].scatter_add_(1, at, self.one.expand_as(at))
+        cells = self.layout.positions(batch, self.invalid_cell).view(3, -1)
+        self.state["table"].scatter_add_(1, cells, self.unit.expand_as(cells))
 
-    def _fused(self, batch: Batch) -> bool:
+    def _count_fused(self, batch: Batch) -> bool:
+        """Count `batch` with Triton's kernels; return False if they cannot."""
         layout = self.layout
         if not fusing.on(self.device) or layout.top_k > 1:
             return False
         return count_fused(self, batch, layout.classes, layout.ignore_index, pairs=False)
 
-    def _tallied(self, batch: Batch) -> bool:
+    def _count_by_tally(self, batch: Batch) -> bool:
+        """Count a large `batch` on a GPU block by block; return False if it is not one."""
         layout, target = self.layout, batch.derive(labels.target_classes)
         if self.device.type != "cuda":
             return False
-        scores = layout.are_classes(batch)
+        scores = layout.predictions_are_classes(batch)
         predicted = layout.predicted(batch)
-        return tally(self.state["table"], self.one, target, predicted, layout.ignore_index, scores)
+        return tally(self.state["table"], self.unit, target, predicted, layout.ignore_index, scores)
 
     def _count_on_host(self, batch: Batch) -> bool:
-        """Add `batch` to a table on the CPU; False where that is not possible or a label is no class."""
+        """Count `batch` on the CPU with NumPy; return False if it is elsewhere or has an invalid label."""
         layout, target = self.layout, batch.derive(labels.target_classes)
         if not within_reach(target):
             return False
         predicted = layout.predicted(batch)
         if not within_reach(predicted):
             return False
-        return self._host_table().add(target, predicted, layout.ignore_index, layout.are_classes(batch))
+        return self._host_table().add(
+            target, predicted, layout.ignore_index, layout.predictions_are_classes(batch)
+        )
 
     def _host_table(self) -> ClassTable:
         table = self.state["table"]
@@ -219,7 +239,7 @@ class MulticlassCounts(words.Labelled):
         return self._on_host
 
     def faults(self) -> Tensor:
-        return self.layout.strange(self.state["table"])
+        return self.layout.count_invalid(self.state["table"])
 
     @property
     def saved_slots(self) -> dict[str, Slot]:
@@ -229,7 +249,7 @@ class MulticlassCounts(words.Labelled):
         return {**state, "clean": state["clean"].amin()} if "clean" in state else state
 
     def fault_cells(self) -> Tensor:
-        return self.layout.edges(self.state["table"])
+        return self.layout.invalid_cells(self.state["table"])
 
     def fault_pieces(self) -> list[Tensor] | None:
         step = self.layout.classes + 1
@@ -246,56 +266,63 @@ class MulticlassCounts(words.Labelled):
         return {**self.__dict__, "_on_host": None}
 
     def size_of(self, slot: str, shape: Sequence[int]) -> str:
-        return f"{shape[-1] - _NOT_CLASSES} classes" if slot == "table" and len(shape) == 2 else ""
+        return f"{shape[-1] - _EXTRA_CELLS} classes" if slot == "table" and len(shape) == 2 else ""
 
-    def counts(self) -> Counts:
-        """``(C,)`` each."""
+    def counts(self) -> OutcomeCounts:
+        """Return the counts, ``(C,)`` each."""
         return self.layout.counts(self.state["table"])
 
 
-def count_fused(part: Statistic, batch: Batch, classes: int, ignored: int | None, pairs: bool) -> bool:
-    """Count `batch` into the table of `part` with Triton's kernels, and note; False where they cannot."""
-    clean = part.state["clean"] if part.checked else None
-    part.noted = fusing.count_classes(
-        part.state["table"], clean, (batch.args[0], batch.args[1]), classes, ignored, pairs
+def count_fused(
+    statistic: Statistic, batch: Batch, classes: int, ignore_index: int | None, pairs: bool
+) -> bool:
+    """Count `batch` into the table of `statistic` with Triton's kernels; return False if they cannot.
+
+    The same launch records whether the batch was free of bad values, as `Statistic.note` does.
+    """
+    clean = statistic.state["clean"] if statistic.checked else None
+    statistic.noted = fusing.count_classes(
+        statistic.state["table"], clean, (batch.args[0], batch.args[1]), classes, ignore_index, pairs
     )
-    return part.noted
+    return statistic.noted
 
 
-FORMS = Counts(*fusing.UNITS[:3], lambda: fusing.UNITS[3])  # type: ignore[call-arg, arg-type, return-value]
-"""Counts not as numbers, but as what they are sums of."""
+SYMBOLIC_COUNTS = OutcomeCounts(*fusing.UNITS[:3], lambda: fusing.UNITS[3])  # type: ignore[call-arg, arg-type, return-value]
+"""Counts as symbols instead of numbers: a ratio of them yields its coefficients for the fused kernel."""
 
 
-class SamplewiseMulticlassCounts(words.Labelled, Rows):
-    """The same counts, per sample."""
+class SamplewiseMulticlassCounts(label_messages.LabelStatistic, Rows):
+    """Per sample and class: how often it was the target, the prediction, and both at once."""
 
     def __init__(
         self, classes: int, top_k: int, ignore_index: int | None, checked: bool, capacity: int | None
     ) -> None:
-        self.layout = self.subject = Classes(classes, top_k, ignore_index)
-        self.constants = {"one": 1, "nowhere": classes + 1}
+        self.layout = self.label_rules = ClassLayout(classes, top_k, ignore_index)
+        self.constants = {"unit": 1, "invalid_cell": classes + 1}
         column = ((3, self.layout.width), torch.int64)
         super().__init__((classes, top_k, ignore_index), {"table": column}, capacity, checked)
 
-    one: Tensor
-    nowhere: Tensor
+    unit: Tensor
+    invalid_cell: Tensor
 
     def count(self, batch: Batch) -> None:
         if self.checked:
             batch.derive(labels.check_multiclass, self.layout.classes, True)
-        at = self.layout.positions(batch, self.nowhere).flatten(2).transpose(0, 1)
-        table = at.new_zeros((at.shape[0], 3, self.layout.width)).scatter_add_(2, at, self.one.expand_as(at))
-        self.state["strange"].add_(self.layout.strange(table))
+        cells = self.layout.positions(batch, self.invalid_cell).flatten(2).transpose(0, 1)
+        table = cells.new_zeros((cells.shape[0], 3, self.layout.width)).scatter_add_(
+            2, cells, self.unit.expand_as(cells)
+        )
+        self.state["strange"].add_(self.layout.count_invalid(table))
         self.append(table=table)
 
-    def counts(self) -> Counts:
-        """``(N, C)`` each."""
+    def counts(self) -> OutcomeCounts:
+        """Return the counts, ``(N, C)`` each."""
         self.rows_needed()
         return self.layout.counts(self.known("table"))
 
 
-class Hits(Statistic):
-    """How often the predicted class was right and wrong, whatever the number of classes."""
+class HitCounts(Statistic):
+    """The number of correct predictions and of all, for an unknown number of classes."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self.ignore_index = ignore_index
@@ -312,14 +339,17 @@ class Hits(Statistic):
             hit = hit & kept
         self.state["hits"].add_(hit.sum())
 
-    def counts(self) -> Counts:
-        """Without classes a miss is a false positive and a false negative."""
+    def counts(self) -> OutcomeCounts:
+        """Return the counts; without classes each miss is a false positive and a false negative."""
         seen = self.state["seen"]
-        return Counts(self.state["hits"], seen, seen, lambda: seen)
+        return OutcomeCounts(self.state["hits"], seen, seen, lambda: seen)
 
 
-class Sides:
-    """How positive and negative targets meet predictions, per label."""
+class ThresholdLayout:
+    """Maps predictions at a threshold, and their targets, to outcomes.
+
+    `rows` is the number of outcomes that are counted; ignored targets are the fifth.
+    """
 
     def __init__(self, threshold: float, ignore_index: int | None, logits: bool | None) -> None:
         self.threshold = threshold
@@ -327,8 +357,8 @@ class Sides:
         self.logits = logits
         self.rows = 4 if ignore_index is None else 5
 
-    def meet(self, batch: Batch) -> Tensor:
-        """``[rows, N, ...]`` of bool: hits, false alarms, positives, negatives, what is ignored."""
+    def outcomes(self, batch: Batch) -> Tensor:
+        """Return bools ``[rows, N, ...]``: true positives, false positives, positives, negatives, ignored."""
         target = batch.args[1]
         positive, negative = target == 1, target == 0
         ignored: tuple[Tensor, ...] = ()
@@ -339,37 +369,39 @@ class Sides:
         predicted = batch.derive(labels.binary_labels, self.threshold, self.logits, self.ignore_index)
         return torch.stack((predicted & positive, predicted & negative, positive, negative, *ignored))
 
-    def counts(self, table: Tensor) -> Counts:
-        """From a table whose last dimension is `rows`."""
+    def counts(self, table: Tensor) -> OutcomeCounts:
+        """Return the outcome counts of a table ``[..., rows]``."""
         tp, fp, positive, negative = table.unbind(-1)[:4]
-        return Counts(tp, tp + fp, positive, lambda: positive + negative)
+        return OutcomeCounts(tp, tp + fp, positive, lambda: positive + negative)
 
     def complaint(self, count: int) -> str:
         allowed = "0 and 1" if self.ignore_index is None else f"0, 1 and {self.ignore_index} in `target`"
-        return words.outside(count, allowed)
+        return label_messages.outside_message(count, allowed)
 
-    def found(self, batch: Batch) -> str | None:
-        return words.neither_zero_nor_one(batch, self.ignore_index)
+    def describe_values(self, batch: Batch) -> str | None:
+        return label_messages.not_binary_message(batch, self.ignore_index)
 
 
-class BinaryCounts(words.Labelled):
-    """Hits and misses on either side of a threshold, per label (`labels` None: one, of no dimension)."""
+class BinaryCounts(label_messages.LabelStatistic):
+    """Counts of outcomes at a threshold, per label; `labels` None stands for a single one."""
 
-    def __init__(self, sides: Sides, labels: int | None, checked: bool) -> None:
-        self.sides = self.subject = sides
+    def __init__(self, layout: ThresholdLayout, labels: int | None, checked: bool) -> None:
+        self.layout = self.label_rules = layout
         self.labels = labels
-        shape = (sides.rows,) if labels is None else (labels, sides.rows)
+        shape = (layout.rows,) if labels is None else (labels, layout.rows)
         slots = {"table": Slot(shape), "seen": Slot(), "strange": Slot()}
-        super().__init__((sides.threshold, sides.ignore_index, sides.logits, labels), slots, checked)
+        super().__init__((layout.threshold, layout.ignore_index, layout.logits, labels), slots, checked)
 
     def count(self, batch: Batch) -> None:
         if self.checked:
             self._check(batch)
-        met = self.sides.meet(batch)
+        outcomes = self.layout.outcomes(batch)
         if self.labels is None:
-            self.state["table"].add_(met.reshape(len(met), batch.args[1].numel()).sum(1))
+            self.state["table"].add_(outcomes.reshape(len(outcomes), batch.args[1].numel()).sum(1))
         else:
-            self.state["table"].add_(met.flatten(3).sum((1, 3)).t() if met.dim() > 3 else met.sum(1).t())
+            self.state["table"].add_(
+                outcomes.flatten(3).sum((1, 3)).t() if outcomes.dim() > 3 else outcomes.sum(1).t()
+            )
 
     def _check(self, batch: Batch) -> None:
         if self.labels is None:
@@ -377,9 +409,9 @@ class BinaryCounts(words.Labelled):
         else:
             batch.derive(labels.check_multilabel, self.labels, False)
         self.state["seen"].add_(batch.args[1].numel())
-        strange = batch.derive(labels.strange_labels)
-        if strange is not None:
-            self.state["strange"].add_(strange)
+        invalid = batch.derive(labels.count_invalid_labels)
+        if invalid is not None:
+            self.state["strange"].add_(invalid)
 
     def faults(self) -> Tensor:
         return self.state["seen"] - self.state["table"][..., 2:].sum() + self.state["strange"]
@@ -387,19 +419,21 @@ class BinaryCounts(words.Labelled):
     def size_of(self, slot: str, shape: Sequence[int]) -> str:
         return f"{shape[0]} labels" if slot == "table" and len(shape) == 2 else ""
 
-    def counts(self) -> Counts:
-        """``()`` or ``(L,)`` each."""
-        return self.sides.counts(self.state["table"])
+    def counts(self) -> OutcomeCounts:
+        """Return the counts, ``()`` or ``(L,)`` each."""
+        return self.layout.counts(self.state["table"])
 
 
-class SamplewiseBinaryCounts(words.Labelled, Rows):
-    """The same counts, per sample."""
+class SamplewiseBinaryCounts(label_messages.LabelStatistic, Rows):
+    """Counts of outcomes at a threshold, per sample and label."""
 
-    def __init__(self, sides: Sides, labels: int | None, checked: bool, capacity: int | None) -> None:
-        self.sides = self.subject = sides
+    def __init__(
+        self, layout: ThresholdLayout, labels: int | None, checked: bool, capacity: int | None
+    ) -> None:
+        self.layout = self.label_rules = layout
         self.labels = labels
-        config = (sides.threshold, sides.ignore_index, sides.logits, labels)
-        shape = (sides.rows,) if labels is None else (labels, sides.rows)
+        config = (layout.threshold, layout.ignore_index, layout.logits, labels)
+        shape = (layout.rows,) if labels is None else (labels, layout.rows)
         super().__init__(config, {"table": (shape, torch.int64)}, capacity, checked)
 
     def count(self, batch: Batch) -> None:
@@ -408,16 +442,16 @@ class SamplewiseBinaryCounts(words.Labelled, Rows):
                 batch.derive(labels.check_binary, True)
             else:
                 batch.derive(labels.check_multilabel, self.labels, True)
-        met = self.sides.meet(batch)
+        outcomes = self.layout.outcomes(batch)
         first = 2 if self.labels is None else 3
-        table = met.flatten(first).sum(-1).movedim(0, -1)
+        table = outcomes.flatten(first).sum(-1).movedim(0, -1)
         self.state["strange"].add_(batch.args[1].numel() - table[..., 2:].sum())
-        strange = batch.derive(labels.strange_labels)
-        if strange is not None:
-            self.state["strange"].add_(strange)
+        invalid = batch.derive(labels.count_invalid_labels)
+        if invalid is not None:
+            self.state["strange"].add_(invalid)
         self.append(table=table)
 
-    def counts(self) -> Counts:
-        """``(N,)`` or ``(N, L)`` each."""
+    def counts(self) -> OutcomeCounts:
+        """Return the counts, ``(N,)`` or ``(N, L)`` each."""
         self.rows_needed()
-        return self.sides.counts(self.known("table"))
+        return self.layout.counts(self.known("table"))

@@ -1,4 +1,4 @@
-"""Curves over all thresholds, and the areas under them."""
+"""Points of ROC and precision-recall curves, and the areas under them."""
 
 from __future__ import annotations
 
@@ -7,221 +7,234 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.classification.scores import Rising
-from gapless.metrics.classification.words import warn_on_host
+from gapless.metrics.classification.label_messages import warn_if_any
+from gapless.metrics.classification.scores import CumulativeCounts
 from gapless.metrics.divide import divide, share
 from gapless.metrics.host import within_reach
 
-Curve = tuple[Any, Any, Any]
+ClassCurves = tuple[Any, Any, Any]
+"""Two rows of values and the thresholds, as tensors ``[K, P]`` or as lists with one tensor per class."""
 
 
-def roc_points(rising: Rising) -> tuple[Tensor, Tensor]:
-    """False and true positive rates, ``[K, P]`` of float32."""
-    warn_of_missing(rising)
-    fpr = divide(rising.fps, rising.negatives.unsqueeze(1))
-    tpr = divide(rising.tps, rising.positives.unsqueeze(1))
-    if rising.exact:
-        fpr, tpr = (torch.nn.functional.pad(one, (1, 0)) for one in (fpr, tpr))
+def roc_points(cumulative: CumulativeCounts) -> tuple[Tensor, Tensor]:
+    """Return false and true positive rates, ``[K, P]`` of float32."""
+    warn_of_missing_classes(cumulative)
+    fpr = divide(cumulative.fps, cumulative.negatives.unsqueeze(1))
+    tpr = divide(cumulative.tps, cumulative.positives.unsqueeze(1))
+    if cumulative.exact:
+        fpr, tpr = (torch.nn.functional.pad(rate, (1, 0)) for rate in (fpr, tpr))
     return fpr, tpr
 
 
-def warn_of_missing(rising: Rising) -> None:
-    """Warn of classes without positives or negatives, where every score is kept, on the CPU."""
-    if not rising.exact or not within_reach(rising.positives):
+def warn_of_missing_classes(cumulative: CumulativeCounts) -> None:
+    """Warn of classes without positives or negatives, if every score is kept and is on the CPU."""
+    if not cumulative.exact or not within_reach(cumulative.positives):
         return
-    several = (("negative", "false", rising.negatives), ("positive", "true", rising.positives))
-    for name, rate, count in several:
-        warn_on_host(
+    checks = (("negative", "false", cumulative.negatives), ("positive", "true", cumulative.positives))
+    for name, rate, count in checks:
+        warn_if_any(
             count == 0,
             f"No {name} samples in targets, {rate} positive value should be meaningless."
             f" Returning zero tensor in {rate} positive score",
         )
 
 
-def roc_area(rising: Rising) -> Tensor:
-    """``[K]``: the area under each curve, from whole numbers; 0 without positives or without negatives."""
-    warn_of_missing(rising)
-    tps, fps = rising.tps, rising.fps
-    # Of the first score of all, and so on the way to it, one of both is 0.
+def roc_area(cumulative: CumulativeCounts) -> Tensor:
+    """Return the area under each ROC curve, ``[K]``, from integers; 0 without positives or negatives."""
+    warn_of_missing_classes(cumulative)
+    tps, fps = cumulative.tps, cumulative.fps
+    # The trapezoid before the first score is empty: its true or its false positives are 0.
     twice = ((fps[:, 1:] - fps[:, :-1]) * (tps[:, 1:] + tps[:, :-1])).sum(1, dtype=torch.float64)
-    return (twice / (rising.positives * rising.negatives)).nan_to_num_(0.0).mul_(0.5).float()
+    return (twice / (cumulative.positives * cumulative.negatives)).nan_to_num_(0.0).mul_(0.5).float()
 
 
-def area(fpr: Tensor, tpr: Tensor) -> Tensor:
-    """``[K]``: the area under each curve."""
+def trapezoid_area(fpr: Tensor, tpr: Tensor) -> Tensor:
+    """Return the area under each curve, ``[K]``, by the trapezoidal rule."""
     return torch.trapezoid(tpr.double(), fpr.double(), dim=1).float()
 
 
-def partial_area(fpr: Tensor, tpr: Tensor, most: float) -> Tensor:
-    """``[1]``: the area up to the false positive rate `most`, scaled: chance is 0.5 and the best is 1."""
-    limit = fpr.new_full((1, 1), most)
+def scaled_partial_area(fpr: Tensor, tpr: Tensor, max_fpr: float) -> Tensor:
+    """Return the area up to `max_fpr`, ``[1]``, scaled so that chance is 0.5 and the best is 1."""
+    limit = fpr.new_full((1, 1), max_fpr)
     stop = torch.searchsorted(fpr.contiguous(), limit, right=True).clamp(1, fpr.shape[1] - 1)
     low, high = fpr.gather(1, stop - 1), fpr.gather(1, stop)
-    share = (limit - low) / (high - low)
-    edge = tpr.gather(1, stop - 1).lerp(tpr.gather(1, stop), share)
-    part = area(fpr.clamp(max=most), torch.where(fpr > most, edge, tpr))
-    least = 0.5 * most**2
-    scaled = 0.5 * (1 + (part - least) / (most - least))
-    return torch.where((fpr.sum() == 0) | (tpr.sum() == 0), area(fpr, tpr), scaled)
+    fraction = (limit - low) / (high - low)
+    edge = tpr.gather(1, stop - 1).lerp(tpr.gather(1, stop), fraction)
+    partial = trapezoid_area(fpr.clamp(max=max_fpr), torch.where(fpr > max_fpr, edge, tpr))
+    chance_area = 0.5 * max_fpr**2
+    scaled = 0.5 * (1 + (partial - chance_area) / (max_fpr - chance_area))
+    return torch.where((fpr.sum() == 0) | (tpr.sum() == 0), trapezoid_area(fpr, tpr), scaled)
 
 
-def average_precision(rising: Rising, missing: float = 0.0) -> Tensor:
-    """``[K]``: precision, averaged over the steps of recall; `missing` where there are no positives."""
-    precision = share(rising.tps, rising.tps + rising.fps)
-    steps = torch.diff(rising.tps, dim=1, prepend=torch.zeros_like(rising.tps[:, :1]))
+def average_precision(cumulative: CumulativeCounts, missing: float = 0.0) -> Tensor:
+    """Return average precision, ``[K]``: the mean over recall steps; `missing` without positives."""
+    precision = share(cumulative.tps, cumulative.tps + cumulative.fps)
+    steps = torch.diff(cumulative.tps, dim=1, prepend=torch.zeros_like(cumulative.tps[:, :1]))
     total = (steps * precision).sum(1, dtype=torch.float64)
-    return (total / rising.positives).nan_to_num_(missing).float()
+    return (total / cumulative.positives).nan_to_num_(missing).float()
 
 
-Bounds = tuple[Tensor, Tensor]
-"""``[K]`` each: the least and the largest area that scores in these bins may have."""
+AreaBounds = tuple[Tensor, Tensor]
+"""The smallest and the largest area that scores in these bins may have, ``[K]`` each."""
 
 
-def ends_of_bins(rising: Rising) -> tuple[Tensor, Tensor]:
-    """``[K, P + 2]`` of float64: true and false positives where each bin ends, from none to all."""
-    found = []
-    for counts, total in ((rising.tps, rising.positives), (rising.fps, rising.negatives)):
-        # Both fall with the threshold, in whatever order these were given.
-        inner = counts.sort(1).values
-        found.append(torch.cat((torch.zeros_like(inner[:, :1]), inner, total.unsqueeze(1)), 1).double())
-    return found[0], found[1]
+def counts_at_bin_ends(cumulative: CumulativeCounts) -> tuple[Tensor, Tensor]:
+    """Return true and false positives at the end of each bin, from none to all, ``[K, P + 2]`` of float64."""
+    ends = []
+    for column, total in ((cumulative.tps, cumulative.positives), (cumulative.fps, cumulative.negatives)):
+        # Counts fall as thresholds rise; sorting restores that order for unsorted thresholds.
+        inner = column.sort(1).values
+        ends.append(torch.cat((torch.zeros_like(inner[:, :1]), inner, total.unsqueeze(1)), 1).double())
+    return ends[0], ends[1]
 
 
-def area_bounds(rising: Rising, most: float | None) -> Bounds:
-    """Of the area up to the false positive rate `most`: within a bin either all positives score above all
-    negatives, or below them.
+def area_bounds(cumulative: CumulativeCounts, max_fpr: float | None) -> AreaBounds:
+    """Return the bounds of the ROC area up to `max_fpr` (None for all of it).
+
+    They are reached if, within each bin, all positives score below all negatives, or above them.
     """
-    tps, fps = ends_of_bins(rising)
-    none = (rising.positives == 0) | (rising.negatives == 0)
-    limit = 1.0 if most is None else most
+    tps, fps = counts_at_bin_ends(cumulative)
+    is_undefined = (cumulative.positives == 0) | (cumulative.negatives == 0)
+    limit = 1.0 if max_fpr is None else max_fpr
     width = (fps / fps[:, -1:]).clamp(max=limit).diff(dim=1)
     rate = tps / tps[:, -1:]
-    found = []
+    bounds = []
     for heights in (rate[:, :-1], rate[:, 1:]):
-        part = (width * heights).sum(1)
+        partial = (width * heights).sum(1)
         if limit < 1:
-            least = 0.5 * limit**2
-            part = 0.5 * (1 + (part - least) / (limit - least))
-        found.append(part.masked_fill(none, 0.0).float())
-    return found[0], found[1]
+            chance_area = 0.5 * limit**2
+            partial = 0.5 * (1 + (partial - chance_area) / (limit - chance_area))
+        bounds.append(partial.masked_fill(is_undefined, 0.0).float())
+    return bounds[0], bounds[1]
 
 
-def average_precision_bounds(rising: Rising, missing: float) -> Bounds:
-    """Of average precision: within a bin either all negatives come first, or all positives, at one score."""
-    tps, fps = ends_of_bins(rising)
+def average_precision_bounds(cumulative: CumulativeCounts, missing: float) -> AreaBounds:
+    """Return the bounds of average precision, from the extreme orders of scores within each bin."""
+    tps, fps = counts_at_bin_ends(cumulative)
     steps, before, after = tps.diff(dim=1), fps[:, :-1], fps[:, 1:]
     first, last = tps[:, :-1] + 1, tps[:, 1:]
-    # Precision at the 1st, 2nd, … positive after so many negatives is concave: its sum is above the chord's.
+    # Lowest if all negatives of a bin come first. Precision at its 1st, 2nd, … positive is then concave, so
+    # the mean of the first and the last is at most the mean of all.
     low = (first / (first + after) + last / (last + after)) / 2
-    found = []
+    bounds = []
     for precision in (low, last / (last + before)):
         total = torch.where(steps > 0, steps * precision, 0.0).sum(1)
-        found.append((total / tps[:, -1]).float().masked_fill_(rising.positives == 0, missing))
-    return found[0], found[1]
+        bounds.append((total / tps[:, -1]).float().masked_fill_(cumulative.positives == 0, missing))
+    return bounds[0], bounds[1]
 
 
-def recall_unknown(rising: Rising, task: str) -> None:
-    """Warn of labels without positives, where every score is kept."""
-    if rising.exact and task != "multiclass":
-        warn_on_host(
-            rising.positives == 0,
+def warn_of_undefined_recall(cumulative: CumulativeCounts, task: str) -> None:
+    """Warn of labels without positives, whose recall is undefined, if every score is kept."""
+    if cumulative.exact and task != "multiclass":
+        warn_if_any(
+            cumulative.positives == 0,
             "No positive samples found in target, recall is undefined. "
             "Setting recall to one for all thresholds.",
         )
 
 
-def over_classes(scores: Tensor, average: str | None, support: Tensor) -> Tensor:
-    """The average over classes, without those that have no score."""
+def average_over_classes(scores: Tensor, average: str | None, support: Tensor) -> Tensor:
+    """Return the average over classes, leaving out those whose score is NaN."""
     if average in (None, "none"):
         return scores
-    there = ~scores.isnan()
-    warn_on_host(
-        ~there,
+    is_defined = ~scores.isnan()
+    warn_if_any(
+        ~is_defined,
         "Average precision score for one or more classes was `nan`. "
         f"Ignoring these classes in {average}-average",
     )
-    weights = there * (support.float() if average == "weighted" else torch.ones_like(scores))
+    weights = is_defined * (support.float() if average == "weighted" else torch.ones_like(scores))
     return divide((scores.nan_to_num() * weights).sum(), weights.sum())
 
 
-def precision_recall(rising: Rising, missing: float) -> Curve:
-    """Per class: precision and recall from the lowest threshold up, ending in (1, 0), and the thresholds.
+def precision_recall_curves(cumulative: CumulativeCounts, missing: float) -> ClassCurves:
+    """Return precision and recall per class, from the lowest threshold up, and the thresholds.
 
-    `missing` is the recall of a class without positives where every score is kept.
+    Each curve ends in precision 1 and recall 0. `missing` is the recall of a class without positives, if
+    every score is kept.
     """
-    precision, recall = precision_recall_points(rising, missing)
-    if rising.exact:
-        return thinned(rising, precision, recall)
+    precision, recall = precision_recall_points(cumulative, missing)
+    if cumulative.exact:
+        return drop_repeated_points(cumulative, precision, recall)
     ends = (torch.ones_like(precision[:, :1]), torch.zeros_like(recall[:, :1]))
     precision, recall = (
-        torch.cat((one.flip(1), end), 1) for one, end in zip((precision, recall), ends, strict=True)
+        torch.cat((values.flip(1), end), 1) for values, end in zip((precision, recall), ends, strict=True)
     )
-    return precision, recall, rising.thresholds.flip(0)
+    return precision, recall, cumulative.thresholds.flip(0)
 
 
-def precision_recall_points(rising: Rising, missing: float) -> tuple[Tensor, Tensor]:
-    """Precision and recall, ``[K, P]`` of float32, from the highest threshold down."""
-    precision, recall = rising.tps / (rising.tps + rising.fps), rising.tps / rising.positives.unsqueeze(1)
-    if rising.exact:
-        recall = recall.masked_fill_(rising.positives.unsqueeze(1) == 0, missing)
+def precision_recall_points(cumulative: CumulativeCounts, missing: float) -> tuple[Tensor, Tensor]:
+    """Return precision and recall, ``[K, P]`` of float32, from the highest threshold down."""
+    precision, recall = (
+        cumulative.tps / (cumulative.tps + cumulative.fps),
+        cumulative.tps / cumulative.positives.unsqueeze(1),
+    )
+    if cumulative.exact:
+        recall = recall.masked_fill_(cumulative.positives.unsqueeze(1) == 0, missing)
     return precision, recall
 
 
-def thinned(rising: Rising, precision: Tensor, recall: Tensor) -> Curve:
-    """The same where every score is kept: one point for each that differs, in lists, one entry per class."""
-    found: Curve = ([], [], [])
-    for i, there in enumerate(distinct(rising)):
-        found[0].append(torch.cat((precision[i][there].flip(0), precision.new_ones(1))))
-        found[1].append(torch.cat((recall[i][there].flip(0), recall.new_zeros(1))))
-        found[2].append(rising.thresholds[i][there].flip(0))
-    return found
+def drop_repeated_points(cumulative: CumulativeCounts, precision: Tensor, recall: Tensor) -> ClassCurves:
+    """Return the curves as lists per class, with one point for each distinct score."""
+    curves: ClassCurves = ([], [], [])
+    for i, is_last in enumerate(is_last_of_score(cumulative)):
+        curves[0].append(torch.cat((precision[i][is_last].flip(0), precision.new_ones(1))))
+        curves[1].append(torch.cat((recall[i][is_last].flip(0), recall.new_zeros(1))))
+        curves[2].append(cumulative.thresholds[i][is_last].flip(0))
+    return curves
 
 
-def receiver_operating(rising: Rising) -> Curve:
-    """Per class: false and true positive rates from the highest threshold down, and the thresholds."""
-    fpr, tpr = roc_points(rising)
-    if not rising.exact:
-        return fpr, tpr, rising.thresholds
-    found: Curve = ([], [], [])
-    start = rising.thresholds.new_ones(1)
-    for i, there in enumerate(distinct(rising)):
-        whole = torch.cat((there.new_ones(1), there))
-        found[0].append(fpr[i][whole])
-        found[1].append(tpr[i][whole])
-        found[2].append(torch.cat((start, rising.thresholds[i][there])))
-    return found
+def roc_curves(cumulative: CumulativeCounts) -> ClassCurves:
+    """Return false and true positive rates per class, from the highest threshold down, and the thresholds."""
+    fpr, tpr = roc_points(cumulative)
+    if not cumulative.exact:
+        return fpr, tpr, cumulative.thresholds
+    curves: ClassCurves = ([], [], [])
+    start = cumulative.thresholds.new_ones(1)
+    for i, is_last in enumerate(is_last_of_score(cumulative)):
+        with_start = torch.cat((is_last.new_ones(1), is_last))
+        curves[0].append(fpr[i][with_start])
+        curves[1].append(tpr[i][with_start])
+        curves[2].append(torch.cat((start, cumulative.thresholds[i][is_last])))
+    return curves
 
 
-def distinct(rising: Rising) -> Tensor:
-    """``[K, P]``: the last point of each score that counts. **How many there are depends on the data.**"""
-    above = rising.tps + rising.fps  # which rises there alone
+def is_last_of_score(cumulative: CumulativeCounts) -> Tensor:
+    """Mark the last point of each distinct score that counts, ``[K, P]`` of bool.
+
+    **The number of marks depends on the data**, so indexing with them waits.
+    """
+    above = cumulative.tps + cumulative.fps  # rises only at those points
     return above.diff(dim=1, prepend=torch.zeros_like(above[:, :1])) != 0
 
 
-def mean_curve(curve: Curve, descending: bool, x: int) -> Curve:
-    """The mean over classes of curve values ``1 - x`` at every value ``x`` of any class."""
+def mean_curve(curve: ClassCurves, descending: bool, x: int) -> ClassCurves:
+    """Return the mean of the curves of all classes, at every abscissa of any class.
+
+    `x` is the index in `curve` of the abscissas, ``1 - x`` that of the ordinates.
+    """
     xs, ys, thresholds = curve[x], curve[1 - x], curve[2]
     classes = len(xs)
     if isinstance(thresholds, Tensor):
         merged = thresholds.repeat(classes)
-        at = xs.flatten()
+        points = xs.flatten()
     else:
-        merged, at = torch.cat(thresholds), torch.cat(xs)
-    merged, at = merged.sort(descending=descending).values, at.sort().values
-    total = torch.zeros_like(at)
+        merged, points = torch.cat(thresholds), torch.cat(xs)
+    merged, points = merged.sort(descending=descending).values, points.sort().values
+    total = torch.zeros_like(points)
     for i in range(classes):
-        total = total + interpolated(at, xs[i], ys[i])
+        total = total + interpolate(points, xs[i], ys[i])
     mean = total / classes
-    return (at, mean, merged) if x == 0 else (mean, at, merged)
+    return (points, mean, merged) if x == 0 else (mean, points, merged)
 
 
-def interpolated(at: Tensor, xs: Tensor, ys: Tensor) -> Tensor:
-    """Lines through ``(xs, ys)``, evaluated at `at`."""
+def interpolate(points: Tensor, xs: Tensor, ys: Tensor) -> Tensor:
+    """Interpolate linearly between ``(xs, ys)`` at `points`."""
     slope = divide(ys[1:] - ys[:-1], xs[1:] - xs[:-1])
     offset = ys[:-1] - slope * xs[:-1]
     segment = (
-        torch.searchsorted(xs.nan_to_num(nan=torch.inf).sort().values, at, right=True)
+        torch.searchsorted(xs.nan_to_num(nan=torch.inf).sort().values, points, right=True)
         .sub_(1)
         .clamp_(0, len(slope) - 1)
     )
-    return slope[segment] * at + offset[segment]
+    return slope[segment] * points + offset[segment]

@@ -1,4 +1,4 @@
-"""The share of samples that are right as a whole."""
+"""The share of samples that are correct in every position."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels, words
-from gapless.metrics.classification.counts import Classes, Sides
+from gapless.metrics.classification import label_messages, labels
+from gapless.metrics.classification.counts import ClassLayout, ThresholdLayout
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
 from gapless.metrics.rows import Rows
@@ -18,83 +18,85 @@ from gapless.metrics.statistic import Slot
 from gapless.metrics.tasks import Task
 
 
-class Whole(NamedTuple):
-    """Which samples are right in every place: of classes, or of `number` labels."""
+class ExactMatchRule(NamedTuple):
+    """Decides which samples are correct in every position; `labels` is None for classes."""
 
-    of: Classes | Sides
-    number: int | None = None
+    layout: ClassLayout | ThresholdLayout
+    labels: int | None = None
 
     @property
     def config(self) -> tuple[Any, ...]:
-        """What tells it from others."""
-        of = self.of
-        kind = of.classes if isinstance(of, Classes) else (of.threshold, of.logits)
-        return self.number, kind, of.ignore_index
+        """The values by which two rules are equal."""
+        layout = self.layout
+        kind = layout.classes if isinstance(layout, ClassLayout) else (layout.threshold, layout.logits)
+        return self.labels, kind, layout.ignore_index
 
-    def right(self, batch: Batch) -> Tensor:
-        """``[N, ...]`` of bool: for classes whether all places agree, for labels whether all labels do."""
-        of, target = self.of, batch.args[1]
-        if isinstance(of, Classes):
+    def is_right(self, batch: Batch) -> Tensor:
+        """Whether all positions of a sample agree, ``[N]``, or for labels all labels, ``[N, ...]``."""
+        layout, target = self.layout, batch.args[1]
+        if isinstance(layout, ClassLayout):
             predicted = batch.derive(labels.top_class)
         else:
-            predicted = batch.derive(labels.binary_labels, of.threshold, of.logits, of.ignore_index)
+            predicted = batch.derive(
+                labels.binary_labels, layout.threshold, layout.logits, layout.ignore_index
+            )
         agree: Tensor = predicted == target
-        if of.ignore_index is not None:
-            agree = agree | (target == of.ignore_index)
-        shape = agree.shape[: 1 if self.number is None else 2]
+        if layout.ignore_index is not None:
+            agree = agree | (target == layout.ignore_index)
+        shape = agree.shape[: 1 if self.labels is None else 2]
         return agree.reshape(*shape, agree.shape[len(shape) :].numel()).all(1)
 
-    def strange(self, batch: Batch) -> Tensor:
-        """How many targets and labels are not what they may be."""
+    def count_invalid(self, batch: Batch) -> Tensor:
+        """Return how many targets and predicted labels are outside the valid range."""
         preds, target = batch.args
-        most = self.of.classes - 1 if isinstance(self.of, Classes) else 1
-        strange = (target < 0) | (target > most)
-        if self.of.ignore_index is not None:
-            strange = strange & (target != self.of.ignore_index)
-        found = strange.sum()
-        return found if preds.is_floating_point() else found + ((preds < 0) | (preds > most)).sum()
+        max_label = self.layout.classes - 1 if isinstance(self.layout, ClassLayout) else 1
+        invalid = (target < 0) | (target > max_label)
+        if self.layout.ignore_index is not None:
+            invalid = invalid & (target != self.layout.ignore_index)
+        count = invalid.sum()
+        return count if preds.is_floating_point() else count + ((preds < 0) | (preds > max_label)).sum()
 
     def check(self, batch: Batch, samplewise: bool) -> None:
-        """Raises RuntimeError or ValueError for shapes that do not fit."""
-        if isinstance(self.of, Classes):
-            batch.derive(labels.check_multiclass, self.of.classes, samplewise)
+        """Raise RuntimeError or ValueError for shapes that do not fit."""
+        if isinstance(self.layout, ClassLayout):
+            batch.derive(labels.check_multiclass, self.layout.classes, samplewise)
         else:
-            batch.derive(labels.check_multilabel, self.number, samplewise)
+            batch.derive(labels.check_multilabel, self.labels, samplewise)
 
 
-class Matches(words.Labelled):
-    """How many samples were right, and how many there were."""
+class MatchCounts(label_messages.LabelStatistic):
+    """The number of correct samples, and of all samples."""
 
-    def __init__(self, whole: Whole, checked: bool) -> None:
-        self.whole, self.subject = whole, whole.of
-        super().__init__(whole.config, {"right": Slot(), "seen": Slot(), "strange": Slot()}, checked)
+    def __init__(self, rule: ExactMatchRule, checked: bool) -> None:
+        self.rule, self.label_rules = rule, rule.layout
+        super().__init__(rule.config, {"right": Slot(), "seen": Slot(), "strange": Slot()}, checked)
 
     def count(self, batch: Batch) -> None:
         if self.checked:
-            self.whole.check(batch, False)
-            self.state["strange"].add_(self.whole.strange(batch))
-        right = self.whole.right(batch)
+            self.rule.check(batch, False)
+            self.state["strange"].add_(self.rule.count_invalid(batch))
+        right = self.rule.is_right(batch)
         self.state["right"].add_(right.sum())
         self.state["seen"].add_(right.numel())
 
 
-class SampleMatches(words.Labelled, Rows):
-    """The share that is right, per sample."""
+class SampleMatchRows(label_messages.LabelStatistic, Rows):
+    """The share of correct positions, per sample."""
 
-    def __init__(self, whole: Whole, checked: bool, capacity: int | None) -> None:
-        self.whole, self.subject = whole, whole.of
-        super().__init__(whole.config, {"share": ((), torch.float32)}, capacity, checked)
+    def __init__(self, rule: ExactMatchRule, checked: bool, capacity: int | None) -> None:
+        self.rule, self.label_rules = rule, rule.layout
+        super().__init__(rule.config, {"share": ((), torch.float32)}, capacity, checked)
 
     def count(self, batch: Batch) -> None:
         if self.checked:
-            self.whole.check(batch, True)
-            self.state["strange"].add_(self.whole.strange(batch))
-        right = self.whole.right(batch)
+            self.rule.check(batch, True)
+            self.state["strange"].add_(self.rule.count_invalid(batch))
+        right = self.rule.is_right(batch)
         self.append(share=right.float() if right.dim() == 1 else right.float().mean(1))
 
 
-class ExactMatching(PredictionMetric, abstract=True):
-    """What both tasks have in common."""
+class ExactMatchMetric(PredictionMetric, abstract=True):
+    """Exact match, for both tasks."""
 
     torchmetrics_slots = "correct:i1=right total:i1=seen"
 
@@ -108,21 +110,24 @@ class ExactMatching(PredictionMetric, abstract=True):
             return torch.clone(self.matches.known("share"))
         return divide(self.matches.state["right"], self.matches.state["seen"])
 
-    def _match(self, whole: Whole, multidim_average: str, validate_args: bool, capacity: int | None) -> None:
+    def _set_up_matches(
+        self, rule: ExactMatchRule, multidim_average: str, validate_args: bool, capacity: int | None
+    ) -> None:
+        """Check and set `multidim_average`, and set up the statistic."""
         if validate_args:
             checks.multidim(multidim_average)
         self.multidim_average = multidim_average
         if multidim_average == "global":
-            self.use("matches", Matches(whole, validate_args))
+            self.use("matches", MatchCounts(rule, validate_args))
         else:
-            self.use("matches", SampleMatches(whole, validate_args, capacity))
+            self.use("matches", SampleMatchRows(rule, validate_args, capacity))
 
 
-class MulticlassExactMatch(ExactMatching):
-    """The share of samples whose places are all of the right class.
+class MulticlassExactMatch(ExactMatchMetric):
+    """The share of samples whose positions are all of the correct class.
 
     Args:
-        ignore_index: a target that counts as right.
+        ignore_index: a target that counts as correct.
     """
 
     task = "multiclass"
@@ -136,17 +141,22 @@ class MulticlassExactMatch(ExactMatching):
         **kwargs: Any,
     ) -> None:
         capacity = kwargs.pop("capacity", None)
-        self._begin(ignore_index, validate_args, kwargs, num_classes)
+        self._set_up(ignore_index, validate_args, kwargs, num_classes)
         if validate_args:
             checks.integer_above("num_classes", num_classes, 1)
-        self._match(Whole(Classes(num_classes, 1, ignore_index)), multidim_average, validate_args, capacity)
+        self._set_up_matches(
+            ExactMatchRule(ClassLayout(num_classes, 1, ignore_index)),
+            multidim_average,
+            validate_args,
+            capacity,
+        )
 
 
-class MultilabelExactMatch(ExactMatching):
-    """The share of places whose labels are all right.
+class MultilabelExactMatch(ExactMatchMetric):
+    """The share of positions whose labels are all correct.
 
     Args:
-        ignore_index: a target that counts as right.
+        ignore_index: a target that counts as correct.
     """
 
     task = "multilabel"
@@ -162,13 +172,13 @@ class MultilabelExactMatch(ExactMatching):
         **kwargs: Any,
     ) -> None:
         logits, capacity = kwargs.pop("logits", None), kwargs.pop("capacity", None)
-        self._begin(ignore_index, validate_args, kwargs, num_labels)
+        self._set_up(ignore_index, validate_args, kwargs, num_labels)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
             checks.unit_float("threshold", threshold, range_told=False)
         self.threshold = threshold
-        whole = Whole(Sides(threshold, ignore_index, logits), num_labels)
-        self._match(whole, multidim_average, validate_args, capacity)
+        rule = ExactMatchRule(ThresholdLayout(threshold, ignore_index, logits), num_labels)
+        self._set_up_matches(rule, multidim_average, validate_args, capacity)
 
 
 class ExactMatch(Task):

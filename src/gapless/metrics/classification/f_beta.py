@@ -6,32 +6,32 @@ from typing import Any, ClassVar
 
 from gapless.metrics.classification.base import (
     BinaryScore,
+    CountScore,
     MulticlassScore,
     MultilabelScore,
     Ratio,
-    Score,
     ScoreTask,
 )
-from gapless.metrics.classification.counts import Counts
+from gapless.metrics.classification.counts import OutcomeCounts
 
 
-class FBeta(Score):
-    """The harmonic mean in which recall weighs `beta` times as much as precision.
+class FBeta(CountScore):
+    """The harmonic mean of precision and recall, in which recall weighs `beta` times as much.
 
     Args:
-        beta: how much more recall weighs than precision.
+        beta: the weight of recall relative to precision.
     """
 
     beta = 1.0
     validate_args: bool
 
-    def ratio(self, counts: Counts) -> Ratio:
+    def ratio(self, counts: OutcomeCounts) -> Ratio:
         square = self.beta**2
         if square == 1:
             return 2 * counts.tp, counts.either
         return (1 + square) * counts.tp, square * counts.actual + counts.predicted
 
-    def _weigh(self, beta: Any) -> None:
+    def _set_beta(self, beta: Any) -> None:
         if self.validate_args and not (isinstance(beta, float) and beta > 0):
             raise ValueError(f"Expected argument `beta` to be a float larger than 0, but got {beta}.")
         self.beta = beta
@@ -52,7 +52,7 @@ class BinaryFBetaScore(FBeta, BinaryScore):
     ) -> None:
         kwargs["zero_division"] = zero_division
         super().__init__(threshold, multidim_average, ignore_index, validate_args, **kwargs)
-        self._weigh(beta)
+        self._set_beta(beta)
 
 
 class MulticlassFBetaScore(FBeta, MulticlassScore):
@@ -72,7 +72,7 @@ class MulticlassFBetaScore(FBeta, MulticlassScore):
     ) -> None:
         kwargs["zero_division"] = zero_division
         super().__init__(num_classes, top_k, average, multidim_average, ignore_index, validate_args, **kwargs)
-        self._weigh(beta)
+        self._set_beta(beta)
 
 
 class MultilabelFBetaScore(FBeta, MultilabelScore):
@@ -94,7 +94,7 @@ class MultilabelFBetaScore(FBeta, MultilabelScore):
         super().__init__(
             num_labels, threshold, average, multidim_average, ignore_index, validate_args, **kwargs
         )
-        self._weigh(beta)
+        self._set_beta(beta)
 
 
 class BinaryF1Score(FBeta, BinaryScore):

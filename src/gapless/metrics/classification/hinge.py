@@ -10,25 +10,26 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import words
+from gapless.metrics.classification import label_messages
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
 from gapless.metrics.statistic import Slot
 from gapless.metrics.tasks import Task
 
-MODES = ("crammer-singer", "one-vs-all")
+MULTICLASS_MODES = ("crammer-singer", "one-vs-all")
+"""Accepted values of `multiclass_mode`."""
 
 
-class Margins(words.Labelled):
-    """How far scores fall short of a margin of 1, summed over samples; per class where each stands alone."""
+class MarginSums(label_messages.LabelStatistic):
+    """The sum over samples of how far scores fall short of a margin of 1; per class if `one_vs_all`."""
 
-    def __init__(self, problem: Problem, squared: bool, alone: bool, checked: bool) -> None:
-        self.problem = self.subject = problem
+    def __init__(self, problem: Problem, squared: bool, one_vs_all: bool, checked: bool) -> None:
+        self.problem = self.label_rules = problem
         self.squared = squared
-        self.alone = alone
-        shape = (problem.classes,) if alone else ()
+        self.one_vs_all = one_vs_all
+        shape = (problem.classes,) if one_vs_all else ()
         slots = {"sum": Slot(shape, torch.float64), "seen": Slot(), "strange": Slot()}
-        super().__init__((problem, squared, alone), slots, checked)
+        super().__init__((problem, squared, one_vs_all), slots, checked)
 
     def count(self, batch: Batch) -> None:
         if self.checked:
@@ -36,31 +37,35 @@ class Margins(words.Labelled):
         scores = batch.derive(problem_scores, self.problem)
         marks = batch.derive(problem_marks, self.problem)
         true, kept = marks == 1, marks[:, :1] >= 0
-        short = shortfall(scores, true, self.alone or self.problem.task == "binary", self.squared)
+        short = shortfall(scores, true, self.one_vs_all or self.problem.task == "binary", self.squared)
         short = short.masked_fill(~kept, 0.0).double().sum(0)
-        self.state["sum"].add_(short if self.alone else short[0])
+        self.state["sum"].add_(short if self.one_vs_all else short[0])
         self.state["seen"].add_(kept.sum())
         self.state["strange"].add_((marks[:, 0] == -2).sum())
 
 
-def shortfall(scores: Tensor, true: Tensor, alone: bool, squared: bool) -> Tensor:
-    """How far scores ``(N, C)`` fall short of a margin of 1: each, or that of the class, ``(N, 1)``."""
-    if alone:
+def shortfall(scores: Tensor, true: Tensor, one_vs_all: bool, squared: bool) -> Tensor:
+    """Return how far scores ``(N, C)`` fall short of a margin of 1.
+
+    Returns ``(N, C)`` with `one_vs_all`; else ``(N, 1)``, from the margin between the true class and the best
+    other one.
+    """
+    if one_vs_all:
         margin = torch.where(true, scores, -scores)
     else:
-        others = scores.masked_fill(true, -math.inf).amax(1, keepdim=True)
-        margin = (scores * true).sum(1, keepdim=True) - others
+        best_other = scores.masked_fill(true, -math.inf).amax(1, keepdim=True)
+        margin = (scores * true).sum(1, keepdim=True) - best_other
     short = (1 - margin).clamp(min=0)
     return short.square() if squared else short
 
 
-class Hinge(PredictionMetric, abstract=True):
-    """The mean of what scores fall short of a margin of 1.
+class HingeMetric(PredictionMetric, abstract=True):
+    """The mean shortfall of scores from a margin of 1.
 
     Args:
-        squared: whether it is squared.
-        multiclass_mode: ``"crammer-singer"`` for the margin between the class and the best other one,
-            ``"one-vs-all"`` for a value per class against the others.
+        squared: whether the shortfall is squared.
+        multiclass_mode: ``"crammer-singer"`` for the margin between the true class and the best other one,
+            ``"one-vs-all"`` for a value per class against all others.
     """
 
     torchmetrics_slots = "measures:f=sum total:i=seen"
@@ -71,35 +76,36 @@ class Hinge(PredictionMetric, abstract=True):
     higher_is_better = False
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
-    margins: Margins
+    margins: MarginSums
 
     def value(self) -> Tensor:
         return (self.margins.state["sum"] / self.margins.state["seen"]).to(self.dtype)
 
-    def _measure(
+    def _set_up_margins(
         self,
         classes: int,
         squared: bool,
-        alone: bool,
+        one_vs_all: bool,
         ignore_index: int | None,
         validate_args: bool,
         options: dict[str, Any],
     ) -> None:
+        """Set the options, and set up the sums of margins."""
         logits = options.pop("logits", None)
-        self._begin(ignore_index, validate_args, options, classes)
+        self._set_up(ignore_index, validate_args, options, classes)
         self.squared = squared
         problem = Problem(self.task, classes, ignore_index, "sigmoid", logits)
-        self.use("margins", Margins(problem, squared, alone, validate_args))
+        self.use("margins", MarginSums(problem, squared, one_vs_all, validate_args))
 
 
 def check_squared(squared: Any) -> None:
-    """Raises ValueError unless `squared` is a bool."""
+    """Raise ValueError unless `squared` is a bool."""
     if not isinstance(squared, bool):
         raise ValueError(f"Expected argument `squared` to be an bool but got {squared}")
 
 
-class BinaryHingeLoss(Hinge):
-    """The mean of what scores fall short of a margin of 1."""
+class BinaryHingeLoss(HingeMetric):
+    """The mean shortfall of scores from a margin of 1."""
 
     def __init__(
         self,
@@ -110,11 +116,11 @@ class BinaryHingeLoss(Hinge):
     ) -> None:
         if validate_args:
             check_squared(squared)
-        self._measure(1, squared, False, ignore_index, validate_args, kwargs)
+        self._set_up_margins(1, squared, False, ignore_index, validate_args, kwargs)
 
 
-class MulticlassHingeLoss(Hinge):
-    """The mean of what scores of classes fall short of a margin of 1."""
+class MulticlassHingeLoss(HingeMetric):
+    """The mean shortfall of class scores from a margin of 1."""
 
     task = "multiclass"
 
@@ -130,9 +136,9 @@ class MulticlassHingeLoss(Hinge):
         if validate_args:
             check_squared(squared)
             checks.integer_above("num_classes", num_classes, 1)
-            checks.one_of("multiclass_mode", multiclass_mode, MODES, stop=".")
-        alone = multiclass_mode == "one-vs-all"
-        self._measure(num_classes, squared, alone, ignore_index, validate_args, kwargs)
+            checks.one_of("multiclass_mode", multiclass_mode, MULTICLASS_MODES, stop=".")
+        one_vs_all = multiclass_mode == "one-vs-all"
+        self._set_up_margins(num_classes, squared, one_vs_all, ignore_index, validate_args, kwargs)
         self.multiclass_mode = multiclass_mode
 
 

@@ -1,4 +1,4 @@
-"""The share of targets and predictions of a class that are both."""
+"""The Jaccard index: intersection over union of targets and predictions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.classification.base import BinaryScore, MulticlassScore, MultilabelScore, Ratio
-from gapless.metrics.classification.counts import Counts
+from gapless.metrics.classification.counts import OutcomeCounts
 from gapless.metrics.divide import divide, share
 from gapless.metrics.tasks import Task
 
 
-def without(values: Tensor, place: int) -> Tensor:
-    """`values`, ``(C,)``, with 0 for one class."""
-    found = values.clone()
-    found[place].fill_(0)
-    return found
+def with_zero_at(values: Tensor, index: int) -> Tensor:
+    """Return a copy of `values`, ``(C,)``, with 0 for the class `index`."""
+    result = values.clone()
+    result[index].fill_(0)
+    return result
 
 
 class Jaccard:
-    """Intersection over union. No matrix is needed for it: per class, the counts say all."""
+    """Intersection over union, computed from counts per class instead of a confusion matrix."""
 
     average: str | None
     task: str
@@ -29,39 +29,39 @@ class Jaccard:
     zero_division: float
     undefined = True
 
-    def ratio(self, counts: Counts) -> Ratio:
+    def ratio(self, counts: OutcomeCounts) -> Ratio:
         return counts.tp, counts.either - counts.tp
 
-    def score(self, counts: Counts) -> Tensor:
-        inside, union = self.ratio(counts)
+    def score(self, counts: OutcomeCounts) -> Tensor:
+        intersection, union = self.ratio(counts)
         if self.average in ("binary", "none", None):
-            return share(inside, union, self.zero_division)
-        left_out = self._ignored(union.shape[-1])
+            return share(intersection, union, self.zero_division)
+        ignored = self._ignored_class(union.shape[-1])
         if self.average == "micro":
-            whole = union if left_out is None else without(union, left_out)
-            return divide(inside.sum(-1), whole.sum(-1), self.zero_division)
-        index = share(inside, union, self.zero_division)
+            counted = union if ignored is None else with_zero_at(union, ignored)
+            return divide(intersection.sum(-1), counted.sum(-1), self.zero_division)
+        index = share(intersection, union, self.zero_division)
         if self.average == "macro" and self.task == "multilabel":
             return index.mean(-1)
         kept = counts.actual
         if self.average == "macro":
             kept = union != 0
-            kept = kept if left_out is None else without(kept, left_out)
+            kept = kept if ignored is None else with_zero_at(kept, ignored)
         return (kept * index).sum(-1) / kept.sum(-1)
 
-    def _linear(self) -> bool:
+    def _is_mean_ratio(self) -> bool:
         return self.ignore_index is None
 
     def _check_zero_division(self, value: Any) -> None:
         if not isinstance(value, (int, float)):
             raise ValueError(f"Expected argument `zero_division` to be a number, but got {value}.")
 
-    def _ignored(self, classes: int) -> int | None:
-        """The class that is not to count, if it is one. For labels, `ignore_index` is no class."""
+    def _ignored_class(self, classes: int) -> int | None:
+        """Return `ignore_index` if it is one of the classes; None for labels, of which it is none."""
         if self.task == "multilabel":
             return None
-        inside = self.ignore_index is not None and 0 <= self.ignore_index < classes
-        return self.ignore_index if inside else None
+        is_class = self.ignore_index is not None and 0 <= self.ignore_index < classes
+        return self.ignore_index if is_class else None
 
 
 class BinaryJaccardIndex(Jaccard, BinaryScore):

@@ -1,4 +1,4 @@
-"""The correlation between targets and predictions, as classes."""
+"""Matthews' correlation between target and predicted classes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Matthews(Confusion, abstract=True):
     plot_upper_bound = 1.0
 
     def score(self, matrix: Tensor) -> Tensor:
-        seen = (matrix.sum(0) if matrix.dim() == 3 else matrix).double()
-        actual, predicted = seen.sum(1), seen.sum(0)
-        total = seen.sum()
-        numerator = seen.trace() * total - (actual * predicted).sum()
+        counts = (matrix.sum(0) if matrix.dim() == 3 else matrix).double()
+        actual, predicted = counts.sum(1), counts.sum(0)
+        total = counts.sum()
+        numerator = counts.trace() * total - (actual * predicted).sum()
         spread = (total**2 - (predicted**2).sum()) * (total**2 - (actual**2).sum())
         score = (numerator / spread.sqrt()).masked_fill(spread == 0, 0.0)
-        return (degenerate(seen, score, spread) if seen.numel() == 4 else score).float()
+        return (score_with_limits(counts, score, spread) if counts.numel() == 4 else score).float()
 
 
-def degenerate(seen: Tensor, score: Tensor, spread: Tensor) -> Tensor:
-    """The score of a 2 by 2 matrix, with limits where a row or a column is empty.
+def score_with_limits(counts: Tensor, score: Tensor, spread: Tensor) -> Tensor:
+    """Return the score of a 2 by 2 matrix, with limits for empty rows or columns.
 
-    All right is 1, all wrong is -1. Elsewhere a small number takes the place of what is missing, so that the
-    sign says whether more was right or wrong.
+    All correct is 1, all wrong is -1. Otherwise a small number replaces the missing count, so that the sign
+    says whether more predictions were correct or wrong.
     """
-    tn, fp, fn, tp = seen.flatten().unbind()
+    tn, fp, fn, tp = counts.flatten().unbind()
     small = torch.finfo(torch.float32).eps
     root = small**0.5
     cases = [
@@ -49,11 +49,11 @@ def degenerate(seen: Tensor, score: Tensor, spread: Tensor) -> Tensor:
         (tn == 0, tp - fp * fn),
         ((fp == 0) | (fn == 0), tp * tn),
     ]
-    over = torch.zeros_like(score)
+    numerator = torch.zeros_like(score)
     for condition, value in reversed(cases):
-        over = torch.where(condition, value, over)
-    under = (tp + fp + small) * (tp + fn + small) * (tn + fp + small) * (tn + fn + small)
-    score = torch.where(spread == 0, over / under.sqrt(), score)
+        numerator = torch.where(condition, value, numerator)
+    denominator = (tp + fp + small) * (tp + fn + small) * (tn + fp + small) * (tn + fn + small)
+    score = torch.where(spread == 0, numerator / denominator.sqrt(), score)
     right, wrong = tp + tn, fp + fn
     score = score.masked_fill((right != 0) & (wrong == 0), 1.0)
     return score.masked_fill((right == 0) & (wrong != 0), -1.0)

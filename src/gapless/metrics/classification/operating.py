@@ -1,4 +1,4 @@
-"""The best that a classifier reaches at a threshold where another rate is good enough."""
+"""The best rate of a classifier at a threshold where another rate reaches a minimum."""
 
 from __future__ import annotations
 
@@ -12,280 +12,298 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.classification.curves import (
-    distinct,
+    is_last_of_score,
     precision_recall_points,
-    recall_unknown,
     roc_points,
+    warn_of_undefined_recall,
 )
-from gapless.metrics.classification.scored import ScoreMetric
-from gapless.metrics.classification.scores import Rising, Thresholds
+from gapless.metrics.classification.score_metrics import ScoreMetric
+from gapless.metrics.classification.scores import CumulativeCounts, Thresholds
 from gapless.metrics.tasks import Task
 
-Chosen = tuple[Tensor, Tensor]
+RateAndThreshold = tuple[Tensor, Tensor]
+"""The best rates and their thresholds, ``[K]`` each."""
+NO_THRESHOLD = 1e6
+"""The threshold where none qualifies, as in TorchMetrics."""
 
 
 class OperatingPoint(ScoreMetric, abstract=True):
-    """The largest of one rate where another is at least `least`, and the threshold it takes.
+    """The largest value of a rate where another rate is at least `min_rate`, and its threshold.
 
-    A subclass gives :meth:`choose`, and says in `bound` what its users call `least`.
+    A subclass defines :meth:`choose`, and in `min_rate_name` the public name of the argument `min_rate`.
     """
 
     higher_is_better: bool | None = None
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
-    bound = ""
+    min_rate_name = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        if cls.bound and "least" in inspect.signature(cls.__init__).parameters:
-            cls.__init__ = renamed(cls.__init__, cls.bound)  # type: ignore[method-assign]
+        if cls.min_rate_name and "min_rate" in inspect.signature(cls.__init__).parameters:
+            cls.__init__ = rename_min_rate(cls.__init__, cls.min_rate_name)  # type: ignore[method-assign]
         super().__init_subclass__(**kwargs)
 
-    def choose(self, rising: Rising, least: float) -> Chosen:
-        """``[K]`` of rates and ``[K]`` of thresholds."""
+    def choose(self, cumulative: CumulativeCounts, min_rate: float) -> RateAndThreshold:
+        """Return the best rates and their thresholds, ``[K]`` each."""
         raise NotImplementedError
 
-    def score(self, rising: Rising) -> Chosen:
-        rate, threshold = self.choose(rising, getattr(self, self.bound))
+    def score(self, cumulative: CumulativeCounts) -> RateAndThreshold:
+        rate, threshold = self.choose(cumulative, getattr(self, self.min_rate_name))
         return (rate[0], threshold[0]) if self._single else (rate, threshold)
 
-    def _operate(self, classes: int, least: float, validate_args: bool, *others: Any) -> None:
-        self._score(classes, *others)
-        if validate_args and not (isinstance(least, (int, float)) and 0 <= least <= 1):
+    def _set_up_point(self, classes: int, min_rate: float, validate_args: bool, *options: Any) -> None:
+        """Set up the scores with `options`, and check and set the minimum rate."""
+        self._set_up_scores(classes, *options)
+        if validate_args and not (isinstance(min_rate, (int, float)) and 0 <= min_rate <= 1):
             raise ValueError(
-                f"Expected argument `{self.bound}` to be an float in the [0,1] range, but got {least}"
+                f"Expected argument `{self.min_rate_name}` to be an float in the [0,1] range,"
+                f" but got {min_rate}"
             )
-        setattr(self, self.bound, least)
+        setattr(self, self.min_rate_name, min_rate)
 
 
-def renamed(init: Callable[..., None], name: str) -> Callable[..., None]:
-    """A constructor whose argument `least` is called `name`."""
+def rename_min_rate(init: Callable[..., None], name: str) -> Callable[..., None]:
+    """Return the constructor `init` with its argument `min_rate` renamed to `name`."""
     signature = inspect.signature(init)
     parameters = [
-        one.replace(name=name) if one.name == "least" else one for one in signature.parameters.values()
+        parameter.replace(name=name) if parameter.name == "min_rate" else parameter
+        for parameter in signature.parameters.values()
     ]
     public = signature.replace(parameters=parameters)
 
     @functools.wraps(init)
     def construct(*args: Any, **kwargs: Any) -> None:
-        given = public.bind(*args, **kwargs).arguments
-        more = given.pop("kwargs", {})
-        init(**{"least" if key == name else key: value for key, value in given.items()}, **more)
+        arguments = public.bind(*args, **kwargs).arguments
+        more = arguments.pop("kwargs", {})
+        init(**{"min_rate" if key == name else key: value for key, value in arguments.items()}, **more)
 
     construct.__signature__ = public  # type: ignore[attr-defined]
     return construct
 
 
-def best_precise(wanted: Tensor, other: Tensor, rising: Rising, least: float) -> Chosen:
-    """The largest of `wanted` where `other` is at least `least`: then of `other`, then of the thresholds.
+def best_rate_with_ties(
+    rates: Tensor, other_rates: Tensor, cumulative: CumulativeCounts, min_rate: float
+) -> RateAndThreshold:
+    """Return the largest of `rates` where `other_rates` is at least `min_rate`, and its threshold.
 
-    Without any it is 0, at a threshold that is NaN.
+    Of equal rates the one with the largest other rate wins, then the one with the largest threshold. If no
+    threshold qualifies, the rate is 0 and the threshold NaN.
     """
-    thresholds = rising.thresholds.expand_as(wanted)
-    there = (other >= least) & ~wanted.isnan()
-    if rising.exact:
-        there = there & distinct(rising)
-    found: list[Tensor] = []
-    for row in (wanted, other, thresholds):
-        most = row.masked_fill(~there, -math.inf).amax(1)
-        there = there & (row == most.unsqueeze(1))
-        found.append(most)
-    rate = found[0].clamp(min=0)
-    return rate, found[2].masked_fill(rate == 0, math.nan)
+    thresholds = cumulative.thresholds.expand_as(rates)
+    is_best = (other_rates >= min_rate) & ~rates.isnan()
+    if cumulative.exact:
+        is_best = is_best & is_last_of_score(cumulative)
+    largest: list[Tensor] = []
+    for row in (rates, other_rates, thresholds):
+        maximum = row.masked_fill(~is_best, -math.inf).amax(1)
+        is_best = is_best & (row == maximum.unsqueeze(1))
+        largest.append(maximum)
+    rate = largest[0].clamp(min=0)
+    return rate, largest[2].masked_fill(rate == 0, math.nan)
 
 
-def best_rate(wanted: Tensor, other: Tensor, rising: Rising, least: float) -> Chosen:
-    """The largest of `wanted` where `other` is at least `least`, at the highest threshold.
+def best_rate_at_highest_threshold(
+    rates: Tensor, other_rates: Tensor, cumulative: CumulativeCounts, min_rate: float
+) -> RateAndThreshold:
+    """Return the largest of `rates` where `other_rates` is at least `min_rate`, at its highest threshold.
 
-    Without any it is 0, at a threshold of a million.
+    If no threshold qualifies, the rate is 0 and the threshold `NO_THRESHOLD`.
     """
-    thresholds = rising.thresholds.expand(len(wanted), -1)
-    if rising.exact:
+    thresholds = cumulative.thresholds.expand(len(rates), -1)
+    if cumulative.exact:
         thresholds = torch.nn.functional.pad(thresholds, (1, 0), value=1.0)
-    there = other >= least
-    best = wanted.masked_fill(~there, -1).max(1)
+    is_allowed = other_rates >= min_rate
+    best = rates.masked_fill(~is_allowed, -1).max(1)
     threshold = thresholds.gather(1, best.indices.unsqueeze(1)).squeeze(1)
-    return best.values.clamp(min=0), threshold.masked_fill(~there.any(1), 1e6)
+    return best.values.clamp(min=0), threshold.masked_fill(~is_allowed.any(1), NO_THRESHOLD)
 
 
 class BinaryOperating(OperatingPoint, abstract=True):
-    """The binary form."""
+    """The binary form of an operating point."""
 
     def __init__(
         self,
-        least: float,
+        min_rate: float,
         thresholds: Thresholds = None,
         ignore_index: int | None = None,
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        self._operate(1, least, validate_args, thresholds, ignore_index, validate_args, kwargs)
+        self._set_up_point(1, min_rate, validate_args, thresholds, ignore_index, validate_args, kwargs)
 
 
 class MulticlassOperating(OperatingPoint, abstract=True):
-    """The multiclass form: each class against the others."""
+    """The multiclass form of an operating point: each class against all others."""
 
     task = "multiclass"
 
     def __init__(
         self,
         num_classes: int,
-        least: float,
+        min_rate: float,
         thresholds: Thresholds = None,
         ignore_index: int | None = None,
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        self._operate(num_classes, least, validate_args, thresholds, ignore_index, validate_args, kwargs)
+        self._set_up_point(
+            num_classes, min_rate, validate_args, thresholds, ignore_index, validate_args, kwargs
+        )
 
 
 class MultilabelOperating(OperatingPoint, abstract=True):
-    """The multilabel form."""
+    """The multilabel form of an operating point."""
 
     task = "multilabel"
 
     def __init__(
         self,
         num_labels: int,
-        least: float,
+        min_rate: float,
         thresholds: Thresholds = None,
         ignore_index: int | None = None,
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        self._operate(num_labels, least, validate_args, thresholds, ignore_index, validate_args, kwargs)
+        self._set_up_point(
+            num_labels, min_rate, validate_args, thresholds, ignore_index, validate_args, kwargs
+        )
 
 
-def precision_and_recall(rising: Rising, task: str) -> tuple[Tensor, Tensor]:
-    """``[K, P]`` each; the recall of a class without positives is NaN, of a label 1."""
-    recall_unknown(rising, task)
-    return precision_recall_points(rising, math.nan if task == "multiclass" else 1.0)
+def precision_and_recall(cumulative: CumulativeCounts, task: str) -> tuple[Tensor, Tensor]:
+    """Return precision and recall, ``[K, P]`` each.
+
+    Without positives, recall is NaN for a class and 1 for a label.
+    """
+    warn_of_undefined_recall(cumulative, task)
+    return precision_recall_points(cumulative, math.nan if task == "multiclass" else 1.0)
 
 
-def sensitivity_and_specificity(rising: Rising) -> tuple[Tensor, Tensor]:
-    """``[K, P]`` each, or ``[K, P + 1]`` with the point before every score."""
-    fpr, tpr = roc_points(rising)
+def sensitivity_and_specificity(cumulative: CumulativeCounts) -> tuple[Tensor, Tensor]:
+    """Return sensitivity and specificity, ``[K, P]`` each; with every score kept, ``[K, P + 1]``."""
+    fpr, tpr = roc_points(cumulative)
     return tpr, 1 - fpr
 
 
-class RecallAtPrecision(OperatingPoint, abstract=True):
-    """The largest recall that some precision allows.
+class MaxRecall(OperatingPoint, abstract=True):
+    """The largest recall with at least a given precision.
 
     Args:
-        min_precision: the precision that is needed.
+        min_precision: the minimum precision.
     """
 
     torchmetrics_file = "recall_fixed_precision"
-    bound = "min_precision"
+    min_rate_name = "min_precision"
 
-    def choose(self, rising: Rising, least: float) -> Chosen:
-        precision, recall = precision_and_recall(rising, self.task)
-        return best_precise(recall, precision, rising, least)
-
-
-class BinaryRecallAtFixedPrecision(RecallAtPrecision, BinaryOperating):
-    """The largest recall that some precision allows, and the threshold it takes."""
+    def choose(self, cumulative: CumulativeCounts, min_rate: float) -> RateAndThreshold:
+        precision, recall = precision_and_recall(cumulative, self.task)
+        return best_rate_with_ties(recall, precision, cumulative, min_rate)
 
 
-class MulticlassRecallAtFixedPrecision(RecallAtPrecision, MulticlassOperating):
-    """The largest recall that some precision allows, and the threshold it takes, of each class."""
+class BinaryRecallAtFixedPrecision(MaxRecall, BinaryOperating):
+    """The largest recall with at least a given precision, and its threshold."""
 
 
-class MultilabelRecallAtFixedPrecision(RecallAtPrecision, MultilabelOperating):
-    """The largest recall that some precision allows, and the threshold it takes, of each label."""
+class MulticlassRecallAtFixedPrecision(MaxRecall, MulticlassOperating):
+    """The largest recall with at least a given precision, and its threshold, of each class."""
+
+
+class MultilabelRecallAtFixedPrecision(MaxRecall, MultilabelOperating):
+    """The largest recall with at least a given precision, and its threshold, of each label."""
 
 
 class RecallAtFixedPrecision(Task):
-    """The largest recall that some precision allows, of a task."""
+    """The largest recall with at least a given precision, of a task."""
 
 
-class PrecisionAtRecall(OperatingPoint, abstract=True):
-    """The largest precision that some recall allows.
+class MaxPrecision(OperatingPoint, abstract=True):
+    """The largest precision with at least a given recall.
 
     Args:
-        min_recall: the recall that is needed.
+        min_recall: the minimum recall.
     """
 
     torchmetrics_file = "precision_fixed_recall"
-    bound = "min_recall"
+    min_rate_name = "min_recall"
 
-    def choose(self, rising: Rising, least: float) -> Chosen:
-        precision, recall = precision_and_recall(rising, self.task)
-        return best_precise(precision, recall, rising, least)
-
-
-class BinaryPrecisionAtFixedRecall(PrecisionAtRecall, BinaryOperating):
-    """The largest precision that some recall allows, and the threshold it takes."""
+    def choose(self, cumulative: CumulativeCounts, min_rate: float) -> RateAndThreshold:
+        precision, recall = precision_and_recall(cumulative, self.task)
+        return best_rate_with_ties(precision, recall, cumulative, min_rate)
 
 
-class MulticlassPrecisionAtFixedRecall(PrecisionAtRecall, MulticlassOperating):
-    """The largest precision that some recall allows, and the threshold it takes, of each class."""
+class BinaryPrecisionAtFixedRecall(MaxPrecision, BinaryOperating):
+    """The largest precision with at least a given recall, and its threshold."""
 
 
-class MultilabelPrecisionAtFixedRecall(PrecisionAtRecall, MultilabelOperating):
-    """The largest precision that some recall allows, and the threshold it takes, of each label."""
+class MulticlassPrecisionAtFixedRecall(MaxPrecision, MulticlassOperating):
+    """The largest precision with at least a given recall, and its threshold, of each class."""
+
+
+class MultilabelPrecisionAtFixedRecall(MaxPrecision, MultilabelOperating):
+    """The largest precision with at least a given recall, and its threshold, of each label."""
 
 
 class PrecisionAtFixedRecall(Task):
-    """The largest precision that some recall allows, of a task."""
+    """The largest precision with at least a given recall, of a task."""
 
 
-class SensitivityThere(OperatingPoint, abstract=True):
-    """The largest sensitivity that some specificity allows.
+class MaxSensitivity(OperatingPoint, abstract=True):
+    """The largest sensitivity with at least a given specificity.
 
     Args:
-        min_specificity: the specificity that is needed.
+        min_specificity: the minimum specificity.
     """
 
     torchmetrics_file = "sensitivity_specificity"
-    bound = "min_specificity"
+    min_rate_name = "min_specificity"
 
-    def choose(self, rising: Rising, least: float) -> Chosen:
-        sensitivity, specificity = sensitivity_and_specificity(rising)
-        return best_rate(sensitivity, specificity, rising, least)
-
-
-class BinarySensitivityAtSpecificity(SensitivityThere, BinaryOperating):
-    """The largest sensitivity that some specificity allows, and the threshold it takes."""
+    def choose(self, cumulative: CumulativeCounts, min_rate: float) -> RateAndThreshold:
+        sensitivity, specificity = sensitivity_and_specificity(cumulative)
+        return best_rate_at_highest_threshold(sensitivity, specificity, cumulative, min_rate)
 
 
-class MulticlassSensitivityAtSpecificity(SensitivityThere, MulticlassOperating):
-    """The largest sensitivity that some specificity allows, and the threshold it takes, of each class."""
+class BinarySensitivityAtSpecificity(MaxSensitivity, BinaryOperating):
+    """The largest sensitivity with at least a given specificity, and its threshold."""
 
 
-class MultilabelSensitivityAtSpecificity(SensitivityThere, MultilabelOperating):
-    """The largest sensitivity that some specificity allows, and the threshold it takes, of each label."""
+class MulticlassSensitivityAtSpecificity(MaxSensitivity, MulticlassOperating):
+    """The largest sensitivity with at least a given specificity, and its threshold, of each class."""
+
+
+class MultilabelSensitivityAtSpecificity(MaxSensitivity, MultilabelOperating):
+    """The largest sensitivity with at least a given specificity, and its threshold, of each label."""
 
 
 class SensitivityAtSpecificity(Task):
-    """The largest sensitivity that some specificity allows, of a task."""
+    """The largest sensitivity with at least a given specificity, of a task."""
 
 
-class SpecificityThere(OperatingPoint, abstract=True):
-    """The largest specificity that some sensitivity allows.
+class MaxSpecificity(OperatingPoint, abstract=True):
+    """The largest specificity with at least a given sensitivity.
 
     Args:
-        min_sensitivity: the sensitivity that is needed.
+        min_sensitivity: the minimum sensitivity.
     """
 
     torchmetrics_file = "specificity_sensitivity"
-    bound = "min_sensitivity"
+    min_rate_name = "min_sensitivity"
 
-    def choose(self, rising: Rising, least: float) -> Chosen:
-        sensitivity, specificity = sensitivity_and_specificity(rising)
-        return best_rate(specificity, sensitivity, rising, least)
-
-
-class BinarySpecificityAtSensitivity(SpecificityThere, BinaryOperating):
-    """The largest specificity that some sensitivity allows, and the threshold it takes."""
+    def choose(self, cumulative: CumulativeCounts, min_rate: float) -> RateAndThreshold:
+        sensitivity, specificity = sensitivity_and_specificity(cumulative)
+        return best_rate_at_highest_threshold(specificity, sensitivity, cumulative, min_rate)
 
 
-class MulticlassSpecificityAtSensitivity(SpecificityThere, MulticlassOperating):
-    """The largest specificity that some sensitivity allows, and the threshold it takes, of each class."""
+class BinarySpecificityAtSensitivity(MaxSpecificity, BinaryOperating):
+    """The largest specificity with at least a given sensitivity, and its threshold."""
 
 
-class MultilabelSpecificityAtSensitivity(SpecificityThere, MultilabelOperating):
-    """The largest specificity that some sensitivity allows, and the threshold it takes, of each label."""
+class MulticlassSpecificityAtSensitivity(MaxSpecificity, MulticlassOperating):
+    """The largest specificity with at least a given sensitivity, and its threshold, of each class."""
+
+
+class MultilabelSpecificityAtSensitivity(MaxSpecificity, MultilabelOperating):
+    """The largest specificity with at least a given sensitivity, and its threshold, of each label."""
 
 
 class SpecificityAtSensitivity(Task):
-    """The largest specificity that some sensitivity allows, of a task."""
+    """The largest specificity with at least a given sensitivity, of a task."""

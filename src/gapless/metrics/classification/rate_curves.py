@@ -1,4 +1,4 @@
-"""Curves over all thresholds: the receiver operating characteristic, and precision over recall."""
+"""Curves over all thresholds: receiver operating characteristic, precision over recall, equal error rate."""
 
 from __future__ import annotations
 
@@ -9,38 +9,37 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.classification.curves import (
-    Curve,
+    ClassCurves,
     mean_curve,
-    precision_recall,
-    recall_unknown,
-    receiver_operating,
+    precision_recall_curves,
+    roc_curves,
     roc_points,
+    warn_of_undefined_recall,
 )
-from gapless.metrics.classification.scored import BinaryScored, ScoreMetric
-from gapless.metrics.classification.scores import Rising, Thresholds
+from gapless.metrics.classification.score_metrics import BinaryScoreMetric, ScoreMetric
+from gapless.metrics.classification.scores import CumulativeCounts, Thresholds
 from gapless.metrics.tasks import Task
 
 
 class CurveMetric(ScoreMetric, abstract=True):
-    """A curve and its thresholds. A subclass gives :meth:`curve`.
+    """A curve and its thresholds. A subclass defines :meth:`curve`.
 
-    Without thresholds the number of points depends on the data, and ``compute`` waits for the device to learn
-    it.
+    Without thresholds the number of points depends on the data, and ``compute`` **waits** for it.
     """
 
     higher_is_better: bool | None = None
     descending = False
     """Whether the curve begins at the highest threshold."""
 
-    def curve(self, rising: Rising) -> Curve:
-        """Two rows of values and the thresholds, for each class."""
+    def curve(self, cumulative: CumulativeCounts) -> ClassCurves:
+        """Return two rows of values and the thresholds, for each class."""
         raise NotImplementedError
 
-    def score(self, rising: Rising) -> Any:
-        curve = self.curve(rising)
+    def score(self, cumulative: CumulativeCounts) -> Any:
+        curve = self.curve(cumulative)
         if self._single:
-            several = curve[2] if isinstance(curve[2], list) else [curve[2]]
-            return curve[0][0], curve[1][0], several[0]
+            thresholds = curve[2] if isinstance(curve[2], list) else [curve[2]]
+            return curve[0][0], curve[1][0], thresholds[0]
         return mean_curve(curve, self.descending, x=0) if self.average == "macro" else curve
 
 
@@ -65,7 +64,7 @@ class MulticlassCurve(CurveMetric, abstract=True):
     ) -> None:
         if validate_args:
             checks.one_of("average", average, ("micro", "macro", None), listed="None, 'micro' or 'macro'")
-        self._score(num_classes, thresholds, ignore_index, validate_args, kwargs)
+        self._set_up_scores(num_classes, thresholds, ignore_index, validate_args, kwargs)
         self.average = average
 
 
@@ -82,7 +81,7 @@ class MultilabelCurve(CurveMetric, abstract=True):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        self._score(num_labels, thresholds, ignore_index, validate_args, kwargs)
+        self._set_up_scores(num_labels, thresholds, ignore_index, validate_args, kwargs)
 
 
 class Roc(CurveMetric, abstract=True):
@@ -95,16 +94,16 @@ class Roc(CurveMetric, abstract=True):
     drawn_as = "curve"
     curve_axes = ("False positive rate", "True positive rate")
 
-    def curve(self, rising: Rising) -> Curve:
-        return receiver_operating(rising)
+    def curve(self, cumulative: CumulativeCounts) -> ClassCurves:
+        return roc_curves(cumulative)
 
 
-class BinaryROC(Roc, BinaryScored):
+class BinaryROC(Roc, BinaryScoreMetric):
     """The receiver operating characteristic."""
 
 
 class MulticlassROC(Roc, MulticlassCurve):
-    """The receiver operating characteristic of each class against the others."""
+    """The receiver operating characteristic of each class against all others."""
 
 
 class MultilabelROC(Roc, MultilabelCurve):
@@ -125,17 +124,17 @@ class PrecisionRecall(CurveMetric, abstract=True):
     drawn_as = "curve"
     curve_axes = ("Recall", "Precision")
 
-    def curve(self, rising: Rising) -> Curve:
-        recall_unknown(rising, self.task)
-        return precision_recall(rising, math.nan if self.task == "multiclass" else 1.0)
+    def curve(self, cumulative: CumulativeCounts) -> ClassCurves:
+        warn_of_undefined_recall(cumulative, self.task)
+        return precision_recall_curves(cumulative, math.nan if self.task == "multiclass" else 1.0)
 
 
-class BinaryPrecisionRecallCurve(PrecisionRecall, BinaryScored):
+class BinaryPrecisionRecallCurve(PrecisionRecall, BinaryScoreMetric):
     """Precision over recall."""
 
 
 class MulticlassPrecisionRecallCurve(PrecisionRecall, MulticlassCurve):
-    """Precision over recall of each class against the others."""
+    """Precision over recall of each class against all others."""
 
 
 class MultilabelPrecisionRecallCurve(PrecisionRecall, MultilabelCurve):
@@ -149,34 +148,34 @@ class PrecisionRecallCurve(Task):
 
 
 class EqualErrorRate(Roc, abstract=True):
-    """The error rate at which false positives are as frequent as false negatives.
+    """The error rate at which false positive and false negative rates are equal.
 
-    For the ``"macro"`` average without thresholds ``compute`` waits, as that curve's length depends on the
-    data.
+    For the ``"macro"`` average without thresholds ``compute`` **waits**: the length of the mean curve depends
+    on the data.
     """
 
     torchmetrics_file = "eer"
 
-    def score(self, rising: Rising) -> Tensor:
+    def score(self, cumulative: CumulativeCounts) -> Tensor:
         if self.average == "macro":
-            fpr, tpr = (row.unsqueeze(0) for row in super().score(rising)[:2])
+            fpr, tpr = (row.unsqueeze(0) for row in super().score(cumulative)[:2])
         else:
-            fpr, tpr = roc_points(rising)
+            fpr, tpr = roc_points(cumulative)
         at = (fpr - (1 - tpr)).abs().argmin(1, keepdim=True)
         rates: Tensor = ((fpr.gather(1, at) + (1 - tpr.gather(1, at))) / 2).squeeze(1)
         return rates[0] if self._single or self.average == "macro" else rates
 
 
-class BinaryEER(EqualErrorRate, BinaryScored):
-    """The error rate at which false positives are as frequent as false negatives."""
+class BinaryEER(EqualErrorRate, BinaryScoreMetric):
+    """The error rate at which false positive and false negative rates are equal."""
 
 
 class MulticlassEER(EqualErrorRate, MulticlassCurve):
-    """The error rate at which false positives are as frequent as false negatives, of each class."""
+    """The error rate at which false positive and false negative rates are equal, of each class."""
 
 
 class MultilabelEER(EqualErrorRate, MultilabelCurve):
-    """The error rate at which false positives are as frequent as false negatives, of each label."""
+    """The error rate at which false positive and false negative rates are equal, of each label."""
 
 
 class EER(Task):

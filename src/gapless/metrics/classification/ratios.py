@@ -1,4 +1,4 @@
-"""Shares of counts: accuracy, precision, recall, specificity, and what is like them."""
+"""Ratios of counts: accuracy, precision, recall, specificity, and similar metrics."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import ClassVar
 
 from gapless.metrics.classification.base import (
     BinaryScore,
+    CountScore,
     MulticlassScore,
     MultilabelScore,
     Ratio,
-    Score,
     ScoreTask,
 )
-from gapless.metrics.classification.counts import Counts
+from gapless.metrics.classification.counts import OutcomeCounts
 
 
-class AccuracyScore(Score):
-    """Right predictions among all; for a class, among those of that class."""
+class AccuracyScore(CountScore):
+    """The share of correct predictions; for a class, among the targets of that class."""
 
     torchmetrics_file: ClassVar[str | None] = "accuracy"
     counts_top_k = True
 
-    def ratio(self, counts: Counts) -> Ratio:
+    def ratio(self, counts: OutcomeCounts) -> Ratio:
         if self.task == "multiclass":
             return counts.tp, counts.actual
         right = counts.tp + counts.tn
@@ -44,39 +44,39 @@ class Accuracy(ScoreTask):
     """Accuracy of a task."""
 
 
-class PrecisionScore(Score):
-    """The share of positive predictions that are right."""
+class PrecisionScore(CountScore):
+    """The share of positive predictions that are correct."""
 
     torchmetrics_file: ClassVar[str | None] = "precision_recall"
     counts_top_k = True
 
-    def ratio(self, counts: Counts) -> Ratio:
+    def ratio(self, counts: OutcomeCounts) -> Ratio:
         return counts.tp, counts.predicted
 
 
 class BinaryPrecision(PrecisionScore, BinaryScore):
-    """The share of positive predictions that are right."""
+    """The share of positive predictions that are correct."""
 
 
 class MulticlassPrecision(PrecisionScore, MulticlassScore):
-    """The share of positive predictions that are right."""
+    """The share of positive predictions that are correct."""
 
 
 class MultilabelPrecision(PrecisionScore, MultilabelScore):
-    """The share of positive predictions that are right."""
+    """The share of positive predictions that are correct."""
 
 
 class Precision(ScoreTask):
-    """The share of positive predictions that are right."""
+    """The share of positive predictions that are correct."""
 
 
-class RecallScore(Score):
+class RecallScore(CountScore):
     """The share of positives that are found."""
 
     torchmetrics_file: ClassVar[str | None] = "precision_recall"
     counts_top_k = True
 
-    def ratio(self, counts: Counts) -> Ratio:
+    def ratio(self, counts: OutcomeCounts) -> Ratio:
         return counts.tp, counts.actual
 
 
@@ -96,57 +96,57 @@ class Recall(ScoreTask):
     """The share of positives that are found."""
 
 
-class SpecificityScore(Score):
-    """The share of negatives that are left alone."""
+class SpecificityScore(CountScore):
+    """The share of negatives that are predicted as negative."""
 
     torchmetrics_file: ClassVar[str | None] = "specificity"
     higher_is_better: bool | None = None
 
-    def ratio(self, counts: Counts) -> Ratio:
+    def ratio(self, counts: OutcomeCounts) -> Ratio:
         return counts.tn, counts.tn + counts.fp
 
 
 class BinarySpecificity(SpecificityScore, BinaryScore):
-    """The share of negatives that are left alone."""
+    """The share of negatives that are predicted as negative."""
 
 
 class MulticlassSpecificity(SpecificityScore, MulticlassScore):
-    """The share of negatives that are left alone."""
+    """The share of negatives that are predicted as negative."""
 
 
 class MultilabelSpecificity(SpecificityScore, MultilabelScore):
-    """The share of negatives that are left alone."""
+    """The share of negatives that are predicted as negative."""
 
 
 class Specificity(ScoreTask):
-    """The share of negatives that are left alone."""
+    """The share of negatives that are predicted as negative."""
 
 
-class NegativePredictiveValueScore(Score):
-    """The share of negative predictions that are right."""
+class NegativePredictiveValueScore(CountScore):
+    """The share of negative predictions that are correct."""
 
     torchmetrics_file: ClassVar[str | None] = "negative_predictive_value"
     counts_top_k = True
     higher_is_better: bool | None = None
 
-    def ratio(self, counts: Counts) -> Ratio:
+    def ratio(self, counts: OutcomeCounts) -> Ratio:
         return counts.tn, counts.tn + counts.fn
 
 
 class BinaryNegativePredictiveValue(NegativePredictiveValueScore, BinaryScore):
-    """The share of negative predictions that are right."""
+    """The share of negative predictions that are correct."""
 
 
 class MulticlassNegativePredictiveValue(NegativePredictiveValueScore, MulticlassScore):
-    """The share of negative predictions that are right."""
+    """The share of negative predictions that are correct."""
 
 
 class MultilabelNegativePredictiveValue(NegativePredictiveValueScore, MultilabelScore):
-    """The share of negative predictions that are right."""
+    """The share of negative predictions that are correct."""
 
 
 class NegativePredictiveValue(ScoreTask):
-    """The share of negative predictions that are right."""
+    """The share of negative predictions that are correct."""
 
 
 class HammingDistanceScore(AccuracyScore):

@@ -1,4 +1,4 @@
-"""Scores against targets: counted per bin of thresholds, or kept one by one."""
+"""Scores with their targets: counted per bin between thresholds, or kept one by one."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels, words
+from gapless.metrics.classification import label_messages, labels
 from gapless.metrics.later import CheckedLater
 from gapless.metrics.rows import Column, RowState
 from gapless.metrics.statistic import Slot, State
 from gapless.metrics.tally import add_places
 
 Thresholds = int | Sequence[float] | Tensor | None
-IGNORED, STRANGE, BEFORE = 0, 1, 2
-"""Places in a table of bins, and how many there are before the first bin, whose number is 1."""
+IGNORED_CELL, INVALID_CELL, CELLS_BEFORE_BINS = 0, 1, 2
+"""Cells of a bin table for ignored and for invalid targets, and the number of cells before the first bin."""
 
 
-class Rising(NamedTuple):
-    """What lies at or above each threshold, from the highest threshold down.
+class CumulativeCounts(NamedTuple):
+    """True and false positives at each threshold, from the highest threshold down.
 
     `tps` and `fps` are ``[K, P]`` of int64, `positives` and `negatives` ``[K]``; `thresholds` is ``[P]`` or
-    ``[K, P]``. `exact` says that every score has a point of its own; those of equal scores repeat the last
-    one above.
+    ``[K, P]``. If `exact`, every score has a point of its own; among equal scores only the last has new
+    counts.
     """
 
     tps: Tensor
@@ -38,7 +38,7 @@ class Rising(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is scored: the task, the number of classes or labels (1 for binary), and how to read scores."""
+    """The task, the number of classes or labels (1 for binary), and how to interpret scores and targets."""
 
     task: str
     classes: int
@@ -47,10 +47,10 @@ class Problem(NamedTuple):
     logits: bool | None
 
     def check(self, batch: Batch) -> None:
-        """Raises ValueError or RuntimeError for shapes and dtypes that do not fit."""
+        """Raise ValueError or RuntimeError for shapes and dtypes that do not fit the task."""
         preds, target = batch.args
         if self.task == "binary":
-            labels.same_shape(batch)
+            labels.check_same_shape(batch)
         elif self.task == "multilabel":
             labels.check_multilabel(batch, self.classes, False)
         else:
@@ -61,17 +61,17 @@ class Problem(NamedTuple):
                 )
             self._check_classes(preds, target)
             return
-        what = "tensor with ground truth labels but got tensor with dtype"
+        expected = "tensor with ground truth labels but got tensor with dtype"
         if target.is_floating_point():
-            raise ValueError(f"Expected argument `target` to be an int or long {what} {target.dtype}")
-        what = "tensor with probability/logit scores, but got tensor with dtype"
+            raise ValueError(f"Expected argument `target` to be an int or long {expected} {target.dtype}")
+        expected = "tensor with probability/logit scores, but got tensor with dtype"
         if not preds.is_floating_point():
-            raise ValueError(f"Expected argument `preds` to be an floating {what} {preds.dtype}")
+            raise ValueError(f"Expected argument `preds` to be an floating {expected} {preds.dtype}")
 
     def check_floats(self, batch: Batch) -> None:
-        """The same where the target may have any type."""
+        """Raise ValueError or RuntimeError for shapes that do not fit, or predictions that are not floats."""
         if self.task == "binary":
-            labels.same_shape(batch)
+            labels.check_same_shape(batch)
         else:
             labels.check_multiclass(batch, self.classes, False)
         if not batch.args[0].is_floating_point():
@@ -100,97 +100,97 @@ class Problem(NamedTuple):
             )
 
     def scores(self, batch: Batch, out: Tensor | None = None) -> Tensor:
-        """``[N, K]`` of probabilities, float32 or wider; in `out` where they are not there yet."""
+        """Return probabilities ``[N, K]``, float32 or wider; written to `out` if they must be computed."""
         preds = batch.args[0]
         if preds.dtype in (torch.float16, torch.bfloat16):
             preds = preds.float()
-        preds = preds.reshape(-1, 1) if self.task == "binary" else rowwise(preds)
+        preds = preds.reshape(-1, 1) if self.task == "binary" else as_rows(preds)
         if self.normalization is None:
             return preds
-        kept = batch.derive(labels.kept_targets, self.ignore_index)
+        kept = batch.derive(labels.kept_mask, self.ignore_index)
         if kept is not None:
-            kept = rowwise(kept) if self.task == "multilabel" else kept.reshape(-1, 1)
+            kept = as_rows(kept) if self.task == "multilabel" else kept.reshape(-1, 1)
         normalize = row_softmax if self.task == "multiclass" else torch.sigmoid
         return labels.probabilities(preds, self.logits, kept, normalize, out)
 
     @property
-    def most(self) -> int:
-        """The largest target."""
+    def max_target(self) -> int:
+        """The largest valid target."""
         return self.classes - 1 if self.task == "multiclass" else 1
 
     def targets(self, batch: Batch) -> Tensor:
-        """``[N, K]`` of int64, or ``[N, 1]`` where a target is a class."""
+        """Return the targets as int64: ``[N, K]`` for labels, ``[N, 1]`` for classes."""
         target: Tensor = batch.derive(labels.target_classes)
-        return rowwise(target) if self.task == "multilabel" else target.reshape(-1, 1)
+        return as_rows(target) if self.task == "multilabel" else target.reshape(-1, 1)
 
     def marks(self, batch: Batch) -> Tensor:
-        """``[N, K]`` of int64: 1 where positive, 0 where negative, -1 where ignored, -2 for no target."""
+        """Return marks, ``[N, K]`` of int64: 1 for positive, 0 negative, -1 ignored, -2 an invalid target."""
         target = self.targets(batch)
-        marks = allowed = target.clamp(0, self.most)
+        marks = allowed = target.clamp(0, self.max_target)
         if self.task == "multiclass":
             marks = (target == torch.arange(self.classes, device=target.device)).to(torch.int64)
         marks = marks.masked_fill(allowed != target, -2)
         return marks if self.ignore_index is None else marks.masked_fill(target == self.ignore_index, -1)
 
     def complaint(self, count: int) -> str:
-        return f"Detected {words.some(count)} in `target` outside 0 to {self.most}"
+        return f"Detected {label_messages.count_noun(count)} in `target` outside 0 to {self.max_target}"
 
-    def found(self, batch: Batch) -> str | None:
+    def describe_values(self, batch: Batch) -> str | None:
         if self.task == "multiclass":
-            return words.more_than_num_classes(batch, self.classes, self.ignore_index)
-        return words.neither_zero_nor_one(batch, self.ignore_index)
+            return label_messages.too_many_targets_message(batch, self.classes, self.ignore_index)
+        return label_messages.not_binary_message(batch, self.ignore_index)
 
 
-def rowwise(value: Tensor) -> Tensor:
-    """``(N, K, ...)`` as ``(N * ..., K)``."""
+def as_rows(value: Tensor) -> Tensor:
+    """Reshape ``(N, K, ...)`` to ``(N * ..., K)``."""
     return value if value.dim() == 2 else value.movedim(1, -1).reshape(-1, value.shape[1])
 
 
 def row_softmax(scores: Tensor) -> Tensor:
-    """``[N, C]``: the softmax over classes."""
+    """Return the softmax over classes, ``[N, C]``."""
     return scores.softmax(1)
 
 
 def problem_scores(batch: Batch, problem: Problem, out: Tensor | None = None) -> Tensor:
-    """For :meth:`Batch.derive`."""
+    """Return the probabilities of a batch; a function for :meth:`Batch.derive`."""
     return problem.scores(batch, out)
 
 
 def problem_marks(batch: Batch, problem: Problem) -> Tensor:
-    """For :meth:`Batch.derive`."""
+    """Return the marks of a batch; a function for :meth:`Batch.derive`."""
     return problem.marks(batch)
 
 
-class BinnedScores(words.Labelled):
-    """How many positives and negatives score between neighbouring thresholds, per class.
+class BinnedScores(label_messages.LabelStatistic):
+    """Per class, the numbers of positives and negatives that score between neighbouring thresholds.
 
-    The table has two places for what is ignored and what is no target; then two for each bin, of negatives
-    and of positives.
+    The table begins with a cell for ignored and one for invalid targets; then each bin has two cells, for
+    negatives and for positives.
     """
 
-    one: Tensor
+    unit: Tensor
     edges: Tensor
-    falling: Tensor
+    reversed_thresholds: Tensor
     order: Tensor
     rows: Tensor
 
     def __init__(self, problem: Problem, thresholds: Tensor, checked: bool) -> None:
-        self.problem = self.subject = problem
+        self.problem = self.label_rules = problem
         self.bins = len(thresholds) + 1
         edges, order = thresholds.sort()
         self.sorted = bool((order.diff() > 0).all())
         with torch.device("cpu"):
             lowest = torch.full((1,), -torch.inf, dtype=edges.dtype)
             self.constants = {
-                "one": 1,
+                "unit": 1,
                 "edges": torch.cat((lowest, edges)),
-                "falling": thresholds.flip(0),
+                "reversed_thresholds": thresholds.flip(0),
                 "order": len(order) - 1 - order.argsort().flip(0),
                 "rows": torch.arange(problem.classes) * self.bins * 2,
             }
         self.size = problem.classes * self.bins * 2
         config = (problem, tuple(thresholds.tolist()), thresholds.dtype)
-        super().__init__(config, {"table": Slot((BEFORE + self.size,))}, checked)
+        super().__init__(config, {"table": Slot((CELLS_BEFORE_BINS + self.size,))}, checked)
 
     def count(self, batch: Batch) -> None:
         problem = self.problem
@@ -200,54 +200,60 @@ class BinnedScores(words.Labelled):
         edges = self.edges if self.edges.dtype == scores.dtype else self.edges.to(scores.dtype)
         bins = torch.bucketize(scores.contiguous(), edges, right=True)
         target = problem.targets(batch)
-        allowed = target.clamp(0, problem.most)
+        allowed = target.clamp(0, problem.max_target)
         positive = allowed
         if problem.task == "multiclass":
             positive = target == torch.arange(problem.classes, device=bins.device)
-        at = torch.add(positive, bins, alpha=2)
+        cells = torch.add(positive, bins, alpha=2)
         if problem.classes > 1:
-            at = at.add_(self.rows)
-        at = at.masked_fill_(allowed != target, STRANGE)
+            cells = cells.add_(self.rows)
+        cells = cells.masked_fill_(allowed != target, INVALID_CELL)
         if problem.ignore_index is not None:
-            at = at.masked_fill_(target == problem.ignore_index, IGNORED)
-        add_places(self.state["table"], at.flatten(), self.one)
+            cells = cells.masked_fill_(target == problem.ignore_index, IGNORED_CELL)
+        add_places(self.state["table"], cells.flatten(), self.unit)
 
     def faults(self) -> Tensor:
-        strange = self.state["table"][STRANGE]
-        return strange // self.problem.classes if self.problem.task == "multiclass" else strange
+        invalid = self.state["table"][INVALID_CELL]
+        return invalid // self.problem.classes if self.problem.task == "multiclass" else invalid
 
     def decoded(self, state: State) -> State:
         table = state["table"]
-        both = table[..., [STRANGE, IGNORED]]
-        return {**state, "table": torch.cat((table[..., BEFORE:], both), -1)}
+        extra = table[..., [INVALID_CELL, IGNORED_CELL]]
+        return {**state, "table": torch.cat((table[..., CELLS_BEFORE_BINS:], extra), -1)}
 
     def encoded(self, saved: State) -> State:
         table = saved["table"]
-        both = table[..., [-1, -2]]
-        return {**saved, "table": torch.cat((both, table[..., :-2]), -1)}
+        extra = table[..., [-1, -2]]
+        return {**saved, "table": torch.cat((extra, table[..., :-2]), -1)}
 
     @property
-    def given(self) -> Tensor:
-        """The thresholds as they were given."""
-        return self.falling.flip(0)
+    def thresholds_as_passed(self) -> Tensor:
+        """The thresholds in the order the user passed them."""
+        return self.reversed_thresholds.flip(0)
 
-    def rising(self, micro: bool) -> Rising:
-        """At the thresholds given, from the last one to the first."""
-        cells = self.state["table"][BEFORE:].view(self.problem.classes, self.bins, 2)
+    def cumulative_counts(self, micro: bool) -> CumulativeCounts:
+        """Return the counts at the thresholds, from the last one to the first; `micro` sums over classes."""
+        cells = self.state["table"][CELLS_BEFORE_BINS:].view(self.problem.classes, self.bins, 2)
         if micro:
             cells = cells.sum(0, keepdim=True)
-        above = cells.flip(1).cumsum(1)
-        totals, above = above[:, -1], above[:, :-1]
+        reached = cells.flip(1).cumsum(1)
+        totals, reached = reached[:, -1], reached[:, :-1]
         if not self.sorted:
-            above = above[:, self.order]
-        return Rising(above[..., 1], above[..., 0], totals[:, 1], totals[:, 0], self.falling, exact=False)
+            reached = reached[:, self.order]
+        return CumulativeCounts(
+            reached[..., 1],
+            reached[..., 0],
+            totals[:, 1],
+            totals[:, 0],
+            self.reversed_thresholds,
+            exact=False,
+        )
 
 
-class KeptScores(words.Labelled, CheckedLater):
-    """Every score and its mark.
+class KeptScores(label_messages.LabelStatistic, CheckedLater):
+    """Every score and its mark: 1 for positive, 0 for negative, anything else for scores that do not count.
 
-    Without a capacity scores stay float64 where the first ones are; in fixed storage they are float32.
-    A mark is 1, 0, or any other number where the score does not count.
+    Without a capacity scores stay float64 if the first ones are; in fixed storage they are float32.
     """
 
     low: Tensor
@@ -256,7 +262,7 @@ class KeptScores(words.Labelled, CheckedLater):
     examined_by = "mark"
 
     def __init__(self, problem: Problem, checked: bool, capacity: int | None) -> None:
-        self.problem = self.subject = problem
+        self.problem = self.label_rules = problem
         shape = (problem.classes,)
         score: Column | None = None if capacity is None else (shape, torch.float32)
         columns = {"score": score, "mark": (shape, torch.int8)}
@@ -268,23 +274,23 @@ class KeptScores(words.Labelled, CheckedLater):
         if self.checked:
             self.problem.check(batch)
         if self.later(batch.args[0].numel()):
-            self._count_later(batch)
+            self._store_unchecked(batch)
             return
         marks = batch.derive(problem_marks, self.problem)
         if self.checked:
-            strange = marks[:, :1] if self.problem.task == "multiclass" else marks
-            self.state["strange"].add_((strange == -2).sum())
+            invalid = marks[:, :1] if self.problem.task == "multiclass" else marks
+            self.state["strange"].add_((invalid == -2).sum())
         self.append(score=batch.derive(problem_scores, self.problem), mark=marks.to(torch.int8))
 
-    def _count_later(self, batch: Batch) -> None:
-        """Write scores and marks to where they are kept; what is strange among them is looked for later."""
+    def _store_unchecked(self, batch: Batch) -> None:
+        """Store scores and marks without checking them; invalid targets are looked for later."""
         score, classes = batch.args[0], self.problem.classes
         rows = score.numel() // classes
         wide = score.dtype if score.dtype in (torch.float32, torch.float64) else torch.float32
         scores, marks = self.reserve(rows, {"score": ((classes,), wide), "mark": ((classes,), torch.int8)})
-        found = batch.derive(problem_scores, self.problem, out=scores if scores.dtype == wide else None)
-        if found is not scores:
-            scores.copy_(found)
+        computed = batch.derive(problem_scores, self.problem, out=scores if scores.dtype == wide else None)
+        if computed is not scores:
+            scores.copy_(computed)
         if self.problem.task == "multiclass" or self.problem.ignore_index is not None:
             marks.copy_(batch.derive(problem_marks, self.problem))
         else:
@@ -295,46 +301,46 @@ class KeptScores(words.Labelled, CheckedLater):
         marks = marks[:, :1] if self.problem.task == "multiclass" else marks
         if self.problem.ignore_index is not None:
             return marks == -2
-        return marks.view(torch.uint8) > 1  # of which negative numbers are the largest
+        return marks.view(torch.uint8) > 1  # negative numbers become the largest
 
-    def rising(self, micro: bool) -> Rising:
-        """At every score there is, in a form whose size does not depend on the data."""
+    def cumulative_counts(self, micro: bool) -> CumulativeCounts:
+        """Return the counts at every score, in shapes that do not depend on values; `micro` pools classes."""
         self.rows_needed()
-        scores, marks, there = self.read("score"), self.read("mark"), self.there()
+        scores, marks, is_kept = self.read("score"), self.read("mark"), self.there()
         if scores.dim() == 1:
             scores, marks = scores.reshape(-1, 1), marks.reshape(-1, 1)
-        if there is not None:
-            marks = marks.masked_fill(~there.unsqueeze(1), -1)
+        if is_kept is not None:
+            marks = marks.masked_fill(~is_kept.unsqueeze(1), -1)
         shape = (1, -1) if micro else (scores.shape[1], -1)
-        scores, marks = (one.t().reshape(shape) for one in (scores, marks))
+        scores, marks = (values.t().reshape(shape) for values in (scores, marks))
         ordered, order = scores.sort(dim=1, descending=True)
-        return in_order(ordered, marks.gather(1, order) == self.kinds)
+        return cumulate_sorted(ordered, marks.gather(1, order) == self.kinds)
 
 
-def rising_at(scores: Tensor, positive: Tensor, kept: Tensor) -> Rising:
-    """At every one of `scores`, all three ``[K, P]``; only those that are `kept` count."""
+def cumulate(scores: Tensor, positive: Tensor, kept: Tensor) -> CumulativeCounts:
+    """Return the counts at every one of `scores`; all are ``[K, P]``, and only `kept` scores count."""
     ordered, order = scores.sort(dim=1, descending=True)
-    kinds = torch.stack((positive & kept, kept & ~positive))
-    return in_order(ordered, kinds.gather(2, order.expand(2, -1, -1)))
+    masks = torch.stack((positive & kept, kept & ~positive))
+    return cumulate_sorted(ordered, masks.gather(2, order.expand(2, -1, -1)))
 
 
-def in_order(scores: Tensor, kinds: Tensor) -> Rising:
-    """At every one of `scores`, ``[K, P]``, the highest first; ``[2, K, P]`` of bool say which are positive,
-    and which negative.
+def cumulate_sorted(scores: Tensor, masks: Tensor) -> CumulativeCounts:
+    """Return the counts at every one of `scores`, ``[K, P]``, sorted from the highest.
+
+    `masks`, ``[2, K, P]`` of bool, mark the positives and the negatives.
     """
-    counts = kinds.cumsum(2)
+    counts = masks.cumsum(2)
     totals = counts[..., -1] if counts.shape[2] else counts.sum(2)
-    same = torch.zeros_like(scores, dtype=torch.bool)
-    torch.eq(scores[:, 1:], scores[:, :-1], out=same[:, :-1])
-    if counts.shape[
-        2
-    ]:  # which never fall: where the next score is the same, that above is the largest so far
-        counts = counts.masked_fill_(same, 0).cummax(2).values
-    return Rising(counts[0], counts[1], totals[0], totals[1], scores, exact=True)
+    equals_next = torch.zeros_like(scores, dtype=torch.bool)
+    torch.eq(scores[:, 1:], scores[:, :-1], out=equals_next[:, :-1])
+    # Only the last of equal scores gets new counts: the others take the largest so far, as counts never fall.
+    if counts.shape[2]:
+        counts = counts.masked_fill_(equals_next, 0).cummax(2).values
+    return CumulativeCounts(counts[0], counts[1], totals[0], totals[1], scores, exact=True)
 
 
 def check_thresholds(thresholds: Thresholds) -> None:
-    """Raises ValueError unless `thresholds` is None, an integer above 1, or a row of floats."""
+    """Raise ValueError unless `thresholds` is None, an integer above 1, or a row of floats."""
     if thresholds is not None and not isinstance(thresholds, (list, int, Tensor)):
         raise ValueError(
             "Expected argument `thresholds` to either be an integer, list of floats or tensor of floats,"
@@ -353,8 +359,10 @@ def check_thresholds(thresholds: Thresholds) -> None:
         raise ValueError("If argument `thresholds` is an tensor, expected the tensor to be 1d")
 
 
-def scored(problem: Problem, thresholds: Thresholds, validate_args: bool, capacity: int | None) -> Any:
-    """The statistic for these thresholds: bins, or, without any, every score."""
+def make_score_statistic(
+    problem: Problem, thresholds: Thresholds, validate_args: bool, capacity: int | None
+) -> Any:
+    """Create the statistic: bins between `thresholds`, or every score if that is None."""
     if validate_args:
         check_thresholds(thresholds)
         checks.optional_integer("ignore_index", problem.ignore_index)

@@ -1,4 +1,4 @@
-"""True and false positives and negatives, and support, as they are."""
+"""The counts themselves: true and false positives and negatives, and support."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from torch import Tensor
 
 from gapless.metrics.classification.base import (
     BinaryScore,
+    CountScore,
     MulticlassScore,
     MultilabelScore,
-    Score,
     ScoreTask,
 )
-from gapless.metrics.classification.counts import Counts
+from gapless.metrics.classification.counts import OutcomeCounts
 
 
-class StatScore(Score):
+class StatScore(CountScore):
     """``[..., 5]``: true positives, false positives, true negatives, false negatives, support."""
 
     plot_lower_bound: float | None = None
@@ -23,7 +23,7 @@ class StatScore(Score):
     plot_legend_name: str | None = None
     higher_is_better: bool | None = None
 
-    def score(self, counts: Counts) -> Tensor:
+    def score(self, counts: OutcomeCounts) -> Tensor:
         table = torch.stack((*counts, counts.tp + counts.fn), dim=-1)
         if self.average in ("binary", "none", None) or self.flat:
             return table

@@ -1,4 +1,4 @@
-"""Precision and recall of detections that were matched, and their averages."""
+"""Precision and recall of matched detections, and their averages over classes."""
 
 from __future__ import annotations
 
@@ -8,138 +8,145 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gapless.metrics.detection.matching import HIT, MISSED, Detected, Evaluated
+from gapless.metrics.detection.matching import HIT, MISSED, Detections, Evaluation
 
-TINY = 2.0**-52
+EPSILON = 2.0**-52
+"""Added to divisors, as in pycocotools, so that precision before the first detection is 0 instead of NaN."""
 
 
-class Curves(NamedTuple):
-    """Of each threshold of IoU (T), recall (R), class (K), area (A) and number of detections (M).
+class DetectionCurves(NamedTuple):
+    """Values per IoU threshold (T), recall level (R), class (K), area range (A) and detection limit (M).
 
-    -1 for a class of which nothing is there that counts.
+    They are -1 for a class without ground truth that counts.
     """
 
     precision: Tensor
     """``[T, R, K, A, M]``: the best precision at that recall or a higher one."""
     recall: Tensor
-    """``[T, K, A, M]``: at all detections."""
+    """``[T, K, A, M]``: the recall of all detections."""
     scores: Tensor
-    """``[T, R, K, A, M]``: of the detection at which that recall is reached."""
+    """``[T, R, K, A, M]``: the score of the detection that reaches that recall."""
 
 
-class Columns(NamedTuple):
-    """Detections of areas, class after class, the best of each first."""
+class SortedDetections(NamedTuple):
+    """Detections sorted by class, and within a class from the highest score."""
 
     hits: Tensor
-    """``[A, T, D]`` of bool."""
+    """``[A, T, D]`` of bool: matched with ground truth that counts."""
     wrong: Tensor
+    """``[A, T, D]`` of bool: false positives."""
     score: Tensor
     classes: Tensor
     edges: Tensor
-    """``[K + 1]``: where a class begins."""
+    """``[K + 1]``: the index at which each class begins."""
 
-    def only(self, which: Tensor | None, area: slice) -> Columns:
-        """Those of some areas of which `which` holds; None for all."""
+    def select(self, mask: Tensor | None, area: slice) -> SortedDetections:
+        """Keep the area ranges in `area`, and the outcomes where `mask` is true (None for all)."""
         hits, wrong = self.hits[area], self.wrong[area]
-        if which is not None:
-            hits, wrong = hits & which, wrong & which
+        if mask is not None:
+            hits, wrong = hits & mask, wrong & mask
         return self._replace(hits=hits, wrong=wrong)
 
 
-def curves(found: Evaluated, numbers: Sequence[int], at: int | None, recalls: Tensor) -> Curves:
-    """Curves for each of the `numbers` of detections, the last of which is the largest.
+def compute_curves(
+    evaluation: Evaluation, limits: Sequence[int], main_limit: int | None, recalls: Tensor
+) -> DetectionCurves:
+    """Compute the curves at each of the `limits` on the number of detections; the last is the largest.
 
-    Where `at` is not None, there is only what averages need, and -1 for all else: everything at the largest
-    number; and for objects of all sizes, precision at the number `at` and recall at each.
+    With an index `main_limit`, only what the averages need is computed and all else is -1: everything at the
+    largest limit and, for objects of all sizes, precision at the main limit and recall at each.
     """
-    ordered, truths = by_class(found.detected), found.truths
-    needed, last = least_hits(truths, recalls), len(numbers) - 1
-    best = [None if i == last else ordered.rank < number for i, number in enumerate(numbers)]
+    ordered, truths = sort_by_class(evaluation.detected), evaluation.truths
+    needed_hits, last = min_hits(truths, recalls), len(limits) - 1
+    masks = [None if i == last else ordered.rank < number for i, number in enumerate(limits)]
     ious, (classes, areas) = ordered.outcome.shape[1], truths.shape
-    precision = ordered.score.new_full((areas, len(numbers), ious, len(recalls), classes), -1)
+    precision = ordered.score.new_full((areas, len(limits), ious, len(recalls), classes), -1)
     recall, scores = torch.full_like(precision[:, :, :, 0], -1), torch.full_like(precision, -1)
-    columns = columns_of(ordered, classes)
-    for i, which in enumerate(best):
-        every = slice(None) if at is None or i == last else slice(1)
-        some = columns.only(which, every)
-        recall[every, i] = recall_of(some, truths.t()[every])
-        if every.stop is None or i == at:
-            reached = precision_of(some, needed.movedim(2, 0)[every])
-            precision[every, i], scores[every, i] = reached
+    columns = split_outcomes(ordered, classes)
+    for i, mask in enumerate(masks):
+        areas_slice = slice(None) if main_limit is None or i == last else slice(1)
+        selected = columns.select(mask, areas_slice)
+        recall[areas_slice, i] = compute_recall(selected, truths.t()[areas_slice])
+        if areas_slice.stop is None or i == main_limit:
+            points = compute_precision(selected, needed_hits.movedim(2, 0)[areas_slice])
+            precision[areas_slice, i], scores[areas_slice, i] = points
     absent = (truths == 0).t().unsqueeze(1)
     recall.masked_fill_(absent.unsqueeze(1), -1)
     for values in (precision, scores):
         values.masked_fill_(absent.unsqueeze(1).unsqueeze(1), -1)
-    return Curves(precision.permute(2, 3, 4, 0, 1), recall.permute(2, 3, 0, 1), scores.permute(2, 3, 4, 0, 1))
+    return DetectionCurves(
+        precision.permute(2, 3, 4, 0, 1), recall.permute(2, 3, 0, 1), scores.permute(2, 3, 4, 0, 1)
+    )
 
 
-def by_class(detected: Detected) -> Detected:
-    """Class after class, the best of each first; those of no class are behind."""
+def sort_by_class(detected: Detections) -> Detections:
+    """Sort detections by class, and within a class from the highest score; those of no class come last."""
     order = detected.score.argsort(descending=True, stable=True)
     order = order[detected.classes[order].argsort(stable=True)]
-    return Detected(*(one[order] for one in detected))
+    return Detections(*(column[order] for column in detected))
 
 
-def columns_of(ordered: Detected, classes: int) -> Columns:
-    """Of all areas."""
+def split_outcomes(ordered: Detections, classes: int) -> SortedDetections:
+    """Split the outcomes of sorted detections into hits and false positives, for all area ranges."""
     edges = torch.arange(classes + 1, device=ordered.classes.device)
     edges = torch.searchsorted(ordered.classes, edges)
     hits = (ordered.outcome == HIT).permute(2, 1, 0).contiguous()
-    wrong = (ordered.outcome == MISSED) & ~ordered.elsewhere.unsqueeze(1)
-    return Columns(hits, wrong.permute(2, 1, 0).contiguous(), ordered.score, ordered.classes, edges)
+    wrong = (ordered.outcome == MISSED) & ~ordered.is_outside.unsqueeze(1)
+    return SortedDetections(hits, wrong.permute(2, 1, 0).contiguous(), ordered.score, ordered.classes, edges)
 
 
-def recall_of(columns: Columns, truths: Tensor) -> Tensor:
-    """``[A, T, K]``, of so many truths, ``[A, K]``."""
+def compute_recall(columns: SortedDetections, truths: Tensor) -> Tensor:
+    """Return recall ``[A, T, K]``, given the number of ground truths ``[A, K]``."""
     total = torch.nn.functional.pad(columns.hits.cumsum(2), (1, 0))[..., columns.edges]
     return (total[..., 1:] - total[..., :-1]).to(columns.score.dtype) / truths.unsqueeze(1)
 
 
-def precision_of(columns: Columns, needed: Tensor) -> tuple[Tensor, Tensor]:
-    """``[A, T, R, K]`` each: precision and scores where there are as many hits as `needed`, ``[A, R, K]``."""
+def compute_precision(columns: SortedDetections, needed_hits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return precision and scores, ``[A, T, R, K]`` each, where hits reach `needed_hits`, ``[A, R, K]``."""
     score, (start, end) = columns.score, (columns.edges[:-1], columns.edges[1:])
-    (areas, levels, classes), rows = needed.shape, columns.hits.shape[1]
+    (areas, levels, classes), rows = needed_hits.shape, columns.hits.shape[1]
     if not len(score):
-        nothing = score.new_zeros((areas, rows, levels, classes))
-        return nothing, nothing
-    both = torch.stack((columns.hits, columns.wrong))
-    hits, wrong = in_class(both, columns.classes, start)
-    precision = hits.to(score.dtype) / (hits + wrong + TINY)
-    # The best from here on, within the class: those of earlier classes are lifted above those of later ones.
+        zeros = score.new_zeros((areas, rows, levels, classes))
+        return zeros, zeros
+    stacked = torch.stack((columns.hits, columns.wrong))
+    hits, wrong = cumulate_in_class(stacked, columns.classes, start)
+    precision = hits.to(score.dtype) / (hits + wrong + EPSILON)
+    # The best precision from each detection on, within its class: earlier classes are lifted above later.
     lift = 2.0 * (classes - columns.classes)
     best = (precision + lift).flip(2).cummax(2).values.flip(2) - lift
-    width = len(score) + 2  # more than the hits of a class, and one that none has
-    asked = torch.arange(classes, device=score.device) * width + needed.clamp(max=width - 1)
-    asked = asked.flatten(1).unsqueeze(1).expand(-1, rows, -1).contiguous()
-    places = torch.searchsorted(hits + columns.classes * width, asked)
-    reached = places < end.repeat(levels)
-    places = places.clamp_(max=len(score) - 1)
-    found = [torch.where(reached, one, 0.0) for one in (best.gather(2, places), score[places])]
+    width = len(score) + 2  # larger than any number of hits, with one number that no class reaches
+    queries = torch.arange(classes, device=score.device) * width + needed_hits.clamp(max=width - 1)
+    queries = queries.flatten(1).unsqueeze(1).expand(-1, rows, -1).contiguous()
+    positions = torch.searchsorted(hits + columns.classes * width, queries)
+    reached = positions < end.repeat(levels)
+    positions = positions.clamp_(max=len(score) - 1)
+    points = [torch.where(reached, values, 0.0) for values in (best.gather(2, positions), score[positions])]
     shape = (areas, rows, levels, classes)
-    return found[0].view(shape), found[1].view(shape)
+    return points[0].view(shape), points[1].view(shape)
 
 
-def in_class(values: Tensor, classes: Tensor, start: Tensor) -> Tensor:
-    """``[..., D]``: how many of `values` there were so far in the class; what has no class is behind."""
+def cumulate_in_class(values: Tensor, classes: Tensor, start: Tensor) -> Tensor:
+    """Return cumulative sums of `values` within each class, ``[..., D]``; those of no class come last."""
     total = torch.nn.functional.pad(values.cumsum(-1), (1, 0))
     before = torch.nn.functional.pad(total[..., start], (0, 1))
     return total[..., 1:] - before[..., classes]
 
 
-def least_hits(truths: Tensor, recalls: Tensor) -> Tensor:
-    """``[R, K, A]``: how many hits make a recall as floating point has it, of so many truths."""
-    wanted, all_of = recalls.reshape(-1, 1, 1), truths.to(recalls.dtype)
-    guess = (wanted * all_of).ceil()
-    guess = guess - ((guess - 1) / all_of >= wanted).to(guess.dtype)
-    guess = guess + (guess / all_of < wanted).to(guess.dtype)
-    return guess.nan_to_num(0.0).clamp(min=0).to(torch.int64)
+def min_hits(truths: Tensor, recalls: Tensor) -> Tensor:
+    """Return how many hits reach each recall in floating-point division, ``[R, K, A]``."""
+    levels, totals = recalls.reshape(-1, 1, 1), truths.to(recalls.dtype)
+    hits = (levels * totals).ceil()
+    hits = hits - ((hits - 1) / totals >= levels).to(hits.dtype)
+    hits = hits + (hits / totals < levels).to(hits.dtype)
+    return hits.nan_to_num(0.0).clamp(min=0).to(torch.int64)
 
 
-def average(values: Tensor, truths: Tensor) -> Tensor:
-    """``[X]``: the mean of `values`, ``[..., K, X]``, over the classes that occur, ``[K, X]``; -1 where none
-    does.
+def mean_over_classes(values: Tensor, truths: Tensor) -> Tensor:
+    """Return the mean of `values`, ``[..., K, X]``, over classes with ground `truths`, ``[K, X]``.
+
+    The result is ``[X]``, -1 where no class has any.
     """
-    there = (truths > 0).expand_as(values)
-    number = there.flatten(0, -2).sum(0)
-    total = torch.where(there, values, 0.0).flatten(0, -2).sum(0)
-    return torch.where(number > 0, total / number, -1.0)
+    occurs = (truths > 0).expand_as(values)
+    count = occurs.flatten(0, -2).sum(0)
+    total = torch.where(occurs, values, 0.0).flatten(0, -2).sum(0)
+    return torch.where(count > 0, total / count, -1.0)

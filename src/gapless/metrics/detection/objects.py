@@ -1,4 +1,4 @@
-"""Boxes that were found in images, and those that are there, kept in one table until they are matched."""
+"""Detected and ground-truth boxes of images, kept in one table until they are matched."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from gapless.metrics.batch import Batch
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import storable
 
-Item = Mapping[str, Tensor]
+ImageObjects = Mapping[str, Tensor]
+"""Boxes or masks, labels, and other values of the objects of one image, by name."""
 IMAGE, DETECTION, TRUTH, CROWD = range(4)
-"""What a row of the table is. The rows of an image follow that which begins it, so tables can be joined."""
-AREAS = ((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10))
-"""Pixels of what counts: all, small, medium, large."""
-FORMATS = ("xyxy", "xywh", "cxcywh")
+"""Kinds of table rows. An image's objects follow its `IMAGE` row, so tables can be concatenated."""
+AREA_RANGES = ((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10))
+"""Pixels of objects that count: all, small, medium, large, as COCO defines them."""
+BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
 
 
-class Objects(Rows):
-    """A table of images: what was found in each, and what is there."""
+class ObjectTable(Rows):
+    """A table of images with their detections and ground truth."""
 
-    least: Tensor
+    min_ious: Tensor
     smallest: Tensor
     largest: Tensor
     recalls: Tensor
@@ -32,40 +33,42 @@ class Objects(Rows):
         self.box_format = box_format
         with torch.device("cpu"):
             self.constants = {
-                "least": torch.tensor([min(one, 1 - 1e-10) for one in iou_thresholds], dtype=torch.float64),
-                "smallest": torch.tensor([low for low, _ in AREAS], dtype=torch.float64),
-                "largest": torch.tensor([high for _, high in AREAS], dtype=torch.float64),
+                "min_ious": torch.tensor(
+                    [min(threshold, 1 - 1e-10) for threshold in iou_thresholds], dtype=torch.float64
+                ),
+                "smallest": torch.tensor([low for low, _ in AREA_RANGES], dtype=torch.float64),
+                "largest": torch.tensor([high for _, high in AREA_RANGES], dtype=torch.float64),
                 "recalls": torch.tensor(recalls, dtype=torch.float64),
             }
         columns = {
             "kind": ((), torch.uint8),
             "label": ((), torch.int64),
-            "value": ((), torch.float64),  # the score of a detection, or the area of what is there
+            "value": ((), torch.float64),  # a detection's score, or the area of a ground truth
             "box": ((4,), torch.float64),
         }
         super().__init__((box_format, *iou_thresholds, None, *recalls), columns, checked=False)
 
     def count(self, batch: Batch) -> None:
         kind, label, value, box = batch.args[:4]
-        self.add(kind, label, value, from_corner(box, self.box_format))
+        self.add(kind, label, value, to_corner_format(box, self.box_format))
 
     def add(self, kind: Tensor, label: Tensor, value: Tensor, box: Tensor) -> None:
-        """Add rows, with boxes of a corner, width and height."""
+        """Add rows; boxes are a corner, width and height."""
         wide = storable(torch.float64, self.device)
         self.append(kind=kind, label=label.to(torch.int64), value=value.to(wide), box=box.to(wide))
 
-    def elsewhere(self, size: Tensor) -> Tensor:
-        """``[N, A]``: what is too small or too large for each of the areas."""
+    def is_outside(self, size: Tensor) -> Tensor:
+        """Whether each size, ``[N]`` in pixels, is outside each area range: ``[N, A]`` of bool."""
         return (size.unsqueeze(1) < self.smallest) | (size.unsqueeze(1) > self.largest)
 
     @property
-    def empty(self) -> bool:
-        """Whether the host knows that there is no image."""
+    def is_empty(self) -> bool:
+        """Whether the host knows that the table has no image."""
         return not len(self.read("kind"))
 
 
-def from_corner(box: Tensor, box_format: str) -> Tensor:
-    """``[N, 4]``: the corner at the top left, width and height."""
+def to_corner_format(box: Tensor, box_format: str) -> Tensor:
+    """Convert boxes ``[N, 4]`` to top left corner, width and height."""
     if box_format == "xywh":
         return box
     a, b, c, d = box.unbind(-1)
@@ -74,10 +77,10 @@ def from_corner(box: Tensor, box_format: str) -> Tensor:
     return torch.stack((a, b, c - a, d - b), dim=-1)
 
 
-def columns_of(preds: Sequence[Item], target: Sequence[Item], boxes: bool) -> list[Tensor]:
-    """The rows of these images: kind, label, value, and where there are `boxes`, these.
+def collect_rows(preds: Sequence[ImageObjects], target: Sequence[ImageObjects], boxes: bool) -> list[Tensor]:
+    """Collect the table rows of these images, as columns: kind, label, value and, with `boxes`, the boxes.
 
-    The number of kernels does not depend on how many images there are, up to some dozens.
+    The number of kernels does not depend on the number of images, up to a few dozen.
     """
     if not len(target):
         nothing = torch.zeros(0, dtype=torch.uint8)
@@ -87,55 +90,56 @@ def columns_of(preds: Sequence[Item], target: Sequence[Item], boxes: bool) -> li
     nothing = marks[:1]
     columns: tuple[list[Tensor], ...] = ([], [], [], [])
     crowds: list[Tensor] = []
-    for found, there in zip(preds, target, strict=True):
-        detections, truths = (one["labels"].reshape(-1) for one in (found, there))
+    for detected, truth in zip(preds, target, strict=True):
+        detections, truths = (item["labels"].reshape(-1) for item in (detected, truth))
         n, m = len(detections), len(truths)
-        area, crowd = there.get("area"), there.get("iscrowd")
+        area, crowd = truth.get("area"), truth.get("iscrowd")
         no_area = nothing.expand(m) if area is None else area.reshape(-1)
         columns[0].extend((nothing, marks[1:2].expand(n), marks[2:].expand(m)))
         columns[1].extend((nothing, detections, truths))
-        columns[2].extend((nothing, found["scores"].reshape(-1), no_area))
+        columns[2].extend((nothing, detected["scores"].reshape(-1), no_area))
         if boxes:
-            both = (one["boxes"].reshape(-1, 4) for one in (found, there))
-            columns[3].extend((nothing.expand(1, 4), *both))
+            pair_boxes = (item["boxes"].reshape(-1, 4) for item in (detected, truth))
+            columns[3].extend((nothing.expand(1, 4), *pair_boxes))
         crowds.extend((nothing.expand(1 + n), nothing.expand(m) if crowd is None else crowd.reshape(-1)))
     rows = [torch.cat(pieces) if pieces else nothing for pieces in columns]
-    if any("iscrowd" in one for one in target):
+    if any("iscrowd" in item for item in target):
         rows[0] = rows[0] + (torch.cat(crowds) != 0)
     return rows
 
 
-def check_items(preds: Any, target: Any, shapes: tuple[str, ...]) -> None:
-    """Raises ValueError unless these are detections and truths of the same images, with `shapes` of each:
-    ``"boxes"``, ``"masks"``, or both.
+def check_images(preds: Any, target: Any, shapes: tuple[str, ...]) -> None:
+    """Raise ValueError unless these are detections and ground truth of the same images.
+
+    `shapes` are the required keys: ``"boxes"``, ``"masks"``, or both.
     """
-    for name, given in (("preds", preds), ("target", target)):
-        if not isinstance(given, Sequence):
-            raise ValueError(f"Expected argument `{name}` to be of type Sequence, but got {given}")
+    for name, items in (("preds", preds), ("target", target)):
+        if not isinstance(items, Sequence):
+            raise ValueError(f"Expected argument `{name}` to be of type Sequence, but got {items}")
     if len(preds) != len(target):
         raise ValueError(
             "Expected argument `preds` and `target` to have the same length, "
             f"but got {len(preds)} and {len(target)}"
         )
-    for name, given, keys in (
+    for name, items, keys in (
         ("preds", preds, (*shapes, "labels", "scores")),
         ("target", target, (*shapes, "labels")),
     ):
         for key in keys:
-            if any(key not in one for one in given):
+            if any(key not in item for item in items):
                 raise ValueError(f"Expected all dicts in `{name}` to contain the `{key}` key")
         for key in keys:
-            if not all(isinstance(one[key], Tensor) for one in given):
+            if not all(isinstance(item[key], Tensor) for item in items):
                 raise ValueError(f"Expected all {key} in `{name}` to be of type Tensor")
     for shape in shapes:
-        for i, one in enumerate(target):
-            check_lengths(one, "targets", i, (shape, "labels"))
-        for i, one in enumerate(preds):
-            check_lengths(one, "predictions", i, (shape, "labels", "scores"))
+        for i, item in enumerate(target):
+            check_image(item, "targets", i, (shape, "labels"))
+        for i, item in enumerate(preds):
+            check_image(item, "predictions", i, (shape, "labels", "scores"))
 
 
-def check_lengths(item: Item, where: str, number: int, keys: tuple[str, ...]) -> None:
-    """Raises ValueError for boxes that are no boxes, labels that are no integers, or too few of something."""
+def check_image(item: ImageObjects, where: str, number: int, keys: tuple[str, ...]) -> None:
+    """Raise ValueError for lengths that differ, boxes without 4 values, or labels that are not integers."""
     if len({item[key].size(0) for key in keys}) > 1:
         rest = " and ".join(keys[1:])
         got = ", ".join(f"{item[key].size(0)} {key}" for key in keys[1:])

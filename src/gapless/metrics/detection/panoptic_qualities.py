@@ -1,4 +1,4 @@
-"""How well the segments of images, of things and of stuffs, were found and told apart."""
+"""Panoptic quality: how well the segments of things and stuffs were detected and distinguished."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gapless.metrics.metric import Metric
 
 
 def categories_of(things: Collection[int], stuffs: Collection[int]) -> Categories:
-    """The categories in order; duplicates are warned of.
+    """Return the categories in order; warn of duplicates.
 
     Raises:
-        TypeError: one is no integer.
-        ValueError: there are none, or one is both a thing and a stuff.
+        TypeError: a category is not an integer.
+        ValueError: there is no category, or one is both a thing and a stuff.
     """
-    for name, given in (("things", things), ("stuffs", stuffs)):
-        if len(set(given)) < len(given):
+    for name, numbers in (("things", things), ("stuffs", stuffs)):
+        if len(set(numbers)) < len(numbers):
             warn(f"The provided `{name}` categories contained duplicates, which have been removed.")
-        if not all(isinstance(one, int) for one in given):
-            raise TypeError(f"Expected argument `{name}` to contain `int` categories, but got {given}")
+        if not all(isinstance(number, int) for number in numbers):
+            raise TypeError(f"Expected argument `{name}` to contain `int` categories, but got {numbers}")
     if set(things) & set(stuffs):
         raise ValueError(
             f"Expected arguments `things` and `stuffs` to have distinct keys, but got {things} and {stuffs}"
@@ -36,10 +36,10 @@ def categories_of(things: Collection[int], stuffs: Collection[int]) -> Categorie
 
 
 def check_points(preds: Any, target: Any) -> None:
-    """Raises TypeError or ValueError unless both are ``(B, *spatial, 2)``."""
-    for name, given in (("preds", preds), ("target", target)):
-        if not isinstance(given, Tensor):
-            raise TypeError(f"Expected argument `{name}` to be of type `torch.Tensor`, but got {type(given)}")
+    """Raise TypeError or ValueError unless both are ``(B, *spatial, 2)``."""
+    for name, value in (("preds", preds), ("target", target)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"Expected argument `{name}` to be of type `torch.Tensor`, but got {type(value)}")
     if preds.shape != target.shape:
         raise ValueError(
             "Expected argument `preds` and `target` to have the same shape, "
@@ -57,13 +57,14 @@ def check_points(preds: Any, target: Any) -> None:
         )
 
 
-class Panoptic(Metric, abstract=True):
-    """The quality of segments. The host waits nowhere: nothing has the size of the number of segments.
+class PanopticMetric(Metric, abstract=True):
+    """The quality of segments. The host never waits: no shape depends on the number of segments.
 
     Args:
-        things: the categories of what can be counted.
-        stuffs: those of what cannot.
-        allow_unknown_preds_category: whether predictions of another category are void; else they are told.
+        things: the categories of countable objects.
+        stuffs: the categories of uncountable regions.
+        allow_unknown_preds_category: whether predictions of other categories are void; else they are
+        reported.
     """
 
     is_differentiable = False
@@ -87,41 +88,42 @@ class Panoptic(Metric, abstract=True):
         self.use("segments", Segments(categories, allow_unknown_preds_category, self.modified))
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add images, or clouds of points: ``(B, *spatial, 2)``, of each point its category and its instance.
+        """Add images or point clouds, ``(B, *spatial, 2)``: the category and the instance of each point.
 
-        Points whose target is of no known category do not count, nor does the instance of a stuff. Segments
-        are matched within each image.
+        Points whose target category is unknown do not count; the instance of a stuff is ignored. Segments are
+        matched within each image.
 
         Raises:
-            ValueError: shapes do not fit; or, on the CPU, predictions have a category that is not known, and
-                must not.
+            ValueError: shapes do not fit; or, on the CPU, predictions have an unknown category that is not
+                allowed.
         """
         check_points(preds, target)
         self.observe(preds, target)
 
     def qualities(self) -> tuple[Tensor, Tensor]:
-        """``[C, 3]`` of float64: the panoptic, segmentation and recognition quality per category; and which
-        of them occurred.
+        """Return panoptic, segmentation and recognition quality per category, and which categories occurred.
+
+        The qualities are ``[C, 3]`` of float64.
         """
         iou = self.segments.state["iou"]
         hits, wrong, missed = self.segments.state["counts"].to(iou.dtype)
         under = hits + 0.5 * wrong + 0.5 * missed
         segmentation, recognition = divide(iou, hits), divide(hits, under)
-        found = torch.stack((segmentation * recognition, segmentation, recognition), dim=-1)
-        return found, under > 0
+        values = torch.stack((segmentation * recognition, segmentation, recognition), dim=-1)
+        return values, under > 0
 
     def mean(self) -> Tensor:
-        """``[3]``: the means over the categories that occurred."""
-        each, there = self.qualities()
-        return (each * there.unsqueeze(1)).sum(0) / there.sum()
+        """Return the three qualities, ``[3]``, as means over the categories that occurred."""
+        values, occurs = self.qualities()
+        return (values * occurs.unsqueeze(1)).sum(0) / occurs.sum()
 
 
-class PanopticQuality(Panoptic):
-    """Panoptic quality: the IoU of matched segments, in shares of all segments.
+class PanopticQuality(PanopticMetric):
+    """Panoptic quality: the summed IoU of matched segments, divided by the number of segments.
 
     Args:
-        return_sq_and_rq: whether segmentation and recognition quality are given, too.
-        return_per_class: whether there is a value per category, those of things first, each in order.
+        return_sq_and_rq: whether to return segmentation and recognition quality, too.
+        return_per_class: whether to return a value per category, things first, each in order.
     """
 
     def __init__(
@@ -139,15 +141,15 @@ class PanopticQuality(Panoptic):
 
     def value(self) -> Tensor:
         if self.return_per_class:
-            each = self.qualities()[0]
-            return each if self.return_sq_and_rq else each[:, 0].unsqueeze(0)
+            values = self.qualities()[0]
+            return values if self.return_sq_and_rq else values[:, 0].unsqueeze(0)
         mean = self.mean()
         return mean if self.return_sq_and_rq else mean[0]
 
 
-class ModifiedPanopticQuality(Panoptic):
-    """Panoptic quality where segments of stuffs need not match: their IoUs count in shares of the target's
-    segments.
+class ModifiedPanopticQuality(PanopticMetric):
+    """Panoptic quality in which segments of stuffs need not match: their IoUs are summed and divided by the
+    number of target segments.
     """
 
     modified = True

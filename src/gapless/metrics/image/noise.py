@@ -1,4 +1,4 @@
-"""How loud the noise of an image is."""
+"""Peak signal-to-noise ratio of images."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ from gapless.metrics.regression.errors import pair
 from gapless.metrics.statistic import storable
 
 REDUCTIONS = ("elementwise_mean", "sum", "none", None)
-Bounds = tuple[float, float] | None
+"""Accepted values of `reduction`."""
+ValueRange = tuple[float, float] | None
 
 
-def noise(batch: Batch, bounds: Bounds) -> Tensor:
-    """Squared differences, of values clamped to the bounds."""
+def squared_errors(batch: Batch, bounds: ValueRange) -> Tensor:
+    """Return the squared differences of values clamped to `bounds`."""
     preds, target = batch.derive(pair)
     if bounds is not None:
         preds, target = preds.clamp(*bounds), target.clamp(*bounds)
     return (preds - target).square()
 
 
-def mean_noise(batch: Batch, bounds: Bounds, dims: tuple[int, ...]) -> Tensor:
-    """``(N,)``: their mean over some dimensions, for each place of the others."""
-    found: Tensor = batch.derive(noise, bounds)
-    wide = storable(torch.float64, found.device)
-    return found.mean(dims or None, dtype=wide).reshape(-1) if found.numel() else found.new_zeros(0)
+def mean_squared_errors(batch: Batch, bounds: ValueRange, dims: tuple[int, ...]) -> Tensor:
+    """Return the squared differences averaged over `dims`, flattened to ``(N,)``."""
+    errors: Tensor = batch.derive(squared_errors, bounds)
+    wide = storable(torch.float64, errors.device)
+    return errors.mean(dims or None, dtype=wide).reshape(-1) if errors.numel() else errors.new_zeros(0)
 
 
 class PeakSignalNoiseRatio(Metric):
     """The logarithm of the squared range of values over the mean squared difference, in decibels.
 
     Args:
-        data_range: the range of values; a tuple of its bounds clamps values to them.
-        base: of the logarithm.
-        reduction: with `dim`, what becomes of the values: ``"elementwise_mean"``, ``"sum"``, or ``"none"`` or
-            None.
-        dim: the dimensions over which differences are averaged; None for all, and over batches.
-        capacity: with `dim`, the number of values there is room for, in fixed storage.
+        data_range: the width of the range of values; a tuple of its bounds also clamps values to them.
+        base: the base of the logarithm.
+        reduction: with `dim`, how values are combined: ``"elementwise_mean"``, ``"sum"``, or ``"none"`` or
+            None to keep them.
+        dim: the dimensions over which differences are averaged; None for all dimensions and all batches.
+        capacity: with `dim`, the maximum number of values, kept in fixed storage.
     """
 
     torchmetrics_file = "psnr"
@@ -68,19 +69,19 @@ class PeakSignalNoiseRatio(Metric):
         if dim is None and reduction != "elementwise_mean":
             checks.warn(f"The `reduction={reduction}` will not have any effect when `dim` is None.")
         bounds = data_range if isinstance(data_range, tuple) else None
-        self.data_range = float(data_range) if not isinstance(data_range, tuple) else bounds_apart(data_range)
+        self.data_range = float(data_range) if not isinstance(data_range, tuple) else range_width(data_range)
         self.base = base
         self.reduction = reduction
         self.dim = tuple(dim) if isinstance(dim, Sequence) else dim
         if dim is None:
-            self.use("noise", Sum(noise, (bounds,)))
+            self.use("noise", Sum(squared_errors, (bounds,)))
         else:
             dims = (dim,) if isinstance(dim, int) else tuple(dim)
             column = ("mean", ((), torch.float64))
-            self.use("noise", Every(mean_noise, (bounds, dims), capacity, column))
+            self.use("noise", Every(mean_squared_errors, (bounds, dims), capacity, column))
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of images and of what they should be, of the same shape."""
+        """Add a batch of images and their references, of the same shape."""
         self.observe(preds, target)
 
     def value(self) -> Tensor:
@@ -91,6 +92,6 @@ class PeakSignalNoiseRatio(Metric):
         return ratio.to(self.dtype)
 
 
-def bounds_apart(bounds: tuple[float, float]) -> float:
-    """How far the bounds are from each other."""
+def range_width(bounds: tuple[float, float]) -> float:
+    """Return the distance between the bounds."""
     return float(bounds[1] - bounds[0])

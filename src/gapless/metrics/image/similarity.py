@@ -1,4 +1,4 @@
-"""How similar the structure of two images is."""
+"""Structural similarity (SSIM) of images."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch, moved
+from gapless.metrics.image.noise import REDUCTIONS
 from gapless.metrics.metric import Metric
 from gapless.metrics.reduced import EVERY, Sum
 from gapless.metrics.regression.errors import widened
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import storable
 
-REDUCTIONS = ("elementwise_mean", "sum", "none", None)
-BETAS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
+DEFAULT_BETAS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
+"""Exponents of the scales, from Wang, Simoncelli and Bovik (2003), as in TorchMetrics."""
 
 
-class Window(NamedTuple):
-    """What of an image is looked at together, and how its values are compared.
+class SsimWindow(NamedTuple):
+    """The sliding window of SSIM, and the constants by which its values are compared.
 
-    `sigma` and `size` are those of each dimension, or one for all.
+    `sigma` and `size` hold a value per dimension, or one for all; `range` is the range of pixel values.
     """
 
     gaussian: bool
@@ -35,26 +36,26 @@ class Window(NamedTuple):
     k2: float
 
     def sizes(self, dims: int) -> tuple[int, ...]:
-        """How wide it is in each of `dims` dimensions."""
+        """Return the window's width in each of `dims` dimensions."""
         return tuple(self.size) if isinstance(self.size, tuple) else (self.size,) * dims
 
     def sigmas(self, dims: int) -> tuple[float, ...]:
         return tuple(self.sigma) if isinstance(self.sigma, tuple) else (self.sigma,) * dims
 
     def weights(self, dims: int) -> list[Tensor]:
-        """One row of weights for each of `dims` dimensions; they multiply."""
+        """Return one row of weights per dimension; the window is their outer product."""
         if not self.gaussian:
             return [torch.full((n,), 1 / n, dtype=torch.float64, device="cpu") for n in self.sizes(dims)]
         rows = []
         for sigma in self.sigmas(dims):
             reach = int(3.5 * sigma + 0.5)
-            place = torch.arange(-reach, reach + 1, dtype=torch.float64, device="cpu")
-            row = torch.exp(-((place / sigma) ** 2) / 2)
+            offset = torch.arange(-reach, reach + 1, dtype=torch.float64, device="cpu")
+            row = torch.exp(-((offset / sigma) ** 2) / 2)
             rows.append(row / row.sum())
         return rows
 
     def check(self, dims: int) -> None:
-        """Raises ValueError unless it fits images of so many dimensions."""
+        """Raise ValueError unless the window fits images of `dims` spatial dimensions."""
         for name, value in (("kernel_size", self.sizes(dims)), ("sigma", self.sigmas(dims))):
             if len(value) != dims:
                 raise ValueError(
@@ -67,8 +68,8 @@ class Window(NamedTuple):
             raise ValueError(f"Expected `sigma` to have positive number. Got {self.sigmas(dims)}.")
 
 
-def images(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Both images of each pair, ``(N, C, H, W)`` or ``(N, C, D, H, W)``, float32 or wider."""
+def paired_images(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return predictions and targets, ``(N, C, H, W)`` or ``(N, C, D, H, W)``, as float32 or wider."""
     preds, target = batch.args
     target = target.to(preds.dtype)
     checks.same_shape(preds, target)
@@ -80,33 +81,33 @@ def images(batch: Batch) -> tuple[Tensor, Tensor]:
     return widened(preds), widened(target)
 
 
-def blurred(image: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """``(N, C, ...)`` averaged with `weights`, one dimension after the other."""
-    found, dims = image.flatten(0, 1).unsqueeze(1), len(weights)
+def blur(image: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Return images ``(N, C, ...)`` averaged with `weights`, one dimension after the other."""
+    result, dims = image.flatten(0, 1).unsqueeze(1), len(weights)
     convolve = F.conv2d if dims == 2 else F.conv3d
     for dim, row in enumerate(weights):
         shape = [1, 1, *(len(row) if i == dim else 1 for i in range(dims))]
-        found = convolve(found, row.to(found.dtype).reshape(shape))
-    return found.reshape(*image.shape[:2], *found.shape[2:])
+        result = convolve(result, row.to(result.dtype).reshape(shape))
+    return result.reshape(*image.shape[:2], *result.shape[2:])
 
 
-def compared(
-    preds: Tensor, target: Tensor, window: Window, weights: Sequence[Tensor]
+def compare_images(
+    preds: Tensor, target: Tensor, window: SsimWindow, weights: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Similarity, and that of contrast and structure alone, at each place; of the images' size."""
+    """Return the similarity at each pixel, and that of contrast and structure alone, in the images' size."""
     dims = preds.dim() - 2
-    spread: Any = window.range
-    if spread is None:
-        spread = torch.maximum(preds.max() - preds.min(), target.max() - target.min())
-    elif isinstance(spread, tuple):
-        preds, target = preds.clamp(*spread), target.clamp(*spread)
-        spread = spread[1] - spread[0]
-    c1, c2 = (window.k1 * spread) ** 2, (window.k2 * spread) ** 2
-    reach = reaches(weights)
+    value_range: Any = window.range
+    if value_range is None:
+        value_range = torch.maximum(preds.max() - preds.min(), target.max() - target.min())
+    elif isinstance(value_range, tuple):
+        preds, target = preds.clamp(*value_range), target.clamp(*value_range)
+        value_range = value_range[1] - value_range[0]
+    c1, c2 = (window.k1 * value_range) ** 2, (window.k2 * value_range) ** 2
+    reach = window_reaches(weights)
     edges = [side for n in reversed(reach) for side in (n, n)]
     both = F.pad(torch.cat((preds, target)), edges, mode="reflect")
     first, second = both.chunk(2)
-    means = blurred(torch.cat((both, both * both, first * second)), weights).split(len(preds))
+    means = blur(torch.cat((both, both * both, first * second)), weights).split(len(preds))
     assert len(reach) == dims
     product, squares = means[0] * means[1], means[0].square() + means[1].square()
     variance = (means[2] - means[0].square()).clamp(min=0) + (means[3] - means[1].square()).clamp(min=0)
@@ -114,32 +115,36 @@ def compared(
     return (2 * product + c1) / (squares + c1) * contrast, contrast
 
 
-def reaches(weights: Sequence[Tensor]) -> list[int]:
-    """How far a window reaches to either side in each dimension."""
+def window_reaches(weights: Sequence[Tensor]) -> list[int]:
+    """Return how far the window reaches to either side in each dimension."""
     return [(len(row) - 1) // 2 for row in weights]
 
 
-def inner(image: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """`image` without the places whose window reaches over the edge."""
-    for dim, n in enumerate(reaches(weights)):
+def crop_edges(image: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Return `image` without the pixels whose window reaches over the edge."""
+    for dim, n in enumerate(window_reaches(weights)):
         image = image.narrow(dim + 2, n, image.shape[dim + 2] - 2 * n)
     return image
 
 
-def per_image(values: Tensor) -> Tensor:
-    """``(N,)``: means."""
+def mean_per_image(values: Tensor) -> Tensor:
+    """Return the mean of each image, ``(N,)``."""
     return values.flatten(1).mean(1)
 
 
-class Weights:
-    """The weights of a window, sent to each device once."""
+class WindowWeights:
+    """The weights of a window, copied to each device once."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: SsimWindow) -> None:
         self.window = window
         self._held: dict[tuple[torch.device, int], list[Tensor]] = {}
 
     def on(self, device: torch.device, dims: int) -> list[Tensor]:
-        """Those of images of so many dimensions; raises ValueError where the window does not fit these."""
+        """Return the weights for images of `dims` spatial dimensions.
+
+        Raises:
+            ValueError: the window does not fit such images.
+        """
         key = (device, dims)
         if key not in self._held:
             self.window.check(dims)
@@ -149,37 +154,40 @@ class Weights:
         return self._held[key]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Weights) and self.window == other.window
+        return isinstance(other, WindowWeights) and self.window == other.window
 
     def __hash__(self) -> int:
         return hash(self.window)
 
     def __reduce__(self) -> Any:
-        return Weights, (self.window,)
+        return WindowWeights, (self.window,)
 
 
-class How(NamedTuple):
-    """How a pair of images becomes a similarity: at one scale, or with `betas` at one for each of them.
+class SimilarityOptions(NamedTuple):
+    """Which similarity is computed: at one scale, or with `betas` at one scale for each of them.
 
-    `more` is ``"image"`` for the similarity at each place, ``"contrast"`` for that of contrast alone.
+    `extra` is what else is returned: ``"image"`` for the similarity at each pixel, ``"contrast"`` for that of
+    contrast alone.
     """
 
-    more: str | None = None
+    extra: str | None = None
     betas: tuple[float, ...] = ()
     normalize: str | None = None
 
-    def found(
-        self, preds: Tensor, target: Tensor, window: Window, weights: Sequence[Tensor]
+    def compute(
+        self, preds: Tensor, target: Tensor, window: SsimWindow, weights: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        """``(N,)``: similarities; and what else is asked for."""
+        """Return the similarities ``(N,)``, and the `extra` result if there is one."""
         if self.betas:
-            return self._at_scales(preds, target, window, weights), None
-        similar, contrast = compared(preds, target, window, weights)
-        if self.more == "contrast":
-            return per_image(similar), per_image(inner(contrast, weights))
-        return per_image(similar), similar if self.more == "image" else None
+            return self._compare_at_scales(preds, target, window, weights), None
+        similar, contrast = compare_images(preds, target, window, weights)
+        if self.extra == "contrast":
+            return mean_per_image(similar), mean_per_image(crop_edges(contrast, weights))
+        return mean_per_image(similar), similar if self.extra == "image" else None
 
-    def _at_scales(self, preds: Tensor, target: Tensor, window: Window, weights: Sequence[Tensor]) -> Tensor:
+    def _compare_at_scales(
+        self, preds: Tensor, target: Tensor, window: SsimWindow, weights: Sequence[Tensor]
+    ) -> Tensor:
         dims = preds.dim() - 2
         check_scales(preds, window.sizes(dims), len(self.betas))
         halved = F.avg_pool2d if dims == 2 else F.avg_pool3d
@@ -187,50 +195,54 @@ class How(NamedTuple):
         for scale, beta in enumerate(self.betas):
             if scale:
                 preds, target = halved(preds, 2), halved(target, 2)
-            similar, contrast = compared(preds, target, window, weights)
+            similar, contrast = compare_images(preds, target, window, weights)
             last = scale == len(self.betas) - 1
-            value = per_image(similar if last else inner(contrast, weights))
+            value = mean_per_image(similar if last else crop_edges(contrast, weights))
             if self.normalize is not None:
                 value = value.relu() if self.normalize == "relu" else (value + 1) / 2
             product = product * value**beta
         return torch.as_tensor(product)
 
 
-def similarities(batch: Batch, weights: Weights, how: How) -> tuple[Tensor, Tensor | None]:
-    """``(N,)``: the similarity of each pair, and what else is asked for."""
-    preds, target = batch.derive(images)
-    return how.found(preds, target, weights.window, weights.on(preds.device, preds.dim() - 2))
+def similarities_and_extra(
+    batch: Batch, weights: WindowWeights, options: SimilarityOptions
+) -> tuple[Tensor, Tensor | None]:
+    """Return the similarity of each pair, ``(N,)``, and the extra result of `options`, if any."""
+    preds, target = batch.derive(paired_images)
+    return options.compute(preds, target, weights.window, weights.on(preds.device, preds.dim() - 2))
 
 
-def similarity(batch: Batch, weights: Weights, how: How) -> Tensor:
-    """The first of both; nothing of no pairs."""
-    some, *_ = batch.args
-    found: Tensor = batch.derive(similarities, weights, how)[0] if len(some) else some.new_zeros(0)
-    return found
+def pair_similarities(batch: Batch, weights: WindowWeights, options: SimilarityOptions) -> Tensor:
+    """Return the similarity of each pair, ``(N,)``; an empty tensor for an empty batch."""
+    preds, *_ = batch.args
+    values: Tensor = (
+        batch.derive(similarities_and_extra, weights, options)[0] if len(preds) else preds.new_zeros(0)
+    )
+    return values
 
 
-class EverySimilarity(Rows):
-    """The similarity of each pair, and what else is asked for."""
+class SimilarityRows(Rows):
+    """The similarity of each pair, and the extra result of `options`, if any."""
 
-    def __init__(self, weights: Weights, how: How, capacity: int | None) -> None:
+    def __init__(self, weights: WindowWeights, options: SimilarityOptions, capacity: int | None) -> None:
         self.weights = weights
-        self.how = how
-        columns = {"value": None, **({"more": None} if how.more else {})}
-        super().__init__((weights, how), columns, capacity, checked=capacity is not None)
+        self.options = options
+        columns = {"value": None, **({"more": None} if options.extra else {})}
+        super().__init__((weights, options), columns, capacity, checked=capacity is not None)
 
     def count(self, batch: Batch) -> None:
         if len(batch.args[0]):
-            value, more = batch.derive(similarities, self.weights, self.how)
-            self.append(value=value, **({} if more is None else {"more": more}))
+            value, extra = batch.derive(similarities_and_extra, self.weights, self.options)
+            self.append(value=value, **({} if extra is None else {"more": extra}))
 
 
 def check_scales(preds: Tensor, sizes: tuple[int, ...], scales: int) -> None:
-    """Raises ValueError where images are too small for so many scales."""
-    least = 2**scales
-    if preds.shape[-1] < least or preds.shape[-2] < least:
+    """Raise ValueError if the images are too small for that many scales."""
+    min_size = 2**scales
+    if preds.shape[-1] < min_size or preds.shape[-2] < min_size:
         raise ValueError(
             f"For a given number of `betas` parameters {scales}, the image height and width dimensions must"
-            f" be larger than or equal to {least}."
+            f" be larger than or equal to {min_size}."
         )
     shrunk = max(1, scales - 1) ** 2
     for dim, name, size in ((-2, "height", sizes[0]), (-1, "width", sizes[1])):
@@ -245,15 +257,15 @@ class SimilarityMetric(Metric, abstract=True):
     """A similarity of images, reduced over pairs.
 
     Args:
-        gaussian_kernel: whether a window's weights fall off as a normal distribution; else all are equal.
-        sigma: the width of the normal distribution, for each dimension or for all.
+        gaussian_kernel: whether the window's weights are Gaussian; else all are equal.
+        sigma: the standard deviation of the Gaussian, for each dimension or for all.
         kernel_size: the width of a window of equal weights, for each dimension or for all.
         reduction: ``"elementwise_mean"`` or ``"sum"`` over pairs, or ``"none"`` or None for a value per pair.
-        data_range: the range of values; a tuple of its bounds clamps values to them; None for that of each
-            batch.
-        k1: how much of the range is added to products of means.
-        k2: the same for variances.
-        capacity: where every pair is kept, the number of pairs there is room for, in fixed storage.
+        data_range: the width of the range of values; a tuple of its bounds also clamps values to them; None
+            for the range of each batch.
+        k1: the share of the range that stabilizes products of means.
+        k2: the share of the range that stabilizes variances.
+        capacity: if every pair is kept, the maximum number of pairs, kept in fixed storage.
     """
 
     plot_lower_bound = 0.0
@@ -265,40 +277,48 @@ class SimilarityMetric(Metric, abstract=True):
     reduction: str | None
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add images and what they should be like, ``(N, C, H, W)`` or ``(N, C, D, H, W)``."""
+        """Add images and their references, ``(N, C, H, W)`` or ``(N, C, D, H, W)``."""
         self.observe(preds, target)
 
-    def _compare(self, window: Window, how: How, reduction: str | None, capacity: int | None) -> None:
+    def _set_up(
+        self, window: SsimWindow, options: SimilarityOptions, reduction: str | None, capacity: int | None
+    ) -> None:
         checks.one_of("reduction", reduction, REDUCTIONS)
         self.reduction = reduction
-        weights, every = Weights(window), reduction in EVERY or how.more is not None
+        weights, keeps_rows = WindowWeights(window), reduction in EVERY or options.extra is not None
         self.use(
             "similarity",
-            EverySimilarity(weights, how, capacity) if every else Sum(similarity, (weights, how)),
+            SimilarityRows(weights, options, capacity)
+            if keeps_rows
+            else Sum(pair_similarities, (weights, options)),
         )
 
     def value(self) -> Any:
-        part = self.similarity
-        if isinstance(part, Sum):
-            return part.reduced(self.reduction).to(self.dtype)
-        part.rows_needed()
-        found = part.known("value").clone()
+        statistic = self.similarity
+        if isinstance(statistic, Sum):
+            return statistic.reduced(self.reduction).to(self.dtype)
+        statistic.rows_needed()
+        values = statistic.known("value").clone()
         if self.reduction not in EVERY:
-            found = found.sum() if self.reduction == "sum" else found.mean()
-        return (found.to(self.dtype), part.known("more").clone()) if part.how.more else found.to(self.dtype)
+            values = values.sum() if self.reduction == "sum" else values.mean()
+        return (
+            (values.to(self.dtype), statistic.known("more").clone())
+            if statistic.options.extra
+            else values.to(self.dtype)
+        )
 
 
-def fixed(value: Any) -> Any:
-    """A sequence as a tuple; what is none as it is."""
+def as_tuple(value: Any) -> Any:
+    """Return a sequence as a tuple, and any other value unchanged."""
     return tuple(value) if isinstance(value, Sequence) else value
 
 
 class StructuralSimilarityIndexMeasure(SimilarityMetric):
-    """The similarity of luminance, contrast and structure, in windows around each place.
+    """The similarity of luminance, contrast and structure, in a window around each pixel.
 
     Args:
-        return_full_image: whether the similarity at each place is returned, too.
-        return_contrast_sensitivity: whether that of contrast alone is returned, too.
+        return_full_image: whether to return the similarity at each pixel, too.
+        return_contrast_sensitivity: whether to return the similarity of contrast alone, too.
     """
 
     torchmetrics_file = "ssim"
@@ -323,16 +343,16 @@ class StructuralSimilarityIndexMeasure(SimilarityMetric):
             raise ValueError(
                 "Arguments `return_full_image` and `return_contrast_sensitivity` are mutually exclusive."
             )
-        more = "image" if return_full_image else "contrast" if return_contrast_sensitivity else None
-        window = Window(gaussian_kernel, fixed(sigma), fixed(kernel_size), data_range, k1, k2)
-        self._compare(window, How(more), reduction, capacity)
+        extra = "image" if return_full_image else "contrast" if return_contrast_sensitivity else None
+        window = SsimWindow(gaussian_kernel, as_tuple(sigma), as_tuple(kernel_size), data_range, k1, k2)
+        self._set_up(window, SimilarityOptions(extra), reduction, capacity)
 
 
 class MultiScaleStructuralSimilarityIndexMeasure(SimilarityMetric):
-    """The product of the similarities of contrast at several scales, and of all at the coarsest.
+    """The product of the contrast similarities at several scales and the full similarity at the coarsest.
 
     Args:
-        betas: the exponent of each scale, of which each has half the size of the one before.
+        betas: the exponent of each scale; each scale has half the size of the one before.
         normalize: ``"relu"`` makes negative similarities 0, ``"simple"`` moves them from -1 … 1 to 0 … 1.
     """
 
@@ -348,14 +368,14 @@ class MultiScaleStructuralSimilarityIndexMeasure(SimilarityMetric):
         data_range: float | tuple[float, float] | None = None,
         k1: float = 0.01,
         k2: float = 0.03,
-        betas: tuple[float, ...] = BETAS,
+        betas: tuple[float, ...] = DEFAULT_BETAS,
         normalize: str | None = "relu",
         **kwargs: Any,
     ) -> None:
         capacity = kwargs.pop("capacity", None)
         super().__init__(**kwargs)
-        several = isinstance(kernel_size, Sequence)
-        if not (several or isinstance(kernel_size, int)) or (
+        is_sequence = isinstance(kernel_size, Sequence)
+        if not (is_sequence or isinstance(kernel_size, int)) or (
             isinstance(kernel_size, Sequence)
             and (len(kernel_size) not in (2, 3) or not all(isinstance(n, int) for n in kernel_size))
         ):
@@ -369,5 +389,5 @@ class MultiScaleStructuralSimilarityIndexMeasure(SimilarityMetric):
             raise ValueError("Argument `betas` is expected to be a tuple of floats.")
         if normalize and normalize not in ("relu", "simple"):
             raise ValueError("Argument `normalize` to be expected either `None` or one of 'relu' or 'simple'")
-        window = Window(gaussian_kernel, fixed(sigma), fixed(kernel_size), data_range, k1, k2)
-        self._compare(window, How(None, betas, normalize or None), reduction, capacity)
+        window = SsimWindow(gaussian_kernel, as_tuple(sigma), as_tuple(kernel_size), data_range, k1, k2)
+        self._set_up(window, SimilarityOptions(None, betas, normalize or None), reduction, capacity)

@@ -1,4 +1,4 @@
-"""Scores of how many relevant documents were found."""
+"""Retrieval metrics that count relevant documents among the best."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.retrieval.base import Aggregation, CutOff, RetrievalMetric, share
+from gapless.metrics.retrieval.base import Aggregation, RetrievalMetric, TopKMetric, divide_or_zero
 from gapless.metrics.retrieval.queries import Ranking
 
 
-class RetrievalPrecision(CutOff):
-    """The share of relevant documents among the `top_k` best; those with a score of 0 or less are not found.
+class RetrievalPrecision(TopKMetric):
+    """The share of relevant documents among the `top_k` best; a score of 0 or less counts as not retrieved.
 
     Args:
-        adaptive_k: whether a query with fewer documents is measured by these.
+        adaptive_k: whether `top_k` is limited to the number of documents of each query.
     """
 
     torchmetrics_file = "precision"
@@ -35,36 +35,38 @@ class RetrievalPrecision(CutOff):
         self.adaptive_k = adaptive_k
 
     def scores(self, ranking: Ranking) -> Tensor:
-        number = ranking.sums(ranking.kept.long())
+        number = ranking.sum_per_query(ranking.kept.long())
         if self.top_k is not None:
             number = number.clamp(max=self.top_k) if self.adaptive_k else torch.full_like(number, self.top_k)
-        return share(ranking.sums(self.gained(ranking)), number)
+        return divide_or_zero(ranking.sum_per_query(self.gains(ranking)), number)
 
 
-class RetrievalRecall(CutOff):
+class RetrievalRecall(TopKMetric):
     """The share of the relevant documents that is among the `top_k` best, with a score above 0."""
 
     torchmetrics_file = "recall"
 
     def scores(self, ranking: Ranking) -> Tensor:
-        return share(ranking.sums(self.gained(ranking)), ranking.sums(ranking.relevance))
+        return divide_or_zero(
+            ranking.sum_per_query(self.gains(ranking)), ranking.sum_per_query(ranking.relevance)
+        )
 
 
-class RetrievalHitRate(CutOff):
+class RetrievalHitRate(TopKMetric):
     """The share of queries with a relevant document among the `top_k` best."""
 
     torchmetrics_file = "hit_rate"
 
     def scores(self, ranking: Ranking) -> Tensor:
-        return (ranking.sums(ranking.relevance * self.taken(ranking)) > 0).double()
+        return (ranking.sum_per_query(ranking.relevance * self.is_in_top_k(ranking)) > 0).double()
 
 
-class RetrievalFallOut(CutOff):
+class RetrievalFallOut(TopKMetric):
     """The share of the irrelevant documents that is among the `top_k` best.
 
     Args:
-        empty_target_action: what a query without an irrelevant document counts as: ``"neg"`` 0, ``"pos"`` 1,
-            ``"skip"`` nothing; ``"error"`` raises, for which ``compute`` **waits** for the device.
+        empty_target_action: the score of a query without irrelevant documents: ``"neg"`` for 0, ``"pos"`` for
+            1, ``"skip"`` to leave it out; ``"error"`` raises, for which ``compute`` **waits** for the device.
     """
 
     torchmetrics_file = "fall_out"
@@ -82,20 +84,23 @@ class RetrievalFallOut(CutOff):
         super().__init__(empty_target_action, ignore_index, top_k, aggregation, **kwargs)
 
     def lacks(self, ranking: Ranking) -> Tensor:
-        return ranking.sums(1 - ranking.relevance) == 0
+        """Mark the queries without irrelevant documents, which have no score, ``[N]`` of bool."""
+        return ranking.sum_per_query(1 - ranking.relevance) == 0
 
     def scores(self, ranking: Ranking) -> Tensor:
         irrelevant = 1 - ranking.relevance
-        return share(ranking.sums(irrelevant * self.taken(ranking)), ranking.sums(irrelevant))
+        return divide_or_zero(
+            ranking.sum_per_query(irrelevant * self.is_in_top_k(ranking)), ranking.sum_per_query(irrelevant)
+        )
 
 
 class RetrievalRPrecision(RetrievalMetric):
-    """The share of relevant documents among as many of the best as there are relevant ones."""
+    """The share of relevant documents among the R best, for R relevant documents."""
 
     torchmetrics_file = "r_precision"
     function = "retrieval_r_precision"
 
     def scores(self, ranking: Ranking) -> Tensor:
-        relevant = ranking.sums(ranking.relevance)
+        relevant = ranking.sum_per_query(ranking.relevance)
         best = ranking.rank < relevant[ranking.query]
-        return share(ranking.sums(ranking.relevance * best), relevant)
+        return divide_or_zero(ranking.sum_per_query(ranking.relevance * best), relevant)

@@ -1,4 +1,4 @@
-"""Documents found for queries, ranked in tensors whose size does not depend on how many queries there are."""
+"""Documents of queries, ranked in tensors whose size does not depend on the number of queries."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gapless.metrics.rows import Rows
 
 
 class Ranking(NamedTuple):
-    """All documents, query after query, the best score of each first; ``[N]`` each.
+    """All documents, sorted by query and from the highest score, ``[N]`` each.
 
-    `query` numbers the queries from 0; `rank` begins at 0 in each; documents that do not count come last, and
+    `query` numbers the queries from 0; `rank` begins at 0 in each. Documents that do not count come last and
     are not `kept`.
     """
 
@@ -24,29 +24,29 @@ class Ranking(NamedTuple):
     relevance: Tensor
     kept: Tensor
 
-    def sums(self, values: Tensor) -> Tensor:
-        """``[N]`` of float64 or int64: the sum over the documents of each query; 0 where there is none."""
+    def sum_per_query(self, values: Tensor) -> Tensor:
+        """Return the sum of `values` over the documents of each query, ``[N]`` of float64 or int64."""
         wide = torch.float64 if values.is_floating_point() else torch.int64
-        found = torch.zeros(values.shape, dtype=wide, device=values.device)
-        return found.scatter_add_(0, self.query, (values * self.kept).to(wide))
+        totals = torch.zeros(values.shape, dtype=wide, device=values.device)
+        return totals.scatter_add_(0, self.query, (values * self.kept).to(wide))
 
-    def above(self, hits: Tensor) -> Tensor:
-        """``[N]`` of int64: how many of `hits`, which are booleans, stand at a document or above it."""
+    def count_down_to(self, hits: Tensor) -> Tensor:
+        """Return how many of the bools `hits` are at each document or above it in its query, ``[N]``."""
         total = (hits & self.kept).cumsum(0)
         first = torch.where(self.rank == 0, total - (hits & self.kept).long(), 0)
         return total - first.cummax(0).values
 
     @property
     def queries(self) -> Tensor:
-        """``[N]`` of bool: which numbers are those of queries."""
-        return self.sums(self.kept.long()) > 0
+        """Which of the numbers 0 to N - 1 are queries, ``[N]`` of bool."""
+        return self.sum_per_query(self.kept.long()) > 0
 
 
 class Documents(Rows):
-    """Scores and relevance of documents, with the queries that they were found for.
+    """Scores and relevance of documents, and their queries.
 
-    Without a capacity the storage grows. A relevance that should be 0 or 1 and is neither is counted, and its
-    document left out.
+    Without a capacity the storage grows. If relevance must be `binary`, other values are counted as bad, and
+    their documents are left out.
     """
 
     def __init__(self, binary: bool, ignore_index: int | None, capacity: int | None) -> None:
@@ -63,14 +63,14 @@ class Documents(Rows):
     def count(self, batch: Batch) -> None:
         score, relevance, query = batch.args
         check_documents(score, relevance, query)
-        score, relevance, query = (one.reshape(-1) for one in (score, relevance, query))
+        score, relevance, query = (column.reshape(-1) for column in (score, relevance, query))
         kept = torch.ones_like(query, dtype=torch.bool)
         if self.ignore_index is not None:
             kept = relevance != self.ignore_index
         if self.binary and relevance.dtype != torch.bool:
-            strange = kept & ((relevance < 0) | (relevance > 1))
-            self.state["strange"].add_(strange.sum())
-            kept = kept & ~strange
+            invalid = kept & ((relevance < 0) | (relevance > 1))
+            self.state["strange"].add_(invalid.sum())
+            kept = kept & ~invalid
         self.append(query=query, score=score.float(), relevance=relevance.float(), kept=kept)
 
     def complaint(self, count: int) -> str:
@@ -79,37 +79,37 @@ class Documents(Rows):
         return f"Detected {count} value{'s' * (count != 1)} in `target` outside 0 to 1{self.full()}"
 
     def complaint_about(self, batch: Batch, count: int) -> str:
-        told = self.complaint(count)
-        return f"`target` must contain `binary` values. {told}" if self.binary else told
+        message = self.complaint(count)
+        return f"`target` must contain `binary` values. {message}" if self.binary else message
 
     def ranking(self) -> Ranking:
-        """The documents by query and score."""
+        """Return all documents, sorted by query and score."""
         self.rows_needed()
         names = ("query", "score", "relevance", "kept")
         query, score, relevance, kept = (self.read(name) for name in names)
-        there = self.there()
-        if kept.dtype != torch.bool:  # fixed storage that has met nothing yet
+        is_stored = self.there()
+        if kept.dtype != torch.bool:  # fixed storage before the first batch
             kept = kept.bool()
-        return ranked(query.long(), score, relevance, kept if there is None else kept & there)
+        return rank_documents(query.long(), score, relevance, kept if is_stored is None else kept & is_stored)
 
 
-def ranked(
-    query: Tensor, score: Tensor, relevance: Tensor, kept: Tensor, by: Tensor | None = None
+def rank_documents(
+    query: Tensor, score: Tensor, relevance: Tensor, kept: Tensor, key: Tensor | None = None
 ) -> Ranking:
-    """Documents in any order as a ranking by `score`, or by something else."""
-    order = (score if by is None else by).argsort(descending=True, stable=True)
+    """Sort documents into a ranking by `score`, or by `key` if that is passed."""
+    order = (score if key is None else key).argsort(descending=True, stable=True)
     order = order[query[order].argsort(stable=True)]
     order = order[(~kept)[order].to(torch.uint8).argsort(stable=True)]
-    query, score, relevance, kept = (one[order] for one in (query, score, relevance, kept))
-    place = torch.arange(len(query), device=query.device)
-    new = torch.ones_like(kept)
-    new[1:] = (query[1:] != query[:-1]) | (kept[1:] != kept[:-1])
-    rank = place - torch.where(new, place, 0).cummax(0).values
-    return Ranking(new.cumsum(0) - 1, rank, score, relevance, kept)
+    query, score, relevance, kept = (column[order] for column in (query, score, relevance, kept))
+    index = torch.arange(len(query), device=query.device)
+    is_first = torch.ones_like(kept)
+    is_first[1:] = (query[1:] != query[:-1]) | (kept[1:] != kept[:-1])
+    rank = index - torch.where(is_first, index, 0).cummax(0).values
+    return Ranking(is_first.cumsum(0) - 1, rank, score, relevance, kept)
 
 
 def check_documents(score: Tensor, relevance: Tensor, query: Tensor) -> None:
-    """Raises ValueError for shapes and dtypes that are not those of documents."""
+    """Raise ValueError for shapes or dtypes that documents cannot have."""
     if query.shape != score.shape or score.shape != relevance.shape:
         raise ValueError("`indexes`, `preds` and `target` must be of the same shape")
     if query.dtype is not torch.long:

@@ -1,4 +1,4 @@
-"""How masks of classes lie over each other."""
+"""Metrics of how predicted and target masks overlap: mean IoU and the Dice score."""
 
 from __future__ import annotations
 
@@ -16,67 +16,72 @@ from gapless.metrics.segmentation.pixels import (
     EITHER,
     SUPPORT,
     UNION,
-    Grid,
-    Masks,
-    Overlaps,
-    overlaps,
-    places_of,
+    HistogramInputs,
+    MaskFormat,
+    PixelOverlaps,
+    count_overlaps,
+    histogram_offsets,
 )
 from gapless.metrics.sized import SizedByData
 from gapless.metrics.statistic import Slot, State
 
-FORMATS = ("one-hot", "index", "mixed")
+INPUT_FORMATS = ("one-hot", "index", "mixed")
+"""Accepted values of `input_format`."""
 
 
 class MaskCounts(SizedByData):
-    """What is counted of masks. Without a number of classes the channels of the first batch are as many."""
+    """Counts of mask pixels. Without a number of classes the first batch sets it, by its channels."""
 
     places: Tensor
     low: Tensor
     high: Tensor
     rows: ClassVar[dict[str, torch.dtype]] = {}
-    """What the rows of the slot ``"table"`` are in a checkpoint."""
+    """Names and dtypes of the rows of the slot ``"table"`` in a checkpoint."""
 
-    def __init__(self, masks: Masks, what: str, config: tuple[Any, ...], known: bool = True) -> None:
+    def __init__(self, masks: MaskFormat, kind: str, config: tuple[Any, ...], has_size: bool = True) -> None:
         self.masks = masks
-        self.what = what
+        self.kind = kind
         checked = masks.format != "one-hot"
-        super().__init__(masks.classes if known else None, (masks, what, *config), checked)
+        super().__init__(masks.classes if has_size else None, (masks, kind, *config), checked)
 
     def sized(self, size: int | None) -> dict[str, Slot]:
         self.masks = self.masks._replace(classes=size or 1)
-        self.constants = {"places": places_of(self.masks, self.what), "low": -1, "high": self.masks.classes}
-        self.shape = self.shape_of(self.masks.counted)
+        self.constants = {
+            "places": histogram_offsets(self.masks, self.kind),
+            "low": -1,
+            "high": self.masks.classes,
+        }
+        self.shape = self.row_shape(self.masks.counted_classes)
         wide = torch.float64 if torch.float64 in self.rows.values() else torch.int64
         return {"table": Slot((len(self.rows), *self.shape), wide), "strange": Slot()}
 
-    def shape_of(self, classes: int) -> tuple[int, ...]:
-        """The shape of a row of the table, for so many classes that count."""
+    def row_shape(self, classes: int) -> tuple[int, ...]:
+        """Return the shape of a table row, for `classes` classes that count."""
         return (classes,)
 
     def add(self, pixels: Tensor) -> None:
-        """Add pixels as :func:`overlaps` gives them."""
+        """Add the pixels of a batch, as :func:`count_overlaps` returns them."""
         raise NotImplementedError
 
     def show(self, size: int) -> None:
         super().show(size)
         self._make_constants()
 
-    def overlaps_of(self, batch: Batch) -> Overlaps:
-        """What `what` says of the masks of `batch`."""
+    def count_overlaps(self, batch: Batch) -> PixelOverlaps:
+        """Count the overlaps of the masks of `batch`, as `self.kind` says; sets the size if it is unknown."""
         if self.size is None:
-            self.show(channels_of(*batch.args))
-        several = batch.args[0].dim() > 2
-        masks = self.masks._replace(single=False) if several else self.masks
-        grid = Grid(self.places, self.low, self.high)
-        found: Overlaps = batch.derive(overlaps, masks, self.what, grid=grid)
-        return found
+            self.show(class_count_of(*batch.args))
+        has_channels = batch.args[0].dim() > 2
+        masks = self.masks._replace(single=False) if has_channels else self.masks
+        grid = HistogramInputs(self.places, self.low, self.high)
+        overlaps: PixelOverlaps = batch.derive(count_overlaps, masks, self.kind, grid=grid)
+        return overlaps
 
     def count(self, batch: Batch) -> None:
-        found = self.overlaps_of(batch)
-        self.add(found.pixels)
-        if found.strange is not None:
-            self.state["strange"].add_(found.strange)
+        overlaps = self.count_overlaps(batch)
+        self.add(overlaps.pixels)
+        if overlaps.strange is not None:
+            self.state["strange"].add_(overlaps.strange)
 
     def complaint(self, count: int) -> str:
         return f"Detected {count} pixel{'s' * (count != 1)} outside the classes 0 to {self.masks.classes - 1}"
@@ -88,8 +93,8 @@ class MaskCounts(SizedByData):
 
     def decoded(self, state: State) -> State:
         rows = state["table"].unbind(-1 - len(self.shape))
-        found = {name: row.to(self.rows[name]) for name, row in zip(self.rows, rows, strict=True)}
-        return {**found, **{name: value for name, value in state.items() if name != "table"}}
+        decoded_rows = {name: row.to(self.rows[name]) for name, row in zip(self.rows, rows, strict=True)}
+        return {**decoded_rows, **{name: value for name, value in state.items() if name != "table"}}
 
     def encoded(self, saved: State) -> State:
         rows = [saved[name].to(self.state["table"].dtype) for name in self.rows]
@@ -98,16 +103,16 @@ class MaskCounts(SizedByData):
 
 
 class SampleScores(MaskCounts):
-    """Sums over samples of a score, and of whether it was there: per class, or averaged over classes."""
+    """Sums over samples of a score, and of how often it was defined: per class, or averaged over classes."""
 
     rows: ClassVar = {"score": torch.float64, "there": torch.int64}
 
-    def __init__(self, masks: Masks, average: str | None, known: bool = True) -> None:
+    def __init__(self, masks: MaskFormat, average: str | None, has_size: bool = True) -> None:
         self.average = average
-        what = {"iou": UNION, "weighted": SUPPORT}.get(str(average), EITHER)
-        super().__init__(masks, what, (average,), known)
+        kind = {"iou": UNION, "weighted": SUPPORT}.get(str(average), EITHER)
+        super().__init__(masks, kind, (average,), has_size)
 
-    def shape_of(self, classes: int) -> tuple[int, ...]:
+    def row_shape(self, classes: int) -> tuple[int, ...]:
         return (classes,) if self.average in ("iou", "none", None) else ()
 
     def size_in(self, saved: State) -> int:
@@ -116,15 +121,15 @@ class SampleScores(MaskCounts):
 
     def add(self, pixels: Tensor) -> None:
         table = self.state["table"]
-        table.add_(scores(pixels, self.average).nansum(0, dtype=table.dtype))
+        table.add_(scores_and_presence(pixels, self.average).nansum(0, dtype=table.dtype))
 
 
-class Pixels(MaskCounts):
-    """Per class the pixels in both masks, in the target, and in the prediction and the target."""
+class PixelCounts(MaskCounts):
+    """Per class, the pixels in both masks, in the target, and in prediction plus target."""
 
     rows: ClassVar = {"both": torch.int64, "support": torch.int64, "either": torch.int64}
 
-    def __init__(self, masks: Masks) -> None:
+    def __init__(self, masks: MaskFormat) -> None:
         super().__init__(masks._replace(whole=True), SUPPORT, ())
 
     def size_in(self, saved: State) -> int:
@@ -134,11 +139,10 @@ class Pixels(MaskCounts):
         self.state["table"].add_(pixels[0])
 
 
-def scores(pixels: Tensor, average: str | None) -> Tensor:
-    """``[N, 2]``, or ``[N, 2, C]`` where `average` leaves classes apart: a score, and 1; both are NaN where
-    there is nothing.
+def scores_and_presence(pixels: Tensor, average: str | None) -> Tensor:
+    """Return scores and ones, ``[N, 2]``, or per class ``[N, 2, C]``; both are NaN where undefined.
 
-    `pixels` are those of `SUPPORT` for ``"weighted"``; else any two numbers whose quotient is the score.
+    `pixels` are of kind `SUPPORT` for ``"weighted"``; else any two numbers whose quotient is the score.
     """
     if average == "weighted":
         both, support, either = pixels.unbind(1)
@@ -148,25 +152,25 @@ def scores(pixels: Tensor, average: str | None) -> Tensor:
         return torch.stack((mean, torch.ones_like(mean)), 1).masked_fill(absent, torch.nan)
     if average == "micro":
         pixels = pixels.sum(-1)
-    found = pixels / pixels[:, 1:]
+    quotients = pixels / pixels[:, 1:]
     if average == "macro":
-        total = found.nansum(-1)
+        total = quotients.nansum(-1)
         return total / total[:, 1:]
-    return found
+    return quotients
 
 
-def dice(pixels: Tensor, average: str | None) -> Tensor:
-    """Dice's coefficient from pixels of `SUPPORT`; NaN where there is nothing."""
+def dice_scores(pixels: Tensor, average: str | None) -> Tensor:
+    """Return the Dice score of each sample from pixels of kind `SUPPORT`; NaN for a class without pixels."""
     if average == "weighted":
-        return scores(pixels, average)[:, 0]
-    return 2 * scores(pixels[:, ::2], average)[:, 0]
+        return scores_and_presence(pixels, average)[:, 0]
+    return 2 * scores_and_presence(pixels[:, ::2], average)[:, 0]
 
 
 class MaskMetric(Metric, abstract=True):
-    """A metric of masks.
+    """A metric of segmentation masks.
 
     Args:
-        num_classes: how many classes there are.
+        num_classes: the number of classes.
         include_background: whether class 0 counts.
         input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
             one of each.
@@ -181,41 +185,43 @@ class MaskMetric(Metric, abstract=True):
         """Add a batch of masks ``(N, C, ...)`` or class indices ``(N, ...)``."""
         self.observe(preds, target)
 
-    def of_samples(self, preds: Tensor, target: Tensor) -> Tensor:
-        """What the function of the metric gives for one batch, by :meth:`each`."""
-        (part,) = self._parts
-        assert isinstance(part, MaskCounts)
-        found = part.overlaps_of(Batch((preds, target), preds.device))
-        if found.strange is not None:
-            part.state["strange"].add_(found.strange)
-            check_after([(part, part.names)])
-        return self.each(found.pixels)
+    def score_batch(self, preds: Tensor, target: Tensor) -> Tensor:
+        """Return the scores of one batch without adding it; the metric's function calls this."""
+        (statistic,) = self._parts
+        assert isinstance(statistic, MaskCounts)
+        overlaps = statistic.count_overlaps(Batch((preds, target), preds.device))
+        if overlaps.strange is not None:
+            statistic.state["strange"].add_(overlaps.strange)
+            check_after([(statistic, statistic.names)])
+        return self.score_samples(overlaps.pixels)
 
-    def each(self, pixels: Tensor) -> Tensor:
-        """The values of samples from their pixels, as :func:`overlaps` gives them."""
+    def score_samples(self, pixels: Tensor) -> Tensor:
+        """Return the scores of samples from their pixels, as :func:`count_overlaps` returns them."""
         raise NotImplementedError
 
 
-def check_masks(num_classes: Any, include_background: Any, input_format: Any, optional: bool = False) -> None:
-    """Raises ValueError for what cannot be; `optional` says that there may be no number of classes."""
+def check_mask_options(
+    num_classes: Any, include_background: Any, input_format: Any, optional: bool = False
+) -> None:
+    """Raise ValueError for invalid options; `num_classes` may be None if `optional`."""
     if optional and num_classes is None and input_format == "index":
         raise ValueError("Argument `num_classes` must be provided when `input_format` is 'index'.")
     if not (optional and num_classes is None) and (not isinstance(num_classes, int) or num_classes <= 0):
-        what = "`None` or a positive integer" if optional else "a positive integer"
-        raise ValueError(f"Expected argument `num_classes` must be {what}, but got {num_classes}.")
+        expected = "`None` or a positive integer" if optional else "a positive integer"
+        raise ValueError(f"Expected argument `num_classes` must be {expected}, but got {num_classes}.")
     if not isinstance(include_background, bool):
         raise ValueError(
             f"Expected argument `include_background` must be a boolean, but got {include_background}."
         )
-    checks.one_of("input_format", input_format, FORMATS, stop=".", listed="'one-hot', 'index', 'mixed'")
+    checks.one_of("input_format", input_format, INPUT_FORMATS, stop=".", listed="'one-hot', 'index', 'mixed'")
 
 
-def channels_of(preds: Tensor, target: Tensor) -> int:
-    """How many classes masks of one channel per class have, where either may hold class indices.
+def class_count_of(preds: Tensor, target: Tensor) -> int:
+    """Return the number of classes of one-hot masks, of which one may hold class indices instead.
 
     Raises:
-        IndexError: there are no channels.
-        ValueError: there are none in them.
+        IndexError: neither mask has a channel dimension.
+        ValueError: the channel dimension is empty.
     """
     channelled = preds if preds.dim() >= target.dim() else target
     if channelled.dim() < 2:
@@ -229,8 +235,8 @@ class MeanIoU(MaskMetric):
     """Intersection over union, averaged over the samples in which a class occurs, and over classes.
 
     Args:
-        num_classes: how many classes there are; None to see it in the first batch of channels.
-        per_class: whether to give one value per class, -1 for one that never occurs.
+        num_classes: the number of classes; None to take it from the channels of the first batch.
+        per_class: whether to return one value per class, -1 for a class that never occurs.
     """
 
     torchmetrics_file = "mean_iou"
@@ -246,39 +252,39 @@ class MeanIoU(MaskMetric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_masks(num_classes, include_background, input_format, optional=True)
+        check_mask_options(num_classes, include_background, input_format, optional=True)
         if not isinstance(per_class, bool):
             raise ValueError(f"Expected argument `per_class` must be a boolean, but got {per_class}.")
         self.include_background = include_background
         self.per_class = per_class
         self.input_format = input_format
-        masks = Masks(num_classes or 1, include_background, input_format, single=True)
-        self.use("scores", SampleScores(masks, "iou", known=num_classes is not None))
+        masks = MaskFormat(num_classes or 1, include_background, input_format, single=True)
+        self.use("scores", SampleScores(masks, "iou", has_size=num_classes is not None))
 
     @property
     def num_classes(self) -> int | None:
-        """How many classes there are; None where no batch has shown it yet."""
+        """The number of classes; None until a batch has shown it."""
         return self.scores.size
 
     def value(self) -> Tensor:
         table = self.scores.state["table"]
-        score, there = table if self.per_class else table.sum(-1)
-        return (share(score, there, -1.0) if self.per_class else score / there).to(self.dtype)
+        score, occurrences = table if self.per_class else table.sum(-1)
+        return (share(score, occurrences, -1.0) if self.per_class else score / occurrences).to(self.dtype)
 
-    def each(self, pixels: Tensor) -> Tensor:
-        """Intersection over union per sample, ``[N]``, or per sample and class, -1 where it is not there."""
+    def score_samples(self, pixels: Tensor) -> Tensor:
+        """Return intersection over union per sample, ``[N]``, or per sample and class, -1 if undefined."""
         if self.per_class:
             return share(pixels[:, 0], pixels[:, 1], -1.0)
-        return scores(pixels, "macro")[:, 0]
+        return scores_and_presence(pixels, "macro")[:, 0]
 
 
 class DiceScore(MaskMetric):
-    """Dice's coefficient.
+    """The Dice score.
 
     Args:
         average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per
             class.
-        aggregation_level: ``"samplewise"`` for the mean over samples, ``"global"`` to count all pixels as one
+        aggregation_level: ``"samplewise"`` for the mean over samples, ``"global"`` to treat all pixels as one
             sample.
     """
 
@@ -295,9 +301,9 @@ class DiceScore(MaskMetric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_masks(num_classes, include_background, input_format)
-        several = "['micro', 'macro', 'weighted', 'none'] or None"
-        checks.one_of("average", average, checks.AVERAGES, stop=".", listed=several)
+        check_mask_options(num_classes, include_background, input_format)
+        listed = "['micro', 'macro', 'weighted', 'none'] or None"
+        checks.one_of("average", average, checks.AVERAGES, stop=".", listed=listed)
         levels = ("samplewise", "global")
         checks.one_of("aggregation_level", aggregation_level, levels, listed="`samplewise`, `global`")
         self.num_classes = num_classes
@@ -305,18 +311,18 @@ class DiceScore(MaskMetric):
         self.input_format = input_format
         self.average = average
         self.aggregation_level = aggregation_level
-        masks = Masks(num_classes, include_background, input_format)
-        everything = aggregation_level == "global"
-        self.use("counts", Pixels(masks) if everything else SampleScores(masks, average))
+        masks = MaskFormat(num_classes, include_background, input_format)
+        is_global = aggregation_level == "global"
+        self.use("counts", PixelCounts(masks) if is_global else SampleScores(masks, average))
 
     def value(self) -> Tensor:
         table = self.counts.state["table"]
         if self.aggregation_level == "global":
-            return dice(table.unsqueeze(0), self.average)[0].to(self.dtype)
+            return dice_scores(table.unsqueeze(0), self.average)[0].to(self.dtype)
         return torch.div(table[0], table[1]).to(self.dtype)
 
-    def each(self, pixels: Tensor) -> Tensor:
-        """Dice's coefficient per sample, or of all pixels as one sample where the level is ``"global"``."""
+    def score_samples(self, pixels: Tensor) -> Tensor:
+        """Return the Dice score per sample, or of all pixels as one sample if the level is ``"global"``."""
         if self.aggregation_level == "global":
-            return dice(pixels, self.average)
-        return scores(pixels, self.average)[:, 0]
+            return dice_scores(pixels, self.average)
+        return scores_and_presence(pixels, self.average)[:, 0]

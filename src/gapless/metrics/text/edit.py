@@ -1,4 +1,4 @@
-"""How many characters texts differ by."""
+"""The edit distance of texts."""
 
 from __future__ import annotations
 
@@ -13,75 +13,75 @@ from gapless.metrics.reduced import EVERY
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, Statistic
 from gapless.metrics.text.rates import TextMetric
-from gapless.metrics.text.strings import as_list, common_length, edit_distance
+from gapless.metrics.text.strings import as_list, common_subsequence_length, edit_distance
 
 
-def distances(batch: Batch, cost: int) -> list[int]:
-    """Of each pair: characters to put in or leave out at 1 each, and to change at `cost` each.
+def edit_distances(batch: Batch, cost: int) -> list[int]:
+    """Return the edit distance of each pair, where a substitution costs `cost` and other edits 1.
 
     Raises:
-        ValueError: there are not as many predictions as targets, or one is no text.
+        ValueError: the numbers of predictions and targets differ, or one is not a string.
     """
-    several = [as_list(one) for one in batch.args]
-    for name, texts in zip(("preds", "target"), several, strict=True):
-        if not all(isinstance(one, str) for one in texts):
+    arguments = [as_list(first) for first in batch.args]
+    for name, texts in zip(("preds", "target"), arguments, strict=True):
+        if not all(isinstance(first, str) for first in texts):
             raise ValueError(f"Expected all values in argument `{name}` to be string type, but got {texts}")
-    preds, target = several
+    preds, target = arguments
     if len(preds) != len(target):
         raise ValueError(
             "Expected argument `preds` and `target` to have same length, "
             f"but got {len(preds)} and {len(target)}"
         )
-    return [distance(one, other, cost) for one, other in zip(preds, target, strict=True)]
+    return [weighted_edit_distance(first, second, cost) for first, second in zip(preds, target, strict=True)]
 
 
-def distance(one: str, other: str, cost: int) -> int:
-    """The same of one pair.
+def weighted_edit_distance(first: str, second: str, cost: int) -> int:
+    """Return the edit distance of one pair, where a substitution costs `cost` and other edits 1.
 
     >>> [distance("rain", "shine", cost) for cost in (0, 1, 2)]
     [1, 3, 5]
     """
     if cost == 0:
-        return abs(len(one) - len(other))
+        return abs(len(first) - len(second))
     if cost == 1:
-        return edit_distance(one, other)
-    # It costs no less than to leave a character out and to put another in: what stays is in both, in order.
-    return len(one) + len(other) - 2 * common_length(one, other)
+        return edit_distance(first, second)
+    # A substitution costs no less than a deletion and an insertion: a longest common subsequence stays.
+    return len(first) + len(second) - 2 * common_subsequence_length(first, second)
 
 
-class Distances(Statistic):
-    """The sum of distances, and how many there were."""
+class DistanceSums(Statistic):
+    """The sum of edit distances, and their number."""
 
     def __init__(self, cost: int) -> None:
         self.cost = cost
         super().__init__((cost,), {"sum": Slot(), "seen": Slot()}, checked=False)
 
     def count(self, batch: Batch) -> None:
-        found = batch.derive(distances, self.cost)
-        self.state["sum"].add_(sum(found))
-        self.state["seen"].add_(len(found))
+        values = batch.derive(edit_distances, self.cost)
+        self.state["sum"].add_(sum(values))
+        self.state["seen"].add_(len(values))
 
 
-class EveryDistance(Rows):
-    """Each distance. They go to the device as arguments of kernels, one for each text."""
+class DistanceRows(Rows):
+    """Every edit distance; each reaches the device as a kernel argument, without a copy that waits."""
 
     def __init__(self, cost: int) -> None:
         self.cost = cost
         super().__init__((cost,), {"value": ((), torch.int32)}, checked=False)
 
     def count(self, batch: Batch) -> None:
-        several = batch.derive(distances, self.cost)
-        found = torch.empty(len(several), dtype=torch.int32, device=self.device)
-        for place, number in enumerate(several):
-            found[place].fill_(number)
-        self.append(value=found)
+        numbers = batch.derive(edit_distances, self.cost)
+        values = torch.empty(len(numbers), dtype=torch.int32, device=self.device)
+        for index, number in enumerate(numbers):
+            values[index].fill_(number)
+        self.append(value=values)
 
 
 class EditDistance(TextMetric):
-    """Levenshtein's distance of texts, in characters.
+    """The Levenshtein distance of texts, in characters.
 
     Args:
-        substitution_cost: what it costs to change a character; to put one in or leave one out costs 1.
+        substitution_cost: the cost of substituting a character; inserting or deleting one costs 1.
         reduction: ``"mean"`` or ``"sum"`` over texts, ``"none"`` or None for each.
     """
 
@@ -100,7 +100,7 @@ class EditDistance(TextMetric):
         self.substitution_cost = substitution_cost
         self.reduction = reduction
         every = reduction in EVERY
-        self.use("distances", (EveryDistance if every else Distances)(substitution_cost))
+        self.use("distances", (DistanceRows if every else DistanceSums)(substitution_cost))
 
     def value(self) -> Tensor:
         if self.reduction in EVERY:

@@ -1,4 +1,4 @@
-"""How surprised a language model is."""
+"""The perplexity of a language model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapless.metrics.statistic import Slot, Statistic
 
 
 def check_tokens(preds: Tensor, target: Tensor) -> None:
-    """Raises ValueError for shapes other than ``(B, T, V)`` and ``(B, T)``, TypeError for other dtypes."""
+    """Raise ValueError for shapes other than ``(B, T, V)`` and ``(B, T)``, TypeError for other dtypes."""
     if preds.dim() != 3:
         raise ValueError(
             "Input tensor `preds` is expected to have 3 dimensions, [batch_size, seq_len, vocab_size],"
@@ -39,13 +39,13 @@ def check_tokens(preds: Tensor, target: Tensor) -> None:
         )
 
 
-def outside_vocabulary(count: int) -> str:
-    """What is said about `count` targets that are no token."""
+def vocabulary_message(count: int) -> str:
+    """Return the message about `count` targets outside the vocabulary."""
     return f"Detected {count} token{'s' * (count != 1)} in `target` outside the vocabulary"
 
 
 class Surprise(Statistic):
-    """The sum of negative logarithms of the probabilities given to the target tokens, and their number."""
+    """The sum of the negative log-probabilities of target tokens, and their number."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self.ignore_index = ignore_index
@@ -55,30 +55,30 @@ class Surprise(Statistic):
     def count(self, batch: Batch) -> None:
         preds, target = batch.args
         check_tokens(preds, target)
-        words = preds.shape[-1]
-        logits = preds.reshape(-1, words)
+        vocabulary = preds.shape[-1]
+        logits = preds.reshape(-1, vocabulary)
         logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
         target = target.reshape(-1)
-        token = target.clamp(0, words - 1)
-        strange = token != target
+        token = target.clamp(0, vocabulary - 1)
+        invalid = token != target
         if self.ignore_index is not None:
             ignored = target == self.ignore_index
-            strange = strange & ~ignored
-            dropped = strange | ignored
+            invalid = invalid & ~ignored
+            dropped = invalid | ignored
         else:
-            dropped = strange
+            dropped = invalid
         surprise = logits.logsumexp(1) - logits.gather(1, token.unsqueeze(1)).squeeze(1)
         total = self.state["sum"]
         total.add_(surprise.masked_fill(dropped, 0.0).sum(dtype=total.dtype))
         self.state["seen"].add_(target.numel()).sub_(dropped.sum())
-        self.state["strange"].add_(strange.sum())
+        self.state["strange"].add_(invalid.sum())
 
     def complaint(self, count: int) -> str:
-        return outside_vocabulary(count)
+        return vocabulary_message(count)
 
 
 class Perplexity(Metric):
-    """The exponential of the mean surprise per token; `ignore_index` is a target that does not count."""
+    """The exponential of the mean negative log-probability per token; `ignore_index` does not count."""
 
     torchmetrics_slots = "total_log_probs:f=sum count:f=seen"
 

@@ -1,4 +1,4 @@
-"""How many tokens a language model predicts."""
+"""The token accuracy of a language model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gapless.metrics.batch import Batch
 from gapless.metrics.divide import divide
 from gapless.metrics.metric import Metric
 from gapless.metrics.statistic import Slot, Statistic
-from gapless.metrics.text.perplexity import check_tokens, outside_vocabulary
+from gapless.metrics.text.perplexity import check_tokens, vocabulary_message
 
 
-class Hits(Statistic):
-    """Tokens predicted rightly, and tokens."""
+class TokenHits(Statistic):
+    """The number of correctly predicted tokens, and of all tokens."""
 
     def __init__(self, ignore_index: int | None, top_k: int) -> None:
         self.ignore_index = ignore_index
@@ -30,18 +30,18 @@ class Hits(Statistic):
             right = preds == target
         else:
             check_tokens(preds, target)
-            right = self._among_best(preds, target)
-        strange = target < 0
+            right = self._is_in_top_k(preds, target)
+        invalid = target < 0
         if preds.dim() == 3:
-            strange = strange | (target >= preds.shape[-1])
+            invalid = invalid | (target >= preds.shape[-1])
         if self.ignore_index is None:
             self.state["seen"].add_(target.numel())
         else:
             kept = target != self.ignore_index
-            right, strange = right & kept, strange & kept
+            right, invalid = right & kept, invalid & kept
             self.state["seen"].add_(kept.sum())
         self.state["right"].add_(right.sum())
-        self.state["strange"].add_(strange.sum())
+        self.state["strange"].add_(invalid.sum())
 
     def _check_labels(self, preds: Tensor, target: Tensor) -> None:
         if preds.shape != target.shape:
@@ -54,31 +54,32 @@ class Hits(Statistic):
         if self.top_k > 1:
             raise ValueError(f"Expected scores (B, T, V) for `top_k` of {self.top_k}, but got tokens")
 
-    def _among_best(self, preds: Tensor, target: Tensor) -> Tensor:
+    def _is_in_top_k(self, preds: Tensor, target: Tensor) -> Tensor:
+        """Mark the targets that are among the `top_k` highest scores."""
         if self.top_k == 1:
             return preds.argmax(-1) == target
         best = preds.topk(min(self.top_k, preds.shape[-1]), dim=-1).indices
         return (best == target.unsqueeze(-1)).any(-1)
 
     def complaint(self, count: int) -> str:
-        return outside_vocabulary(count)
+        return vocabulary_message(count)
 
 
 class TokenAccuracy(Metric):
-    """The share of target tokens that are predicted; 0 where there are none.
+    """The share of target tokens that are predicted; 0 if there are none.
 
-    Predictions and targets are compared as they are: where a model predicts the next token, shift them first.
-    A target outside the vocabulary counts as a wrong prediction, and is told.
+    Predictions and targets are compared position by position: if a model predicts the next token, shift them
+    first. A target outside the vocabulary counts as a wrong prediction, and is reported.
 
     Args:
         ignore_index: a target that does not count.
-        top_k: a token counts as predicted where its score is among so many highest.
+        top_k: a token counts as predicted if its score is among this many highest.
     """
 
     torchmetrics_file = None
     is_differentiable = False
     higher_is_better = True
-    hits: Hits
+    hits: TokenHits
 
     def __init__(self, ignore_index: int | None = None, top_k: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -86,7 +87,7 @@ class TokenAccuracy(Metric):
         checks.integer_above("top_k", top_k, 0)
         self.ignore_index = ignore_index
         self.top_k = top_k
-        self.use("hits", Hits(ignore_index, top_k))
+        self.use("hits", TokenHits(ignore_index, top_k))
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add scores or logits ``(B, T, V)``, or tokens ``(B, T)``, and target tokens ``(B, T)``."""

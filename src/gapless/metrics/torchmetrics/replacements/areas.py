@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torchmetrics.utilities.prints import rank_zero_warn
 
-from gapless.metrics.classification.curves import area, average_precision
-from gapless.metrics.classification.scores import Rising, rising_at
+from gapless.metrics.classification.curves import average_precision, trapezoid_area
+from gapless.metrics.classification.scores import CumulativeCounts, cumulate
 from gapless.metrics.torchmetrics._registry import Function, instead_of
 from gapless.metrics.torchmetrics._relink import RELINKER
 
@@ -23,19 +23,19 @@ SAYS = "exact areas are computed at a fixed size, all classes at once, with one 
 CHUNK = 2**24
 """So many scores are put in order at once; the columns of more are taken in turn."""
 
-Area = Callable[[Rising], Tensor]
+Area = Callable[[CumulativeCounts], Tensor]
 
 
-def _under_roc(rising: Rising) -> Tensor:
+def _under_roc(rising: CumulativeCounts) -> Tensor:
     """Areas (C,); `nan` without positives or without negatives."""
     fpr, tpr = (
         pad(one / total.unsqueeze(1), (1, 0))
         for one, total in ((rising.fps, rising.negatives), (rising.tps, rising.positives))
     )
-    return area(fpr, tpr)
+    return trapezoid_area(fpr, tpr)
 
 
-def _average_precision(rising: Rising) -> Tensor:
+def _average_precision(rising: CumulativeCounts) -> Tensor:
     """Areas (C,); `nan` without positives."""
     return average_precision(rising, missing=torch.nan)
 
@@ -50,7 +50,7 @@ def _areas(
     keep = torch.ones_like(positive) if keep is None else keep
     columns = [one.T.split(max(1, CHUNK // len(scores))) for one in (scores, positive, keep)]
     with torch.no_grad():
-        several = (rising_at(*part) for part in zip(*columns, strict=True))  # one after the other
+        several = (cumulate(*part) for part in zip(*columns, strict=True))  # one after the other
         found = [(measure(one), one.positives, one.negatives) for one in several]
     areas, hits, misses = (torch.cat(one) for one in zip(*found, strict=True))
     return areas, hits, misses

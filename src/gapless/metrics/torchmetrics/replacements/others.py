@@ -82,7 +82,7 @@ def _summed(short: Tensor) -> tuple[Tensor, Tensor]:
     return short.sum(0), fill(short.shape[0], short.device)
 
 
-def _ranked(measure: ranking.Measure) -> Callable[[Function], Function]:
+def _ranked(measure: ranking.RankingMeasure) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def update(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor | int]:
             """Scores and targets (N, L): the sum over samples, and over how many."""
