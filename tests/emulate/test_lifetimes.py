@@ -5,18 +5,19 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from lifetimes import KINDS, Made, batch, network, train
+from lifetimes import KINDS, Made, Plain, batch, network, train
 from torch import nn
 
 import gapless
 from gapless.capture.profiling_steps import StepMarks
+from gapless.emulation.compiled.signatures import Rebuilder
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.requests import supported
 
@@ -49,6 +50,7 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "may become dry": lambda: Emulator(programme=True, memory=True, dry=None),
     "graphs": lambda: Emulator(programme=True, graphs=True),
     "races": all_streams,
+    "compile pass": lambda: Emulator(compiled=True),
     "late copies": lambda: Emulator(late_copies=True),
     "gapless.emulate": gapless.emulate,
     "profile": marked,  # what `gapless profile` adds to a run; its device is the CPU here
@@ -139,6 +141,39 @@ def fully_sharded(device: str) -> Made:
     return {"model": model, "loss": train(model, optimizer, device), "weight": model[0].weight}
 
 
+class Circle:
+    """Stands for what holds itself, as the first kind of FSDP does: it ends when it is collected."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def fully_sharded_as_before(device: str) -> Made:
+    """It refuses to run on a CPU."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if device == "cpu":
+        return {name: Circle() for name in ("model", "inner", "handle", "optimizer")}
+    model = FullyShardedDataParallel(network(device), use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    train(model, optimizer, device)
+    return {"model": model, "inner": model.module, "handle": model._handle, "optimizer": optimizer}
+
+
+def hooked(device: str) -> Made:
+    """Gradients are joined by a hook of the script's own."""
+    model = nn.parallel.DistributedDataParallel(network(device), gradient_as_bucket_view=True)
+
+    def scaled(future: Any) -> torch.Tensor:
+        return future.value()[0] / 2  # type: ignore[no-any-return]
+
+    model.register_comm_hook(
+        None, lambda _, bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(scaled)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    return {"model": model, "loss": train(model, optimizer, device), "inner": model.module}
+
+
 def distributed_tensors(device: str) -> Made:
     from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -156,7 +191,9 @@ def collectives(device: str) -> Made:
     return {"x": x, "part": parts[0]}
 
 
-OVER_RANKS = (data_parallel, fully_sharded, distributed_tensors, collectives)
+OVER_RANKS = (
+    data_parallel, hooked, fully_sharded, fully_sharded_as_before, distributed_tensors, collectives,
+)  # fmt: skip
 
 
 def of_ranks(device: str, folder: Path) -> dict[str, dict[str, int]]:
@@ -203,21 +240,78 @@ def compiles(device: str) -> Made:
     return {"model": model, "out": fast(batch(device))}
 
 
-def test_of_what_is_compiled_at_one_place_the_last_is_kept_for_the_compiler() -> None:
+def test_of_what_is_compiled_at_one_place_the_last_is_copied_for_the_compiler() -> None:
     with Emulator(compiled=True) as emulator:
-        alive = []
-        for _ in range(4):
-            made = compiles("cuda")
-            alive.append(weakref.ref(made["model"]))
-            del made
-        gc.collect()
-        assert [one() is not None for one in alive] == [False, False, False, True]
-        assert len(emulator.compiled.targets) == 1
-        assert emulator.compiled.dropped == 3
+        for width in range(2, 6):
+            model = nn.Sequential(nn.Linear(4, width), nn.ReLU()).cuda()
+            compiles_again(model)
+            alive = weakref.ref(model)
+            del model
+            assert alive() is None
+        (target,) = emulator.compiled.targets
+        assert [call.number for call in target.kept] == [1]
+        assert target.inner.__self__[0].weight.shape == (5, 4)
+        assert type(target.inner.__self__) is nn.Sequential
 
 
-def test_where_memory_is_recorded_nothing_is_kept_for_the_compiler() -> None:
-    with ExitStack() as stack:
-        emulator = stack.enter_context(Emulator(memory=True, compiled=True))
+def compiles_again(model: nn.Module) -> None:
+    torch.compile(model)(batch("cuda"))
+
+
+def test_copies_for_the_compiler_take_no_memory_of_the_gpu() -> None:
+    with Emulator(memory=True, compiled=True) as emulator:
+        before = torch.cuda.memory_allocated()
         assert ends(compiles, "cuda") == {"model": AT_ONCE, "out": AT_ONCE, "storage of out": AT_ONCE}
+        assert torch.cuda.memory_allocated() == before
+        assert len(emulator.compiled.kept) == 1
+
+
+class Trainer:
+    """Holds what it has compiled, in a circle."""
+
+    def __init__(self) -> None:
+        self.model, self.scale = network("cuda"), 2.0
+        self.step = torch.compile(self.loss)
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x).mean() * self.scale
+
+
+def test_what_holds_its_compiled_function_ends_when_it_is_collected() -> None:
+    with Emulator(compiled=True) as emulator:
+        trainer = Trainer()
+        trainer.step(batch("cuda"))
+        alive = weakref.ref(trainer), weakref.ref(trainer.model)
+        del trainer
+        gc.collect()
+        assert [reference() for reference in alive] == [None, None]
+        (target,) = emulator.compiled.targets
+        copy = target.inner.__self__
+        assert (type(copy), copy.scale) == (Trainer, 2.0)
+        assert target.hidden is not None
+        assert target.hidden.roots == [copy.model]
+
+
+def test_what_a_compiled_function_is_given_ends_before_the_function() -> None:
+    def loss(model: nn.Module, x: torch.Tensor, settings: Any) -> torch.Tensor:
+        return model(x).mean() * settings.scale
+
+    with Emulator(compiled=True) as emulator:
+        step = torch.compile(loss)
+        model, settings = network("cuda"), Plain()
+        settings.scale = 3.0
+        step(model, batch("cuda"), settings)
+        alive = weakref.ref(model), weakref.ref(model[0].weight), weakref.ref(settings)
+        del model, settings
+        assert [reference() for reference in alive] == [None, None, None]
+        (call,) = emulator.compiled.kept
+        model, _, settings = map(Rebuilder(lambda tensor, index: None, values=True), call.args)
+        assert (model[0].weight.shape, settings.scale) == ((8, 4), 3.0)
+
+
+def test_what_reaches_something_that_cannot_be_copied_is_not_copied() -> None:
+    with Emulator(compiled=True) as emulator:
+        lines = (line for line in "ab")
+        torch.compile(lambda x: (x, lines)[0] + 1)(batch("cuda"))
         assert not emulator.compiled.targets
+        assert emulator.compiled.uncopied == "a generator"

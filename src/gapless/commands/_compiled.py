@@ -20,8 +20,7 @@ PATIENCE = 180.0
 """Seconds after which it is left alone, on a busy machine."""
 _SWITCH = "--no-compile-pass skips this"
 _DROPPED = (
-    "compiled code was not analyzed: the script dropped it before its end, and --memory keeps nothing alive "
-    "(run without it)"
+    "compiled code was not analyzed: the script dropped it before its end, and it uses what cannot be copied"
 )
 
 
@@ -47,7 +46,7 @@ def with_compiled(session: Session, emulator: Emulator, tell: Callable[[str], ob
     """`session` with what torch.compile would make of what the run compiled; where that cannot be told, with
     a note that says why."""
     calls = emulator.compiled
-    if not calls.targets and calls.dropped:
+    if not calls.targets and calls.uncopied:
         return _noted(session, _DROPPED)
     if not calls.targets or not can_measure(session):
         return session

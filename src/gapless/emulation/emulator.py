@@ -164,7 +164,6 @@ class Emulator:
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
         self.in_turn: InTurn = lambda one, other: False  # as of `StepTally`, for who can read the source
         self.compiled = Calls(self.core.device_of, values=not dry, wanted=compiled)
-        self.compiled.lasting = not memory  # what is kept alive would be counted
         replays = self.compiled.replays
         replays.watch = lambda: self.core.graphs.watch(replays)
         self._patches = Patches()

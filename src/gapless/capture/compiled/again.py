@@ -23,7 +23,7 @@ from gapless.capture.compiled.watching import Heard, Watch
 from gapless.emulation.compiled.backends import named, uses_cudagraphs
 from gapless.emulation.compiled.calls import Call, Calls, Target
 from gapless.emulation.compiled.reach import CALLS
-from gapless.emulation.compiled.signatures import Rebuilder
+from gapless.emulation.compiled.signatures import Gone, Rebuilder
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.support import stacks
 from gapless.model import Compiled, SourceLine, user_line
@@ -69,6 +69,7 @@ def compile_again(emulator: Emulator, seconds: float, on_gpu: bool = True) -> Pa
     cached = bool(getattr(C, _CACHED)()) and _UNCACHED not in os.environ
     emulator.leave_in_copy()
     _silence()
+    calls.copies.place(emulator.core.placement.put)
     places = machine.enter(emulator.core, on_gpu)
     hidden = (target.hidden for target in calls.targets if target.hidden is not None)
     without_others(module for one in hidden for root in one.roots for module in root.modules())
@@ -151,16 +152,19 @@ class _Pass:
         watch.heard, watch.place, watch.number = subject.heard, stacks.resolve(call.place), call.number
         self._now = subject.graphs
         self._now.managed.clear()
-        for reference, name, value in call.changes:
-            module = reference()
-            if module is not None and getattr(module, name, None) != value:
+        for held, name, value in call.changes:
+            for module in held.all():
                 with suppress(Exception):  # anybody's object
-                    setattr(module, name, value)
+                    if getattr(module, name, None) != value:
+                        setattr(module, name, value)
         rebuilt = Rebuilder(self._places.place, self._values)
         if target.hidden is not None:
             target.hidden.put(call.state, self._beside, rebuilt)
-        args = [rebuilt(one) for one in call.args]
-        kwargs = {name: rebuilt(one) for name, one in call.kwargs.items()}
+        try:
+            args = [rebuilt(one) for one in call.args]
+            kwargs = {name: rebuilt(one) for name, one in call.kwargs.items()}
+        except Gone:
+            return
         subject.made += 1
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(call.modes.inference))
@@ -172,7 +176,7 @@ class _Pass:
             try:
                 self._returned(subject, target.real(*args, **kwargs))
             except Exception as error:
-                self._failed(subject, error)
+                self._failed(target, subject, error)
 
     def _returned(self, subject: _Subject, made: Any) -> None:
         """Which of the tensors it returns are in memory of CUDA graphs."""
@@ -181,10 +185,14 @@ class _Pass:
                 if one.untyped_storage()._cdata in subject.graphs.managed:
                     subject.captured.add(at)
 
-    def _failed(self, subject: _Subject, error: BaseException) -> None:
+    def _failed(self, target: Target, subject: _Subject, error: BaseException) -> None:
+        """Of a copy nothing is said but what the compiler says: that it does not run may be the copy's."""
         kinds = importlib.import_module(f"{path('dynamo')}.exc")
         if isinstance(error, kinds.Unsupported | kinds.UserError):
             self._watch.refused(error)
+        elif target.copied:
+            target.real = None
+            return
         subject.failed = _short(error)
 
     def _beside(self, tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

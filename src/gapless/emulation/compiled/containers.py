@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from gapless.emulation.compiled.reach import Reached, content
-from gapless.emulation.compiled.signatures import DeviceOf, signature
+from gapless.emulation.compiled.copies import Copies, Held
+from gapless.emulation.compiled.reach import NOTHING, Reached, content
+from gapless.emulation.compiled.signatures import signature
 
 _KINDS = (list, dict, set, deque)
 _MOST = 32
@@ -24,16 +26,26 @@ _OWN = frozenset(vars(torch.nn.Module()))
 class Containers:
     """Those in cells, globals and objects that were `reached`, and in attributes of the modules."""
 
-    def __init__(self, found: Reached, device_of: DeviceOf) -> None:
-        self._device_of = device_of
+    def __init__(self, found: Reached, copies: Copies) -> None:
+        self._device_of = copies.device_of
         attributes = (
-            (vars(module), name)
+            (module, name)
             for module in dict.fromkeys(one for root in found.modules for one in root.modules())
             for name in vars(module)
             if name not in _OWN
         )
-        gets = [*map(_cell, found.cells), *(_entry(*one) for one in (*found.names, *attributes))]
-        self._found = [get for get in gets if type(get()) in _KINDS][:_MOST]
+        places = [
+            *(Place(cell, "") for cell in found.cells),
+            *(Place(owned(owner, copies), name) for owner, name in (*found.names, *attributes)),
+        ]
+        self._found = [place for place in places if type(place()) in _KINDS][:_MOST]
+
+    def copied(self, copy: Callable[[Any], Any]) -> Containers:
+        """The same containers of what `copy` makes of their owners."""
+        other = Containers.__new__(Containers)
+        other._device_of = self._device_of
+        other._found = [Place(again(place.owner, copy), place.name) for place in self._found]
+        return other
 
     def key(self) -> tuple[Any, ...]:
         """What tells their contents of now from others."""
@@ -70,9 +82,35 @@ def _contents(value: Any, change: Callable[[Any], Any]) -> Any:
     return type(value)(map(change, value))
 
 
-def _cell(cell: Any) -> Callable[[], Any]:
-    return lambda: content(cell)
+@dataclass(frozen=True)
+class Place:
+    """Where a value is: in a cell, under a name of a module's globals, or an attribute of an object."""
+
+    owner: Any
+    name: str
+
+    def __call__(self) -> Any:
+        return content(self.owner) if not self.name else names_of(self.owner).get(self.name)
 
 
-def _entry(where: dict[str, Any], name: str) -> Callable[[], Any]:
-    return lambda: where.get(name)
+def owned(owner: Any, copies: Copies) -> Any:
+    """`owner` of names held weakly, if it is no dictionary of a module's globals."""
+    try:
+        return owner if type(owner) is dict else copies.held(owner)
+    except TypeError:  # no weak reference to it can be had
+        return {}
+
+
+def names_of(owner: Any) -> dict[str, Any]:
+    """The names of an owner and their values; none where it has ended."""
+    if isinstance(owner, Held):
+        value = owner()
+        return {} if value is NOTHING else vars(value)
+    return owner  # type: ignore[no-any-return]
+
+
+def again(owner: Any, copy: Callable[[Any], Any]) -> Any:
+    """What stands for an owner of names, or a cell, among copies."""
+    if isinstance(owner, Held):
+        return owner if owner() is NOTHING else Held.of(copy(owner))
+    return owner if type(owner) is dict else copy(owner)

@@ -5,7 +5,6 @@ Compilers guard on these, so a learning rate that changes at each step is compil
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.compiled.containers import Containers
-from gapless.emulation.compiled.reach import NOTHING, content, is_record, reached
-from gapless.emulation.compiled.signatures import DeviceOf
+from gapless.emulation.compiled.containers import Containers, again, names_of, owned
+from gapless.emulation.compiled.copies import Copies, Held
+from gapless.emulation.compiled.reach import NOTHING, Reached, content, is_record, reached
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
 
@@ -43,76 +42,121 @@ class Hidden:
     dictionaries there, and the settings of optimizers; `roots` are the modules, and `followed` the ids of the
     objects. `given` are the arguments of the first call."""
 
-    def __init__(self, target: Any, device_of: DeviceOf, given: Iterable[Any]) -> None:
-        found = reached(target, given)
-        self._records = found.records
-        self.followed = frozenset(map(id, found.records))
-        self._cells = found.cells
-        self._names = [(where, name) for where, name in found.names if type(where[name]) in _PLAIN]
-        self._optimizers = found.optimizers
-        self.roots = found.modules
-        self._containers = Containers(found, device_of)
-        self._parameters = self._all_parameters()
+    def __init__(self, target: Any, copies: Copies, given: Iterable[Any]) -> None:
+        reach = reached(target, given)
+        self._records = [owner for record in reach.records if (owner := owned(record, copies))]
+        self._cells = reach.cells
+        self._names = [
+            (owned(owner, copies), name)
+            for owner, name in reach.names
+            if type((owner if type(owner) is dict else vars(owner))[name]) in _PLAIN
+        ]
+        self._optimizers = list(map(copies.held, reach.optimizers))
+        self._roots = list(map(copies.held, reach.modules))
+        self._containers = Containers(reach, copies)
+        self._parameters = list(map(copies.held, _parameters(reach)))
         self._telling = Telling()
+
+    def copied(self, copy: Callable[[Any], Any]) -> Hidden:
+        """The same of what `copy` makes of everything that is looked at."""
+        other = Hidden.__new__(Hidden)
+        other._cells = [copy(cell) for cell in self._cells]
+        other._names = [(again(owner, copy), name) for owner, name in self._names]
+        other._records, other._optimizers, other._roots, other._parameters = (
+            [again(owner, copy) for owner in owners]
+            for owners in (self._records, self._optimizers, self._roots, self._parameters)
+        )
+        other._containers = self._containers.copied(copy)
+        other._telling = self._telling
+        return other
+
+    @property
+    def followed(self) -> frozenset[int]:
+        """The ids of the objects that are looked at."""
+        return frozenset([id(record) for record in _there(self._records)])
+
+    @property
+    def roots(self) -> list[Any]:
+        """The modules that are looked at."""
+        return _there(self._roots)
 
     def key(self) -> tuple[Any, ...]:
         """What tells two states apart, cheap enough to be asked for at each call."""
-        names = [_plain(where.get(name)) for where, name in self._names]
+        names = [_plain(names_of(owner).get(name)) for owner, name in self._names]
         cells = [_plain(content(cell)) for cell in self._cells]
         groups = self._groups() if self._optimizers else ()
-        return self._telling((*names, *cells, *self._containers.key(), *groups, self._wanted()))
+        containers = self._containers.key()
+        return self._telling((*names, *cells, *containers, *groups, self._wanted()))
 
     def _groups(self) -> tuple[tuple[tuple[str, Any], ...], ...]:
         return tuple(
-            tuple((name, one) for name, one in group.items() if type(one) in _PLAIN)
-            for optimizer in self._optimizers
+            tuple((name, setting) for name, setting in group.items() if type(setting) in _PLAIN)
+            for optimizer in _there(self._optimizers)
             for group in optimizer.param_groups
         )
 
-    def _all_parameters(self) -> list[Any]:
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        found = [one for group in groups for one in group["params"]]
-        return found + [one for root in self.roots for one in root.parameters()]
-
     def _wanted(self) -> tuple[bool, ...]:
         """Which parameters want gradients: some are frozen on the way."""
-        return tuple([one.requires_grad for one in self._parameters])
+        return tuple([getattr(held.alive(), "requires_grad", False) for held in self._parameters])
 
     def state(self, keep: Callable[[Any], Any]) -> State:
         """The values of now; `keep` copies what is in a container."""
         return State(
-            tuple(value if type(value := content(cell)) in _PLAIN else None for cell in self._cells),
-            tuple(where.get(name) for where, name in self._names),
+            tuple(map(_if_plain, map(content, self._cells))),
+            tuple(_if_plain(names_of(owner).get(name)) for owner, name in self._names),
             self._containers.state(keep),
             self._groups(),
             self._wanted(),
-            tuple(one.grad is not None for one in self._parameters),
-            tuple(not optimizer.state for optimizer in self._optimizers),
+            tuple(getattr(parameter(), "grad", None) is not None for parameter in self._parameters),
+            tuple(not getattr(optimizer(), "state", ()) for optimizer in self._optimizers),
         )
 
     def put(self, state: State, placed: Callable[[Any, Any], Any], made: Callable[[Any], Any]) -> None:
         """Make everything as it was at `state`, gradients by zeros; `placed` puts one where its tensor is,
         and `made` makes anew what was kept of a container."""
         for cell, value in zip(self._cells, state.cells, strict=True):
-            if type(content(cell)) in _PLAIN and value is not None:
+            if type(content(cell)) in _PLAIN and type(value) in _PLAIN and value is not None:
                 cell.cell_contents = value
-        for (where, name), value in zip(self._names, state.names, strict=True):
-            if type(value) in _PLAIN and name in where:
-                where[name] = value
+        for (owner, name), value in zip(self._names, state.names, strict=True):
+            names = names_of(owner)
+            if type(value) in _PLAIN and name in names:
+                names[name] = value
         self._containers.put(state.containers, made)
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        optimizers = [optimizer() for optimizer in self._optimizers]
+        groups = [group for optimizer in _there(self._optimizers) for group in optimizer.param_groups]
         for group, values in zip(groups, state.groups, strict=False):
             group.update(values)
         for parameter, wanted, there in zip(self._parameters, state.wanted, state.gradients, strict=True):
-            if parameter.is_leaf:
-                parameter.requires_grad_(wanted)
-            if not there:
-                parameter.grad = None
-            elif parameter.grad is None:
-                parameter.grad = placed(torch.zeros_like(parameter), parameter)
-        for optimizer, empty in zip(self._optimizers, state.empty, strict=False):
-            if empty:
+            _put_gradient(parameter(), wanted, there, placed)
+        for optimizer, empty in zip(optimizers, state.empty, strict=False):
+            if empty and optimizer is not NOTHING:
                 optimizer.state.clear()
+
+
+def _there(owners: Iterable[Any]) -> list[Any]:
+    """Those that are held and have not ended, or their copies."""
+    return [value for owner in owners if isinstance(owner, Held) and (value := owner()) is not NOTHING]
+
+
+def _parameters(reach: Reached) -> list[Any]:
+    groups = [group for optimizer in reach.optimizers for group in optimizer.param_groups]
+    first = [parameter for group in groups for parameter in group["params"]]
+    return first + [parameter for root in reach.modules for parameter in root.parameters()]
+
+
+def _put_gradient(parameter: Any, wanted: bool, there: bool, placed: Callable[[Any, Any], Any]) -> None:
+    if parameter is NOTHING:
+        return
+    if parameter.is_leaf:
+        parameter.requires_grad_(wanted)
+    if not there:
+        parameter.grad = None
+    elif parameter.grad is None:
+        parameter.grad = placed(torch.zeros_like(parameter), parameter)
+
+
+def _if_plain(value: Any) -> Any:
+    return value if type(value) in _PLAIN else NOTHING
 
 
 def _plain(value: Any) -> Any:
@@ -145,17 +189,18 @@ class Telling:
         return self._last
 
 
-Changes = tuple[tuple[Any, str, Any], ...]
-"""Plain attributes of modules that were set: a weak reference to the module, the name, the value."""
+Changes = tuple[tuple[Held, str, Any], ...]
+"""Plain attributes of modules that were set: the module, held weakly, the name, the value."""
 
 
 class Attributes:
     """Plain attributes that the script sets on modules between calls of compiled code: modes, counters,
     temperatures. What compiled code sets itself, it will set again."""
 
-    def __init__(self) -> None:
-        self._pending: dict[tuple[int, str], tuple[Any, str, Any]] = {}
-        self._initial: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+        self._pending: dict[tuple[int, str], tuple[Held, str, Any]] = {}
+        self._initial: dict[tuple[int, str], tuple[Held, str, Any]] = {}
 
     def install(self, patches: Patches) -> None:
         """Look on from now on, until `patches` are undone."""
@@ -172,7 +217,7 @@ class Attributes:
 
     def _changed(self, module: Any, name: str, value: Any) -> None:
         if len(self._pending) < _MANY:
-            self._pending[id(module), name] = weakref.ref(module), name, value
+            self._pending[id(module), name] = self._copies.held(module), name, value
 
     def begin(self, modules: Iterable[Any]) -> None:
         """These are called for the first time: what they hold now is what their attributes were."""
@@ -183,7 +228,7 @@ class Attributes:
             found.update({id(one): one for one in beside})
         for owner in found.values():
             with suppress(TypeError):  # no weak reference to it can be had
-                reference = weakref.ref(owner)
+                reference = self._copies.held(owner)
                 plain = {name: one for name, one in vars(owner).items() if type(one) in _PLAIN}
                 self._initial.update(
                     {

@@ -20,8 +20,8 @@ _FUNCTIONS, _RECORDS, _ATTRIBUTES = 64, 16, 64
 """So many are looked at: more would be felt at each call."""
 _OTHER = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor, type, types.ModuleType)
 
-Name = tuple[dict[str, Any], str]
-"""An entry of a dictionary: a module's globals, or an object's attributes."""
+Name = tuple[Any, str]
+"""A name in a dictionary, which is a module's globals, or of an object, which has it as an attribute."""
 
 
 @dataclass
@@ -132,7 +132,7 @@ class _Walk:
             self.found.records.append(value)
             inside = vars(value)
             for name in list(inside)[:_ATTRIBUTES]:
-                self.found.names.append((inside, name))
+                self.found.names.append((value, name))
                 self._inside(inside[name], depth)
 
     def _inside(self, value: Any, depth: int) -> None:

@@ -7,21 +7,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from types import MemberDescriptorType, NoneType
+from types import MemberDescriptorType
 from typing import Any
 
 import torch
 
-from gapless.emulation.compiled.reach import is_record
+from gapless.emulation.compiled.copies import SHARED, VALUES, Copies, DeviceOf, Held, unheard
+from gapless.emulation.compiled.reach import NOTHING, is_record
 from gapless.torch_internals import DisableTorchDispatch
 
-DeviceOf = Callable[[torch.Tensor], int]
-"""Where a tensor is on the emulated machine: 0, 1, … for a GPU, below 0 for the CPU."""
-
-_VALUES = frozenset(
-    {int, float, bool, str, bytes, complex, NoneType, torch.dtype, torch.device, torch.Size, torch.layout}
-)
 _DEEPEST = 5
 _MANY = 1024
 _FEW_BYTES = 1 << 20
@@ -55,7 +49,7 @@ class _Signing:
 
     def __call__(self, value: Any, depth: int = 0) -> Any:
         kind = type(value)
-        if kind in _VALUES:
+        if kind in VALUES:
             return kind, value
         new = len(self._seen)
         at = self._seen.setdefault(id(value), new)
@@ -81,6 +75,12 @@ def _is_long(value: Any) -> bool:
     return isinstance(value, list | tuple | deque | dict) and len(value) > _MANY
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether a container holds nothing but plain values."""
+    values = (*value, *value.values()) if isinstance(value, dict) else value
+    return all(type(entry) in VALUES for entry in values)
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor as it was: `values` where they may matter and are small, `marks` that a compiler looks at."""
@@ -94,44 +94,69 @@ class Tensor:
     marks: dict[str, Any] = field(default_factory=dict)
 
 
+class Gone(Exception):
+    """An argument has ended, and it could not be copied."""
+
+
 @dataclass(frozen=True, eq=False)
 class Same:
-    """A container or an object that the script may change later, and what was `inside` it."""
+    """A container or an object that the script may change later, and what was `inside` it; an object is held
+    weakly as `whole`, and of a container that is its kind and, for a deque, its size."""
 
     whole: Any
     inside: Any
 
-    def put(self, change: Callable[[Any], Any]) -> Any:
-        """The container itself, with what was in it; `change` makes an entry anew."""
-        with suppress(Exception):  # anybody's class
-            if isinstance(self.inside, dict):
-                entries = {name: change(one) for name, one in self.inside.items()}
-                named = self.whole if isinstance(self.whole, dict) else vars(self.whole)
-                named.clear()
-                named.update(entries)
-            else:
-                parts = [change(one) for one in self.inside]
-                self.whole.clear()
-                (self.whole.update if isinstance(self.whole, set) else self.whole.extend)(parts)
-        return self.whole
+    def put(self, change: Callable[[Any], Any], begun: Callable[[Any], None]) -> Any:
+        """The object itself, or a container like the one that was, with what was in it. `change` makes an
+        entry anew, and `begun` hears of the whole before that."""
+        if isinstance(self.whole, Held):
+            whole = held(self.whole)
+            begun(whole)
+            with suppress(Exception):  # anybody's class
+                vars(whole).update({name: change(entry) for name, entry in self.inside.items()})
+            return whole
+        kind, most = self.whole
+        whole = kind([], most) if most is not None else kind()
+        begun(whole)
+        if isinstance(self.inside, dict):
+            whole.update({name: change(entry) for name, entry in self.inside.items()})
+        else:
+            (whole.update if isinstance(whole, set) else whole.extend)(
+                [change(entry) for entry in self.inside]
+            )
+        return whole
+
+
+def held(value: Held) -> Any:
+    """The object that is held, or its copy.
+
+    Raises:
+        Gone: it has ended without one.
+    """
+    found = value()
+    if found is NOTHING:
+        raise Gone(value.kind.__name__)
+    return found
 
 
 class Keeper:
-    """Copies arguments of one call, what is the same staying the same; nothing of the script's is kept alive
-    for it but parameters, modules, what holds no tensor, and the objects whose ids are `followed`. Without
-    `values` shapes alone are kept."""
+    """Copies arguments of one call, what is the same staying the same. Nothing of the script's is kept alive
+    for it: parameters, modules, functions, and objects whose ids are `followed` are held by `copies`."""
 
-    def __init__(self, device_of: DeviceOf, values: bool, followed: frozenset[int] = frozenset()) -> None:
-        self._device_of, self._values, self._followed = device_of, values, followed
+    def __init__(self, copies: Copies, followed: frozenset[int] = frozenset()) -> None:
+        self._copies, self._followed = copies, followed
+        self._device_of, self._values = copies.device_of, copies.values
         self._made: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, value: Any, depth: int = 0) -> Any:
-        if type(value) in _VALUES:
+        if type(value) in VALUES:
             return value
         known = self._made.get(id(value))
         if known is not None:
             return known[1]
-        self._made[id(value)] = value, value  # objects may hold each other
+        if is_record(value):
+            with suppress(TypeError):  # no weak reference to it can be had
+                self._made[id(value)] = value, self._copies.held(value)  # objects may hold each other
         made = self._kept(value, depth)
         self._made[id(value)] = value, made
         return made
@@ -139,20 +164,34 @@ class Keeper:
     def _kept(self, value: Any, depth: int) -> Any:
         if isinstance(value, torch.Tensor):
             plain = type(value) is torch.Tensor and value.layout is torch.strided
-            return self._tensor(value) if plain else value
+            return self._tensor(value) if plain else self._weakly(value)
         if depth > _DEEPEST or id(value) in self._followed or _is_long(value):
-            return value
+            return self._weakly(value)
         if isinstance(value, set):
-            return Same(value, list(value))
+            return Same((type(value), None), [self(entry, depth + 1) for entry in value])
         entries = _entries(value)
         old = list(entries.values() if isinstance(entries, dict) else entries)
-        new = [self(one, depth + 1) for one in old]
+        new = [self(entry, depth + 1) for entry in old]
         kinds = {type(after) for after, before in zip(new, old, strict=True) if after is not before}
-        if kinds - {Same} or (kinds and isinstance(value, tuple)):
-            return over(value, lambda one: self(one, depth + 1))
-        if isinstance(value, tuple) or not (entries or isinstance(value, list | deque | dict)):
+        if kinds - {Same, Held} or (kinds and isinstance(value, tuple)):
+            return over(value, lambda entry: self(entry, depth + 1))
+        if isinstance(value, tuple):
             return value
-        return Same(value, dict(zip(entries, new, strict=True)) if isinstance(entries, dict) else new)
+        if not (entries or isinstance(value, list | deque | dict)):
+            return self._weakly(value)
+        inside = dict(zip(entries, new, strict=True)) if isinstance(entries, dict) else new
+        if isinstance(value, list | deque | dict):
+            return Same((type(value), getattr(value, "maxlen", None)), inside)
+        return Same(self._weakly(value), inside)
+
+    def _weakly(self, value: Any) -> Any:
+        """`value` for as long as the script has it, and a copy of it afterwards, if there can be one."""
+        if isinstance(value, SHARED) or (_is_long(value) and _is_plain(value)):
+            return value
+        try:
+            return self._copies.kept(value)
+        except TypeError:  # no weak reference to it can be had
+            return Held(lambda: None, type(value)) if isinstance(value, list | deque | dict) else value
 
     def _tensor(self, value: torch.Tensor) -> Tensor:
         size = value.numel() * value.element_size()
@@ -207,7 +246,7 @@ def _like(value: Any) -> Any:
     is none that the script made."""
     kind: Any = type(value)
     try:
-        made: Any = object.__new__(_unheard(kind) if hasattr(kind, "__del__") else kind)
+        made: Any = object.__new__(unheard(kind) if hasattr(kind, "__del__") else kind)
     except TypeError:  # a class written in C, which alone can make one
         return copy.copy(value)
     for slot in (one for part in kind.__mro__ for one in vars(part).values()):
@@ -218,13 +257,16 @@ def _like(value: Any) -> Any:
     return made
 
 
-@cache
-def _unheard(kind: Any) -> Any:
-    """`kind` without what it does when an object of it ends; itself where it hears of classes, too."""
-    if any("__init_subclass__" in vars(part) for part in kind.__mro__[:-1]):
-        return kind
-    silent = {"__del__": lambda self: None, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind.__name__, (kind,), silent)
+def settled(value: Any, copy: Callable[[Any], Any], depth: int = 0) -> Any:
+    """What `Keeper` kept, with copies in place of what the script still has."""
+    if isinstance(value, Held):
+        return Held.of(copy(value)) if value() is not NOTHING else value
+    if type(value) in VALUES or depth > _DEEPEST or isinstance(value, Tensor):
+        return value
+    if isinstance(value, Same):
+        whole = settled(value.whole, copy) if isinstance(value.whole, Held) else value.whole
+        return Same(whole, over(value.inside, lambda entry: settled(entry, copy, depth + 1)))
+    return over(value, lambda entry: settled(entry, copy, depth + 1))
 
 
 class Rebuilder:
@@ -236,7 +278,9 @@ class Rebuilder:
         self._made: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, value: Any, depth: int = 0) -> Any:
-        if type(value) in _VALUES or depth > _DEEPEST or _is_long(value):
+        if isinstance(value, Held):
+            return held(value)
+        if type(value) in VALUES or depth > _DEEPEST or _is_long(value):
             return value
         known = self._made.get(id(value))
         if known is not None:
@@ -250,7 +294,10 @@ class Rebuilder:
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, Same):
-            return value.put(lambda one: self(one, depth + 1))
+            return value.put(
+                lambda entry: self(entry, depth + 1),
+                lambda whole: self._made.update({id(value): (value, whole)}),
+            )
         return over(value, lambda one: self(one, depth + 1))
 
     def _tensor(self, kept: Tensor) -> torch.Tensor:
