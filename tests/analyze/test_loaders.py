@@ -206,6 +206,7 @@ class TestPadding:
         found = self.report(10 * MS)
         assert found.verdict.sentence == "Up to 38 % of each step goes to padding"
         assert found.verdict.level == "act"
+        assert found.verdict.why[0].startswith("50 % of `ids` is padding: items are 50 long on average")
         (change,) = found.verdict.do_first
         assert change.codes == ("GAP304",)
         assert (change.before, change.after, change.bound) == (40 * MS, 25 * MS, True)

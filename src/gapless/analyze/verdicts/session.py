@@ -278,8 +278,10 @@ def _why(report: Report, estimate: Estimate | None, late: Finding | None, level:
         yield limited(estimate) + (_COMPILING if launches else "")
     if level != "act":
         return
-    if late is not None and late.evidence:
-        yield late.evidence[0]
+    wasted = _wasted(report)
+    for of_input in (late, wasted):
+        if of_input is not None and of_input.evidence:
+            yield of_input.evidence[0]
     inside = _syncs_in_steps(report)
     if len(inside) > 1 and report.steps.waits_per_step and not report.steps.side_by_side:
         most = max(inside, key=lambda one: one.frequency.per_step)
@@ -289,7 +291,7 @@ def _why(report: Report, estimate: Estimate | None, late: Finding | None, level:
             yield f"{percent(part)} of the syncs are {most.name}{at}"
     if estimate is None and report.estimate is not None:
         yield f"No prices: {report.estimate.refused}"
-    elif estimate is not None and (report.steps.most or late or _of_optimizers(report) or _wasted(report)):
+    elif estimate is not None and (report.steps.most or late or _of_optimizers(report) or wasted):
         if estimate.reasons:
             yield f"Upper limits: {'; '.join(estimate.reasons)}"
         elif late is None:
