@@ -13,7 +13,7 @@ import numpy as np
 from gapless.analyze.estimate.communication import Moving, assumed, communication
 from gapless.analyze.estimate.draws import APART, interval, normal, paces, shares
 from gapless.analyze.estimate.fusion import ASSUMED, DOUBT, as_compiled, fused, launches
-from gapless.analyze.estimate.machine import Run, run
+from gapless.analyze.estimate.machine import SHALLOW, Run, run
 from gapless.analyze.estimate.optimizers import is_worth_joining, joined
 from gapless.analyze.estimate.steps import Step, arrivals, chosen, left_out, recorded
 from gapless.analyze.estimate.throughput import throughput
@@ -45,7 +45,8 @@ Groups = Mapping[int, Sequence[int]]
 @dataclass(frozen=True)
 class _Priced:
     """The likely machine's answer, and those of machines that are drawn: per step, `count` of which are
-    priced; `whole` is what the priced ones and those around them are."""
+    priced; `whole` is what the priced ones and those around them are. With a queue of `SHALLOW` launches,
+    syncs block the host for a `shallow` part of the time that they do so otherwise."""
 
     step: int
     device: int
@@ -54,6 +55,7 @@ class _Priced:
     drawn: Sequence[Savings[int]]
     count: int
     whole: int
+    shallow: float
 
     def of(self, value: int) -> int:
         return round(value / self.count)
@@ -61,6 +63,12 @@ class _Priced:
     def reach(self, likely: int, drawn: Callable[[Savings[int]], int]) -> Range:
         """What is saved of a step, in the likely machine and in the drawn ones."""
         return interval(likely / self.count, [drawn(one) / self.count for one in self.drawn])
+
+    @property
+    def blocked(self) -> Range:
+        """How long syncs block the host in a step; what a queue does not hold does so in launches."""
+        found = self.reach(self.found.blocked, lambda one: one.blocked)
+        return Range(round(found.least * self.shallow), found.likely, found.most)
 
     @property
     def steps(self) -> list[float]:
@@ -214,6 +222,8 @@ def _priced(
     asked = [ran.asked[one] for one in ran.timeline.work.correlation.tolist()]
     drawn = paces(asked, times.doubt, doubt)
     count = len(timed)
+    waits = bool(groups) and ran.held > 0
+    shallow = run(timed, programme.gpu, times.host, SHALLOW).held / ran.held if waits else 1.0
     return _Priced(
         step=round(found.span / count),
         device=round(ran.busy / count),
@@ -222,6 +232,7 @@ def _priced(
         drawn=savings_of(model, rows, [Change(pace=pace) for pace in drawn], found.each),
         count=len(order),
         whole=count,
+        shallow=shallow,
     )
 
 
@@ -253,7 +264,7 @@ def _told(
         device=answer.device,
         host=answer.host,
         prices=msgspec.structs.replace(_prices(session, groups, answer), limiter=limiter),
-        blocked=answer.reach(answer.found.blocked, lambda one: one.blocked),
+        blocked=answer.blocked,
         saved=answer.reach(answer.found.all, lambda one: one.all),
         looked_at=looked_at,
         calibrated=times.calibrated,
