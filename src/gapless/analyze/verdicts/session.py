@@ -22,7 +22,7 @@ from gapless.analyze.verdicts.remedies import with_remedies
 from gapless.analyze.verdicts.speed import confidence, speeds
 from gapless.analyze.verdicts.unseen import not_seen
 from gapless.model import Finding, Report, Verdict
-from gapless.model.estimate import Estimate
+from gapless.model.estimate import SURE, Estimate
 from gapless.model.verdict import Change, Level
 from gapless.model.wording import (
     count,
@@ -309,7 +309,6 @@ _LIMITED = {
     "communication": ("communication", " between ranks"),
     "copies": ("copies", " between CPU and GPU"),
 }
-_SURE = 0.95
 _COMPILING = ": `--what-if compile` estimates what compiling would bring"
 
 
@@ -321,7 +320,7 @@ def limited(estimate: Estimate) -> str:
         assumed = "host" in [*estimate.limiters][:2] and not estimate.calibrated and speed is None
         whose = "; the CPU's speed is assumed (--calibrate)" if assumed else ""
         return f"Cannot tell what limits it: {what}{whose}"
-    how = "Almost certainly" if estimate.sure >= _SURE else f"Probably ({percent(estimate.sure)})"
+    how = "Almost certainly" if estimate.sure >= SURE else f"Probably ({percent(estimate.sure)})"
     whose = ""
     if estimate.limiter == "host" and not estimate.calibrated:
         whose = f" ({host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"
