@@ -21,7 +21,7 @@ from typing import NamedTuple
 import _sheet
 
 from gapless.analyze.report import report
-from gapless.model.estimate import SURE, Estimate
+from gapless.model.estimate import CLEAR, SURE, Estimate
 from gapless.model.session import load
 from gapless.replay.path import BUSY
 
@@ -175,7 +175,8 @@ def sheet() -> str:
         "milliseconds of a step and of the GPU's work in it, kernels, and what limits the step: as "
         "published, and by `gapless check --dry --host usual` of the same package or model on made "
         f"inputs. The GPU limits a step in which it is busy for {BUSY:.0%} or more, else the CPU. "
-        "The speed of the CPUs beside L4s was chosen by these steps; nothing else was fitted to any",
+        "The speed of the CPUs beside L4s was chosen by these steps, and what is called probable (from "
+        f"{CLEAR:.0%} on) with them in view; nothing else was fitted to any",
     )
     text += _sheet.table(
         ["step", "GPU", "published, ms", "estimated, ms", "GPU busy", "estimated", "kernels", "estimated",

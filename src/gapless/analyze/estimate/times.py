@@ -86,7 +86,7 @@ chosen by four published steps of RF-DETR on an L4, which the CPU limits, so tha
 (``benchmarks/sheets/limiters.md``); that T4s have such CPUs beside them is assumed."""
 OF_2017 = 1.4
 """The same of those that V100s stand beside: in NeuSight's tables, whose shortest times are the CPU's, single
-operators take so much longer there than on an A100 (``benchmarks/sheets/kernel_times.md``)."""
+operators take so much longer there than on an A100 (``benchmarks/sheets/hosts_beside.md``)."""
 _BESIDE = ((r"\b[LT]4\b", RENTED), (r"\bV100\b", OF_2017))
 
 
