@@ -201,12 +201,12 @@ def _kind(name: str) -> Kind:
 
 def _scripts(before: str, after: str, gpu: str | None) -> Comparison:
     from gapless.capture.target import Target
-    from gapless.prove.scripts import session_of
+    from gapless.prove.scripts import record_script
 
     words = script_words(before), script_words(after)
     for name, *arguments in words:
         Target(name, tuple(arguments)).check()
-    return _side_by_side((before, after), [session_of(one, _STEPS, gpu) for one in words])
+    return _side_by_side((before, after), [record_script(one, _STEPS, gpu) for one in words])
 
 
 def _sessions(before: str, after: str) -> Comparison:
