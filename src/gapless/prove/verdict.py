@@ -1,4 +1,4 @@
-"""Write the verdict of a proof in one sentence."""
+"""The sentence of a proof."""
 
 from __future__ import annotations
 
@@ -9,59 +9,52 @@ from gapless.model.proof import CaseResult, Cost, Difference, Timing
 from gapless.model.wording import count, number, three_digits
 
 
-def make_verdict(cases: Sequence[CaseResult], costs: Sequence[Cost], time: Timing | None) -> str:
-    """Say whether the two are the same, which is faster, and how often they wait; without a full stop."""
+def verdict(cases: Sequence[CaseResult], costs: Sequence[Cost], time: Timing | None) -> str:
+    """Whether the two are the same, what came of the time, and of the waits; without a full stop."""
     different = [case for case in cases if case.outcome == "differs"]
-    races = find_new_races(costs)
+    races = new_races(costs)
     outside = [case for case in cases if case.outcome == "outside"]
-    same = "The same" + (f" within the contract ({_describe_outside(outside)})" if outside else "")
-    parts = [
-        _describe_first_difference(different)
-        if different
-        else _describe_races(races)
-        if races
-        else _describe_same(same, time)
-    ]
+    same = "The same" + (f" within the contract ({_outside(outside)})" if outside else "")
+    parts = [_not_same(different) if different else _raced(races) if races else _same(same, time)]
     if time is not None and different:
-        parts.append(_describe_speed(time))
+        parts.append(_speed(time))
     if costs:
-        parts.append(describe_waits(costs))
+        parts.append(waits(costs))
     return "; ".join(part for part in parts if part)
 
 
-def find_new_races(costs: Sequence[Cost]) -> list[Finding]:
-    """Return races of the second side if the first has none; results may be equal by luck or emulation."""
-    if not costs or any(finding.is_race for finding in costs[0].findings):
+def new_races(costs: Sequence[Cost]) -> list[Finding]:
+    """Races that the second side has, and the first has not: equal numbers are luck, or the emulation's."""
+    if not costs or any(one.is_race for one in costs[0].findings):
         return []
-    return [finding for finding in costs[1].findings if finding.is_race]
+    return [one for one in costs[1].findings if one.is_race]
 
 
-def _describe_races(races: Sequence[Finding]) -> str:
+def _raced(races: Sequence[Finding]) -> str:
     first, more = races[0], len(races) - 1
     where = f" at {first.line.short}" if first.line is not None else ""
-    more_races = f" ({more} other{'' if more == 1 else 's'} too)" if more else ""
-    return f"Not the same: a race{where}, {first.code} {first.name}{more_races}"
+    others = f" ({more} other{'' if more == 1 else 's'} too)" if more else ""
+    return f"Not the same: a race{where}, {first.code} {first.name}{others}"
 
 
-def _describe_first_difference(different: Sequence[CaseResult]) -> str:
+def _not_same(different: Sequence[CaseResult]) -> str:
     first = different[0]
     more = len(different) - 1
-    more_cases = f" ({more} other case{'' if more == 1 else 's'} too)" if more else ""
-    return f"Not the same: case `{first.name}`, {describe_difference(first.differences[0])}{more_cases}"
+    others = f" ({more} other case{'' if more == 1 else 's'} too)" if more else ""
+    return f"Not the same: case `{first.name}`, {difference(first.differences[0])}{others}"
 
 
-def describe_difference(difference: Difference) -> str:
-    """Return a few words on a difference."""
-    where = f"call {difference.call}, {difference.where}" if difference.call else difference.where
-    if difference.kind != "value":
-        return f"{where} {_describe_other_kind(difference)}"
-    if difference.largest < 0:
-        return f"{where} is {difference.after} instead of {difference.before}"
-    largest = format_difference(difference.largest)
-    return f"{where}, largest difference {largest} ({difference.after} instead of {difference.before})"
+def difference(one: Difference) -> str:
+    """What differs, in a few words."""
+    where = f"call {one.call}, {one.where}" if one.call else one.where
+    if one.kind != "value":
+        return f"{where} {_what(one)}"
+    if one.largest < 0:
+        return f"{where} is {one.after} instead of {one.before}"
+    return f"{where}, largest difference {three(one.largest)} ({one.after} instead of {one.before})"
 
 
-def _describe_other_kind(difference: Difference) -> str:
+def _what(difference: Difference) -> str:
     if difference.kind == "error":
         return f"gives {difference.after} instead of {difference.before}"
     if difference.kind == "gradient":
@@ -74,8 +67,8 @@ def _describe_other_kind(difference: Difference) -> str:
     )
 
 
-def _describe_outside(cases: Sequence[CaseResult]) -> str:
-    """Return ``3 cases outside of it differ, `empty mask` first``."""
+def _outside(cases: Sequence[CaseResult]) -> str:
+    """``3 cases outside of it differ, `empty mask` first``."""
     first = f"`{cases[0].name}`"
     return (
         f"{len(cases)} cases outside of it differ, {first} first"
@@ -84,63 +77,60 @@ def _describe_outside(cases: Sequence[CaseResult]) -> str:
     )
 
 
-def _describe_same(same: str, time: Timing | None) -> str:
+def _same(same: str, time: Timing | None) -> str:
     if time is None:
         return same
     if time.faster == "neither":
-        return f"{same}, with no measurable difference in time ({_format_range(time)}{_clock_suffix(time)})"
+        return f"{same}, with no measurable difference in time ({_range(time)}{_clock(time)})"
     if time.faster == "after":
-        return (
-            f"{same}, and {format_times(time.ratio.median)} ({_format_range(time)}) faster{_in_clock(time)}"
-        )
-    ratio = format_times(time.ratio.median)
-    return f"{same}, but slower here: {ratio} ({_format_range(time)}{_clock_suffix(time)})"
+        return f"{same}, and {times(time.ratio.median)} ({_range(time)}) faster{_on(time)}"
+    return f"{same}, but slower here: {times(time.ratio.median)} ({_range(time)}{_clock(time)})"
 
 
-def _describe_speed(time: Timing) -> str:
+def _speed(time: Timing) -> str:
     if time.faster == "neither":
         return "no measurable difference in time"
     if time.faster == "before":
-        return f"slower here: {format_times(time.ratio.median)} ({_format_range(time)}{_clock_suffix(time)})"
-    return f"{format_times(time.ratio.median)} ({_format_range(time)}) faster{_in_clock(time)}"
+        return f"slower here: {times(time.ratio.median)} ({_range(time)}{_clock(time)})"
+    return f"{times(time.ratio.median)} ({_range(time)}) faster{_on(time)}"
 
 
-def _format_range(time: Timing) -> str:
-    return f"{format_ratio(time.ratio.low)}–{format_ratio(time.ratio.high)}"
+def _range(time: Timing) -> str:
+    return f"{ratio(time.ratio.low)}–{ratio(time.ratio.high)}"
 
 
-def _clock_suffix(time: Timing) -> str:
+def _clock(time: Timing) -> str:
     return ", CPU time" if time.clock == "CPU" else ""
 
 
-def _in_clock(time: Timing) -> str:
+def _on(time: Timing) -> str:
     return " in CPU time" if time.clock == "CPU" else ""
 
 
-def format_times(value: float) -> str:
-    """Return a ratio as ``3.1×``."""
-    return f"{format_ratio(value)}×"
+def times(value: float) -> str:
+    """``3.1×``."""
+    return f"{ratio(value)}×"
 
 
-def format_ratio(value: float) -> str:
-    """Format a ratio of times: two decimals near 1, one above, none if large."""
+def ratio(value: float) -> str:
+    """A quotient of times: two digits where it is near 1, three where it is large."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 1.95 else f"{value:.2f}"
 
 
-def format_difference(value: float) -> str:
-    """Format a difference: ``0.25``, ``3.1e-05``."""
+def three(value: float) -> str:
+    """A difference: ``0.25``, ``3.1e-05``."""
     return three_digits(value) if 0.01 <= value < 1e6 else f"{value:.2g}"
 
 
-def describe_waits(costs: Sequence[Cost]) -> str:
-    """Say how often a call waits now, and how often it did."""
-    before, after = (cost.waits for cost in costs)
+def waits(costs: Sequence[Cost]) -> str:
+    """How often a call waits now, and how often it did."""
+    before, after = (one.waits for one in costs)
     if before == after:
-        return f"{_format_waits(after)} per call, as before"
-    return f"{_format_waits(after)} per call instead of {number(before)}"
+        return f"{_waits(after)} per call, as before"
+    return f"{_waits(after)} per call instead of {number(before)}"
 
 
-def _format_waits(value: float) -> str:
+def _waits(value: float) -> str:
     return count(value, "sync") if value else "no sync"
