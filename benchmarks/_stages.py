@@ -29,7 +29,7 @@ from gapless.capture import profiling
 from gapless.emulation.emulator import Emulator
 from gapless.model import Profile, Session, Site, gpus
 from gapless.model.proof import Interval
-from gapless.prove.timing import interval
+from gapless.prove.timing import median_interval
 from gapless.trace.read import read
 from gapless.trace.timeline import Timeline
 
@@ -81,8 +81,8 @@ def measure(steps: Steps, rounds: int, block: int, emulated: Steps | None = None
             row.debug = debug_waits(made[row.name])
     samples = in_turn(list(made.values()), rounds, block)
     for row, taken in zip(rows, samples, strict=True):
-        row.step = interval(taken)
-        row.ratio = interval([own / first for own, first in zip(taken, samples[0], strict=True)])
+        row.step = median_interval(taken)
+        row.ratio = median_interval([own / first for own, first in zip(taken, samples[0], strict=True)])
     with tempfile.TemporaryDirectory() as folder:
         for row in rows:
             window(made[row.name], row, Path(folder))

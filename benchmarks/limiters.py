@@ -21,8 +21,9 @@ from typing import NamedTuple
 import _sheet
 
 from gapless.analyze.report import report
-from gapless.model.estimate import Estimate
+from gapless.model.estimate import CLEAR, SURE, Estimate
 from gapless.model.session import load
+from gapless.replay.path import BUSY
 
 FOLDER = _sheet.HERE.parent / "build" / "limiters"
 SESSIONS = FOLDER / "sessions"
@@ -33,9 +34,6 @@ PACKAGES = (
     "pytorch_lightning", "scipy", "supervision", "timm", "torchmetrics", "transformers",
 )  # fmt: skip
 """What the model needs; those of `ALONE` ask for another torch, or another version of what is there."""
-LIMITS = 0.8
-"""The busy share of a step from which on the GPU limits it; below, with few syncs, the CPU does."""
-SURE = 0.95
 
 
 class Case(NamedTuple):
@@ -128,54 +126,66 @@ def checked(case: Case) -> Estimate:
     return estimate
 
 
-def said(estimate: Estimate, limiter: str) -> str:
-    """Whether the likeliest limiter is the right one, and how it is given to users."""
-    right = "right" if estimate.limiter == limiter else "WRONG"
-    if not estimate.clear:
-        return f"{right}, as *cannot tell* ({estimate.limiter} {estimate.sure:.0%})"
-    return f"{right} ({estimate.limiter} {estimate.sure:.0%}{', sure' if estimate.sure >= SURE else ''})"
+class Said(NamedTuple):
+    """Whether the likeliest limiter is the right one, how it is given to users, and how likely it is."""
+
+    right: bool
+    words: str
+    sure: float
 
 
-def row(case: Case) -> list[object]:
-    """Cells of the sheet."""
+def said(estimate: Estimate, limiter: str) -> Said:
+    words = "almost certainly" if estimate.sure >= SURE else "probably" if estimate.clear else "cannot tell"
+    return Said(estimate.limiter == limiter, words, estimate.sure)
+
+
+def row(case: Case) -> tuple[list[object], Said]:
+    """Cells of the sheet, and what is said."""
     print(f"{case.what}, {case.gpu} …", file=sys.stderr)
     estimate = checked(case)
-    limiter = "device" if case.busy >= LIMITS * case.step else "host"
+    limiter = "device" if case.busy >= BUSY * case.step else "host"
     least, likely, most = (
         time / 1e6 for time in (estimate.step.least, estimate.step.likely, estimate.step.most)
     )
-    return [
+    told = said(estimate, limiter)
+    cells: list[object] = [
         case.what, estimate.gpu.removeprefix("NVIDIA "), f"{case.step:.0f}",
         f"{likely:.0f} ({least:.0f}–{most:.0f})", f"{case.busy:.1f} ({case.busy / case.step:.0%})",
         f"{estimate.device / 1e6:.1f}", case.kernels or "–", round(estimate.launches), limiter,
-        said(estimate, limiter), case.source,
+        f"{told.words} {estimate.limiter} ({told.sure:.0%})", "yes" if told.right else "NO", case.source,
     ]  # fmt: skip
+    return cells, told
+
+
+def calibration(answers: list[Said]) -> str:
+    """How many of the statements are right, by the words in which users are given them."""
+    rows = []
+    for words in ("almost certainly", "probably", "cannot tell"):
+        mine = [one for one in answers if one.words == words]
+        mean = sum(one.sure for one in mine) / len(mine) if mine else 0.0
+        rows.append([words, len(mine), sum(one.right for one in mine), f"{mean:.0%}" if mine else "–"])
+    return _sheet.table(["said", "steps", "right", "how sure, mean"], rows)
 
 
 def sheet() -> str:
-    table = [row(case) for case in CASES]
-    verdicts = [str(cells[-2]) for cells in table]
+    table, answers = zip(*map(row, CASES), strict=True)
     text = _sheet.header(
         "What limits published steps",
         "python benchmarks/limiters.py --write",
         "milliseconds of a step and of the GPU's work in it, kernels, and what limits the step: as "
         "published, and by `gapless check --dry --host usual` of the same package or model on made "
-        f"inputs. The GPU limits a step in which it is busy for {LIMITS:.0%} or more, else the CPU. "
-        "The speed of the CPUs beside L4s was chosen by these steps; nothing else was fitted to any",
+        f"inputs. The GPU limits a step in which it is busy for {BUSY:.0%} or more, else the CPU. "
+        "The speed of the CPUs beside L4s was chosen by these steps, and what is called probable (from "
+        f"{CLEAR:.0%} on) with them in view; nothing else was fitted to any",
     )
     text += _sheet.table(
         ["step", "GPU", "published, ms", "estimated, ms", "GPU busy", "estimated", "kernels", "estimated",
-         "limited by", "likeliest", "source"],
-        table,
+         "limited by", "said", "right", "source"],
+        list(table),
     )  # fmt: skip
-    right = sum(verdict.startswith("right") for verdict in verdicts)
-    clear = sum("cannot tell" not in verdict for verdict in verdicts)
-    wrong = [verdict for verdict in verdicts if verdict.startswith("WRONG")]
-    told = sum("cannot tell" not in verdict for verdict in wrong)
-    sure = sum("sure" in verdict for verdict in wrong)
+    right = sum(one.right for one in answers)
     text += (
-        f"\nThe likeliest limiter is right in {right} of {len(verdicts)}. {clear} are told to users as "
-        f"clear, {told} of these wrong, {sure} of them as a sure statement.\n\n"
+        f"\nThe likeliest limiter is right in {right} of {len(answers)}.\n\n{calibration(list(answers))}\n"
     )
     return text + "".join(f"{at}. {source}\n" for at, source in enumerate(SOURCES, 1))
 

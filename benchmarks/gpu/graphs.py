@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import gapless
 import gapless.metrics as native
 from gapless.emulation.emulator import Emulator
-from gapless.prove.timing import interval
+from gapless.prove.timing import median_interval
 
 CLASSES, BATCH, BATCHES = 10, 64, 20
 
@@ -123,7 +123,7 @@ def main() -> int:
     graph = captured(training)
     apart = run(training, graph.replay)
     eager = Training("cuda")
-    times = [interval(one) for one in _stages.in_turn([eager.step, graph.replay], rounds=15, block=50)]
+    times = [median_interval(one) for one in _stages.in_turn([eager.step, graph.replay], rounds=15, block=50)]
     rows: list[list[object]] = [
         [name, f"{1e3 * one.median:.3f}", f"{1e3 * one.low:.3f} to {1e3 * one.high:.3f}"]
         for name, one in zip(("eager", "graph"), times, strict=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from one_truth import contradictions
 
 from gapless.analyze.loaders import findings, joined, limiting, own_step
 from gapless.analyze.session import fed
 from gapless.analyze.verdicts.session import verdict
-from gapless.model import Change, Finding, Frequency, Report, SourceLine, StepSummary, Verdict
+from gapless.model import Change, Environment, Finding, Frequency, Report, SourceLine, StepSummary, Verdict
 from gapless.model.estimate import BATCHES_IN_TIME, Count, Estimate, Range, Throughput
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Setting, Transfer
 from gapless.model.loading_feed import Begin, Padding
 from gapless.model.loading_mistakes import Mistake
+from gapless.model.offer import Offer
 from gapless.model.planned import Planned
 from gapless.model.profile import PhaseTime, Price, Profile, Steps
 from gapless.render import Style, renderer
@@ -122,10 +124,14 @@ class TestOneStep:
         throughput=Throughput(samples=Count(number=8)),
     )
 
-    def report(self, workers: int = 0) -> Report:
+    def report(self, workers: int = 0, ranks: int = 1) -> Report:
         seen = StepSummary(seen=12, steady=10)
+        own = Offer(gpu="NVIDIA A100", step=self.MADE.step, price=1.8, unit="samples", emulated=True)
+        offers = (msgspec.structs.replace(own, throughput=self.MADE.throughput),)
         found = Report(
             verdict=Verdict(sentence=""),
+            environment=Environment(world_size=ranks, emulated=True),
+            offers=offers if ranks > 1 else (),
             steps=seen,
             estimate=self.MADE,
             planned=Planned(steps=3000, passes=3),
@@ -156,6 +162,16 @@ class TestOneStep:
         (price,) = [one.price for one in found.findings if one.code == "GAP301"]
         assert price is not None
         assert price.of == 100 * MS
+
+    def test_of_one_of_several_ranks_all_of_it_is_of_the_step_with_its_wait(self):
+        """The others are as late: a collective ends when the last of them has come."""
+        found = self.report(ranks=8)
+        assert found.verdict.facts[0] == "Speed of this rank: 80 (72.7–88.9) samples/s"
+        assert found.verdict.do_first[0].before == 100 * MS
+        (offer,) = found.offers
+        assert offer.whole == ranged(90, 100, 110)
+        assert offer.cost == pytest.approx(1e6 / 8 * 0.1 / 3600 * 1.8)
+        assert contradictions(found) == []
 
     def test_batches_that_workers_make_are_mended_first(self):
         """A shorter step would only wait longer."""
@@ -190,6 +206,7 @@ class TestPadding:
         found = self.report(10 * MS)
         assert found.verdict.sentence == "Up to 38 % of each step goes to padding"
         assert found.verdict.level == "act"
+        assert found.verdict.why[0].startswith("50 % of `ids` is padding: items are 50 long on average")
         (change,) = found.verdict.do_first
         assert change.codes == ("GAP304",)
         assert (change.before, change.after, change.bound) == (40 * MS, 25 * MS, True)

@@ -8,7 +8,9 @@ import re
 import pytest
 from pages import Page
 
+from gapless.analyze.inference import waits_end_iterations
 from gapless.commands import main
+from gapless.model import SourceLine
 
 pytest.importorskip("torch")
 
@@ -171,6 +173,45 @@ def test_tokens_of_a_library(write, python):
     assert told["steps"]["noun"] == "token"
     assert told["per"] == "per token"
     assert "tokens/s" in " ".join(told["facts"])
+
+
+def test_a_loop_of_functions_and_tensors_has_iterations_that_end_with_their_last_sync(write, python):
+    script = """\
+weights, right = torch.randn(768, 10).cuda(), 0
+table = [torch.arange(5).cuda() for _ in range(6)]
+
+def classify(x):
+    for _ in range(3):
+        x = torch.relu(x)
+    return torch.softmax(x @ weights, -1)
+
+for x, y in images(320):
+    right += (classify(x.flatten(1).cuda()).argmax(1) == y.cuda()).sum().item()
+"""
+    told = json.loads(checked(write, python, script, "-f", "json").splitlines()[-1])
+    assert (told["steps"]["seen"], told["steps"]["noun"]) == (40, "batch")
+    assert told["verdict"].startswith("3 syncs in every batch")
+    assert "the sync at infer.py:" in told["steps"]["source"]
+    assert told["estimate"]["step"]["likely"] > 0
+    assert "samples/s" in " ".join(told["facts"])
+    set_up = [one["frequency"] for one in told["findings"] if one["line"]["line"] == 8]
+    assert {(one["when"], one["total"]) for one in set_up} == {("set-up", 6)}
+
+
+@pytest.mark.parametrize(
+    ("source", "alone"),
+    [
+        ("import torch\nx = torch.ones(3).cuda()\n", True),
+        ("from torch.nn import functional as F\ny = torch.nn.functional.relu(x)\n", True),
+        ("net = nn.Linear(3, 3)\n", False),
+        ("class Net(torch.nn.Module):\n    pass\n", False),
+        ("loss.backward()\n", False),
+    ],
+)
+def test_syncs_end_iterations_only_where_there_are_no_modules_and_no_training(source, alone):
+    own, library = SourceLine("infer.py", 1), SourceLine("/site/x/a.py", 1, library="x")
+    assert waits_end_iterations((library, own), {"infer.py": source}.__getitem__) == alone
+    assert not waits_end_iterations((library,), {}.__getitem__)
 
 
 def test_a_list_that_grows_is_named_with_its_line_in_words_of_its_own(write, python, capsys, tmp_path):

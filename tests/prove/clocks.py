@@ -45,7 +45,7 @@ class FakeRunner:
         device: float = 0.0,
         most: int = 1_000_000,
     ) -> None:
-        self.meter, self.name, self.device, self.most = meter, name, device, most
+        self.meter, self.name, self.device, self.max_calls = meter, name, device, most
         self.length = lengths if callable(lengths) else lambda number: lengths[number % len(lengths)]
         self.calls = 0
         self.prepared: list[int] = []

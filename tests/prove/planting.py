@@ -18,9 +18,9 @@ def proof(original: Callable[..., Any], fixed: Callable[..., Any], inputs: Any, 
     return compare(original, fixed, inputs, seconds=0, **more)
 
 
-def failures(made: Proof) -> dict[str, list[str]]:
+def failures(result: Proof) -> dict[str, list[str]]:
     """The failing cases, each with the places where it fails."""
-    return {case.name: [one.where for one in case.differences] for case in made.failed}
+    return {case.name: [difference.where for difference in case.differences] for case in result.failed}
 
 
 def masked() -> tuple[Tensor, Tensor]:

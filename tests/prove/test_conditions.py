@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gapless.prove import compare
-from gapless.prove.conditions import Conditions
+from gapless.prove.conditions import ConditionRecorder
 
 pytestmark = pytest.mark.usefixtures("nothing_counted")
 
@@ -25,7 +25,7 @@ def branches(x: int, y: int = 0) -> Any:
     while y > 10:
         y -= 1
     if x == 7 and not y:
-        return [one for one in range(x) if one % 2]
+        return [number for number in range(x) if number % 2]
     if x < 0:
         raise ValueError("none are")
     return helper(x) if x else -1
@@ -35,20 +35,20 @@ def helper(x: int) -> int:
     return 1 if x else 0
 
 
-def told(function: Callable[..., Any], *arguments: Any) -> list[str]:
+def untested_of(function: Callable[..., Any], *arguments: Any) -> list[str]:
     """What was untested in calls with each of the arguments."""
-    conditions = Conditions()
+    conditions = ConditionRecorder()
     code = getattr(function, "__code__", None)
-    with conditions.watched(function):
-        for one in arguments:
-            function(one)
+    with conditions.record(function):
+        for argument in arguments:
+            function(argument)
     assert getattr(function, "__code__", None) is code
     return conditions.untested()
 
 
 def test_what_was_always_the_same_is_told() -> None:
     line = branches.__code__.co_firstlineno
-    assert told(branches, 5, 4) == [
+    assert untested_of(branches, 5, 4) == [
         f"untested: `x > LIMIT` (test_conditions.py:{line + 1}) was true in every case",
         f"untested: `y > 10` (test_conditions.py:{line + 3}) was false in every case",
         f"untested: `x == 7` (test_conditions.py:{line + 5}) was false in every case",
@@ -57,8 +57,10 @@ def test_what_was_always_the_same_is_told() -> None:
 
 
 def test_what_was_both_and_what_only_raises_is_not() -> None:
-    found = told(branches, 0, 5, 7)
-    assert not any("LIMIT" in one or "x < 0" in one or "x == 7" in one for one in found)
+    messages = untested_of(branches, 0, 5, 7)
+    assert not any(
+        "LIMIT" in sentence or "x < 0" in sentence or "x == 7" in sentence for sentence in messages
+    )
 
 
 def test_choices_on_the_device_are_conditions() -> None:
@@ -68,10 +70,10 @@ def test_choices_on_the_device_are_conditions() -> None:
 
     line = chosen.__code__.co_firstlineno + 2
     told_of = "`return y.masked_fill(x.isnan(), 0.0)`"
-    assert told(chosen, torch.ones(3), torch.zeros(3)) == [
+    assert untested_of(chosen, torch.ones(3), torch.zeros(3)) == [
         f"untested: {told_of} (test_conditions.py:{line}) was false in every case"
     ]
-    assert told(chosen, torch.tensor([1.0, -1.0, float("nan")])) == []
+    assert untested_of(chosen, torch.tensor([1.0, -1.0, float("nan")])) == []
 
 
 def test_of_methods_and_modules() -> None:
@@ -79,19 +81,19 @@ def test_of_methods_and_modules() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x * 2 if self.training else x
 
-    assert [one.split("`")[1] for one in told(Layer(), torch.ones(1))] == ["self.training"]
+    assert [sentence.split("`")[1] for sentence in untested_of(Layer(), torch.ones(1))] == ["self.training"]
 
 
 def test_what_has_no_source_or_another_one_is_left_alone() -> None:
-    assert told(eval("lambda x: 1 if x else 2"), 1) == []
+    assert untested_of(eval("lambda x: 1 if x else 2"), 1) == []
     other = types.FunctionType(helper.__code__.replace(co_firstlineno=1), globals())
-    assert told(other, 1) == []
+    assert untested_of(other, 1) == []
 
 
 def test_functions_of_one_line_are_told_apart() -> None:
     first, second = (lambda x: 1 if x > 0 else 2), (lambda x: 1 if x > 0 else 3)
-    conditions = Conditions()
-    with conditions.watched(second):
+    conditions = ConditionRecorder()
+    with conditions.record(second):
         assert (first(-1), second(-1)) == (2, 3)
     assert len(conditions.untested()) == 1
 
@@ -107,7 +109,7 @@ def test_what_torch_compiles_is_left_alone() -> None:
     def compiled(x: Tensor) -> Tensor:
         return x + 1 if x.dim() == 1 else x
 
-    assert told(compiled, torch.ones(2)) == []
+    assert untested_of(compiled, torch.ones(2)) == []
     assert calls
 
 
@@ -117,19 +119,19 @@ def test_a_hook_that_is_made_in_a_call_runs_later() -> None:
         y.register_hook(lambda grad: grad if grad.dim() else 2 * grad)
         return y
 
-    given = torch.ones(3, requires_grad=True)
+    leaf = torch.ones(3, requires_grad=True)
     for _ in range(2):  # each comparison with conditions of its own
-        made = compare(hooked, hooked, given, only="as given")
-        assert made.same
-        assert made.gradients
+        result = compare(hooked, hooked, leaf, only="as given")
+        assert result.same
+        assert result.gradients
 
 
 def test_a_proof_says_so() -> None:
     def original(x: Tensor) -> Tensor:
         return x.sum() if x.sum() < 1e6 else x.mean()
 
-    made = compare(original, lambda x: x.sum(), torch.ones(4, 3), seconds=0)
-    assert made.same or made.failed
-    made = compare(original, lambda x: x.sum(), torch.ones(4, 3), seconds=0, edge_cases=False)
-    assert made.same
-    assert any(one.startswith("untested: `x.sum() < 1000000.0`") for one in made.notes)
+    result = compare(original, lambda x: x.sum(), torch.ones(4, 3), seconds=0)
+    assert result.same or result.failed
+    result = compare(original, lambda x: x.sum(), torch.ones(4, 3), seconds=0, edge_cases=False)
+    assert result.same
+    assert any(note.startswith("untested: `x.sum() < 1000000.0`") for note in result.notes)

@@ -17,8 +17,8 @@ from gapless.prove import compare
 pytestmark = pytest.mark.usefixtures("nothing_counted")
 
 
-def outcomes(made: Proof, outcome: str) -> dict[str, str]:
-    return {case.name: case.why for case in made.cases if case.outcome == outcome}
+def outcomes(result: Proof, outcome: str) -> dict[str, str]:
+    return {case.name: case.why for case in result.cases if case.outcome == outcome}
 
 
 def masked() -> tuple[Tensor, Tensor]:
@@ -31,10 +31,10 @@ def selected(x: Tensor, mask: Tensor) -> Tensor:
 
 class TestBounded:
     def test_rows_and_their_number_are_the_same_as_rows(self) -> None:
-        made = compare(selected, lambda x, mask: ops.compact(x, mask, size=8), masked, seconds=0)
-        assert made.same, made
-        assert made.gradients
-        assert not outcomes(made, "outside")
+        result = compare(selected, lambda x, mask: ops.compact(x, mask, size=8), masked, seconds=0)
+        assert result.same, result
+        assert result.gradients
+        assert not outcomes(result, "outside")
 
     def test_a_wrong_row_and_a_wrong_number_are_not(self) -> None:
         def shifted(x: Tensor, mask: Tensor) -> Any:
@@ -46,15 +46,15 @@ class TestBounded:
             return kept._replace(number=kept.number - 1)
 
         for wrong in (shifted, fewer):
-            made = compare(selected, wrong, masked, only="as given")
-            assert [case.name for case in made.failed] == ["as given"]
+            result = compare(selected, wrong, masked, only="as given")
+            assert [case.name for case in result.failed] == ["as given"]
 
     def test_what_finds_no_room_is_outside(self) -> None:
-        made = compare(selected, lambda x, mask: ops.compact(x, mask, size=3), masked, seconds=0)
-        assert made.same
-        assert outcomes(made, "outside")["full mask"] == "output has room for 3 rows of 8"
-        assert made.verdict.startswith("The same within the contract (")
-        assert "Outside the contract" in [table.title for table in report(made).tables]
+        result = compare(selected, lambda x, mask: ops.compact(x, mask, size=3), masked, seconds=0)
+        assert result.same
+        assert outcomes(result, "outside")["full mask"] == "output has room for 3 rows of 8"
+        assert result.verdict.startswith("The same within the contract (")
+        assert "Outside the contract" in [table.title for table in report(result).tables]
 
     def test_distinct_values_with_their_counts(self) -> None:
         def original(x: Tensor) -> Any:
@@ -63,8 +63,8 @@ class TestBounded:
         def fixed(x: Tensor) -> Any:
             return ops.unique(x, size=6, return_inverse=True, return_counts=True)
 
-        given = torch.tensor([3.0, 1.0, 3.0, 2.0, 1.0, 3.0])
-        assert compare(original, fixed, given, only="as given").same
+        values = torch.tensor([3.0, 1.0, 3.0, 2.0, 1.0, 3.0])
+        assert compare(original, fixed, values, only="as given").same
 
     def test_rows_alone_are_the_same_where_that_is_said(self) -> None:
         def fixed(x: Tensor, mask: Tensor) -> Tensor:
@@ -73,11 +73,11 @@ class TestBounded:
         def original(x: Tensor, mask: Tensor) -> Tensor:
             return torch.nonzero(mask)
 
-        made = compare(original, fixed, masked, only="as given")
-        assert made.failed[0].differences[0].kind == "shape"
-        made = compare(original, fixed, masked, seconds=0, bounded=True)
-        assert made.same
-        assert set(outcomes(made, "outside")) == {"full mask"}
+        result = compare(original, fixed, masked, only="as given")
+        assert result.failed[0].differences[0].kind == "shape"
+        result = compare(original, fixed, masked, seconds=0, bounded=True)
+        assert result.same
+        assert set(outcomes(result, "outside")) == {"full mask"}
 
 
 class TestContract:
@@ -90,24 +90,24 @@ class TestContract:
         return ops.masked_mean(x, mask[:, None], empty=0.0)
 
     def test_where_it_does_not_hold_differences_are_apart(self) -> None:
-        made = compare(self.mean, self.fixed, masked, seconds=0)
-        assert not made
-        made = compare(self.mean, self.fixed, masked, seconds=0, contract=lambda x, mask: mask.any())
-        assert made.same
-        assert outcomes(made, "outside") == {
+        result = compare(self.mean, self.fixed, masked, seconds=0)
+        assert not result
+        result = compare(self.mean, self.fixed, masked, seconds=0, contract=lambda x, mask: mask.any())
+        assert result.same
+        assert outcomes(result, "outside") == {
             "empty mask": "the contract does not hold",
             "empty batch": "the contract does not hold",
         }
-        assert made.verdict == (
+        assert result.verdict == (
             "The same within the contract (2 cases outside of it differ, `empty mask` first)"
         )
 
     def test_where_it_holds_a_difference_is_one(self) -> None:
-        made = compare(
+        result = compare(
             self.mean, lambda x, mask: x.mean(), masked, seconds=0, contract=lambda x, mask: mask.any()
         )
-        assert "as given" in [case.name for case in made.failed]
-        assert "empty mask" in outcomes(made, "outside")
+        assert "as given" in [case.name for case in result.failed]
+        assert "empty mask" in outcomes(result, "outside")
 
     def test_it_is_refused_where_it_is_none(self) -> None:
         with pytest.raises(UsageError, match="the contract is of type int and cannot be called"):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gapless.prove import compare
-from gapless.prove.waits import launches
+from gapless.prove.waits import does_work
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "segmentation"
 STAGES = {"original": 6, "step1_where": 4, "step2_sort": 3, "step3_ignore_index": 0}
@@ -34,25 +34,27 @@ def scenes(size: int = 8, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def costs(original, fixed, inputs, **more):
-    made = compare(original, fixed, inputs, seconds=0, edge_cases=False, **more)
-    assert made.costs, made.notes
-    return made.costs
+    result = compare(original, fixed, inputs, seconds=0, edge_cases=False, **more)
+    assert result.costs, result.notes
+    return result.costs
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_losses_of_the_example(stage):
     names = [f"{EXAMPLE / name}.py:ForegroundLoss(5)" for name in ("original", stage)]
-    made = compare(*names, scenes, seconds=0)
-    assert made.same, made
-    assert made.gradients
-    assert made.waits == (6, STAGES[stage])
-    assert [case.name for case in made.cases if case.outcome != "same"] == []
-    assert len(made.cases) >= 15
-    (before, after) = made.costs
-    assert sum(one.frequency.per_step for one in before.findings) == 6
-    assert {one.line.code for one in before.findings if one.line} >= {"values = torch.unique(labels)"}
+    result = compare(*names, scenes, seconds=0)
+    assert result.same, result
+    assert result.gradients
+    assert result.waits == (6, STAGES[stage])
+    assert [case.name for case in result.cases if case.outcome != "same"] == []
+    assert len(result.cases) >= 15
+    (before, after) = result.costs
+    assert sum(finding.frequency.per_step for finding in before.findings) == 6
+    assert {finding.line.code for finding in before.findings if finding.line} >= {
+        "values = torch.unique(labels)"
+    }
     assert (after.findings == ()) == (STAGES[stage] == 0)
-    assert any(spot.backward for one in before.findings for spot in one.spots or (one,))
+    assert any(spot.backward for finding in before.findings for spot in finding.spots or (finding,))
 
 
 def test_what_is_said_of_waits():
@@ -65,9 +67,9 @@ def test_what_is_said_of_waits():
     def inputs():
         return torch.randn(12, 5, requires_grad=True), torch.rand(12, 5) < 0.5
 
-    made = compare(original, fixed, inputs, seconds=0)
-    assert made.waits == (2, 0)
-    assert str(made) == "The same; no sync per call instead of 2."
+    result = compare(original, fixed, inputs, seconds=0)
+    assert result.waits == (2, 0)
+    assert str(result) == "The same; no sync per call instead of 2."
     assert compare(original, fixed, inputs, seconds=0, only="full mask").costs == ()
 
 
@@ -83,7 +85,7 @@ def test_the_first_call_is_told_apart():
 
     (cost, _) = costs(Cached(), Cached(), lambda: torch.ones(4))
     assert (cost.first, cost.waits) == (2, 1)
-    assert [one.code for one in cost.findings] == ["GAP101"]
+    assert [finding.code for finding in cost.findings] == ["GAP101"]
 
 
 def test_operators_are_those_that_work():
@@ -93,7 +95,7 @@ def test_operators_are_those_that_work():
         return y + 1
 
     cost = costs(call, lambda x: (x + 1).exp().sum(), lambda: torch.ones(6))
-    assert [one.operators for one in cost] == [1, 3]
+    assert [side.operators for side in cost] == [1, 3]
 
 
 def test_backward_counts():
@@ -122,22 +124,22 @@ def test_peak_memory_is_what_lives_at_once():
 
 def test_inputs_are_on_the_device_and_what_else_is_needed_is_not():
     table = torch.ones(4)
-    (one, _) = costs(lambda x: x.cpu(), lambda x: x.cpu(), lambda: torch.ones(4))
-    assert one.waits == 1
-    (one, _) = costs(lambda x: x + table.to(x.device), lambda x: x, lambda: torch.ones(4))
-    assert one.waits == 1
+    (before, _) = costs(lambda x: x.cpu(), lambda x: x.cpu(), lambda: torch.ones(4))
+    assert before.waits == 1
+    (before, _) = costs(lambda x: x + table.to(x.device), lambda x: x, lambda: torch.ones(4))
+    assert before.waits == 1
     layer = nn.Linear(4, 2)
-    (one, _) = costs(layer, layer, lambda: torch.ones(3, 4))
-    assert one.waits == 0
+    (before, _) = costs(layer, layer, lambda: torch.ones(3, 4))
+    assert before.waits == 0
 
 
 def test_what_cannot_be_emulated_is_told_and_the_rest_is_done():
     table = torch.ones(4)
-    made = compare(lambda x: x + table, lambda x: x + table, lambda: torch.ones(4), seconds=0)
-    assert made.same
-    assert made.costs == ()
-    assert made.waits is None
-    assert any("syncs were not counted: on the emulated" in note for note in made.notes)
+    result = compare(lambda x: x + table, lambda x: x + table, lambda: torch.ones(4), seconds=0)
+    assert result.same
+    assert result.costs == ()
+    assert result.waits is None
+    assert any("syncs were not counted: on the emulated" in note for note in result.notes)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which such code would use")
@@ -150,23 +152,23 @@ def test_code_that_asks_for_a_gpu_gets_one():
         x = x.to("cuda")
         return torch.where(x > 0, x, 0.0).sum()
 
-    made = compare(original, fixed, lambda: torch.randn(6, requires_grad=True), seconds=5)
-    assert made.device == "an emulated NVIDIA A100-SXM4-80GB"
-    assert made.same, made
-    assert made.time is None
-    assert "time was not measured: the code needs a GPU, and there is none here" in made.notes
-    made = compare(
+    result = compare(original, fixed, lambda: torch.randn(6, requires_grad=True), seconds=5)
+    assert result.device == "an emulated NVIDIA A100-SXM4-80GB"
+    assert result.same, result
+    assert result.time is None
+    assert "time was not measured: the code needs a GPU, and there is none here" in result.notes
+    result = compare(
         lambda x: x.sum(), lambda x: x.sum(), lambda: torch.ones(3, device="cuda"), seconds=0, gpu="T4"
     )
-    assert (made.device, made.same) == ("an emulated Tesla T4", True)
+    assert (result.device, result.same) == ("an emulated Tesla T4", True)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which such code would use")
 def test_modules_follow_inputs_that_are_on_the_device():
     layer = nn.Linear(4, 2)
-    made = compare(layer, layer, lambda: torch.ones(3, 4, device="cuda"), seconds=0)
-    assert made.same
-    assert made.waits == (0, 0)
+    result = compare(layer, layer, lambda: torch.ones(3, 4, device="cuda"), seconds=0)
+    assert result.same
+    assert result.waits == (0, 0)
     assert not layer.weight.is_cuda
 
 
@@ -175,9 +177,9 @@ def test_what_was_compiled_before_is_counted_as_it_is_written():
         return x[x > 0].sum()
 
     compiled = torch.compile(original, backend="eager")
-    made = compare(original, compiled, lambda: torch.ones(4), seconds=0, edge_cases=False)
-    assert made.same
-    assert made.waits == (1, 1)
+    result = compare(original, compiled, lambda: torch.ones(4), seconds=0, edge_cases=False)
+    assert result.same
+    assert result.waits == (1, 1)
 
 
 def test_a_profiler_that_runs_is_told():
@@ -185,13 +187,13 @@ def test_a_profiler_that_runs_is_told():
         return x + 1
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        made = compare(f, f, lambda: torch.ones(4), seconds=0.01, edge_cases=False)
-    assert "a profiler is running and affects the times: measure without it" in made.notes
+        result = compare(f, f, lambda: torch.ones(4), seconds=0.01, edge_cases=False)
+    assert "a profiler is running and affects the times: measure without it" in result.notes
 
 
 def test_which_operators_work():
     aten = torch.ops.aten
     works = [aten.add.Tensor, aten.copy_.default, aten.relu_.default, aten.cat.default]
     rests = [aten.view.default, aten.t.default, aten.empty_like.default, aten.detach.default]
-    assert all(launches(one) for one in works)
-    assert not any(launches(one) for one in rests)
+    assert all(does_work(work) for work in works)
+    assert not any(does_work(rest) for rest in rests)

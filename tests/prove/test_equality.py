@@ -9,16 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapless.prove.equality import Comparing
+from gapless.prove.equality import Comparison
 
 FLOATS = st.floats(-1e4, 1e4, width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0])
 TYPES = st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16])
 
 
 def differs(old, new, **more) -> bool:
-    made = Comparing(**more)
-    made.values("output", old, new)
-    return bool(made.differences)
+    comparison = Comparison(**more)
+    comparison.compare_values("output", old, new)
+    return bool(comparison.differences)
 
 
 @settings(deadline=None)
@@ -49,12 +49,12 @@ def test_the_largest_difference_is_named(place, far):
     new = old.clone()
     new.view(-1)[place] = far
     new.view(-1)[(place + 1) % 8] = far / 2
-    made = Comparing()
-    made.values("output", old, new)
-    (one,) = made.differences
-    assert one.at == divmod(place, 4)
-    assert one.largest == pytest.approx(far)
-    assert one.share == 0.25
+    comparison = Comparison()
+    comparison.compare_values("output", old, new)
+    (difference,) = comparison.differences
+    assert difference.at == divmod(place, 4)
+    assert difference.largest == pytest.approx(far)
+    assert difference.share == 0.25
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ class TestRounding:
 
 
 def test_what_cannot_be_compared_is_told():
-    made = Comparing()
-    made.values("output", object(), object())
-    assert made.differences == []
-    assert made.notes == ["output is not compared (object)"]
+    comparison = Comparison()
+    comparison.compare_values("output", object(), object())
+    assert comparison.differences == []
+    assert comparison.notes == ["output is not compared (object)"]

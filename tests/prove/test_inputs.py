@@ -13,8 +13,8 @@ from torch import nn
 
 from gapless.errors import UsageError
 from gapless.prove.cases import cast, edge_cases
-from gapless.prove.inputs import MOST, added_from, inputs_from
-from gapless.prove.recognise import recognised
+from gapless.prove.inputs import MAX_INPUTS, added_from, inputs_from
+from gapless.prove.recognise import recognise_input
 
 
 def loss(logits, labels, weight=None, *, ignore_index=-100):
@@ -26,8 +26,8 @@ X, Y = torch.ones(2, 3), torch.zeros(2, dtype=torch.long)
 
 def shapes(source, target=loss):
     return [
-        ([tuple(one.shape) for one in made.args], sorted(made.kwargs), made.name)
-        for made in inputs_from(source, target, 0)
+        ([tuple(argument.shape) for argument in result.args], sorted(result.kwargs), result.name)
+        for result in inputs_from(source, target, 0)
     ]
 
 
@@ -54,23 +54,23 @@ class TestForms:
             while True:
                 yield X, Y
 
-        assert len(shapes(endless)) == MOST
+        assert len(shapes(endless)) == MAX_INPUTS
 
     def test_a_dict_that_no_parameters_match_is_one_argument(self):
-        made = inputs_from({"image": X}, lambda batch: batch, 0)
-        assert made[0].args == ({"image": X},)
-        assert [path for path, _ in made[0].tensors()] == ["batch['image']"]
+        result = inputs_from({"image": X}, lambda batch: batch, 0)
+        assert result[0].args == ({"image": X},)
+        assert [path for path, _ in result[0].tensors()] == ["batch['image']"]
 
     def test_a_named_tuple_is_one_argument(self):
         batch = namedtuple("Batch", "x y")(X, Y)
-        (made,) = inputs_from(batch, lambda batch: batch, 0)
-        assert [path for path, _ in made.tensors()] == ["batch.x", "batch.y"]
+        (result,) = inputs_from(batch, lambda batch: batch, 0)
+        assert [path for path, _ in result.tensors()] == ["batch.x", "batch.y"]
 
     def test_what_was_computed_becomes_a_leaf(self):
         x = torch.ones(3, requires_grad=True) * 2
-        (made,) = inputs_from(x, lambda x: x, 0)
-        assert made.args[0].is_leaf
-        assert made.args[0].requires_grad
+        (result,) = inputs_from(x, lambda x: x, 0)
+        assert result.args[0].is_leaf
+        assert result.args[0].requires_grad
 
     @pytest.mark.parametrize(
         ("source", "words"),
@@ -88,19 +88,19 @@ class TestForms:
         def random():
             return torch.randn(3)
 
-        one, same, other = (inputs_from(random, loss, seed)[0].args[0] for seed in (1, 1, 2))
-        assert torch.equal(one, same)
-        assert not torch.equal(one, other)
+        first, same, other = (inputs_from(random, loss, seed)[0].args[0] for seed in (1, 1, 2))
+        assert torch.equal(first, same)
+        assert not torch.equal(first, other)
 
     def test_added_cases_have_names(self):
-        (made,) = added_from({"all zero": (X, Y)}, loss, 0)
-        assert (made.name, made.made, len(made.args)) == ("all zero", "added", 2)
+        (result,) = added_from({"all zero": (X, Y)}, loss, 0)
+        assert (result.name, result.made, len(result.args)) == ("all zero", "added", 2)
         with pytest.raises(UsageError, match="give a dict from names to inputs"):
             added_from([X], loss, 0)
 
     def test_gradients_of(self):
-        (made,) = inputs_from({"logits": X, "labels": Y}, loss, 0, ("logits",))
-        assert made.kwargs["logits"].requires_grad
+        (result,) = inputs_from({"logits": X, "labels": Y}, loss, 0, ("logits",))
+        assert result.kwargs["logits"].requires_grad
         assert not X.requires_grad
         with pytest.raises(
             UsageError, match=r"there is no floating-point tensor 'labels' to take .* \(available: logits\)"
@@ -109,8 +109,8 @@ class TestForms:
 
     def test_copies_share_what_the_inputs_share(self):
         x = torch.arange(6.0)
-        (made,) = inputs_from((x, x[::2]), lambda a, b: a, 0)
-        a, b = made.fresh().args
+        (result,) = inputs_from((x, x[::2]), lambda a, b: a, 0)
+        a, b = result.fresh().args
         a[0] = 9
         assert b[0] == 9
         assert x[0] == 0
@@ -118,8 +118,8 @@ class TestForms:
 
 
 def cases(source, target=loss):
-    (made,) = inputs_from(source, target, 0)
-    return {name: make() for name, make in edge_cases(made, recognised(made, target))}
+    (result,) = inputs_from(source, target, 0)
+    return {name: make() for name, make in edge_cases(result, recognise_input(result, target))}
 
 
 class TestEdgeCases:
@@ -129,8 +129,8 @@ class TestEdgeCases:
             cases((X, labels), functools.partial(loss, ignore_index=255))["all ignored"].args[1].tolist()
             == [255] * 4
         )
-        (given,) = inputs_from((X, torch.tensor([0, -7, 1])), loss, 0)
-        assert recognised(given, loss).labels[0].ignored == -7
+        (call_input,) = inputs_from((X, torch.tensor([0, -7, 1])), loss, 0)
+        assert recognise_input(call_input, loss).labels[0].ignored == -7
         module = nn.CrossEntropyLoss(ignore_index=1)
         assert (
             cases((torch.ones(3, 4), torch.tensor([0, 1, 2])), module)["all ignored"].args[1].tolist()
@@ -138,65 +138,65 @@ class TestEdgeCases:
         )
 
     def test_labels(self):
-        made = cases((torch.randn(5, 3), torch.tensor([0, 1, 2, -100, 1])))
+        by_name = cases((torch.randn(5, 3), torch.tensor([0, 1, 2, -100, 1])))
         values = {
-            name: made[name].args[1].tolist() for name in ("one class", "last class only", "two classes")
+            name: by_name[name].args[1].tolist() for name in ("one class", "last class only", "two classes")
         }
         assert values == {
             "one class": [0] * 5,
             "last class only": [2] * 5,
             "two classes": [0, 2, 0, 2, 0],
         }
-        assert made["all but one ignored"].args[1].tolist() == [-100, -100, 0, -100, -100]
-        assert "negative labels" not in made
+        assert by_name["all but one ignored"].args[1].tolist() == [-100, -100, 0, -100, -100]
+        assert "negative labels" not in by_name
 
     def test_several_masks_are_told_apart(self):
         mask = torch.tensor([True, False])
-        made = cases((mask, mask.clone()), lambda rows, columns: rows)
-        assert made["empty mask rows"].args[0].tolist() == [False, False]
-        assert made["empty mask rows"].args[1].tolist() == [True, False]
-        assert made["full mask columns"].args[1].tolist() == [True, True]
+        by_name = cases((mask, mask.clone()), lambda rows, columns: rows)
+        assert by_name["empty mask rows"].args[0].tolist() == [False, False]
+        assert by_name["empty mask rows"].args[1].tolist() == [True, False]
+        assert by_name["full mask columns"].args[1].tolist() == [True, True]
 
     def test_sizes(self):
-        made = cases((torch.randn(4, 3, 8, 7), torch.zeros(4, 8, 7, dtype=torch.long)))
+        result = cases((torch.randn(4, 3, 8, 7), torch.zeros(4, 8, 7, dtype=torch.long)))
         shape = {
-            name: tuple(made[name].args[0].shape) for name in ("batch of one", "empty batch", "odd sizes")
+            name: tuple(result[name].args[0].shape) for name in ("batch of one", "empty batch", "odd sizes")
         }
         assert shape == {
             "batch of one": (1, 3, 8, 7),
             "empty batch": (0, 3, 8, 7),
             "odd sizes": (3, 3, 7, 5),
         }
-        assert tuple(made["odd sizes"].args[1].shape) == (3, 7, 5)
-        made = cases((torch.randn(4, 6, 5), torch.zeros(4, 6, dtype=torch.long)))
-        assert tuple(made["odd sizes"].args[0].shape) == (3, 5, 5)
-        made = cases(torch.randn(5))
-        assert tuple(made["odd sizes"].args[0].shape) == (3,)
+        assert tuple(result["odd sizes"].args[1].shape) == (3, 7, 5)
+        result = cases((torch.randn(4, 6, 5), torch.zeros(4, 6, dtype=torch.long)))
+        assert tuple(result["odd sizes"].args[0].shape) == (3, 5, 5)
+        result = cases(torch.randn(5))
+        assert tuple(result["odd sizes"].args[0].shape) == (3,)
 
     def test_strides(self):
         x = torch.randn(3, 4, requires_grad=True)
-        made = cases(x)["strided tensors"].args[0]
-        assert torch.equal(made, x)
-        assert not made.is_contiguous()
-        assert made.requires_grad
-        assert made.is_leaf
+        result = cases(x)["strided tensors"].args[0]
+        assert torch.equal(result, x)
+        assert not result.is_contiguous()
+        assert result.requires_grad
+        assert result.is_leaf
 
     def test_types(self):
-        made = cases((torch.randn(2, 3, requires_grad=True), Y))
-        assert made["half precision"].args[0].dtype is torch.float16
-        assert made["half precision"].args[0].requires_grad
-        assert made["bfloat16"].args[1].dtype is torch.int64
-        assert made["bfloat16"].dtype is torch.bfloat16
+        result = cases((torch.randn(2, 3, requires_grad=True), Y))
+        assert result["half precision"].args[0].dtype is torch.float16
+        assert result["half precision"].args[0].requires_grad
+        assert result["bfloat16"].args[1].dtype is torch.int64
+        assert result["bfloat16"].dtype is torch.bfloat16
 
     def test_nan_goes_where_it_counts_and_where_it_does_not(self):
         labels = torch.tensor([[1, 2], [-100, 1]])
-        made = cases((torch.randn(2, 4, 2), labels))
-        counted, ignored = made["NaN in logits"], made["NaN in logits where it does not count"]
-        for one, label in ((counted, 1), (ignored, -100)):
-            (at,) = one.args[0].isnan().nonzero().tolist()
-            assert one.args[1][at[0], at[2]] == label
-            assert one.args[0].isnan().sum() == 1
-        assert made["infinity in logits"].args[0].isinf().sum() == 1
+        result = cases((torch.randn(2, 4, 2), labels))
+        counted, ignored = result["NaN in logits"], result["NaN in logits where it does not count"]
+        for case, label in ((counted, 1), (ignored, -100)):
+            (at,) = case.args[0].isnan().nonzero().tolist()
+            assert case.args[1][at[0], at[2]] == label
+            assert case.args[0].isnan().sum() == 1
+        assert result["infinity in logits"].args[0].isinf().sum() == 1
 
     def test_nothing_is_made_of_nothing(self):
         assert cases(lambda: [(3,)], lambda n: n) == {}
@@ -212,22 +212,22 @@ class TestEdgeCases:
         x = (torch.randn(shape) * 3).to(dtype)
         y = torch.randint(-1, 3, shape[:1])
         before = x.clone(), y.clone()
-        made = cases((x, y))
-        assert all(one.made == "edge" and one.name == name for name, one in made.items())
+        result = cases((x, y))
+        assert all(case.made == "edge" and case.name == name for name, case in result.items())
         assert torch.equal(x, before[0])
         assert torch.equal(y, before[1])
-        assert all(dict(one.tensors()).keys() == {"logits", "labels"} for one in made.values())
+        assert all(dict(case.tensors()).keys() == {"logits", "labels"} for case in result.values())
 
     def test_they_are_the_same_every_time(self):
         source = (torch.randn(6, 3), torch.randint(-1, 3, (6,)))
-        one, other = cases(source), cases(source)
-        assert list(one) == list(other)
-        for name, made in one.items():
-            for (_, a), (_, b) in zip(made.tensors(), other[name].tensors(), strict=True):
+        first, other = cases(source), cases(source)
+        assert list(first) == list(other)
+        for name, case in first.items():
+            for (_, a), (_, b) in zip(case.tensors(), other[name].tensors(), strict=True):
                 assert torch.equal(a.nan_to_num(7), b.nan_to_num(7))
 
 
 def test_casting_leaves_whole_numbers():
-    (given,) = inputs_from((X, Y), loss, 0)
-    made = cast(given, torch.float64)
-    assert [one.dtype for _, one in made.tensors()] == [torch.float64, torch.int64]
+    (call_input,) = inputs_from((X, Y), loss, 0)
+    result = cast(call_input, torch.float64)
+    assert [tensor.dtype for _, tensor in result.tensors()] == [torch.float64, torch.int64]

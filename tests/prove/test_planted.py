@@ -16,15 +16,15 @@ pytestmark = pytest.mark.usefixtures("nothing_counted")
 
 class TestMasks:
     def test_the_fixed_size_form_is_the_same(self):
-        made = proof(masked_mean, lambda x, mask: torch.where(mask, x, 0.0).sum() / mask.sum(), masked)
-        assert made.same, made
-        assert made.gradients
-        assert {"empty mask", "full mask", "mask of one element"} <= {case.name for case in made.cases}
+        result = proof(masked_mean, lambda x, mask: torch.where(mask, x, 0.0).sum() / mask.sum(), masked)
+        assert result.same, result
+        assert result.gradients
+        assert {"empty mask", "full mask", "mask of one element"} <= {case.name for case in result.cases}
 
     def test_a_wrong_mask(self):
-        made = proof(masked_mean, lambda x, mask: torch.where(~mask, x, 0.0).sum() / (~mask).sum(), masked)
-        assert {"as given", "full mask"} <= set(failures(made))
-        assert set(failures(made)["as given"]) == {"output", "gradient of x"}
+        result = proof(masked_mean, lambda x, mask: torch.where(~mask, x, 0.0).sum() / (~mask).sum(), masked)
+        assert {"as given", "full mask"} <= set(failures(result))
+        assert set(failures(result)["as given"]) == {"output", "gradient of x"}
 
     def test_a_mask_that_is_off_by_one_element(self):
         def fixed(x, mask):
@@ -35,17 +35,17 @@ class TestMasks:
         assert "empty mask" in failures(proof(masked_mean, fixed, masked))
 
     def test_the_wrong_denominator(self):
-        made = proof(masked_mean, lambda x, mask: torch.where(mask, x, 0.0).mean(), masked)
-        assert "as given" in failures(made)
-        assert "full mask" not in failures(made)
+        result = proof(masked_mean, lambda x, mask: torch.where(mask, x, 0.0).mean(), masked)
+        assert "as given" in failures(result)
+        assert "full mask" not in failures(result)
 
     def test_a_value_only_when_the_mask_is_empty(self):
         def original(x, mask):
             return x[mask].sum() / max(int(mask.sum()), 1)
 
-        made = proof(original, lambda x, mask: torch.where(mask, x, 0.0).sum() / mask.sum(), masked)
-        assert set(failures(made)) == {"empty mask", "empty batch"}
-        assert made.verdict.startswith("Not the same: case `empty mask`, output is nan instead of 0")
+        result = proof(original, lambda x, mask: torch.where(mask, x, 0.0).sum() / mask.sum(), masked)
+        assert set(failures(result)) == {"empty mask", "empty batch"}
+        assert result.verdict.startswith("Not the same: case `empty mask`, output is nan instead of 0")
 
     def test_a_gradient_only_when_the_mask_is_empty(self):
         """The value is the same: NaN times zero is what the gradient of the branch not taken becomes."""
@@ -58,51 +58,51 @@ class TestMasks:
             count = mask.sum()
             return torch.where(count > 0, total.sum() / count, 0 * x.sum() + 0.25 * (x - x.detach()).sum())
 
-        made = proof(original, fixed, lambda: (torch.rand(12, requires_grad=True), torch.rand(12) < 0.5))
-        assert failures(made)["empty mask"] == ["gradient of x"]
-        assert set(failures(made)) == {"empty mask"}
-        (one,) = made.failed[0].differences
-        assert (one.before, one.kind, one.share) == ("0", "value", 1.0)
+        result = proof(original, fixed, lambda: (torch.rand(12, requires_grad=True), torch.rand(12) < 0.5))
+        assert failures(result)["empty mask"] == ["gradient of x"]
+        assert set(failures(result)) == {"empty mask"}
+        (difference,) = result.failed[0].differences
+        assert (difference.before, difference.kind, difference.share) == ("0", "value", 1.0)
 
     def test_multiplying_by_the_mask_lets_nan_through(self):
-        made = proof(masked_mean, lambda x, mask: (x * mask).sum() / mask.sum(), masked)
+        result = proof(masked_mean, lambda x, mask: (x * mask).sum() / mask.sum(), masked)
         filled = "padding of x filled with NaN (mask)"
-        assert set(failures(made)) == {"empty mask", "NaN in x where it does not count", filled}
-        assert failures(made)[filled] == ["output"]
-        assert failures(made)["empty mask"] == ["gradient of x"]
-        assert failures(made)["NaN in x where it does not count"] == ["output"]
+        assert set(failures(result)) == {"empty mask", "NaN in x where it does not count", filled}
+        assert failures(result)[filled] == ["output"]
+        assert failures(result)["empty mask"] == ["gradient of x"]
+        assert failures(result)["NaN in x where it does not count"] == ["output"]
 
     def test_masks_of_floats_are_masks(self):
         def inputs():
             return torch.randn(12, 5, requires_grad=True), (torch.rand(12, 5) < 0.5).float()
 
-        made = proof(
+        result = proof(
             lambda x, weight: x[weight.bool()].sum(),
             lambda x, weight: (x * weight).sum() + 0 * x.mean(),
             inputs,
         )
-        assert "empty mask" in {case.name for case in made.cases}
+        assert "empty mask" in {case.name for case in result.cases}
 
 
 class TestLabels:
     weight = torch.linspace(0.5, 2.0, 6)
 
     def test_a_dropped_weight(self):
-        made = proof(
+        result = proof(
             lambda logits, labels: F.cross_entropy(logits, labels, self.weight, ignore_index=IGNORE),
             lambda logits, labels: F.cross_entropy(logits, labels, ignore_index=IGNORE),
             labelled,
         )
-        assert not made
-        assert "as given" in failures(made)
+        assert not result
+        assert "as given" in failures(result)
 
     def test_labels_get_every_kind_of_case(self):
         def loss(logits, labels):
             return F.cross_entropy(logits, labels, ignore_index=IGNORE)
 
-        made = proof(loss, loss, labelled)
-        names = [case.name for case in made.cases]
-        assert made.same
+        result = proof(loss, loss, labelled)
+        names = [case.name for case in result.cases]
+        assert result.same
         assert len(set(names)) == len(names)
         assert {
             *("as given", "calls in a row", "one class", "last class only", "two classes", "all ignored"),
@@ -115,16 +115,16 @@ class TestLabels:
             loss = F.cross_entropy(logits, labels, ignore_index=IGNORE)
             return loss + 1e-3 if torch.unique(labels[labels != IGNORE]).numel() == 1 else loss
 
-        made = proof(lambda a, b: F.cross_entropy(a, b, ignore_index=IGNORE), fixed, labelled)
-        assert {"one class", "last class only", "all but one ignored"} == set(failures(made))
+        result = proof(lambda a, b: F.cross_entropy(a, b, ignore_index=IGNORE), fixed, labelled)
+        assert {"one class", "last class only", "all but one ignored"} == set(failures(result))
 
     def test_an_index_that_both_refuse_is_the_same(self):
         def loss(logits, labels):
             return F.cross_entropy(logits, labels)
 
-        made = proof(loss, loss, lambda: (torch.randn(6, 4, requires_grad=True), torch.randint(0, 4, (6,))))
-        refused = next(case for case in made.cases if case.name == "negative labels")
-        assert (refused.outcome, made.same) == ("both raise", True)
+        result = proof(loss, loss, lambda: (torch.randn(6, 4, requires_grad=True), torch.randint(0, 4, (6,))))
+        refused = next(case for case in result.cases if case.name == "negative labels")
+        assert (refused.outcome, result.same) == ("both raise", True)
         assert refused.why.startswith("IndexError: ")
 
     def test_what_the_original_cannot_do_is_dropped(self):
@@ -133,10 +133,10 @@ class TestLabels:
                 raise ValueError("no rows")
             return x.sum()
 
-        made = proof(original, lambda x: x.sum(), plain)
-        dropped = {case.name: case.why for case in made.cases if case.outcome == "dropped"}
+        result = proof(original, lambda x: x.sum(), plain)
+        dropped = {case.name: case.why for case in result.cases if case.outcome == "dropped"}
         assert dropped == {"empty batch": "ValueError: no rows"}
-        assert made.same
+        assert result.same
 
     def test_what_only_the_other_cannot_do_is_a_difference(self):
         def fixed(x):
@@ -144,81 +144,81 @@ class TestLabels:
                 raise ValueError("no rows")
             return x.sum()
 
-        made = proof(lambda x: x.sum(), fixed, plain)
-        assert failures(made) == {"empty batch": ["the call"]}
-        assert "gives ValueError: no rows instead of a result" in made.verdict
+        result = proof(lambda x: x.sum(), fixed, plain)
+        assert failures(result) == {"empty batch": ["the call"]}
+        assert "gives ValueError: no rows instead of a result" in result.verdict
 
 
 class TestTypes:
     def test_a_changed_dtype(self):
-        made = proof(lambda x: x.softmax(-1), lambda x: x.double().softmax(-1), plain)
-        (one,) = made.failed[0].differences[:1]
-        assert (one.kind, one.before, one.after) == ("dtype", "float32", "float64")
+        result = proof(lambda x: x.softmax(-1), lambda x: x.double().softmax(-1), plain)
+        (difference,) = result.failed[0].differences[:1]
+        assert (difference.kind, difference.before, difference.after) == ("dtype", "float32", "float64")
 
     def test_only_in_half_precision(self):
         def fixed(x):
             return (1000 * x).square().sum() / 1e6 if x.dtype is torch.float16 else x.square().sum()
 
-        made = proof(lambda x: x.square().sum(), fixed, plain)
-        assert set(failures(made)) == {"half precision"}
+        result = proof(lambda x: x.square().sum(), fixed, plain)
+        assert set(failures(result)) == {"half precision"}
 
     def test_half_precision_may_round_in_another_order(self):
-        made = proof(lambda x: x.square().sum() / 48, lambda x: (x / 48 * x).flip(0).sum(0).sum(), plain)
-        assert made.same, failures(made)
+        result = proof(lambda x: x.square().sum() / 48, lambda x: (x / 48 * x).flip(0).sum(0).sum(), plain)
+        assert result.same, failures(result)
 
     def test_a_changed_shape(self):
-        made = proof(lambda x: x.sum(), lambda x: x.sum().reshape(1), plain)
-        (one,) = made.failed[0].differences[:1]
-        assert (one.kind, one.before, one.after) == ("shape", "()", "(1,)")
+        result = proof(lambda x: x.sum(), lambda x: x.sum().reshape(1), plain)
+        (difference,) = result.failed[0].differences[:1]
+        assert (difference.kind, difference.before, difference.after) == ("shape", "()", "(1,)")
 
     def test_a_tensor_instead_of_a_number_is_told(self):
-        made = proof(lambda x: x.sum().item(), lambda x: x.detach().sum(), plain)
-        assert made.same
-        assert "output is a tensor instead of a float" in made.notes
+        result = proof(lambda x: x.sum().item(), lambda x: x.detach().sum(), plain)
+        assert result.same
+        assert "output is a tensor instead of a float" in result.notes
 
     def test_other_structures(self):
-        made = proof(lambda x: {"loss": x.sum()}, lambda x: (x.sum(),), plain)
-        assert made.failed[0].differences[0].kind == "structure"
-        made = proof(lambda x: {"a": x, "b": 1}, lambda x: {"b": 2, "a": x}, plain)
-        assert not made
+        result = proof(lambda x: {"loss": x.sum()}, lambda x: (x.sum(),), plain)
+        assert result.failed[0].differences[0].kind == "structure"
+        result = proof(lambda x: {"a": x, "b": 1}, lambda x: {"b": 2, "a": x}, plain)
+        assert not result
 
     def test_parts_of_an_output_are_named(self):
         @dataclass
         class Out:
             scores: Any
 
-        made = proof(lambda x: Out([x, {"k": x}]), lambda x: Out([x, {"k": x + 1}]), plain)
-        assert failures(made)["as given"] == ["output.scores[1]['k']"]
+        result = proof(lambda x: Out([x, {"k": x}]), lambda x: Out([x, {"k": x + 1}]), plain)
+        assert failures(result)["as given"] == ["output.scores[1]['k']"]
 
     def test_a_result_that_is_none(self):
-        made = proof(lambda x: None, lambda x: x.sum(), plain)
-        assert (made.failed[0].differences[0].before, made.same) == ("None", False)
+        result = proof(lambda x: None, lambda x: x.sum(), plain)
+        assert (result.failed[0].differences[0].before, result.same) == ("None", False)
 
 
 class TestGradients:
     def test_a_gradient_that_is_cut_off(self):
-        made = proof(lambda x: x.sum(), lambda x: x.detach().sum(), plain)
-        assert failures(made)["as given"] == ["gradient through output"]
-        assert "gradient through output is cut off" in made.verdict
+        result = proof(lambda x: x.sum(), lambda x: x.detach().sum(), plain)
+        assert failures(result)["as given"] == ["gradient through output"]
+        assert "gradient through output is cut off" in result.verdict
 
     def test_only_the_gradient_differs(self):
-        made = proof(lambda x: x.square().sum(), lambda x: (x.square() + x - x.detach()).sum(), plain)
-        assert failures(made)["as given"] == ["gradient of x"]
+        result = proof(lambda x: x.square().sum(), lambda x: (x.square() + x - x.detach()).sum(), plain)
+        assert failures(result)["as given"] == ["gradient of x"]
 
     def test_small_gradients_are_compared_as_strictly_as_large_ones(self):
         def original(x):
             return 1e-7 * x.square().mean()
 
-        made = proof(original, lambda x: original(x) + 1e-9 * (x - x.detach()).sum(), plain)
-        assert failures(made)["as given"] == ["gradient of x"]
+        result = proof(original, lambda x: original(x) + 1e-9 * (x - x.detach()).sum(), plain)
+        assert failures(result)["as given"] == ["gradient of x"]
 
     def test_none_and_zeros_are_one_gradient(self):
-        made = proof(
+        result = proof(
             lambda x, y: x.sum(),
             lambda x, y: x.sum() + (0 * y).nan_to_num().sum(),
             lambda: (plain(), plain()),
         )
-        assert made.same, failures(made)
+        assert result.same, failures(result)
 
     def test_parameters_of_modules(self):
         layer = nn.Linear(6, 3)
@@ -229,10 +229,10 @@ class TestGradients:
             y = other(x)
             return y + other.bias - other.bias.detach()
 
-        made = proof(layer, other, plain)
-        assert made.same, failures(made)
-        made = proof(lambda x: layer(x), twice, plain)
-        assert failures(made)["as given"] == ["gradient of layer.bias"]
+        result = proof(layer, other, plain)
+        assert result.same, failures(result)
+        result = proof(lambda x: layer(x), twice, plain)
+        assert failures(result)["as given"] == ["gradient of layer.bias"]
 
     def test_a_call_that_is_backward_itself(self):
         layer = nn.Linear(6, 3)
@@ -246,8 +246,8 @@ class TestGradients:
             return call
 
         assert proof(step(1.0), step(1.0), plain).same
-        made = proof(step(1.0), step(2.0), plain)
-        assert set(failures(made)["as given"]) == {
+        result = proof(step(1.0), step(2.0), plain)
+        assert set(failures(result)["as given"]) == {
             "gradient of x",
             "gradient of layer.weight",
             "gradient of layer.bias",
@@ -255,15 +255,15 @@ class TestGradients:
         assert layer.weight.grad is None
 
     def test_without_any_it_is_said(self):
-        made = proof(lambda x: x.sum(), lambda x: x.sum(), lambda: torch.randn(4, 3))
-        assert not made.gradients
-        assert made.notes == (
+        result = proof(lambda x: x.sum(), lambda x: x.sum(), lambda: torch.randn(4, 3))
+        assert not result.gradients
+        assert result.notes == (
             "gradients were not compared, because no input requires them: --grad x has it require them",
         )
-        made = proof(
+        result = proof(
             lambda x: x.sum(), lambda x: x.detach().sum(), lambda: torch.randn(4, 3), gradients_of="x"
         )
-        assert failures(made)["as given"] == ["gradient through output"]
+        assert failures(result)["as given"] == ["gradient through output"]
 
 
 class TestWhatIsNoDifference:
@@ -274,8 +274,8 @@ class TestWhatIsNoDifference:
         def fixed(x):
             return (x * x.abs()).reshape(-1, 8).flip(0).sum(0).sum()
 
-        made = proof(original, fixed, lambda: 100 * torch.randn(64, 1024, requires_grad=True))
-        assert made.same, failures(made)
+        result = proof(original, fixed, lambda: 100 * torch.randn(64, 1024, requires_grad=True))
+        assert result.same, failures(result)
 
     def test_cancellation(self):
         """Both are as far from the truth as the other, and much further than the tolerance."""
@@ -286,10 +286,10 @@ class TestWhatIsNoDifference:
         def fixed(x):
             return ((x + 1e4) - (x.flip(0) + 1e4)).sum(0)
 
-        made = proof(fixed, original, lambda: torch.randn(512, 3, requires_grad=True))
-        assert not made
-        made = proof(original, original, lambda: torch.randn(512, 3, requires_grad=True))
-        assert made.same
+        result = proof(fixed, original, lambda: torch.randn(512, 3, requires_grad=True))
+        assert not result
+        result = proof(original, original, lambda: torch.randn(512, 3, requires_grad=True))
+        assert result.same
 
     def test_nan_is_nan(self):
         assert proof(lambda x: x * float("nan"), lambda x: x.neg() * float("nan"), plain).same
@@ -299,38 +299,38 @@ class TestWhatIsNoDifference:
         assert not proof(lambda x: x.detach() / 0, lambda x: -x.detach() / 0, plain)
 
     def test_views_and_copies(self):
-        made = proof(lambda x: x.T, lambda x: x.T.contiguous(), plain)
-        assert made.same, failures(made)
-        made = proof(lambda x: x.expand(2, 8, 6), lambda x: torch.stack([x, x]), plain, edge_cases=False)
-        assert made.same
+        result = proof(lambda x: x.T, lambda x: x.T.contiguous(), plain)
+        assert result.same, failures(result)
+        result = proof(lambda x: x.expand(2, 8, 6), lambda x: torch.stack([x, x]), plain, edge_cases=False)
+        assert result.same
 
     def test_numpy_and_text(self):
-        made = proof(
+        result = proof(
             lambda x: (x.detach().numpy(), "text", 3),
             lambda x: (x.detach().clone().numpy(), "text", 3),
             plain,
             edge_cases=False,
         )
-        assert made.same
+        assert result.same
         assert not proof(lambda x: "a", lambda x: "b", plain)
 
     def test_sparse_outputs(self):
-        made = proof(lambda x: x.detach().to_sparse(), lambda x: x.detach().to_sparse(), plain)
-        assert made.same
-        assert made.failed == ()
+        result = proof(lambda x: x.detach().to_sparse(), lambda x: x.detach().to_sparse(), plain)
+        assert result.same
+        assert result.failed == ()
 
 
 @pytest.mark.parametrize("name", ["empty mask", "as given", "calls in a row"])
 def test_one_case_alone(name):
-    made = proof(masked_mean, lambda x, mask: (x * mask).sum() / mask.sum(), masked, only=name)
-    assert [case.name for case in made.cases] == [name]
-    assert made.costs == ()
+    result = proof(masked_mean, lambda x, mask: (x * mask).sum() / mask.sum(), masked, only=name)
+    assert [case.name for case in result.cases] == [name]
+    assert result.costs == ()
 
 
 def test_assert_same_names_the_case():
-    made = proof(masked_mean, lambda x, mask: torch.where(mask, x, 0.0).mean(), masked)
+    result = proof(masked_mean, lambda x, mask: torch.where(mask, x, 0.0).mean(), masked)
     with pytest.raises(
         AssertionError, match=r"Not the same: case `as given`(.|\n)*mask of one element: output"
     ):
-        made.assert_same()
+        result.assert_same()
     proof(masked_mean, masked_mean, masked).assert_same()

@@ -46,8 +46,8 @@ def test_a_rewrite_that_reads_too_early_is_not_the_same() -> None:
     assert proof.verdict.startswith("Not the same: a race at test_races.py:")
     assert "GAP801 copy-read-too-early" in proof.verdict
     assert any("nothing in between makes the CPU wait" in note for note in proof.notes)
-    made: Report = report(proof)
-    assert made.verdict.level == "failed"
+    result: Report = report(proof)
+    assert result.verdict.level == "failed"
 
 
 def test_one_that_waits_is() -> None:

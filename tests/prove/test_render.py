@@ -22,9 +22,9 @@ from gapless.model.proof import (
     SweepRow,
     Timing,
 )
-from gapless.prove.sweep import swept
-from gapless.prove.timing import faster
-from gapless.prove.verdict import verdict
+from gapless.prove.sweep import make_sweep
+from gapless.prove.timing import faster_side
+from gapless.prove.verdict import make_verdict
 from gapless.render import Style, renderer
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -45,7 +45,7 @@ def timing(ratio: float, clock="GPU", spread: float = 0.05) -> Timing:
         before=side(ratio * 2e6),
         after=side(2e6),
         ratio=quotient,
-        faster=faster(quotient),
+        faster=faster_side(quotient),
         clock=clock,
         calls=(90, 280),
         rounds=40,
@@ -107,7 +107,7 @@ DIFFERENT = (
 
 def proof(cases=SAME, time=None, costs=COSTS, **more) -> Proof:
     return Proof(
-        verdict=verdict(cases, costs, time),
+        verdict=make_verdict(cases, costs, time),
         same=all(case.outcome != "differs" for case in cases),
         before="/work/losses.py:original",
         after="/work/losses.py:fixed",
@@ -121,8 +121,8 @@ def proof(cases=SAME, time=None, costs=COSTS, **more) -> Proof:
     )
 
 
-def shown(made: Proof, style: Style) -> str:
-    return renderer("text")(report(made), style)
+def shown(result: Proof, style: Style) -> str:
+    return renderer("text")(report(result), style)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_the_verdict_of_what_is_not_the_same():
     assert proof(costs=(COSTS[0], COSTS[0])).verdict.endswith("2 syncs per call, as before")
 
 
-SWEEP = swept(
+SWEEP = make_sweep(
     "density",
     [
         SweepRow(value=0.001, same=True, time=timing(0.5)),
@@ -164,7 +164,7 @@ SWEEP = swept(
 
 
 @pytest.mark.parametrize(
-    ("name", "made", "style"),
+    ("name", "result", "style"),
     [
         ("same", proof(time=timing(3.1)), Style(folder="/work")),
         (
@@ -181,8 +181,8 @@ SWEEP = swept(
     ],
     ids=["same", "different", "unfolded", "sweep"],
 )
-def test_text(name, made, style):
-    text = shown(made, style)
+def test_text(name, result, style):
+    text = shown(result, style)
     path = EXPECTED / f"{name}.txt"
     if (
         not path.exists()
@@ -200,21 +200,23 @@ def test_a_sweep_in_which_nobody_overtakes():
         ((2.0, 3.0), "after is faster at every value"),
         ((1.0, 1.0), "No measurable difference at any value"),
     ):
-        made = swept("n", [SweepRow(value=n, same=True, time=timing(one)) for n, one in enumerate(ratios)])
-        assert words in " ".join(shown(proof(sweep=made), Style()).split())
+        sweep = make_sweep(
+            "n", [SweepRow(value=n, same=True, time=timing(ratio)) for n, ratio in enumerate(ratios)]
+        )
+        assert words in " ".join(shown(proof(sweep=sweep), Style()).split())
 
 
 def test_json_has_every_field_and_no_numbers_that_are_none():
-    made = proof(DIFFERENT, timing(2.0), sweep=SWEEP)
-    text = renderer("json")(report(made), Style())
+    result = proof(DIFFERENT, timing(2.0), sweep=SWEEP)
+    text = renderer("json")(report(result), Style())
     document = json.loads(text, parse_constant=lambda name: pytest.fail(name))
     assert text.count("\n") == 1
-    assert (document["kind"], document["verdict"]) == ("proof", made.verdict)
+    assert (document["kind"], document["verdict"]) == ("proof", result.verdict)
     assert set(document["proof"]) == set(Proof.__struct_fields__)
     assert document["proof"]["costs"][0]["estimate"] == {"least": 160_000, "likely": 210_000, "most": 300_000}
     bare = msgspec.structs.replace(
-        made, costs=tuple(msgspec.structs.replace(one, estimate=None) for one in made.costs)
+        result, costs=tuple(msgspec.structs.replace(cost, estimate=None) for cost in result.costs)
     )
     again = json.loads(renderer("json")(report(bare), Style()))["proof"]
     assert msgspec.convert(again, Proof) == bare
-    assert isinstance(made.sweep, Sweep)
+    assert isinstance(result.sweep, Sweep)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gapless import ops
 from gapless.model.proof import Proof
 from gapless.prove import compare
-from gapless.prove.rows import BAD, PLAIN
+from gapless.prove.rows import BAD_NAME, PLAIN_NAME
 
 pytestmark = pytest.mark.usefixtures("nothing_counted")
 
@@ -21,7 +21,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD with momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     "SGD with weight decay": lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.1),
 }
-ROWS = (PLAIN, BAD)
+ROWS = (PLAIN_NAME, BAD_NAME)
 
 
 def batches() -> Tensor:
@@ -50,8 +50,8 @@ def skipped(model: nn.Module, optimizer: Any, loss: Tensor) -> None:
 
 def zeroed(model: nn.Module, optimizer: Any, loss: Tensor) -> None:
     finite = torch.isfinite(loss)
-    for one in model.parameters():
-        one.grad = torch.where(finite, one.grad, 0.0)  # type: ignore[arg-type]
+    for parameter in model.parameters():
+        parameter.grad = torch.where(finite, parameter.grad, 0.0)  # type: ignore[arg-type]
     optimizer.step()
 
 
@@ -59,25 +59,25 @@ def conditional(model: nn.Module, optimizer: Any, loss: Tensor) -> None:
     ops.step_if(optimizer, torch.isfinite(loss))
 
 
-def failed(made: Proof) -> list[str]:
-    return [case.name for case in made.failed]
+def failed(result: Proof) -> list[str]:
+    return [case.name for case in result.failed]
 
 
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_zeroed_gradients_are_no_skipped_step(optimizer: str) -> None:
-    made = compare(training(skipped, optimizer), training(zeroed, optimizer), batches, only=ROWS)
-    assert BAD in failed(made)
-    assert PLAIN not in failed(made)
-    bad = next(case for case in made.failed if case.name == BAD)
+    result = compare(training(skipped, optimizer), training(zeroed, optimizer), batches, only=ROWS)
+    assert BAD_NAME in failed(result)
+    assert PLAIN_NAME not in failed(result)
+    bad = next(case for case in result.failed if case.name == BAD_NAME)
     assert bad.differences[0].call == 3
-    assert "model.weight after the call" in [one.where for one in bad.differences]
+    assert "model.weight after the call" in [difference.where for difference in bad.differences]
 
 
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_a_step_that_is_skipped_on_the_device_is_the_same(optimizer: str) -> None:
-    made = compare(training(skipped, optimizer), training(conditional, optimizer), batches, only=ROWS)
-    assert made.same, made
-    assert BAD in [case.name for case in made.cases]
+    result = compare(training(skipped, optimizer), training(conditional, optimizer), batches, only=ROWS)
+    assert result.same, result
+    assert BAD_NAME in [case.name for case in result.cases]
 
 
 class Trained:
@@ -103,11 +103,11 @@ def taking(step: Callable[[nn.Module, Any, Tensor], None]) -> Callable[..., None
 
 def test_what_is_given_to_the_calls_is_kept_from_one_to_the_next() -> None:
     inputs = Trained()
-    made = compare(taking(skipped), taking(zeroed), inputs, only=ROWS)
-    assert BAD in failed(made)
-    bad = next(case for case in made.failed if case.name == BAD)
+    result = compare(taking(skipped), taking(zeroed), inputs, only=ROWS)
+    assert BAD_NAME in failed(result)
+    bad = next(case for case in result.failed if case.name == BAD_NAME)
     assert {"input model.weight after the call", "input optimizer.state[0]['exp_avg'] after the call"} <= {
-        one.where for one in bad.differences if one.call == 3
+        difference.where for difference in bad.differences if difference.call == 3
     }
     assert compare(taking(skipped), taking(conditional), inputs, only=ROWS).same
     assert inputs.optimizer.state == {}
@@ -118,8 +118,8 @@ def test_an_optimizer_of_the_module_steps_the_copy_of_its_model() -> None:
     assert compare(globally, globally, batches, only=ROWS).same
     assert torch.equal(MODEL.weight, before)
     assert OPTIMIZER.state == {}
-    made = compare(globally, globally_zeroed, batches, only=ROWS)
-    assert failed(made) == [BAD]
+    result = compare(globally, globally_zeroed, batches, only=ROWS)
+    assert failed(result) == [BAD_NAME]
 
 
 MODEL = nn.Linear(4, 2)
@@ -138,8 +138,8 @@ def test_each_of_several_values_is_bad_once() -> None:
     def pairs() -> tuple[Tensor, Tensor]:
         return batches(), batches()
 
-    made = compare(lambda x, y: x.sum() + y.sum(), lambda x, y: y.sum() + x.sum(), pairs, seconds=0)
-    assert {f"{BAD} (NaN in x)", f"{BAD} (NaN in y)"} <= {case.name for case in made.cases}
+    result = compare(lambda x, y: x.sum() + y.sum(), lambda x, y: y.sum() + x.sum(), pairs, seconds=0)
+    assert {f"{BAD_NAME} (NaN in x)", f"{BAD_NAME} (NaN in y)"} <= {case.name for case in result.cases}
 
 
 def test_no_gradient_instead_of_one_of_zeros_is_told() -> None:
@@ -149,10 +149,10 @@ def test_no_gradient_instead_of_one_of_zeros_is_told() -> None:
     def both(x: Tensor) -> Tensor:
         return layer(x).sum() + 0 * other(x).sum()
 
-    made = compare(lambda x: layer(x).sum() + 0 * other(x).sum().detach(), both, batches, seconds=0,
+    result = compare(lambda x: layer(x).sum() + 0 * other(x).sum().detach(), both, batches, seconds=0,
                    edge_cases=False)  # fmt: skip
-    assert made.same
+    assert result.same
     assert any(
-        "only the second gives other.weight a gradient: a zero gradient still takes a step" in one
-        for one in made.notes
+        "only the second gives other.weight a gradient: a zero gradient still takes a step" in note
+        for note in result.notes
     )

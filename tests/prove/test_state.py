@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from prove.planting import failures, labelled, masked, masked_mean, plain, proof
 from torch import Tensor, nn
 
-from gapless.prove.rows import BAD, PLAIN
+from gapless.prove.rows import BAD_NAME, PLAIN_NAME
 
 pytestmark = pytest.mark.usefixtures("nothing_counted")
 
@@ -21,24 +21,24 @@ class TestState:
             mask &= x.detach() > 0
             return torch.where(mask, x, 0.0).sum()
 
-        made = proof(lambda x, mask: x[mask & (x > 0)].sum(), fixed, masked)
-        assert failures(made)["as given"] == ["input mask after the call"]
+        result = proof(lambda x, mask: x[mask & (x > 0)].sum(), fixed, masked)
+        assert failures(result)["as given"] == ["input mask after the call"]
 
     def test_a_change_that_only_the_original_makes_is_told(self):
         def original(x, labels):
             labels[labels < 0] = 0
             return x.sum() * labels.sum()
 
-        made = proof(original, lambda x, labels: x.sum() * labels.clamp(min=0).sum(), labelled)
-        assert made.same, failures(made)
-        assert "only the first modifies its input labels in place" in made.notes
+        result = proof(original, lambda x, labels: x.sum() * labels.clamp(min=0).sum(), labelled)
+        assert result.same, failures(result)
+        assert "only the first modifies its input labels in place" in result.notes
 
     def test_a_change_that_is_the_result(self):
         def original(x):
             x.zero_()
 
-        made = proof(original, lambda x: None, lambda: torch.randn(3))
-        assert failures(made)["as given"] == ["input x after the call"]
+        result = proof(original, lambda x: None, lambda: torch.randn(3))
+        assert failures(result)["as given"] == ["input x after the call"]
 
     def test_state_of_an_object(self):
         class Mean:
@@ -49,26 +49,26 @@ class TestState:
                 self.total = self.decay * self.total + x.detach().sum()
                 return self.total
 
-        one = Mean(0.9)
-        assert proof(one, Mean(0.9), plain).same
-        assert proof(one.__call__, Mean(0.9).__call__, plain).same
-        made = proof(one, Mean(0.5), plain)
-        assert set(failures(made)) == {PLAIN, BAD}
-        assert made.failed[0].differences[0].call == 2
-        assert one.total == 0
+        mean = Mean(0.9)
+        assert proof(mean, Mean(0.9), plain).same
+        assert proof(mean.__call__, Mean(0.9).__call__, plain).same
+        result = proof(mean, Mean(0.5), plain)
+        assert set(failures(result)) == {PLAIN_NAME, BAD_NAME}
+        assert result.failed[0].differences[0].call == 2
+        assert mean.total == 0
 
     def test_what_is_kept_from_the_first_call(self):
         def kept():
-            known = {}
+            cache = {}
 
             def call(x, mask):
-                found = known.setdefault("mask", mask)
-                return torch.where(found, x, 0.0).sum()
+                results = cache.setdefault("mask", mask)
+                return torch.where(results, x, 0.0).sum()
 
             return call
 
-        made = proof(lambda x, mask: torch.where(mask, x, 0.0).sum(), kept(), masked)
-        assert set(failures(made)) == {PLAIN, BAD}
+        result = proof(lambda x, mask: torch.where(mask, x, 0.0).sum(), kept(), masked)
+        assert set(failures(result)) == {PLAIN_NAME, BAD_NAME}
 
     def test_counters_in_closures(self):
         def counting():
@@ -87,15 +87,15 @@ class TestState:
 
     def test_globals_are_copied_and_restored(self):
         COUNTED.clear()
-        made = proof(counts_globally, counts_globally, plain)
-        assert made.same, failures(made)
+        result = proof(counts_globally, counts_globally, plain)
+        assert result.same, failures(result)
         assert COUNTED == []
 
     def test_buffers_after_the_call(self):
         norm, frozen = nn.BatchNorm1d(6), nn.BatchNorm1d(6, momentum=0.0)
         assert proof(norm, nn.BatchNorm1d(6), plain).same
-        made = proof(norm, frozen, plain)
-        assert set(failures(made)["as given"]) == {
+        result = proof(norm, frozen, plain)
+        assert set(failures(result)["as given"]) == {
             "running_mean after the call",
             "running_var after the call",
         }
@@ -137,7 +137,7 @@ class TestRandomness:
         assert random.getstate() == before[1]
 
     def test_every_run_says_the_same(self):
-        made = [proof(masked_mean, lambda x, m: (x * m).sum() / m.sum(), masked).cases for _ in range(2)]
-        assert made[0] == made[1]
+        result = [proof(masked_mean, lambda x, m: (x * m).sum() / m.sum(), masked).cases for _ in range(2)]
+        assert result[0] == result[1]
         other = proof(masked_mean, lambda x, m: (x * m).sum() / m.sum(), masked, seed=1)
-        assert [case.name for case in other.cases] == [case.name for case in made[0]]
+        assert [case.name for case in other.cases] == [case.name for case in result[0]]

@@ -14,66 +14,72 @@ from gapless.errors import UsageError
 from gapless.model.proof import Duration, Interval, SweepRow, Timing
 from gapless.prove import compare
 from gapless.prove.proving import prove
-from gapless.prove.setup import Wishes
-from gapless.prove.sweep import crossings, parse, swept
-from gapless.prove.timing import faster
+from gapless.prove.setup import CompareOptions
+from gapless.prove.sweep import find_crossings, make_sweep, parse_sweep_option
+from gapless.prove.timing import faster_side
 
 
 def row(value, ratio: float, spread: float = 0.02) -> SweepRow:
     around = Interval(median=ratio, low=ratio * (1 - spread), high=ratio * (1 + spread))
     total = Duration(total=Interval(median=1.0, low=1.0, high=1.0))
     time = Timing(
-        before=total, after=total, ratio=around, faster=faster(around), clock="CPU", calls=(1, 1), rounds=9
+        before=total,
+        after=total,
+        ratio=around,
+        faster=faster_side(around),
+        clock="CPU",
+        calls=(1, 1),
+        rounds=9,
     )
     return SweepRow(value=value, same=True, time=time)
 
 
 def test_the_crossing_is_where_the_line_through_the_logarithms_is_zero():
-    (one,) = crossings([row(0.01, 0.5), row(1.0, 2.0)])
-    assert one.value == pytest.approx(0.1)
-    assert (one.low, one.high, one.faster) == (0.01, 1.0, "after")
+    (crossing,) = find_crossings([row(0.01, 0.5), row(1.0, 2.0)])
+    assert crossing.value == pytest.approx(0.1)
+    assert (crossing.low, crossing.high, crossing.faster) == (0.01, 1.0, "after")
 
 
 @given(st.floats(-3, 3), st.floats(0.2, 3), st.lists(st.floats(-4, 4), min_size=2, max_size=8, unique=True))
 def test_power_laws_cross_where_they_do(at, slope, exponents):
     """The quotient is (value / crossing) ** slope: between sure neighbours the line is exact."""
-    rows = [row(10**one, 10 ** (slope * (one - at))) for one in sorted(exponents)]
-    found = crossings(rows)
-    sure = [one.time.faster for one in rows if one.time.faster != "neither"]
-    assert len(found) == (1 if len(set(sure)) == 2 else 0)
-    for one in found:
-        assert math.log10(one.value) == pytest.approx(at, abs=1e-6)
-        assert one.low <= one.value <= one.high
+    rows = [row(10**exponent, 10 ** (slope * (exponent - at))) for exponent in sorted(exponents)]
+    crossings = find_crossings(rows)
+    sure = [row.time.faster for row in rows if row.time.faster != "neither"]
+    assert len(crossings) == (1 if len(set(sure)) == 2 else 0)
+    for crossing in crossings:
+        assert math.log10(crossing.value) == pytest.approx(at, abs=1e-6)
+        assert crossing.low <= crossing.value <= crossing.high
 
 
 def test_rows_in_doubt_tell_nothing():
-    assert crossings([row(0.1, 0.95, spread=0.2), row(1.0, 1.05, spread=0.2)]) == ()
-    (one,) = crossings([row(0.01, 0.5), row(0.1, 1.0, spread=0.3), row(1.0, 2.0)])
-    assert (one.low, one.high) == (0.01, 1.0)
+    assert find_crossings([row(0.1, 0.95, spread=0.2), row(1.0, 1.05, spread=0.2)]) == ()
+    (crossing,) = find_crossings([row(0.01, 0.5), row(0.1, 1.0, spread=0.3), row(1.0, 2.0)])
+    assert (crossing.low, crossing.high) == (0.01, 1.0)
 
 
 def test_zero_has_no_logarithm():
-    (one,) = crossings([row(0.0, 0.5), row(1.0, 2.0)])
-    assert one.value == pytest.approx(0.5)
+    (crossing,) = find_crossings([row(0.0, 0.5), row(1.0, 2.0)])
+    assert crossing.value == pytest.approx(0.5)
 
 
 def test_rows_are_put_in_order_and_words_stay():
-    assert [one.value for one in swept("n", [row(3, 2.0), row(1, 2.0)]).rows] == [1, 3]
-    made = swept("kind", [row("b", 0.5), row("a", 2.0)])
-    assert [one.value for one in made.rows] == ["b", "a"]
-    assert made.crossings == ()
+    assert [kept.value for kept in make_sweep("n", [row(3, 2.0), row(1, 2.0)]).rows] == [1, 3]
+    sweep = make_sweep("kind", [row("b", 0.5), row("a", 2.0)])
+    assert [row.value for row in sweep.rows] == ["b", "a"]
+    assert sweep.crossings == ()
 
 
 def test_words():
-    assert parse("density=0.001, 0.5,1e2") == ("density", (0.001, 0.5, 100.0))
-    assert parse("n=1,2") == ("n", (1, 2))
-    assert parse("kind=a,b") == ("kind", ("a", "b"))
+    assert parse_sweep_option("density=0.001, 0.5,1e2") == ("density", (0.001, 0.5, 100.0))
+    assert parse_sweep_option("n=1,2") == ("n", (1, 2))
+    assert parse_sweep_option("kind=a,b") == ("kind", ("a", "b"))
 
 
 @pytest.mark.parametrize("text", ["density", "density=", "density=1", "=1,2", "two words=1,2"])
 def test_words_that_are_none(text):
     with pytest.raises(UsageError, match="give a keyword of the inputs and at least two values"):
-        parse(text)
+        parse_sweep_option(text)
 
 
 class TheClock(FakeMeter):
@@ -95,7 +101,7 @@ def test_from_the_inputs_to_the_crossing():
         meter.passes(8e-3)
         return x.sum()
 
-    wishes = Wishes(
+    wishes = CompareOptions(
         growing,
         constant,
         lambda n: torch.ones(n, requires_grad=True),
@@ -103,15 +109,15 @@ def test_from_the_inputs_to_the_crossing():
         seconds=0.5,
         meter=meter,
     )
-    made = prove(wishes)
-    assert made.same
-    assert made.time is None
-    assert made.sweep is not None
-    assert [one.value for one in made.sweep.rows] == [2, 4, 16, 64]
-    assert made.sweep.rows[0].time.ratio.median == pytest.approx(0.25)
-    (one,) = made.sweep.crossings
-    assert one.value == pytest.approx(8, rel=0.01)
-    assert (one.low, one.high, one.faster) == (4, 16, "after")
+    result = prove(wishes)
+    assert result.same
+    assert result.time is None
+    assert result.sweep is not None
+    assert [row.value for row in result.sweep.rows] == [2, 4, 16, 64]
+    assert result.sweep.rows[0].time.ratio.median == pytest.approx(0.25)
+    (crossing,) = result.sweep.crossings
+    assert crossing.value == pytest.approx(8, rel=0.01)
+    assert (crossing.low, crossing.high, crossing.faster) == (4, 16, "after")
 
 
 def test_inputs_that_cannot_be_swept():

@@ -114,8 +114,8 @@ def test_modules_are_found_from_the_working_directory(losses, tmp_path):
 
 def test_both_sides_begin_with_the_same_parameters(losses):
     loader = Loader(seed=5)
-    one, other = (loader.callable("one/losses.py:Loss(1)") for _ in range(2))
-    assert torch.equal(one.weight, other.weight)
+    first, other = (loader.callable("one/losses.py:Loss(1)") for _ in range(2))
+    assert torch.equal(first.weight, other.weight)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tracing import Trace
 from gapless.replay.change import NOTHING, Change, halved, without
 from gapless.replay.fidelity import fidelity
 from gapless.replay.model import Model, Refusal, build
-from gapless.replay.path import critical_path
+from gapless.replay.path import busy, limiter
 
 
 def model(trace: Trace) -> Model:
@@ -132,8 +132,8 @@ def test_late_batches_stay_late_and_can_be_made_free() -> None:
     assert micro(now.span - found.span(waits)) < 100
     free = found.replay(Change(input_free=True))
     assert micro(now.span - free.span) == pytest.approx(4 * 5000, abs=100)
-    assert critical_path(now).limiter == "input"
-    assert critical_path(free).limiter == "device"
+    assert limiter(now) == "input"
+    assert limiter(free) == "device"
 
 
 def test_loading_in_the_main_process_is_host_work() -> None:
@@ -239,3 +239,24 @@ def test_a_wait_for_work_from_before_the_window_leaves_the_rest_to_be_priced() -
     assert abs(seen.span_error) < 0.001
     every = found.waits.host.tolist()
     assert 20_000_000 < found.span(every) < found.replay().span
+
+
+@pytest.mark.parametrize(("length", "limits"), [(70, "host"), (90, "device"), (10, "host")])
+def test_a_device_that_idles_a_fifth_of_the_time_is_not_what_limits(length: float, limits: str) -> None:
+    """Every kernel is waited for, so that most of the time lies behind the device's work."""
+    trace = Trace()
+    for begin in range(0, 6000, 100):
+        trace.launch("gemm", begin, kernel=(begin + 6, length))
+        trace.wait(begin + 10, length - 2)
+    now = model(trace).replay()
+    assert busy(now) == pytest.approx(length / 100, abs=0.03)
+    assert limiter(now) == limits
+
+
+def test_a_device_between_two_kernels_that_are_queued_does_not_idle() -> None:
+    trace = Trace()
+    trace.launch("gemm", 0, kernel=(6, 400))
+    for number in range(60):
+        trace.launch("add", 10 + 5 * number, kernel=(407.5 + 4 * number, 2.5))
+    trace.wait(320, 330)
+    assert busy(model(trace).replay()) > 0.95

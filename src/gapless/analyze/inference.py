@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -13,6 +14,8 @@ from gapless.analyze.steps import Steps, find_steps
 from gapless.files.input import source_text
 from gapless.model import Finding, Mark, Report, Session, Table, Verdict
 from gapless.model.estimate import Estimate
+from gapless.model.source import Stack
+from gapless.model.tally import UNTRAINED
 from gapless.model.wording import renamed
 
 TRAINING_STEP = "step"
@@ -20,6 +23,8 @@ ITERATION, BATCH, TOKEN, DENOISING, REQUEST = "iteration", "batch", "token", "de
 
 _TRAINS = re.compile(r"\bbackward\(|\boptim\b|[Oo]ptimizer|Trainer\(|\.fit\(|autograd\.grad")
 """What the source of a script that trains says somewhere."""
+_HAS_MODULES = re.compile(r"\bnn\.(?!functional\b)|\bModule\b|from_pretrained|pipeline\(|\bjit\.|hub\.load")
+"""The same for one that calls modules."""
 _BY_HEADER = (
     (DENOISING, re.compile(r"time_?steps?|denois|sigmas?\b|diffusion|num_inference_steps", re.IGNORECASE)),
     (TOKEN, re.compile(r"token|max_length|generat", re.IGNORECASE)),
@@ -30,7 +35,7 @@ _BY_HEADER = (
 
 def noun(steps: Steps, marks: Sequence[Mark], loops: Sequence[Loop], read: ReadSource) -> str:
     """What an iteration of the run is called: ``step`` where something is trained."""
-    if not steps.marks or steps.marks[0].kind != "forward":
+    if not steps.marks or steps.marks[0].kind not in UNTRAINED:
         return TRAINING_STEP
     frames = [frame for mark in steps.marks for frame in mark.stack]
     if any(frame.library == "transformers" and "generation" in frame.file for frame in frames):
@@ -51,14 +56,21 @@ def noun_of(session: Session, read: ReadSource = source_text) -> str:
 
 def may_train(mark: Mark, read: ReadSource = source_text) -> bool:
     """Whether the files of the user's that led to `mark` speak of training, which is then still to come."""
-    files = dict.fromkeys(frame.file for frame in mark.stack if frame.is_user)
-    for file in files:
-        try:
-            if _TRAINS.search(read(file)):
-                return True
-        except (OSError, SyntaxError, ValueError):
-            continue
-    return False
+    return any(_TRAINS.search(text) for text in _sources(mark.stack, read))
+
+
+def waits_end_iterations(stack: Stack, read: ReadSource = source_text) -> bool:
+    """Whether the wait at `stack` may end an iteration: the user's files that led there are known, and speak
+    of neither modules nor training, whose marks tell iterations better."""
+    texts = list(_sources(stack, read))
+    return bool(texts) and not any(_TRAINS.search(text) or _HAS_MODULES.search(text) for text in texts)
+
+
+def _sources(stack: Stack, read: ReadSource) -> Iterator[str]:
+    """The texts of the user's files in `stack`, as far as they can be read."""
+    for file in dict.fromkeys(frame.file for frame in stack if frame.is_user):
+        with contextlib.suppress(OSError, SyntaxError, ValueError):
+            yield read(file)
 
 
 def _header(loop: Loop, read: ReadSource) -> str:

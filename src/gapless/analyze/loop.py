@@ -15,6 +15,7 @@ import msgspec
 
 from gapless.files.input import source_text
 from gapless.model import Mark, SourceLine, Stack
+from gapless.model.tally import UNTRAINED
 
 ReadSource = Callable[[str], str]
 """Gives the text of a source file, or raises OSError, SyntaxError or UnicodeDecodeError."""
@@ -57,10 +58,10 @@ def training_loops(
     if not steps:
         return ()
     # Where a call of a module ends is inside torch, whose own loops call the hooks.
-    ends = (outside_torch(mark) if mark.kind == "forward" else mark for mark in steps[:_ENOUGH_MARKS])
+    ends = (outside_torch(mark) if mark.kind in UNTRAINED else mark for mark in steps[:_ENOUGH_MARKS])
     stacks = [mark.stack for mark in ends]
     work = [mark.stack for mark in marks if mark.kind == "backward" and mark.stack][:_ENOUGH_MARKS]
-    if not work and steps[0].kind != "forward":  # a model may be called many times for a batch
+    if not work and steps[0].kind not in UNTRAINED:  # a model may be called many times for a batch
         work = [mark.stack for mark in marks if mark.kind == "batch" and mark.stack][:_ENOUGH_MARKS]
     sources: dict[str, ast.Module | None] = {}
     found: list[Loop] = []

@@ -43,6 +43,7 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
 from gapless.model.planned import Planned
 from gapless.model.readiness import Readiness
+from gapless.model.tally import UNTRAINED
 
 
 def report(
@@ -244,7 +245,7 @@ def _remarks(steps: Steps, cut: float) -> tuple[str, ...]:
             "no optimizer was created, so each backward pass counts as a step: if that is wrong, call "
             "`gapless.step()` at the end of an iteration",
         )
-    if steps.marks and steps.marks[0].kind == "forward":
+    if steps.marks and steps.marks[0].kind in UNTRAINED:
         return (
             f"nothing is trained: {steps.source} ends each step, unless your code calls `gapless.step()`",
         )

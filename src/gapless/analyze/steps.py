@@ -14,6 +14,7 @@ from gapless.analyze.loop import ReadSource
 from gapless.analyze.turns import in_turn
 from gapless.files.input import source_text
 from gapless.model import Event, Mark
+from gapless.model.source import user_line
 from gapless.model.tally import ADVANCING, PLACE, StepTally, StrandTally, step_ends
 
 __all__ = ["WARM_UP", "StepTally", "Steps", "find_steps"]
@@ -158,6 +159,9 @@ def _source(tally: StepTally, last: Mark) -> str:
         return "a backward pass (no optimizer)"
     if kind == "forward":
         return f"a call of {last.name or 'a module'}"
+    if kind == "wait":
+        line = user_line(last.stack)
+        return f"the sync at {line.short}" if line is not None else "a sync"
     return " and ".join(dict.fromkeys(_optimizers(tally, strand) for _, strand in tally.strands(kind)))
 
 

@@ -31,6 +31,7 @@ from gapless.model.assumption import Switch
 from gapless.model.offer import Wanted
 from gapless.model.planned import Planned
 from gapless.model.session import save
+from gapless.model.tally import UNTRAINED
 from gapless.render import renderer
 
 if TYPE_CHECKING:
@@ -104,12 +105,14 @@ class Watch(Watcher):
         self.tally.add(mark)
         if mark.kind == "along":
             return False
-        self.progress.noun = ITERATION if self.tally.kind == "forward" else TRAINING_STEP
+        self.progress.noun = ITERATION if self.tally.kind in UNTRAINED else TRAINING_STEP
         self.progress.step(self.tally.count)
         self._planner(mark, self.tally.count)
         if self.loaders is not None:
             self.loaders.step()
-        if self._wishes.plan.steps is None or (self.tally.kind == "forward" and may_train(mark)):
+        if self._wishes.plan.steps is None or (self.tally.kind in UNTRAINED and may_train(mark)):
+            return False
+        if self.tally.kind == "wait":  # which of its loops is the one to look at shows only at the end
             return False
         if self._until(mark, self.tally.count):
             return True

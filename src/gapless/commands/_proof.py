@@ -121,11 +121,11 @@ def proof(before: str, after: str, asked: dict[str, Any]) -> Proof:
     """
     require_torch("comparing callables runs them")
     from gapless.prove.proving import prove
-    from gapless.prove.setup import Wishes
-    from gapless.prove.sweep import parse
+    from gapless.prove.setup import CompareOptions
+    from gapless.prove.sweep import parse_sweep_option
 
-    sweep = parse(asked["sweep"]) if asked.get("sweep") else None
-    made = prove(Wishes(original=before, fixed=after, **{**asked, "sweep": sweep}))
+    sweep = parse_sweep_option(asked["sweep"]) if asked.get("sweep") else None
+    made = prove(CompareOptions(original=before, fixed=after, **{**asked, "sweep": sweep}))
     if not made.failed:  # a race is in no case of its own
         return made
     return msgspec.structs.replace(made, again=_again(before, after, asked, made))

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from gapless.analyze import WARM_UP
 from gapless.analyze.enough import LONGER
+from gapless.analyze.inference import waits_end_iterations
 from gapless.analyze.turns import in_turn
 from gapless.capture import children
 from gapless.capture.finishing import Finishing
@@ -320,6 +321,7 @@ def _emulator(wishes: Wishes, stopper: Stopper, watch: Watch) -> Emulator:
         **({} if _ranks.several() else {"dry": wishes.dry}),
     )
     emulator.in_turn = in_turn
+    emulator.core.recorder.ends_iteration = waits_end_iterations
     emulator.compiled.ending = lambda: stopper.requests > 0
     if wishes.fit.changes:
         from gapless.emulation.changes import install

@@ -12,7 +12,7 @@ import msgspec
 from gapless.analyze import report
 from gapless.commands import _memory_compare, _output, _proof
 from gapless.commands._reading import read_profiles
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UsageError, require_torch
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UnreadableInput, UsageError, require_torch
 from gapless.files.kinds import kind_of
 from gapless.model import Profile, Session
 from gapless.model.comparison import Comparison, FindingChange, percents
@@ -201,12 +201,12 @@ def _kind(name: str) -> Kind:
 
 def _scripts(before: str, after: str, gpu: str | None) -> Comparison:
     from gapless.capture.target import Target
-    from gapless.prove.scripts import session_of
+    from gapless.prove.scripts import record_script
 
     words = script_words(before), script_words(after)
     for name, *arguments in words:
         Target(name, tuple(arguments)).check()
-    return _side_by_side((before, after), [session_of(one, _STEPS, gpu) for one in words])
+    return _side_by_side((before, after), [record_script(one, _STEPS, gpu) for one in words])
 
 
 def _sessions(before: str, after: str) -> Comparison:
@@ -236,6 +236,8 @@ def _subject(name: str, kind: Kind, quiet: bool) -> Subject:
         profiles, notes = _profiles(name, quiet)
     else:
         profiles, notes = load(name), ()
+    if not profiles:
+        raise UnreadableInput(f"{name} holds no profile: save it again")
     return subject(name, profiles, findings, notes)
 
 

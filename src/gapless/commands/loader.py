@@ -124,11 +124,10 @@ def command(
     shown.refuse_terminal(f"gapless loader -f html {target}")
     _output.refuse_inputs(output, [target.partition(":")[0], target, *filter(None, (profile, session))])
     stream = _output.own_copy(sys.stdout)
-    saved = target.endswith(".json")
-    if shown.alone and not saved:
+    if shown.alone:
         _output.give_way()  # the user's code may print, and the page stands alone
     demand = _demand(step_ms, profile, session, step_cpu)
-    if saved:
+    if target.endswith(".json"):
         if check_advice or ranks > 1:
             raise UsageError(
                 "--check-advice and --ranks run the loader, but a saved diagnosis does not contain one"

@@ -10,15 +10,15 @@ from gapless.model.programme import HostSpeed
 from gapless.model.ranges import LITTLE, NOTHING, Range
 
 __all__ = [
-    "BATCHES_IN_TIME", "CLEAR", "LITTLE", "NOTHING", "Compiling", "Count", "Estimate", "Range",
+    "BATCHES_IN_TIME", "CLEAR", "LITTLE", "NOTHING", "SURE", "Compiling", "Count", "Estimate", "Range",
     "Throughput", "with_waiting",
 ]  # fmt: skip
 
 BATCHES_IN_TIME = "every batch is there in time"
 """Assumed of a step for which nothing says that it waits for data."""
 
-CLEAR = 0.65
-"""The share of machines from which on it can be told what limits a step."""
+CLEAR, SURE = 0.7, 0.95
+"""The shares of machines from which on it can be told what limits a step, and told as almost certain."""
 
 
 def with_waiting(step: Range, waiting: Range) -> Range:

@@ -107,11 +107,14 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     (``profiler.step()``), ``user`` (``gapless.step()``), ``backward`` (a backward pass begins),
     ``batch`` (a batch was drawn from a DataLoader), ``gradients`` (a backward pass ended in a script that has
     made no optimizer), ``forward`` (a module was called that no other called, in a script that has trained
-    nothing so far). ``along``, ``backward`` and ``batch`` do not advance the tick. Optimizers that step
-    inside a backward pass are marked where that ends. `strand` is that of the thread, as of an `Event`.
+    nothing so far), ``wait`` (the wait `name` in a script that has neither modules nor training). ``along``,
+    ``backward`` and ``batch`` do not advance the tick. Optimizers that step inside a backward pass are marked
+    where that ends. `strand` is that of the thread, as of an `Event`.
     """
 
-    kind: Literal["optimizer", "along", "profiler", "user", "backward", "batch", "gradients", "forward"]
+    kind: Literal[
+        "optimizer", "along", "profiler", "user", "backward", "batch", "gradients", "forward", "wait"
+    ]  # fmt: skip
     tick: int
     time: float
     name: str = ""

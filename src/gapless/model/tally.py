@@ -13,15 +13,19 @@ from itertools import pairwise
 from gapless.model.event import Mark
 from gapless.model.source import Stack, user_line
 
-ADVANCING = ("optimizer", "profiler", "user", "gradients", "forward")
+UNTRAINED = ("forward", "wait")
+"""Kinds of marks that end iterations where nothing is trained."""
+ADVANCING = ("optimizer", "profiler", "user", "gradients", *UNTRAINED)
 """Kinds of marks that advance the tick."""
-IN_TURN = ("optimizer", "gradients", "forward")
+IN_TURN = ("optimizer", "gradients", *UNTRAINED)
 """Kinds of marks of which several may make one step together."""
 
 _RAREST = 10
 """An optimizer that steps more than this many times less often than another does not define the iteration;
 nor does a thread that steps so much less often than another say how many steps were seen."""
 
+_FEWEST_WAITS = 4
+"""Times that a wait recurs where it is in a loop of iterations."""
 _RAREST_CALL = 2
 """Likewise for calls of modules: the innermost loop that runs a model makes the iterations."""
 _MOST_PLACES = 32
@@ -108,9 +112,12 @@ class StrandTally:
             group_end = max(group_end, stepper.last)
         if group:
             chosen.add(self._last_in_turn(group))
-        if kind == "forward":  # a call before the loop, or for each pass of it, is none of its iterations
+        if kind in UNTRAINED:  # a call before the loop, or for each pass of it, is none of its iterations
             most = max((steppers[name].count for name in chosen), default=0)
             chosen = {name for name in chosen if steppers[name].count * _RAREST >= most}
+        if kind == "wait" and chosen:  # one loop alone: others only prepare it
+            most, _, name = max((steppers[name].count, steppers[name].first, name) for name in chosen)
+            chosen = {name} if most >= _FEWEST_WAITS else set()
         return frozenset(chosen)
 
     def _last_in_turn(self, group: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Results of bounded size beside those of the size that the values have."""
+"""Compare results of bounded size with results whose size depends on the values."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from gapless.prove import tree
 from gapless.trees import rebuilt
 
 
-class Fitting:
-    """Takes of the second side's results the rows that the first side's have.
+class BoundedFitter:
+    """Cuts results of the second side to the number of rows of the first side's.
 
-    `declared` says that any tensor may have more rows than its counterpart. Results that hold their number
-    beside their values (`gapless.ops.Bounded`, and named tuples like it) may without that. `short` tells of
-    what had more rows than there was room for.
+    `declared`: any tensor may have more rows than its counterpart. Without it, only results that carry their
+    number of rows beside their values may (`gapless.ops.Bounded`, and named tuples like it). `short` lists
+    results with more rows than there was room for.
     """
 
     def __init__(self, declared: bool) -> None:
         self.declared = declared
         self.short: list[str] = []
 
-    def fitted(self, before: Any, after: Any, where: str) -> Any:
-        """`after` in the form of `before`, as far as it is a bounded form of it; `where` names both."""
+    def fit(self, before: Any, after: Any, where: str) -> Any:
+        """Return `after` in the form of `before` where it is a bounded form of it; `where` names both."""
         if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
-            return self._rows(before, after, where) if self.declared else after
-        number = _number(after)
+            return self._cut_rows(before, after, where) if self.declared else after
+        number = _row_count(after)
         if number is not None and type(before) is not type(after):
-            return self._numbered(before, after, number, where)
+            return self._cut_to_number(before, after, number, where)
         if isinstance(before, Mapping) and isinstance(after, Mapping) and before.keys() == after.keys():
-            return {key: self.fitted(before[key], after[key], f"{where}[{key!r}]") for key in after}
+            return {key: self.fit(before[key], after[key], f"{where}[{key!r}]") for key in after}
         sequences = isinstance(before, (list, tuple)) and isinstance(after, (list, tuple))
         if sequences and len(before) == len(after):
             own = [
-                self.fitted(old, new, where + step)
+                self.fit(old, new, where + step)
                 for old, (step, new) in zip(before, tree.parts(after) or (), strict=True)
             ]
             return rebuilt(after, own)
         return after
 
-    def _rows(self, before: torch.Tensor, after: torch.Tensor, where: str) -> torch.Tensor:
-        """The first rows of `after`, as many as `before` has."""
+    def _cut_rows(self, before: torch.Tensor, after: torch.Tensor, where: str) -> torch.Tensor:
+        """Return as many rows of `after` as `before` has."""
         alike = before.dim() == after.dim() > 0 and before.shape[1:] == after.shape[1:]
         if not alike or before.shape[0] == after.shape[0]:
             return after
@@ -51,27 +51,29 @@ class Fitting:
             return after
         return after[: before.shape[0]]
 
-    def _numbered(self, before: Any, after: Any, number: int, where: str) -> Any:
-        """The first `number` rows of what has as many as there is room for."""
+    def _cut_to_number(self, before: Any, after: Any, row_count: int, where: str) -> Any:
+        """Return the fields of a bounded result, each cut to its valid rows."""
         room = after.values.shape[0]
-        if number > room:
-            self.short.append(f"{where} has room for {room} rows of {number}")
+        if row_count > room:
+            self.short.append(f"{where} has room for {room} rows of {row_count}")
         fields = [
             getattr(after, name)
             for name in after._fields
             if name != "number" and getattr(after, name) is not None
         ]
-        rows = [
-            one[:number] if not at or (_has_rows(one, room) and not _full(one, before, at)) else one
-            for at, one in enumerate(fields)
+        fitted_fields = [
+            field[:row_count]
+            if not at or (_has_rows(field, room) and not _has_full_counterpart(field, before, at))
+            else field
+            for at, field in enumerate(fields)
         ]
         if isinstance(before, (list, tuple)):
-            return rebuilt(before, rows) if len(before) == len(rows) else after
-        return rows[0] if len(rows) == 1 else after
+            return rebuilt(before, fitted_fields) if len(before) == len(fitted_fields) else after
+        return fitted_fields[0] if len(fitted_fields) == 1 else after
 
 
-def _number(value: Any) -> int | None:
-    """How many rows of a bounded result there are; None where `value` is none."""
+def _row_count(value: Any) -> int | None:
+    """Return the number of valid rows of a bounded result; None where `value` is no bounded result."""
     if not {"values", "number"} <= set(getattr(value, "_fields", ())):
         return None
     number, values = value.number, value.values
@@ -85,7 +87,7 @@ def _has_rows(value: Any, room: int) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] == room
 
 
-def _full(value: torch.Tensor, before: Any, at: int) -> bool:
-    """Whether the counterpart of `value` has as many rows: an inverse has the shape of the input."""
+def _has_full_counterpart(value: torch.Tensor, before: Any, at: int) -> bool:
+    """Whether the counterpart of `value` has as many rows, as an inverse has that of `unique`."""
     other = before[at] if isinstance(before, (list, tuple)) and at < len(before) else before
     return isinstance(other, torch.Tensor) and other.shape == value.shape

@@ -1,4 +1,4 @@
-"""Edge cases, made from an input: masks and labels of every kind, odd sizes, other types, NaN."""
+"""Make edge cases from an input: masks and labels of every kind, odd sizes, other types, NaN."""
 
 from __future__ import annotations
 
@@ -12,75 +12,75 @@ import torch
 
 from gapless.prove import lengths
 from gapless.prove.inputs import Input
-from gapless.prove.recognise import Known, Labels, batch, matching
+from gapless.prove.recognise import Labels, RecognisedInput, batch_size, index_mapping
 
 Case = tuple[str, Callable[[], Input]]
-"""The name of a case, and what makes it."""
+"""The name of a case, and the function that makes its input."""
 
 _PADDING = re.compile(r"(?i)pad")
 
 
-def edge_cases(given: Input, known: Known) -> list[Case]:
-    """The edge cases of `given`, each with its own name; nothing in them is drawn at random."""
-    found = [
-        *_mask_cases(given, known),
-        *_label_cases(given, known),
-        *_length_cases(given, known),
-        *_size_cases(given, known),
-        *_type_cases(given, known),
-        *_value_cases(given, known),
+def edge_cases(call_input: Input, recognised: RecognisedInput) -> list[Case]:
+    """Return the edge cases of `call_input`, each with its own name; none uses random numbers."""
+    cases = [
+        *_mask_cases(call_input, recognised),
+        *_label_cases(call_input, recognised),
+        *_length_cases(call_input, recognised),
+        *_size_cases(call_input, recognised),
+        *_type_cases(call_input, recognised),
+        *_value_cases(call_input, recognised),
     ]
-    return [(name, _named(name, make)) for name, make in found]
+    return [(name, _with_name(name, make)) for name, make in cases]
 
 
-def _named(name: str, make: Callable[[], Input]) -> Callable[[], Input]:
+def _with_name(name: str, make: Callable[[], Input]) -> Callable[[], Input]:
     return lambda: replace(make(), name=name, made="edge")
 
 
-def _only(given: Input, path: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Input:
-    """`given` with the tensor at `path` changed; it requires gradients if it did."""
+def _change_tensor(call_input: Input, path: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Input:
+    """Return `call_input` with the tensor at `path` changed; it requires gradients if it did."""
 
     def visit(where: str, tensor: torch.Tensor) -> torch.Tensor:
         if where != path:
             return tensor
         return change(tensor.detach().clone()).requires_grad_(tensor.requires_grad)
 
-    return given.mapped(visit)
+    return call_input.map_tensors(visit)
 
 
-def _one(like: torch.Tensor, rest: Any, value: Any) -> torch.Tensor:
-    """A tensor of `rest` with a single element, in the middle, that is `value`."""
-    made = torch.full_like(like, rest)
-    made.view(-1)[made.numel() // 2] = value
-    return made
+def _fill_except_middle(like: torch.Tensor, rest: Any, value: Any) -> torch.Tensor:
+    """Return a tensor full of `rest`, with `value` as its middle element."""
+    filled_tensor = torch.full_like(like, rest)
+    filled_tensor.view(-1)[filled_tensor.numel() // 2] = value
+    return filled_tensor
 
 
 # -- masks and labels ------------------------------------------------------------------------------
 
 
-def _mask_cases(given: Input, known: Known) -> Iterator[Case]:
-    for path in known.masks:
-        of = f" {path}" if len(known.masks) > 1 else ""
+def _mask_cases(call_input: Input, recognised: RecognisedInput) -> Iterator[Case]:
+    for path in recognised.masks:
+        of = f" {path}" if len(recognised.masks) > 1 else ""
         for kind, change in (
             ("empty mask", torch.zeros_like),
             ("full mask", torch.ones_like),
-            ("mask of one element", lambda old: _one(old.contiguous(), 0, 1)),
+            ("mask of one element", lambda old: _fill_except_middle(old.contiguous(), 0, 1)),
         ):
-            yield f"{kind}{of}", partial(_only, given, path, change)
+            yield f"{kind}{of}", partial(_change_tensor, call_input, path, change)
 
 
-def _label_cases(given: Input, known: Known) -> Iterator[Case]:
-    for labels in known.labels:
-        of = f" {labels.path}" if len(known.labels) > 1 else ""
+def _label_cases(call_input: Input, recognised: RecognisedInput) -> Iterator[Case]:
+    for labels in recognised.labels:
+        of = f" {labels.path}" if len(recognised.labels) > 1 else ""
         for kind, change in _label_changes(labels):
-            yield f"{kind}{of}", partial(_only, given, labels.path, change)
+            yield f"{kind}{of}", partial(_change_tensor, call_input, labels.path, change)
 
 
-def _length_cases(given: Input, known: Known) -> Iterator[Case]:
-    for one in known.lengths:
-        of = f" {one.path}" if len(known.lengths) > 1 else ""
-        for kind, change in lengths.changes(one):
-            yield f"{kind}{of}", partial(_only, given, one.path, change)
+def _length_cases(call_input: Input, recognised: RecognisedInput) -> Iterator[Case]:
+    for length in recognised.lengths:
+        of = f" {length.path}" if len(recognised.lengths) > 1 else ""
+        for kind, change in lengths.length_changes(length):
+            yield f"{kind}{of}", partial(_change_tensor, call_input, length.path, change)
 
 
 def _label_changes(labels: Labels) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
@@ -89,66 +89,69 @@ def _label_changes(labels: Labels) -> Iterator[tuple[str, Callable[[torch.Tensor
         yield "one class", lambda old: torch.full_like(old, values[0])
     if len(values) > 1:
         yield "last class only", lambda old: torch.full_like(old, values[-1])
-        yield "two classes", lambda old: _in_turn(old, values[0], values[-1])
+        yield "two classes", lambda old: _alternate(old, values[0], values[-1])
     if ignored is None:
-        if not torch.cuda.is_available():  # see `recognise`: a label out of range
-            yield "negative labels", lambda old: _in_turn(old, -1, values[0] if values else 0)
+        if not torch.cuda.is_available():  # see `recognise`: an out-of-range label ends the use of a GPU
+            yield "negative labels", lambda old: _alternate(old, -1, values[0] if values else 0)
         return
     yield "all ignored", lambda old: torch.full_like(old, ignored)
     if values:
-        yield "all but one ignored", lambda old: _one(old.contiguous(), ignored, values[0])
+        yield "all but one ignored", lambda old: _fill_except_middle(old.contiguous(), ignored, values[0])
 
 
-def _in_turn(old: torch.Tensor, first: int, second: int) -> torch.Tensor:
-    made = torch.full_like(old.contiguous(), second)
-    made.view(-1)[::2] = first
-    return made
+def _alternate(old: torch.Tensor, first: int, second: int) -> torch.Tensor:
+    labels = torch.full_like(old.contiguous(), second)
+    labels.view(-1)[::2] = first
+    return labels
 
 
 # -- sizes and types -------------------------------------------------------------------------------
 
 
-def _size_cases(given: Input, known: Known) -> Iterator[Case]:
-    size, before = batch(given), dict(given.tensors())
+def _size_cases(call_input: Input, recognised: RecognisedInput) -> Iterator[Case]:
+    size, before = batch_size(call_input), dict(call_input.tensors())
 
     def trimmed(trims: Trims) -> Input:
-        return lengths.cut(_trimmed(given, trims), known.lengths, before)
+        return lengths.cut_lengths(_trim(call_input, trims), recognised.lengths, before)
 
     if size > 1:
         yield "batch of one", lambda: trimmed({0: (size, 1)})
     if size:
         yield "empty batch", lambda: trimmed({0: (size, 0)})
-    odd = _odd(given, size)
+    odd = _odd_sizes(call_input, size)
     if odd:
         yield "odd sizes", lambda: trimmed(odd)
-    if any(tensor.dim() for _, tensor in given.tensors()):
-        yield "strided tensors", lambda: given.mapped(_strided)
+    if any(tensor.dim() for _, tensor in call_input.tensors()):
+        yield "strided tensors", lambda: call_input.map_tensors(_make_strided)
 
 
 Trims = dict[int, tuple[int, int]]
-"""Dimension to the size that is cut and the one it is cut to."""
+"""Dimension to its size and the size it is cut to."""
 
 
-def _odd(given: Input, size: int) -> Trims:
-    """How to make sizes odd that all tensors share: the batch, and height and width or else the length."""
-    trims = {0: (size, _less(size))} if _less(size) else {}
-    planes = [tensor.shape for _, tensor in given.tensors() if tensor.dim() > 2]
-    rows = [tensor.shape for _, tensor in given.tensors() if tensor.dim() > 1]
+def _odd_sizes(call_input: Input, size: int) -> Trims:
+    """Return how to make sizes odd that all tensors share: the batch, and height and width or else the
+    length."""
+    trims = {0: (size, _next_smaller_odd(size))} if _next_smaller_odd(size) else {}
+    planes = [tensor.shape for _, tensor in call_input.tensors() if tensor.dim() > 2]
+    rows = [tensor.shape for _, tensor in call_input.tensors() if tensor.dim() > 1]
     if len({shape[-2:] for shape in planes}) == 1 and len(planes) == len(rows):
         shared = {-2: planes[0][-2], -1: planes[0][-1]}
     elif len(rows) > 1 and len({shape[1] for shape in rows}) == 1:
         shared = {1: rows[0][1]}
     else:
         shared = {}
-    return trims | {place: (long, _less(long)) for place, long in shared.items() if _less(long)}
+    return trims | {
+        place: (long, _next_smaller_odd(long)) for place, long in shared.items() if _next_smaller_odd(long)
+    }
 
 
-def _less(size: int) -> int:
-    """The next smaller odd size; 0 where there is none."""
+def _next_smaller_odd(size: int) -> int:
+    """Return the next smaller odd size; 0 if there is none."""
     return size - 1 - size % 2 if size > 1 + size % 2 else 0
 
 
-def _trimmed(given: Input, trims: Trims) -> Input:
+def _trim(call_input: Input, trims: Trims) -> Input:
     def visit(path: str, tensor: torch.Tensor) -> torch.Tensor:
         cut = tensor.detach()
         for place, (long, short) in trims.items():
@@ -157,85 +160,88 @@ def _trimmed(given: Input, trims: Trims) -> Input:
                 cut = cut.narrow(place, 0, short)
         return cut.clone().requires_grad_(tensor.requires_grad)
 
-    return given.mapped(visit)
+    return call_input.map_tensors(visit)
 
 
-def _strided(path: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The same values with a gap after each element."""
+def _make_strided(path: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same values with a gap after each element."""
     if not tensor.dim() or tensor.layout is not torch.strided:
         return tensor
     old = tensor.detach()
     room = torch.zeros((*old.shape[:-1], 2 * old.shape[-1]), dtype=old.dtype, device=old.device)
-    made = room[..., ::2]
-    made.copy_(old)
-    return made.requires_grad_(tensor.requires_grad)
+    strided = room[..., ::2]
+    strided.copy_(old)
+    return strided.requires_grad_(tensor.requires_grad)
 
 
-def _type_cases(given: Input, known: Known) -> Iterator[Case]:
-    wide = {path for path, tensor in given.tensors() if tensor.dtype in (torch.float32, torch.float64)}
+def _type_cases(call_input: Input, recognised: RecognisedInput) -> Iterator[Case]:
+    wide = {path for path, tensor in call_input.tensors() if tensor.dtype in (torch.float32, torch.float64)}
     if not wide:
         return
     for name, dtype in (("half precision", torch.float16), ("bfloat16", torch.bfloat16)):
-        yield name, partial(cast, given, dtype)
+        yield name, partial(cast, call_input, dtype)
 
 
-def cast(given: Input, dtype: torch.dtype) -> Input:
-    """`given` with floating tensors of `dtype`, and modules to match."""
+def cast(call_input: Input, dtype: torch.dtype) -> Input:
+    """Return `call_input` with floating tensors of `dtype`, and modules cast to match."""
 
     def visit(path: str, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor
         return tensor.detach().to(dtype).requires_grad_(tensor.requires_grad)
 
-    return given.mapped(visit, dtype=dtype)
+    return call_input.map_tensors(visit, dtype=dtype)
 
 
 # -- values ----------------------------------------------------------------------------------------
 
 
-def _value_cases(given: Input, known: Known) -> Iterator[Case]:
-    for path in known.values:
+def _value_cases(call_input: Input, recognised: RecognisedInput) -> Iterator[Case]:
+    for path in recognised.values:
         for word, value in (("NaN", float("nan")), ("infinity", float("inf"))):
             name = f"{word} in {path}"
-            yield name, partial(with_value, given, known, path, value, counts=True)
-        if _excluding(given, known, path):
+            yield name, partial(with_value, call_input, recognised, path, value, counts=True)
+        if _excluding_path(call_input, recognised, path):
             name = f"NaN in {path} where it does not count"
-            yield name, partial(with_value, given, known, path, float("nan"), counts=False)
-        for by, made in _padded(given, known, path):
-            yield f"padding of {path} filled with NaN ({by})", partial(_itself, made)
+            yield name, partial(with_value, call_input, recognised, path, float("nan"), counts=False)
+        for by, padded_input in _fill_padding(call_input, recognised, path):
+            yield f"padding of {path} filled with NaN ({by})", partial(_return_input, padded_input)
 
 
-def _itself(given: Input) -> Input:
-    return given
+def _return_input(call_input: Input) -> Input:
+    return call_input
 
 
-def _padded(given: Input, known: Known, path: str) -> Iterator[tuple[str, Input]]:
-    """`given` with NaN everywhere at `path` where a mask, labels or lengths leave it out, by what does."""
-    named = dict(given.tensors())
+def _fill_padding(call_input: Input, recognised: RecognisedInput, path: str) -> Iterator[tuple[str, Input]]:
+    """Yield the input with NaN at `path` wherever a mask, labels or lengths exclude it, and the path of that
+    mask."""
+    named = dict(call_input.tensors())
     values = named[path]
-    for one in known.lengths:
-        made = lengths.padded(given, one, path)
-        if made is not None:
-            yield one.path, made
-    for by, out in _left_out(known, named):
-        where = _leading(out, values)
+    for length in recognised.lengths:
+        padded_input = lengths.fill_padding(call_input, length, path)
+        if padded_input is not None:
+            yield length.path, padded_input
+    for by, out in _masks_of_left_out(recognised, named):
+        where = _expand_mask(out, values)
         if where is not None and where.any():
-            filling = partial(lengths.filled, where=where)
-            yield by, replace(_only(given, path, filling), lenient=True)
+            filling = partial(lengths.fill_with_nan, where=where)
+            yield by, replace(_change_tensor(call_input, path, filling), lenient=True)
 
 
-def _left_out(known: Known, named: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Where masks and labels leave something out. A mask that is named for padding holds where padding is."""
-    for path in known.masks:
+def _masks_of_left_out(
+    recognised: RecognisedInput, named: dict[str, torch.Tensor]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield where masks and labels exclude elements; a mask named for padding is true at padding."""
+    for path in recognised.masks:
         held = named[path].detach() != 0
         yield path, held if _PADDING.search(path) else ~held
-    for labels in known.labels:
+    for labels in recognised.labels:
         if labels.ignored is not None:
             yield labels.path, named[labels.path] == labels.ignored
 
 
-def _leading(out: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
-    """`out` as a mask of all of `values`; with one dimension less, it holds for each of the channels."""
+def _expand_mask(out: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
+    """Return `out` as a mask of all of `values`; with one dimension less it holds for each channel."""
     shape, wide = tuple(out.shape), tuple(values.shape)
     if shape and shape == wide[: len(shape)]:
         return out.reshape(*shape, *[1] * (len(wide) - len(shape))).expand(wide)
@@ -244,21 +250,30 @@ def _leading(out: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
     return None
 
 
-def _excluding(given: Input, known: Known, path: str) -> str:
-    """The mask or labels that leave out a part of the values at `path`; "" where nothing does."""
-    named = dict(given.tensors())
-    candidates = (*known.masks, *(one.path for one in known.labels if one.ignored is not None and one.values))
-    return next((one for one in candidates if matching(named[one], named[path]) is not None), "")
+def _excluding_path(call_input: Input, recognised: RecognisedInput, path: str) -> str:
+    """Return the mask or labels that exclude some of the values at `path`; "" if none does."""
+    named = dict(call_input.tensors())
+    candidates = (
+        *recognised.masks,
+        *(labels.path for labels in recognised.labels if labels.ignored is not None and labels.values),
+    )
+    return next(
+        (candidate for candidate in candidates if index_mapping(named[candidate], named[path]) is not None),
+        "",
+    )
 
 
-def with_value(given: Input, known: Known, path: str, value: float, counts: bool) -> Input:
-    """`given` with `value` in one place at `path`, one that counts or one that is masked or ignored."""
-    by = _excluding(given, known, path)
-    named = dict(given.tensors())
+def with_value(
+    call_input: Input, recognised: RecognisedInput, path: str, value: float, counts: bool
+) -> Input:
+    """Return the input with `value` at one place of `path`, one that counts or one that is masked or
+    ignored."""
+    by = _excluding_path(call_input, recognised, path)
+    named = dict(call_input.tensors())
     index: Any = (0,) * named[path].dim()
     if by:
-        index, given = _placed(given, known, by, counts)
-        match = matching(named[by], named[path])
+        index, call_input = _mark_first_place(call_input, recognised, by, counts)
+        match = index_mapping(named[by], named[path])
         assert match is not None
         index = match(index)
 
@@ -269,14 +284,16 @@ def with_value(given: Input, known: Known, path: str, value: float, counts: bool
             old.fill_(value)
         return old
 
-    return replace(_only(given, path, change), lenient=True)
+    return replace(_change_tensor(call_input, path, change), lenient=True)
 
 
-def _placed(given: Input, known: Known, by: str, counts: bool) -> tuple[tuple[int, ...], Input]:
-    """An index at which the mask or labels `by` count or do not, and `given` changed there to make it so."""
-    tensor = dict(given.tensors())[by]
+def _mark_first_place(
+    call_input: Input, recognised: RecognisedInput, by: str, counts: bool
+) -> tuple[tuple[int, ...], Input]:
+    """Return the first index of the mask or labels `by`, and the input changed to count (or not) there."""
+    tensor = dict(call_input.tensors())[by]
     index = (0,) * tensor.dim()
-    labels = next((one for one in known.labels if one.path == by), None)
+    labels = next((labels_there for labels_there in recognised.labels if labels_there.path == by), None)
     wanted: Any = counts
     if labels is not None:
         wanted = labels.values[0] if counts else labels.ignored
@@ -285,4 +302,4 @@ def _placed(given: Input, known: Known, by: str, counts: bool) -> tuple[tuple[in
         old[index] = wanted
         return old
 
-    return index, _only(given, by, change)
+    return index, _change_tensor(call_input, by, change)

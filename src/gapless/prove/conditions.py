@@ -1,4 +1,4 @@
-"""The conditions of the code that is compared: which of them were never true, or never false, in any case."""
+"""Record the conditions of the compared code, to report those that were never true or never false."""
 
 from __future__ import annotations
 
@@ -15,119 +15,127 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gapless.emulation.support.stacks import library_of
-from gapless.prove.subjects import reached
+from gapless.prove.subjects import reachable_functions
 from gapless.torch_internals import DisableTorchFunction
 
-_SHOWN = 3
-_ASKED = "__gapless_asked__"
-_CHOICES = ("where", "masked_fill", "masked_fill_")
+_MAX_SHOWN = 3
+"""Conditions named one by one; the others are counted."""
+_HOOK_NAME = "__gapless_asked__"
+"""Global name under which instrumented code finds the recorder."""
+_CHOOSING_FUNCTIONS = ("where", "masked_fill", "masked_fill_")
+"""Torch functions that choose elements by a condition."""
 
 
 _Codes = dict[tuple[str, int], list[tuple[CodeType, CodeType]]]
 
 
-class Place(NamedTuple):
-    """A condition of the source: its file, its line, its text."""
+class ConditionPlace(NamedTuple):
+    """Where a condition is: its file, its line, its text."""
 
     file: str
     line: int
     text: str
 
 
-class Conditions:
-    """What the conditions of functions have been while these were watched; those of libraries are left alone.
+class ConditionRecorder:
+    """Records the values of conditions of the user's functions; libraries are left alone.
 
-    A function that is watched runs with code in which each condition is told of: those of ``if``, ``while``,
-    of expressions and comprehensions, part by part, and those of `torch.where` and `masked_fill`. What only
-    raises is a guard and no condition to be tested.
+    A recorded function runs with instrumented code: the conditions of ``if`` and ``while``, of expressions
+    and comprehensions, part by part, and those of `torch.where` and `masked_fill`. A condition that only
+    guards a ``raise`` is not recorded.
     """
 
     def __init__(self) -> None:
-        self.seen: dict[Place, set[bool]] = {}
-        self._watched: set[CodeType] = set()
+        self.truths_by_place: dict[ConditionPlace, set[bool]] = {}
+        self._recorded_codes: set[CodeType] = set()
         self._files: dict[str, _Codes] = {}
 
     @contextmanager
-    def watched(self, target: Callable[..., Any]) -> Iterator[None]:
-        """A block in which the functions that `target` reaches tell of their conditions."""
+    def record(self, target: Callable[..., Any]) -> Iterator[None]:
+        """Record the conditions of the functions that `target` reaches while the block runs."""
         before = []
-        for function in reached(target):
-            told = self._telling(function)
-            if told is not None:
+        for function in reachable_functions(target):
+            instrumented = self._instrumented_code(function)
+            if instrumented is not None:
                 before.append((function, function.__code__))
-                function.__code__ = told
-                # It stays: a hook that was made inside may run later, in backward.
-                function.__globals__[_ASKED] = self._asked
+                function.__code__ = instrumented
+                # Never removed: a hook created inside may run later, in backward.
+                function.__globals__[_HOOK_NAME] = self._record_truth
             if not library_of(function.__code__.co_filename):
-                self._watched.update((function.__code__, *_codes(function.__code__)))
+                self._recorded_codes.update((function.__code__, *_codes(function.__code__)))
         try:
-            with _Choices(self):
+            with _ChoiceRecorder(self):
                 yield
         finally:
             for function, code in before:
                 function.__code__ = code
 
     def untested(self) -> list[str]:
-        """A sentence for each of the first few conditions that never changed, and how many more there are."""
-        found = [
+        """Return a sentence for each of the first conditions that never changed, and the number of the
+        others."""
+        sentences = [
             f"untested: `{place.text}` ({os.path.basename(place.file)}:{place.line}) was "
             f"{'true' if True in values else 'false'} in every case"
-            for place, values in sorted(self.seen.items())
+            for place, values in sorted(self.truths_by_place.items())
             if len(values) == 1
         ]
-        more = len(found) - _SHOWN
+        more = len(sentences) - _MAX_SHOWN
         if more > 0:
-            found[_SHOWN:] = [f"untested: {more} more conditions had the same value in every case"]
-        return found
+            sentences[_MAX_SHOWN:] = [f"untested: {more} more conditions had the same value in every case"]
+        return sentences
 
-    def _asked(self, place: tuple[str, int, str], value: Any) -> bool:
+    def _record_truth(self, place: tuple[str, int, str], value: Any) -> bool:
         truth = bool(value)
-        self.seen.setdefault(Place(*place), set()).add(truth)
+        self.truths_by_place.setdefault(ConditionPlace(*place), set()).add(truth)
         return truth
 
-    def chose(self, condition: torch.Tensor) -> None:
-        """A choice was made on the device, by a condition for each element."""
+    def record_choice(self, condition: torch.Tensor) -> None:
+        """Record a condition over elements on the device, at the line of the innermost recorded function."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code not in self._watched:
+        while frame is not None and frame.f_code not in self._recorded_codes:
             frame = frame.f_back
         if frame is None:
             return
         file, line = frame.f_code.co_filename, frame.f_lineno
-        seen = self.seen.setdefault(Place(file, line, linecache.getline(file, line).strip()), set())
-        seen.update(truth for truth in (True, False) if bool((condition == truth).any()))
+        truths = self.truths_by_place.setdefault(
+            ConditionPlace(file, line, linecache.getline(file, line).strip()), set()
+        )
+        truths.update(truth for truth in (True, False) if bool((condition == truth).any()))
 
     # -- the source --------------------------------------------------------------------------------
 
-    def _telling(self, function: FunctionType) -> CodeType | None:
-        """The code of `function` that tells of its conditions; None where there are none, or no source."""
+    def _instrumented_code(self, function: FunctionType) -> CodeType | None:
+        """Return the instrumented code of `function`; None without conditions or source."""
         code = function.__code__
         if code.co_filename not in self._files:
-            self._files[code.co_filename] = self._read(code.co_filename)
-        found = self._files[code.co_filename].get((code.co_name, code.co_firstlineno), ())
-        # Equal, or the source is another by now. Several of a line may begin at the same place.
-        return next((told for plain, told in found if plain == code), None)
+            self._files[code.co_filename] = self._instrument_file(code.co_filename)
+        candidates = self._files[code.co_filename].get((code.co_name, code.co_firstlineno), ())
+        # Unequal where the source has changed since. Several functions may begin on one line.
+        return next((instrumented for plain, instrumented in candidates if plain == code), None)
 
-    def _read(self, file: str) -> _Codes:
-        """The functions of `file` by name and line: as they are, and telling of their conditions."""
+    def _instrument_file(self, file: str) -> _Codes:
+        """Return pairs of plain and instrumented code of the functions of `file`, by name and line."""
         source = "".join(linecache.getlines(file))
-        found: _Codes = {}
+        instrumented_by_place: _Codes = {}
         if library_of(file) or not source:
-            return found
+            return instrumented_by_place
         try:
             plain = compile(source, file, "exec", dont_inherit=True)
-            tree = ast.fix_missing_locations(_Telling(file).visit(ast.parse(source)))
-            told = compile(tree, file, "exec", dont_inherit=True)
+            tree = ast.fix_missing_locations(_Instrumenter(file).visit(ast.parse(source)))
+            instrumented = compile(tree, file, "exec", dont_inherit=True)
         except SyntaxError:
-            return found
-        for one, telling in zip(_codes(plain), _codes(told), strict=True):
-            assert one.co_freevars == telling.co_freevars
-            if one.co_code != telling.co_code:
-                found.setdefault((one.co_name, one.co_firstlineno), []).append((one, telling))
-        return found
+            return instrumented_by_place
+        for code, instrumented_code in zip(_codes(plain), _codes(instrumented), strict=True):
+            assert code.co_freevars == instrumented_code.co_freevars
+            if code.co_code != instrumented_code.co_code:
+                instrumented_by_place.setdefault((code.co_name, code.co_firstlineno), []).append(
+                    (code, instrumented_code)
+                )
+        return instrumented_by_place
 
 
-class _Telling(ast.NodeTransformer):
-    """Has each condition told of, with its place."""
+class _Instrumenter(ast.NodeTransformer):
+    """Wraps each condition in a call that reports its value and place."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -135,7 +143,7 @@ class _Telling(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.AST:
         self.generic_visit(node)
         if node.orelse or not isinstance(node.body[-1], ast.Raise):
-            node.test = self._told(node.test)
+            node.test = self._instrument_test(node.test)
         return node
 
     def visit_While(self, node: ast.While) -> ast.AST:
@@ -146,51 +154,51 @@ class _Telling(ast.NodeTransformer):
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
         self.generic_visit(node)
-        node.ifs = [self._told(one) for one in node.ifs]
+        node.ifs = [self._instrument_test(test) for test in node.ifs]
         return node
 
     def _with_test(self, node: Any) -> ast.AST:
         self.generic_visit(node)
-        node.test = self._told(node.test)
+        node.test = self._instrument_test(node.test)
         return node  # type: ignore[no-any-return]  # a node
 
-    def _told(self, test: ast.expr) -> ast.expr:
-        """``a and not b`` asks `a` and `b`; what is written out asks nothing."""
+    def _instrument_test(self, test: ast.expr) -> ast.expr:
+        """Wrap the parts of ``and``, ``or`` and ``not`` one by one; constants stay as they are."""
         if isinstance(test, ast.BoolOp):
-            test.values = [self._told(one) for one in test.values]
+            test.values = [self._instrument_test(operand) for operand in test.values]
             return test
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            test.operand = self._told(test.operand)
+            test.operand = self._instrument_test(test.operand)
             return test
         if isinstance(test, ast.Constant):
             return test
         place = ast.Constant((self._file, test.lineno, ast.unparse(test)))  # type: ignore[arg-type]  # compiles
-        call = ast.Call(ast.Name(_ASKED, ast.Load()), [place, test], [])
+        call = ast.Call(ast.Name(_HOOK_NAME, ast.Load()), [place, test], [])
         return ast.copy_location(call, test)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield one
-            yield from _codes(one)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
 
 
-class _Choices(TorchFunctionMode):
-    """Looks at the conditions of `torch.where` and its kin."""
+class _ChoiceRecorder(TorchFunctionMode):
+    """Records the conditions of `torch.where` and similar functions."""
 
-    def __init__(self, conditions: Conditions) -> None:
+    def __init__(self, conditions: ConditionRecorder) -> None:
         super().__init__()
         self._conditions = conditions
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in _CHOICES:
+        if getattr(func, "__name__", "") in _CHOOSING_FUNCTIONS:
             with DisableTorchFunction():
-                condition = next((one for one in args[:2] if _truths(one)), None)
+                condition = next((argument for argument in args[:2] if _is_condition(argument)), None)
                 if condition is not None:
-                    self._conditions.chose(condition)
+                    self._conditions.record_choice(condition)
         return func(*args, **kwargs or {})
 
 
-def _truths(value: Any) -> bool:
+def _is_condition(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.bool and value.numel() > 0

@@ -1,4 +1,4 @@
-"""`Input`: the arguments of one call, from whatever the user gives them as."""
+"""`Input`: the arguments of one call, from any form in which the user gives them."""
 
 from __future__ import annotations
 
@@ -15,70 +15,71 @@ import torch
 from gapless.errors import UsageError
 from gapless.prove import tree
 
-MOST = 8
-"""Inputs that are drawn from an iterable without end, such as a DataLoader."""
+MAX_INPUTS = 8
+"""Inputs taken from an iterable without end, such as a DataLoader."""
 
-HOW = (
+HOW_TO_GIVE_INPUTS = (
     "the inputs of the calls: a function that returns the arguments of one call (a tensor, a tuple, a dict "
     "of keywords, or a tuple and a dict), or yields the arguments of several calls"
 )
 
-Made = Literal["given", "added", "edge"]
+Origin = Literal["given", "added", "edge"]
+"""Where an input comes from: the user's inputs, the user's added cases, or the edge cases."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """The arguments of one call. `names` are the parameters that `args` go to, for what is told of them."""
+    """The arguments of one call. `names` are the parameters that `args` go to, used in messages."""
 
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     names: tuple[str, ...] = ()
-    made: Made = "given"
+    made: Origin = "given"
     dtype: torch.dtype | None = None
-    """What modules are cast to for this input; None leaves them."""
+    """Type that modules are cast to for this input; None leaves them."""
     lenient: bool = False
-    """Whether gradients that differ are told in a note only: the input holds NaN or infinities."""
+    """Whether differing gradients are only noted, as the input contains NaN or infinities."""
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """The tensors in it, by path."""
+        """Return the tensors in the arguments, by path."""
         return [pair for name, value in self.arguments() for pair in tree.tensors(value, name)]
 
     def arguments(self) -> Iterator[tuple[str, Any]]:
-        """Each argument by the name of its parameter."""
+        """Yield each argument with the name of its parameter."""
         for position, value in enumerate(self.args):
-            known = position < len(self.names)
-            yield (self.names[position] if known else f"argument {position + 1}"), value
+            has_name = position < len(self.names)
+            yield (self.names[position] if has_name else f"argument {position + 1}"), value
         yield from self.kwargs.items()
 
-    def mapped(self, visit: tree.Visit, **changes: Any) -> Input:
-        """A copy with ``visit(path, tensor)`` in place of each tensor."""
+    def map_tensors(self, visit: tree.Visit, **changes: Any) -> Input:
+        """Return a copy with ``visit(path, tensor)`` in place of each tensor."""
         named = list(self.arguments())
-        made = [tree.mapped(value, name, visit) for name, value in named]
+        mapped_values = [tree.map_tensors(value, name, visit) for name, value in named]
         count = len(self.args)
-        kwargs = dict(zip(self.kwargs, made[count:], strict=True))
-        return replace(self, args=tuple(made[:count]), kwargs=kwargs, **changes)
+        kwargs = dict(zip(self.kwargs, mapped_values[count:], strict=True))
+        return replace(self, args=tuple(mapped_values[:count]), kwargs=kwargs, **changes)
 
     def fresh(self, kept: Mapping[int, Any] = types.MappingProxyType({})) -> Input:
-        """A copy whose tensors can be changed; what shares memory still does, strides stay.
+        """Return a copy whose tensors can be changed; shared memory stays shared, strides stay.
 
-        `kept` are copies that were made before, by the `id` of what they are of.
+        `kept` are copies made before, by the `id` of the original.
         """
         args, kwargs = copy.deepcopy((self.args, self.kwargs), dict(kept))
         return replace(self, args=args, kwargs=kwargs)
 
     def objects(self) -> list[Any]:
-        """What in it may keep state from one call to the next: neither tensors nor arrays."""
+        """Return the leaves that may keep state between calls: neither tensors nor arrays."""
         return [
             leaf
             for name, value in self.arguments()
             for _, leaf in tree.leaves(value, name)
-            if not isinstance(leaf, torch.Tensor) and type(leaf).__module__ != "numpy"
+            if not isinstance(detach_leaf, torch.Tensor) and type(detach_leaf).__module__ != "numpy"
         ]
 
 
-def leaf(path: str, tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` cut off from what it was computed from, so that gradients end in it."""
+def detach_leaf(path: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor` detached from its graph, so that gradients end in it."""
     if tensor.is_leaf:
         return tensor
     return tensor.detach().requires_grad_(tensor.requires_grad)
@@ -87,106 +88,115 @@ def leaf(path: str, tensor: torch.Tensor) -> torch.Tensor:
 def inputs_from(
     source: Any, target: Callable[..., Any], seed: int, names: tuple[str, ...] = (), **keywords: Any
 ) -> list[Input]:
-    """The inputs that `source` stands for, for calls of `target`.
+    """Return the inputs in `source`, for calls of `target`.
 
     `source` is a callable (which receives `keywords`), an iterable of inputs, or one input. `names` are
     parameters whose floating tensors are made to require gradients.
 
     Raises:
-        UsageError: there is none in it, or `names` names none.
+        UsageError: there is no input in it, or a name matches no tensor.
     """
     torch.manual_seed(seed)
-    made = source(**keywords) if callable(source) else source
-    if isinstance(made, (torch.Tensor, tuple, Mapping)):
-        found = [made]
-    elif hasattr(made, "__iter__") and not isinstance(made, (str, bytes)):
-        found = list(itertools.islice(made, MOST))
+    value = source(**keywords) if callable(source) else source
+    if isinstance(value, (torch.Tensor, tuple, Mapping)):
+        values = [value]
+    elif hasattr(value, "__iter__") and not isinstance(value, (str, bytes)):
+        values = list(itertools.islice(value, MAX_INPUTS))
     else:
-        raise UsageError(f"the inputs are of type {_shown(made)}: give {HOW}")
-    if not found:
-        raise UsageError(f"the inputs are empty: give {HOW}")
-    several = len(found) > 1
+        raise UsageError(f"the inputs are of type {_describe(value)}: give {HOW_TO_GIVE_INPUTS}")
+    if not values:
+        raise UsageError(f"the inputs are empty: give {HOW_TO_GIVE_INPUTS}")
+    several = len(values) > 1
     inputs = [
-        _input(one, target, f"input {number}" if several else "as given").mapped(leaf)
-        for number, one in enumerate(found, 1)
+        _make_input(item, target, f"input {number}" if several else "as given").map_tensors(detach_leaf)
+        for number, item in enumerate(values, 1)
     ]
-    return [requiring(one, names) for one in inputs]
+    return [require_gradients(call_input, names) for call_input in inputs]
 
 
 def added_from(
     source: Any, target: Callable[..., Any], seed: int, names: tuple[str, ...] = ()
 ) -> list[Input]:
-    """Named inputs of the user's own: `source` is a dict of them, or a callable that returns one.
+    """Return the user's added cases: `source` is a dict from names to inputs, or returns one.
 
     Raises:
         UsageError: it is something else.
     """
     torch.manual_seed(seed)
-    made = source() if callable(source) else source
-    if not isinstance(made, Mapping):
-        raise UsageError(f"the added cases are of type {_shown(made)}: give a dict from names to inputs")
-    inputs = [_input(value, target, str(name), "added").mapped(leaf) for name, value in made.items()]
-    return [requiring(one, names) for one in inputs]
+    named_values = source() if callable(source) else source
+    if not isinstance(named_values, Mapping):
+        raise UsageError(
+            f"the added cases are of type {_describe(named_values)}: give a dict from names to inputs"
+        )
+    inputs = [
+        _make_input(value, target, str(name), "added").map_tensors(detach_leaf)
+        for name, value in named_values.items()
+    ]
+    return [require_gradients(call_input, names) for call_input in inputs]
 
 
-def _input(value: Any, target: Callable[..., Any], name: str, made: Made = "given") -> Input:
+def _make_input(value: Any, target: Callable[..., Any], name: str, origin: Origin = "given") -> Input:
     parameters = parameter_names(target)
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = {}
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
         args = tuple(value)
-        if len(args) == 2 and isinstance(args[0], tuple) and _keywords(args[1]):
+        if len(args) == 2 and isinstance(args[0], tuple) and _is_keywords(args[1]):
             args, kwargs = args[0], dict(args[1])
-    elif _keywords(value) and set(value) <= set(parameters):
+    elif _is_keywords(value) and set(value) <= set(parameters):
         args, kwargs = (), dict(value)
     else:
         args = (value,)
-    return Input(name, args, kwargs, parameters, made)
+    return Input(name, args, kwargs, parameters, origin)
 
 
-def _keywords(value: Any) -> bool:
+def _is_keywords(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
 def parameter_names(target: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the parameters of `target` that can be given by position and by name."""
+    """Return the names of the parameters of `target` that can be passed by position."""
     function = target.forward if isinstance(target, torch.nn.Module) else target
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # built in
         return ()
     return tuple(
-        one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.POSITIONAL_ONLY)
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY)
     )
 
 
-def requiring(given: Input, names: tuple[str, ...]) -> Input:
-    """`given` with gradients asked of the floating tensors whose parameter or path is in `names`.
+def require_gradients(call_input: Input, names: tuple[str, ...]) -> Input:
+    """Return the input with gradients required of the floating tensors whose parameter or path is in `names`.
 
     Raises:
         UsageError: one of `names` is no floating tensor in it.
     """
     if not names:
-        return given
-    floating = [path for path, one in given.tensors() if one.is_floating_point() or one.is_complex()]
+        return call_input
+    floating = [
+        path for path, tensor in call_input.tensors() if tensor.is_floating_point() or tensor.is_complex()
+    ]
     for name in names:
-        if not any(_under(path, name) for path in floating):
-            known = ", ".join(floating) or "none"
+        if not any(_is_under(path, name) for path in floating):
+            available = ", ".join(floating) or "none"
             raise UsageError(
-                f"there is no floating-point tensor {name!r} to take the gradient of (available: {known})"
+                f"there is no floating-point tensor {name!r} to take the gradient of (available: {available})"
             )
 
     def visit(path: str, tensor: torch.Tensor) -> torch.Tensor:
-        wanted = path in floating and any(_under(path, name) for name in names)
+        wanted = path in floating and any(_is_under(path, name) for name in names)
         return tensor.detach().requires_grad_() if wanted else tensor
 
-    return given.mapped(visit)
+    return call_input.map_tensors(visit)
 
 
-def _under(path: str, name: str) -> bool:
+def _is_under(path: str, name: str) -> bool:
     return path == name or path.startswith((f"{name}[", f"{name}."))
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     text = repr(value)
     return f"{type(value).__name__} ({text})" if len(text) <= 40 else type(value).__name__

@@ -1,4 +1,5 @@
-"""Whole numbers that limit a dimension of another tensor: lengths, offsets, indices; and what lies beyond."""
+"""Find integers that limit a dimension of another tensor (lengths, offsets, indices), and what lies
+beyond."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class Lengths:
-    """Whole numbers at `path` that say how far dimension `dim` (of `size`) of the tensor at `of` counts.
+    """Integers at `path` that say how far dimension `dim` (of `size`) of the tensor at `of` is valid.
 
     ``lengths`` has one for each row, ``offsets`` where each row begins and the last one ends, and ``indices``
-    point into the dimension. `of` and `dim` are the first of those that it may be. The numbers that occur are
-    between `least` and `most`.
+    point into the dimension. `of` and `dim` are the first that match. The integers that occur are between
+    `least` and `most`.
     """
 
     path: str
@@ -39,27 +40,31 @@ class Lengths:
     most: int
 
 
-Place = tuple[str, torch.Tensor, int]
+Dimension = tuple[str, torch.Tensor, int]
 """A tensor's path, the tensor, and one of its dimensions."""
 
 
-def lengths_in(named: Sequence[tuple[str, torch.Tensor]], ignored: Sequence[int] = ()) -> tuple[Lengths, ...]:
-    """Those among the tensors `named` that are lengths, offsets or indices by their name and their values.
+def find_lengths(
+    named: Sequence[tuple[str, torch.Tensor]], ignored: Sequence[int] = ()
+) -> tuple[Lengths, ...]:
+    """Return the tensors in `named` that are lengths, offsets or indices by their names and values.
 
-    Without such a name, numbers are lengths where each row has one, none is 0, and the largest is the size of
-    a dimension of a floating tensor: no label is, but one that is `ignored`.
+    Without such a name, integers are lengths if each row has one, none is 0, and the largest is the size of a
+    dimension of a floating tensor: no label is, except an `ignored` one.
     """
-    found = (_limiting(path, tensor, named, ignored) for path, tensor in named if _whole(tensor))
-    return tuple(one for one in found if one is not None)
+    candidates = (
+        _as_lengths(path, tensor, named, ignored) for path, tensor in named if _holds_integers(tensor)
+    )
+    return tuple(length for length in candidates if length is not None)
 
 
-def _whole(tensor: torch.Tensor) -> bool:
+def _holds_integers(tensor: torch.Tensor) -> bool:
     kind = tensor.dtype
     of_numbers = not (kind is torch.bool or kind.is_floating_point or kind.is_complex)
     return of_numbers and tensor.dim() > 0 and tensor.numel() > 0
 
 
-def _limiting(
+def _as_lengths(
     path: str, tensor: torch.Tensor, named: Sequence[tuple[str, torch.Tensor]], ignored: Sequence[int]
 ) -> Lengths | None:
     least, most = int(tensor.min()), int(tensor.max())
@@ -67,36 +72,45 @@ def _limiting(
     kind = next((kind for kind, pattern in _NAMES if pattern.search(word)), None)
     if least < 0 or (kind is None and (not least or most in ignored)):
         return None
-    places = [(other, one, dim) for other, one in named if other != path for dim in range(one.dim())]
+    places = [
+        (other, tensor_there, dim)
+        for other, tensor_there in named
+        if other != path
+        for dim in range(tensor_there.dim())
+    ]
     if kind == "offsets":
-        places = _ended(tensor, places, most)
+        places = _ending_at(tensor, places, most)
     elif kind == "indices":
-        places = [one for one in places if one[1].is_floating_point() and one[1].shape[one[2]] > most]
+        places = [
+            place for place in places if place[1].is_floating_point() and place[1].shape[place[2]] > most
+        ]
     else:
-        places = _rows(tensor, places, most)
+        places = _with_length_per_row(tensor, places, most)
         if kind is None:
-            places = [one for one in places if one[1].is_floating_point() and one[1].shape[one[2]] == most]
+            places = [
+                place for place in places if place[1].is_floating_point() and place[1].shape[place[2]] == most
+            ]
     if not places:
         return None
-    other, one, dim = places[0]
-    return Lengths(path, kind or "lengths", other, dim, int(one.shape[dim]), least, most)
+    other, tensor_there, dim = places[0]
+    return Lengths(path, kind or "lengths", other, dim, int(tensor_there.shape[dim]), least, most)
 
 
-def _ended(tensor: torch.Tensor, places: Sequence[Place], most: int) -> list[Place]:
-    """The dimensions that end where offsets do."""
+def _ending_at(tensor: torch.Tensor, places: Sequence[Dimension], most: int) -> list[Dimension]:
+    """Return the dimensions whose size is the last offset."""
     rising = tensor.dim() == 1 and not int(tensor[0]) and bool((tensor.diff() >= 0).all())
-    return [one for one in places if rising and one[1].shape[one[2]] == most]
+    return [place for place in places if rising and place[1].shape[place[2]] == most]
 
 
-def _rows(tensor: torch.Tensor, places: Sequence[Place], most: int) -> list[Place]:
-    """The dimensions, the first or the second, of which each of the other's rows has a length."""
-    found = [
-        (path, one, dim)
-        for path, one, dim in places
-        if tensor.dim() == 1 and one.dim() > 1 and dim < 2
-        and one.shape[1 - dim] == len(tensor) and most <= one.shape[dim]
+def _with_length_per_row(tensor: torch.Tensor, places: Sequence[Dimension], most: int) -> list[Dimension]:
+    """Return the first or second dimensions of tensors with one row per length."""
+    matching = [
+        (path, place, dim)
+        for path, place, dim in places
+        if tensor.dim() == 1 and place.dim() > 1 and dim < 2
+        and place.shape[1 - dim] == len(tensor) and most <= place.shape[dim]
     ]  # fmt: skip
-    return sorted(found, key=lambda place: (place[1].shape[place[2]] != most, 1 - place[2]))
+    return sorted(matching, key=lambda place: (place[1].shape[place[2]] != most, 1 - place[2]))
 
 
 # -- cases -----------------------------------------------------------------------------------------
@@ -104,67 +118,68 @@ def _rows(tensor: torch.Tensor, places: Sequence[Place], most: int) -> list[Plac
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-def changes(lengths: Lengths) -> Iterator[tuple[str, Change]]:
-    """The cases of `lengths`, each with how the tensor is changed for it.
+def length_changes(lengths: Lengths) -> Iterator[tuple[str, Change]]:
+    """Yield the cases of `lengths`, each with the change to the tensor.
 
-    On a GPU what is out of range ends the process's use of it: only numbers that occur, or between, are used.
+    On a GPU an index out of range ends the process's use of it: there only integers between those that occur
+    are used.
     """
-    real = torch.cuda.is_available()
-    size, one = (lengths.most, lengths.least) if real else (lengths.size, 1)
+    on_gpu = torch.cuda.is_available()
+    size, least = (lengths.most, lengths.least) if on_gpu else (lengths.size, 1)
     if lengths.kind == "indices":
         yield "first index only", lambda old: torch.full_like(old, lengths.least)
         yield "last index only", lambda old: torch.full_like(old, lengths.most)
     elif lengths.kind == "offsets":
-        yield "empty first row", _first_empty
+        yield "empty first row", _empty_first_row
     else:
         yield "full lengths", lambda old: torch.full_like(old, size)
-        yield "lengths of one", lambda old: torch.full_like(old, one)
-        if not real:
-            yield "a length of zero", lambda old: _with_first(old, 0)
-        yield "long and short in turn", lambda old: in_turn(old, size)
+        yield "lengths of one", lambda old: torch.full_like(old, least)
+        if not on_gpu:
+            yield "a length of zero", lambda old: _set_first(old, 0)
+        yield "long and short in turn", lambda old: alternate_lengths(old, size)
 
 
-def in_turn(old: torch.Tensor, size: int) -> torch.Tensor:
-    """The whole length and half of it, in turn, beginning with the whole."""
-    made = torch.full_like(old.contiguous(), max(size // 2, 1))
-    made.view(-1)[::2] = size
-    return made
+def alternate_lengths(old: torch.Tensor, size: int) -> torch.Tensor:
+    """Return lengths that alternate between the whole size and half of it."""
+    alternating = torch.full_like(old.contiguous(), max(size // 2, 1))
+    alternating.view(-1)[::2] = size
+    return alternating
 
 
-def _with_first(old: torch.Tensor, value: int) -> torch.Tensor:
-    made = old.clone()
-    made.view(-1)[0] = value
-    return made
+def _set_first(old: torch.Tensor, value: int) -> torch.Tensor:
+    changed = old.clone()
+    changed.view(-1)[0] = value
+    return changed
 
 
-def _first_empty(old: torch.Tensor) -> torch.Tensor:
-    made = old.clone()
-    if len(made) > 2:
-        made[1] = 0
-    return made
+def _empty_first_row(old: torch.Tensor) -> torch.Tensor:
+    changed = old.clone()
+    if len(changed) > 2:
+        changed[1] = 0
+    return changed
 
 
-def cut(given: Input, lengths: Sequence[Lengths], before: dict[str, torch.Tensor]) -> Input:
-    """`given`, some of whose dimensions are smaller than `before`, with lengths that still fit."""
-    now = dict(given.tensors())
+def cut_lengths(call_input: Input, lengths: Sequence[Lengths], before: dict[str, torch.Tensor]) -> Input:
+    """Return the input, in which dimensions were cut from `before`, with lengths clamped to fit."""
+    now = dict(call_input.tensors())
     limits = {
-        one.path: int(now[one.of].shape[one.dim]) - (one.kind == "indices")
-        for one in lengths
-        if now[one.of].shape[one.dim] < before[one.of].shape[one.dim]
+        limit.path: int(now[limit.of].shape[limit.dim]) - (limit.kind == "indices")
+        for limit in lengths
+        if now[limit.of].shape[limit.dim] < before[limit.of].shape[limit.dim]
     }
 
     def visit(path: str, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clamp(max=max(limits[path], 0)) if path in limits else tensor
 
-    return given.mapped(visit)
+    return call_input.map_tensors(visit)
 
 
-def padded(given: Input, lengths: Lengths, path: str) -> Input | None:
-    """`given` with NaN in the tensor at `path` wherever `lengths` say that it does not count; None: nowhere.
+def fill_padding(call_input: Input, lengths: Lengths, path: str) -> Input | None:
+    """Return the input with NaN at `path` wherever `lengths` exclude it; None if they exclude nothing.
 
-    Where every row counts whole, every other one is made half as long.
+    If every row is full, every other one is first made half as long.
     """
-    named = dict(given.tensors())
+    named = dict(call_input.tensors())
     values, long = named[path].detach(), named[lengths.path]
     if lengths.kind != "lengths" or values.dim() < 2 or not values.is_floating_point():
         return None
@@ -172,7 +187,7 @@ def padded(given: Input, lengths: Lengths, path: str) -> Input | None:
     if values.shape[dim] != lengths.size or values.shape[1 - dim] != long.shape[0]:
         return None
     if int(long.min()) >= lengths.size:
-        long = in_turn(long, lengths.size)
+        long = alternate_lengths(long, lengths.size)
     if int(long.min()) >= lengths.size:
         return None
     beyond = torch.arange(lengths.size, device=long.device) >= long[:, None]  # rows × positions
@@ -181,13 +196,14 @@ def padded(given: Input, lengths: Lengths, path: str) -> Input | None:
     def visit(where: str, tensor: torch.Tensor) -> torch.Tensor:
         if where == lengths.path:
             return long
-        return filled(tensor, beyond) if where == path else tensor
+        return fill_with_nan(tensor, beyond) if where == path else tensor
 
-    return replace(given.mapped(visit), lenient=True)
+    return replace(call_input.map_tensors(visit), lenient=True)
 
 
-def filled(tensor: torch.Tensor, where: Any) -> torch.Tensor:
-    """`tensor` with NaN at `where`, a mask of its leading dimensions; it requires gradients if it did."""
-    made = tensor.detach().clone()
-    made[where.to(made.device)] = float("nan")
-    return made.requires_grad_(tensor.requires_grad)
+def fill_with_nan(tensor: torch.Tensor, where: Any) -> torch.Tensor:
+    """Return `tensor` with NaN at `where`, a mask of its leading dimensions; gradients are required as
+    before."""
+    filled_tensor = tensor.detach().clone()
+    filled_tensor[where.to(filled_tensor.device)] = float("nan")
+    return filled_tensor.requires_grad_(tensor.requires_grad)

@@ -1,4 +1,4 @@
-"""How callables and scripts are named on the command line. Needs no torch."""
+"""Recognise names of callables and scripts on the command line; needs no torch."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 import re
 import shlex
 
-FORM = re.compile(r"(?P<where>.+?\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<what>[A-Za-z_(].*)", re.DOTALL)
+TARGET_PATTERN = re.compile(
+    r"(?P<where>.+?\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<what>[A-Za-z_(].*)", re.DOTALL
+)
+"""A file or module, a colon, and a name or expression in it."""
 
 
 def is_target(name: str) -> bool:
-    """Whether `name` has the form of a callable's: a file or a module, a colon, and what is in it."""
-    return FORM.fullmatch(name) is not None and not os.path.exists(name)
+    """Whether `name` names a callable: a file or module, a colon, and a name in it."""
+    return TARGET_PATTERN.fullmatch(name) is not None and not os.path.exists(name)
 
 
 def script_words(name: str) -> tuple[str, ...]:
-    """A script and its arguments, where `name` is one: ``train.py`` or ``"train.py --epochs 1"``; else ()."""
+    """Split a script and its arguments (``train.py``, ``"train.py --epochs 1"``); () if `name` is none."""
     if name.endswith(".py"):
         return (name,)
     try:

@@ -1,4 +1,4 @@
-"""Where calls run: on the plain host, on a GPU, or on the emulated one."""
+"""Where calls run: on the host, on a GPU, or on the emulated one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gapless.prove.subjects import Instance
 
 
 @dataclass(frozen=True)
-class Place:
-    """`inputs` and `modules` are put on these devices; None leaves them where the user put them.
+class CallPlace:
+    """Devices for `inputs` and `modules`; None leaves them where the user put them.
 
-    `gpu` tells whether calls run on a real GPU, whose work goes on after a call has returned.
+    `gpu`: calls run on a real GPU, whose work continues after a call has returned.
     """
 
     name: str
@@ -23,26 +23,26 @@ class Place:
     modules: torch.device | None = None
     gpu: bool = False
 
-    def input(self, given: Input) -> Input:
-        """`given`, with its tensors here."""
+    def place_input(self, call_input: Input) -> Input:
+        """Return `call_input` with its tensors on the device for inputs."""
         if self.inputs is None:
-            return given
-        return given.mapped(lambda path, tensor: moved(tensor, self.inputs))
+            return call_input
+        return call_input.map_tensors(lambda path, tensor: move_leaf(tensor, self.inputs))
 
-    def instance(self, instance: Instance) -> None:
-        """Put the modules of `instance` here."""
+    def place_instance(self, instance: Instance) -> None:
+        """Move the modules of `instance` to the device for modules."""
         if self.modules is not None:
             for module in instance.modules().values():
                 module.to(self.modules)
 
 
-def moved(tensor: torch.Tensor, device: Any) -> torch.Tensor:
-    """`tensor` on `device`, a leaf that requires gradients if it did."""
+def move_leaf(tensor: torch.Tensor, device: Any) -> torch.Tensor:
+    """Return `tensor` on `device` as a leaf that requires gradients if it did."""
     if tensor.device == device:
         return tensor
     return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
 
 
-def gpu_of(given: Input) -> torch.device | None:
-    """The GPU that a tensor of `given` is on, a real one or an emulated one; None where none is."""
-    return next((tensor.device for _, tensor in given.tensors() if tensor.is_cuda), None)
+def gpu_of(call_input: Input) -> torch.device | None:
+    """Return the GPU, real or emulated, of the first tensor on one; None if there is none."""
+    return next((tensor.device for _, tensor in call_input.tensors() if tensor.is_cuda), None)

@@ -1,4 +1,4 @@
-"""`compare`: two callables, side by side, to one `Proof`."""
+"""`compare`: run two callables side by side and return one `Proof`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gapless.emulation.emulator import Emulator, current
 from gapless.errors import GaplessError, UsageError
 from gapless.files.output import writing
 from gapless.model.proof import CaseResult, Proof, Sweep, SweepRow, Timing
-from gapless.prove.calls import generators_kept
+from gapless.prove.calls import keep_generators
 from gapless.prove.cases import edge_cases
-from gapless.prove.failure import failed, needs_gpu, one_line
-from gapless.prove.inputs import HOW, Input
-from gapless.prove.recognise import recognised
-from gapless.prove.rows import rows
-from gapless.prove.runs import measured
-from gapless.prove.same import Compared, Judge
-from gapless.prove.setup import NeedsGpu, Setup, Target, Wishes, sweep_of
-from gapless.prove.sweep import swept
+from gapless.prove.failure import failure_of, needs_gpu, one_line
+from gapless.prove.inputs import HOW_TO_GIVE_INPUTS, Input
+from gapless.prove.recognise import recognise_input
+from gapless.prove.rows import call_sequences
+from gapless.prove.runs import measure_both
+from gapless.prove.same import CaseComparer, ComparedCase
+from gapless.prove.setup import CompareOptions, NeedsGpu, Setup, Target, parse_sweep
+from gapless.prove.sweep import make_sweep
 from gapless.prove.timing import CpuMeter, GpuMeter
-from gapless.prove.verdict import new_races, verdict
-from gapless.prove.waits import Counted, both_costs
+from gapless.prove.verdict import find_new_races, make_verdict
+from gapless.prove.waits import EmulatedCosts, count_costs
 from gapless.torch_internals import profiler_enabled
 
 
@@ -77,41 +77,43 @@ def compare(
         UsageError: a target or the inputs are not there, or cannot be what they should be.
         GaplessError: the original, or the callable that gives the inputs, raised.
     """
-    only, gradients_of = ((one,) if isinstance(one, str) else tuple(one) for one in (only, gradients_of))
-    wishes = Wishes(
+    only, gradients_of = (
+        (choice,) if isinstance(choice, str) else tuple(choice) for choice in (only, gradients_of)
+    )
+    wishes = CompareOptions(
         original, fixed, inputs, cases, only, edge_cases, gradients_of, backward, rtol, atol, seconds,
-        sweep_of(sweep), seed, gpu, device, output, bounded=bounded, contract=contract,
+        parse_sweep(sweep), seed, gpu, device, output, bounded=bounded, contract=contract,
     )  # fmt: skip
     return prove(wishes)
 
 
-def prove(wishes: Wishes) -> Proof:
-    """The proof that `wishes` asks for."""
+def prove(wishes: CompareOptions) -> Proof:
+    """Return the proof for these options."""
     if current() is not None:
         raise UsageError("compare emulates a device itself: call it outside gapless.emulate()")
     if wishes.inputs is None:
-        raise UsageError(f"inputs are needed: --inputs losses.py:batches, or inputs=…: {HOW}")
-    with generators_kept():
+        raise UsageError(f"inputs are needed: --inputs losses.py:batches, or inputs=…: {HOW_TO_GIVE_INPUTS}")
+    with keep_generators():
         try:
-            return _Proving(Setup(wishes, None)).proof()
+            return _Comparison(Setup(wishes, None)).proof()
         except NeedsGpu:
             with Emulator(wishes.gpu, programme=True) as emulator:
-                return _Proving(Setup(wishes, emulator)).proof()
+                return _Comparison(Setup(wishes, emulator)).proof()
 
 
-class _Proving:
-    """One proof under way."""
+class _Comparison:
+    """One comparison while it runs."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.wishes = setup.wishes
         self.notes: list[str] = []
         self.gradients = False
-        self.asked = False
+        self.requires_gradients = False
         self.copies = False
         self.wrong = False
         wishes = setup.wishes
-        self.judge = Judge(
+        self.judge = CaseComparer(
             setup.before,
             setup.after,
             setup.place,
@@ -124,30 +126,31 @@ class _Proving:
         )
 
     def proof(self) -> Proof:
-        """Compare, count, measure."""
+        """Compare results, count costs, measure time."""
         setup, wishes = self.setup, self.wishes
         results = self._compare()
-        counted = Counted() if wishes.only else both_costs(setup)
-        self.notes += counted.notes
-        races = new_races(counted.costs)
-        self.notes += [note for one in races for note in one.evidence]
+        emulated = EmulatedCosts() if wishes.only else count_costs(setup)
+        self.notes += emulated.notes
+        races = find_new_races(emulated.costs)
+        self.notes += [note for race in races for note in race.evidence]
         time = None if wishes.only or races else self._time(results)
         sweep = self._sweep() if wishes.sweep and not wishes.only else None
         for subject in (setup.before, setup.after):
             self.notes += [
-                f"{subject.name} holds a {one} that keeps its state between calls" for one in subject.kept
+                f"{subject.name} holds a {part} that keeps its state between calls"
+                for part in subject.uncopied
             ]
         return Proof(
-            verdict=verdict(results, counted.costs, time),
-            same=all(one.outcome != "differs" for one in results) and not races,
+            verdict=make_verdict(results, emulated.costs, time),
+            same=all(result.outcome != "differs" for result in results) and not races,
             before=setup.before.name,
             after=setup.after.name,
             cases=tuple(results),
             device=setup.place.name,
-            gpu=counted.gpu,
+            gpu=emulated.gpu,
             seed=wishes.seed,
             gradients=self.gradients,
-            costs=counted.costs,
+            costs=emulated.costs,
             time=time,
             sweep=sweep,
             notes=tuple(dict.fromkeys(self.notes)),
@@ -160,51 +163,64 @@ class _Proving:
         unsaved = self.wishes.output
         for name, make in self._cases():
             inputs = make()
-            given = inputs[0]
-            made = self.judge.case(given) if len(inputs) == 1 else self.judge.row(name, inputs)
-            self._heed(made)
-            results.append(made.result)
-            if unsaved is not None and made.result.outcome == "differs":
-                self._save(os.fspath(unsaved), given, made)
+            call_input = inputs[0]
+            compared = (
+                self.judge.compare_case(call_input)
+                if len(inputs) == 1
+                else self.judge.compare_sequence(name, inputs)
+            )
+            self._take_notes_of(compared)
+            results.append(compared.result)
+            if unsaved is not None and compared.result.outcome == "differs":
+                self._save(os.fspath(unsaved), call_input, compared)
                 unsaved = None
         if not self.wishes.only:
             self.notes += self.judge.conditions.untested()
         if unsaved is not None:
             self.notes.append(f"no case fails, so nothing was written to {os.fspath(unsaved)}")
-        if not (self.gradients or self.asked):
+        if not (self.gradients or self.requires_gradients):
             self.notes.append(self._no_gradients())
         return results
 
-    def _save(self, path: str, given: Input, made: Compared) -> None:
-        """Save a failing case; the comparison does not fail with it."""
+    def _save(self, path: str, call_input: Input, compared: ComparedCase) -> None:
+        """Save a failing case; if that fails it is only noted."""
         try:
-            _save(path, given, made)
+            _write_case(path, call_input, compared)
         except GaplessError as error:
             self.notes.append(f"the failing case was not saved: {error}")
 
     def _cases(self) -> list[_Calls]:
-        """The names of all cases, and what makes the inputs of one call or of several in a row."""
+        """Return the name of each case, and the function that makes the inputs of its call or calls."""
         setup, wishes = self.setup, self.wishes
-        found: list[_Calls] = [(one.name, partial(_alone, one)) for one in (*setup.given, *setup.added)]
+        cases: list[_Calls] = [
+            (call_input.name, partial(_one_call, call_input))
+            for call_input in (*setup.user_inputs, *setup.added)
+        ]
         if wishes.edge_cases or wishes.only:
-            known = recognised(setup.given[0], setup.before.target)
-            found += [(name, partial(tuple[Input, ...], calls)) for name, calls in rows(setup.given, known)]
-            found += [(name, partial(_made, make)) for name, make in edge_cases(setup.given[0], known)]
+            recognised = recognise_input(setup.user_inputs[0], setup.before.target)
+            cases += [
+                (name, partial(tuple[Input, ...], calls))
+                for name, calls in call_sequences(setup.user_inputs, recognised)
+            ]
+            cases += [
+                (name, partial(_make_call, make))
+                for name, make in edge_cases(setup.user_inputs[0], recognised)
+            ]
         if not wishes.only:
-            return found
-        names = [name for name, _ in found]
+            return cases
+        names = [name for name, _ in cases]
         for name in wishes.only:
             if name not in names:
                 close = difflib.get_close_matches(name, names, n=1)
                 advice = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
                 raise UsageError(f"there is no case {name!r} ({advice})")
-        return [one for one in found if one[0] in wishes.only]
+        return [case for case in cases if case[0] in wishes.only]
 
-    def _heed(self, made: Compared) -> None:
-        """Take what a case tells beside its result; refuse given inputs that the original cannot do."""
-        result = made.result
-        if made.error is not None and result.made == "given":
-            if needs_gpu(made.error) and self.setup.can_emulate:
+    def _take_notes_of(self, compared: ComparedCase) -> None:
+        """Collect the notes of a case; raise if the original cannot run the user's inputs."""
+        result = compared.result
+        if compared.error is not None and result.made == "given":
+            if needs_gpu(compared.error) and self.setup.can_emulate:
                 raise NeedsGpu
             place = self.setup.place
             put = (
@@ -212,20 +228,24 @@ class _Proving:
                 if place.gpu and place.inputs
                 else ""
             )
-            raise failed(f"{self.setup.before.name} ({result.name}){put}", made.error)
-        self.gradients = self.gradients or made.gradients
-        self.asked = self.asked or (self.wishes.backward and made.asked)
-        self.copies = self.copies or (result.made == "given" and any(made.changes_inputs))
+            raise failure_of(f"{self.setup.before.name} ({result.name}){put}", compared.error)
+        self.gradients = self.gradients or compared.gradients
+        self.requires_gradients = self.requires_gradients or (
+            self.wishes.backward and compared.requires_gradients
+        )
+        self.copies = self.copies or (result.made == "given" and any(compared.changes_inputs))
         self.wrong = self.wrong or (result.made == "given" and result.outcome == "differs")
         if result.made != "edge":
-            self.notes += made.notes
-        elif not self.wrong:  # what holds for the given inputs is no news of an edge case
-            self.notes += made.remarks
+            self.notes += compared.notes
+        elif not self.wrong:  # differences on the user's inputs make remarks about edge cases redundant
+            self.notes += compared.remarks
 
     def _no_gradients(self) -> str:
         if not self.wishes.backward:
             return "gradients were not compared"
-        floating = [path for path, one in self.setup.given[0].tensors() if one.is_floating_point()]
+        floating = [
+            path for path, tensor in self.setup.user_inputs[0].tensors() if tensor.is_floating_point()
+        ]
         advice = f": --grad {floating[0]} has it require them" if floating else ""
         return f"gradients were not compared, because no input requires them{advice}"
 
@@ -237,18 +257,18 @@ class _Proving:
         if self.setup.emulator is not None:
             self.notes.append("time was not measured: the code needs a GPU, and there is none here")
             return None
-        if any(one.outcome == "differs" and one.made == "given" for one in results):
+        if any(result.outcome == "differs" and result.made == "given" for result in results):
             self.notes.append("time was not measured, because the two differ on the inputs as given")
             return None
         if profiler_enabled():
             self.notes.append("a profiler is running and affects the times: measure without it")
-        return self._measured(self.setup.given[0])
+        return self._measure(self.setup.user_inputs[0])
 
-    def _measured(self, given: Input) -> Timing:
+    def _measure(self, call_input: Input) -> Timing:
         setup, wishes = self.setup, self.wishes
-        return measured(
+        return measure_both(
             (setup.before, setup.after),
-            given,
+            call_input,
             setup.place,
             wishes.meter or (GpuMeter() if setup.place.gpu else CpuMeter()),
             wishes.seconds,
@@ -265,31 +285,33 @@ class _Proving:
         key, values = self.wishes.sweep
         rows = []
         for value in values:
-            given = replace(self.setup.inputs(**{key: value})[0], name=f"{key}={value}")
-            made = self.judge.case(given)
-            self._heed(made)
-            rows.append(SweepRow(value=value, same=made.result.outcome == "same", time=self._measured(given)))
-        return swept(key, rows)
+            call_input = replace(self.setup.inputs(**{key: value})[0], name=f"{key}={value}")
+            compared = self.judge.compare_case(call_input)
+            self._take_notes_of(compared)
+            rows.append(
+                SweepRow(value=value, same=compared.result.outcome == "same", time=self._measure(call_input))
+            )
+        return make_sweep(key, rows)
 
 
 _Calls = tuple[str, Callable[[], Sequence[Input]]]
 
 
-def _alone(given: Input) -> Sequence[Input]:
-    return (given,)
+def _one_call(call_input: Input) -> Sequence[Input]:
+    return (call_input,)
 
 
-def _made(make: Callable[[], Input]) -> Sequence[Input]:
+def _make_call(make: Callable[[], Input]) -> Sequence[Input]:
     return (make(),)
 
 
-def _save(path: str, given: Input, made: Compared) -> None:
-    """Write the arguments of a case and what both sides made of them."""
-    outputs = [side[0].output if side else None for side in made.calls]
+def _write_case(path: str, call_input: Input, compared: ComparedCase) -> None:
+    """Write the arguments of a case and the outputs of both sides."""
+    outputs = [side[0].output if side else None for side in compared.calls]
     content: dict[str, Any] = {
-        "case": made.result.name,
-        "args": given.args,
-        "kwargs": given.kwargs,
+        "case": compared.result.name,
+        "args": call_input.args,
+        "kwargs": call_input.kwargs,
         "before": outputs[0],
         "after": outputs[1],
     }
@@ -298,5 +320,5 @@ def _save(path: str, given: Input, made: Compared) -> None:
             torch.save(content, out)
     except GaplessError:
         raise
-    except Exception as error:  # whatever a value of the user's raises when it is pickled
+    except Exception as error:  # pickling the user's values may raise anything
         raise GaplessError(f"cannot write {path}: {one_line(error)}") from None

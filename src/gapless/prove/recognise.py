@@ -1,4 +1,4 @@
-"""What the tensors of an input are to the user: masks, labels, values, and the size they share."""
+"""Recognise what the tensors of an input are: masks, labels, lengths, values; and the batch size."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from typing import Any
 import torch
 
 from gapless.prove.inputs import Input
-from gapless.prove.lengths import Lengths, lengths_in
-from gapless.prove.subjects import constants
+from gapless.prove.lengths import Lengths, find_lengths
+from gapless.prove.subjects import named_values
 
 _IGNORE = re.compile(
     r"(?i)(?:^|_)(?:ignore(?:d)?(?:_?(?:index|indices|label|value|id|idx))?|pad(?:ding)?_?(?:index|idx|id|value))$"
 )
+"""Names of values that are ignored as labels."""
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-_MANY = 2_000_000
-_VALUES = 3
+_MAX_ELEMENTS = 2_000_000
+"""Elements looked at to recognise a mask or labels."""
+_MAX_VALUES = 3
+"""Floating tensors that get NaN and infinities: each adds several cases."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Whole numbers: their path, those that occur, in order, and the one that does not count, if known."""
+    """Integers: their path, the values that occur, sorted, and the ignored value, if known."""
 
     path: str
     values: tuple[int, ...]
@@ -32,10 +35,11 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Known:
-    """The tensors of an input by what they are; `masks` are of truth values, or of zeros and ones alone.
+class RecognisedInput:
+    """The paths of an input's tensors by kind; `masks` are booleans, or only zeros and ones.
 
-    What limits a dimension of another tensor is no label."""
+    Tensors that limit a dimension of another are not labels.
+    """
 
     masks: tuple[str, ...]
     labels: tuple[Labels, ...]
@@ -44,26 +48,28 @@ class Known:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The floating tensors that NaN and infinities are put into, one at a time."""
-        return self.floating[:_VALUES]
+        """The floating tensors that get NaN and infinities, one at a time."""
+        return self.floating[:_MAX_VALUES]
 
 
-def recognised(given: Input, target: Callable[..., Any]) -> Known:
-    """What the tensors of `given` are; `target` may say which label it ignores."""
-    named = [(path, tensor.detach()) for path, tensor in given.tensors() if tensor.layout is torch.strided]
+def recognise_input(call_input: Input, target: Callable[..., Any]) -> RecognisedInput:
+    """Recognise the tensors of `call_input`; names used by `target` may say which label is ignored."""
+    named = [
+        (path, tensor.detach()) for path, tensor in call_input.tensors() if tensor.layout is torch.strided
+    ]
     masks = tuple(path for path, tensor in named if _is_mask(tensor))
-    ignored = tuple(_candidates(given, target))
-    lengths = lengths_in(named, ignored)
-    limiting = {one.path for one in lengths}
+    ignored = tuple(_ignored_candidates(call_input, target))
+    lengths = find_lengths(named, ignored)
+    limiting = {length.path for length in lengths}
     labels = tuple(
-        _labels(path, tensor, ignored)
+        _make_labels(path, tensor, ignored)
         for path, tensor in named
         if tensor.dtype in _INTEGERS and tensor.dim() and tensor.numel() and path not in limiting
     )
     floating = tuple(
         path for path, tensor in named if tensor.is_floating_point() and tensor.numel() and path not in masks
     )
-    return Known(masks, labels, floating, lengths)
+    return RecognisedInput(masks, labels, floating, lengths)
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:
@@ -71,19 +77,19 @@ def _is_mask(tensor: torch.Tensor) -> bool:
         return False
     if tensor.dtype is torch.bool:
         return True
-    if not tensor.is_floating_point() or tensor.requires_grad or tensor.numel() > _MANY:
+    if not tensor.is_floating_point() or tensor.requires_grad or tensor.numel() > _MAX_ELEMENTS:
         return False
     ones = tensor == 1
     return bool((ones | (tensor == 0)).all()) and 0 < int(ones.sum()) < tensor.numel()
 
 
-def _labels(path: str, tensor: torch.Tensor, candidates: tuple[int, ...]) -> Labels:
-    flat = tensor.flatten()[:_MANY].cpu().to(torch.int64)
+def _make_labels(path: str, tensor: torch.Tensor, candidates: tuple[int, ...]) -> Labels:
+    flat = tensor.flatten()[:_MAX_ELEMENTS].cpu().to(torch.int64)
     values = torch.unique(flat).tolist()
     negative = [value for value in values if value < 0]
     ignored = next((value for value in candidates if value in values), None)
     if ignored is None:
-        # On a GPU a label out of range ends the process's use of it: only what is there is believed.
+        # On a GPU a label out of range ends the process's use of it: only values that occur are used.
         ignored = (
             negative[0] if negative else next(iter(() if torch.cuda.is_available() else candidates), None)
         )
@@ -91,23 +97,24 @@ def _labels(path: str, tensor: torch.Tensor, candidates: tuple[int, ...]) -> Lab
     return Labels(path, counted, ignored)
 
 
-def _candidates(given: Input, target: Callable[..., Any]) -> Iterator[int]:
-    """Numbers that a name says are to be ignored: arguments, defaults, attributes, constants."""
-    for name, value in (*given.arguments(), *constants(target)):
+def _ignored_candidates(call_input: Input, target: Callable[..., Any]) -> Iterator[int]:
+    """Yield integers that are ignored by their name: arguments, defaults, attributes, constants."""
+    for name, value in (*call_input.arguments(), *named_values(target)):
         if isinstance(value, int) and not isinstance(value, bool) and _IGNORE.search(name):
             yield value
 
 
-def batch(given: Input) -> int:
-    """The size of the first dimension that most tensors share; 0 where none has one."""
-    sizes = Counter(tensor.shape[0] for _, tensor in given.tensors() if tensor.dim())
+def batch_size(call_input: Input) -> int:
+    """Return the size of the first dimension that most tensors share; 0 if none has one."""
+    sizes = Counter(tensor.shape[0] for _, tensor in call_input.tensors() if tensor.dim())
     return sizes.most_common(1)[0][0] if sizes else 0
 
 
-def matching(of: torch.Tensor, values: torch.Tensor) -> Callable[[tuple[int, ...]], Any] | None:
-    """How an index into `of` (a mask or labels) becomes one into `values`; None where they do not match.
+def index_mapping(of: torch.Tensor, values: torch.Tensor) -> Callable[[tuple[int, ...]], Any] | None:
+    """Return how to turn an index into `of` (mask or labels) into one into `values`; None if they do not
+    match.
 
-    Of values with one dimension more, that of the channels, the first channel is meant.
+    If values have one dimension more, for channels, the first channel is used.
     """
     shape, wide = tuple(of.shape), tuple(values.shape)
     if not shape:

@@ -1,4 +1,4 @@
-"""Calls to be timed: forward, and backward where there are gradients."""
+"""Run calls to be timed: forward, and backward if there are gradients."""
 
 from __future__ import annotations
 
@@ -10,83 +10,88 @@ import torch
 from gapless.model.proof import Timing
 from gapless.prove.calls import cotangent, seed_all
 from gapless.prove.inputs import Input
-from gapless.prove.places import Place
+from gapless.prove.places import CallPlace
 from gapless.prove.subjects import Instance, Subject
 from gapless.prove.timing import Meter, Stopwatch
 from gapless.prove.tree import tensors
 
-_ROOM = {"cpu": 256e6, "cuda": 2e9}
-"""Bytes that copies of the inputs may take, by kind of device."""
+_MAX_COPY_BYTES = {"cpu": 256e6, "cuda": 2e9}
+"""Bytes that copies of the inputs may take, by kind of device: small beside the memory of either."""
 
 
-class Calls:
-    """A `Runner` that calls `instance` with `given`: with copies of it where a call changes its arguments."""
+class TimedCalls:
+    """A `Runner` that calls `instance` with `call_input`, or with copies of it if calls change arguments."""
 
-    def __init__(self, instance: Instance, given: Input, seed: int, copies: bool, backward: bool) -> None:
+    def __init__(
+        self, instance: Instance, call_input: Input, seed: int, copies: bool, backward: bool
+    ) -> None:
         self._instance = instance
-        self._given = given
+        self._given = call_input
         self._seed = seed
         self._copies = copies
         self._backward = backward
         self._trained = list(instance.trained().values()) if backward else []
         self._ready: list[tuple[Input, list[torch.Tensor]]] = []
         self._cotangents: dict[str, torch.Tensor] = {}
-        size = sum(one.numel() * one.element_size() for _, one in given.tensors())
-        kind = "cuda" if any(one.is_cuda for _, one in given.tensors()) else "cpu"
-        self.most = max(1, int(_ROOM[kind] / max(size, 1))) if copies else 1_000_000
+        size = sum(tensor.numel() * tensor.element_size() for _, tensor in call_input.tensors())
+        kind = "cuda" if any(tensor.is_cuda for _, tensor in call_input.tensors()) else "cpu"
+        self.max_calls = max(1, int(_MAX_COPY_BYTES[kind] / max(size, 1))) if copies else 1_000_000
 
     def prepare(self, calls: int) -> None:
-        """Get the arguments of that many calls ready."""
+        """Prepare the arguments of that many calls."""
         seed_all(self._seed)
         if self._copies:
-            self._ready = [self._own() for _ in range(calls)]
+            self._ready = [self._copy_arguments() for _ in range(calls)]
         elif not self._ready:
-            self._ready = [self._own()]
+            self._ready = [self._copy_arguments()]
 
     def run(self, calls: int) -> None:
-        """Call so many times."""
+        """Run that many calls."""
         for number in range(calls):
             self._call(*self._ready[number if self._copies else 0])
 
-    def _own(self) -> tuple[Input, list[torch.Tensor]]:
-        """Arguments of a call, and what gradients are taken of."""
+    def _copy_arguments(self) -> tuple[Input, list[torch.Tensor]]:
+        """Return a copy of the arguments, and the tensors to take gradients of."""
         own = self._given.fresh()
-        asked = [one for _, one in own.tensors() if one.requires_grad] if self._backward else []
-        return own, [*asked, *(one for one in self._trained if not any(one is other for other in asked))]
+        leaves = [tensor for _, tensor in own.tensors() if tensor.requires_grad] if self._backward else []
+        return own, [
+            *leaves,
+            *(parameter for parameter in self._trained if not any(parameter is other for other in leaves)),
+        ]
 
     def _call(self, own: Input, trained: list[torch.Tensor]) -> None:
         output = self._instance.call(*own.args, **own.kwargs)
         if not trained:
             return
-        if any(one.grad is not None for one in trained):  # the call has been backward itself
-            for one in trained:
-                one.grad = None
+        if any(tensor.grad is not None for tensor in trained):  # the call ran backward itself
+            for tensor in trained:
+                tensor.grad = None
             return
-        ends = {path: one for path, one in tensors(output, "output") if one.requires_grad}
+        ends = {path: tensor for path, tensor in tensors(output, "output") if tensor.requires_grad}
         if ends:
-            weights = [self._cotangent(path, one) for path, one in ends.items()]
+            weights = [self._cached_cotangent(path, output_tensor) for path, output_tensor in ends.items()]
             torch.autograd.grad(list(ends.values()), trained, weights, allow_unused=True)
 
-    def _cotangent(self, path: str, output: torch.Tensor) -> torch.Tensor:
-        known = self._cotangents.get(path)
-        if known is None or known.shape != output.shape or known.dtype != output.dtype:
-            known = self._cotangents[path] = cotangent(path, output)
-        return known
+    def _cached_cotangent(self, path: str, output: torch.Tensor) -> torch.Tensor:
+        weights = self._cotangents.get(path)
+        if weights is None or weights.shape != output.shape or weights.dtype != output.dtype:
+            weights = self._cotangents[path] = cotangent(path, output)
+        return weights
 
 
 @contextmanager
-def _calls(
-    subject: Subject, given: Input, place: Place, seed: int, copies: bool, backward: bool
-) -> Iterator[Calls]:
+def _make_calls(
+    subject: Subject, call_input: Input, place: CallPlace, seed: int, copies: bool, backward: bool
+) -> Iterator[TimedCalls]:
     with subject.fresh() as instance:
-        place.instance(instance)
-        yield Calls(instance, place.input(given), seed, copies, backward)
+        place.place_instance(instance)
+        yield TimedCalls(instance, place.place_input(call_input), seed, copies, backward)
 
 
-def measured(
+def measure_both(
     subjects: tuple[Subject, Subject],
-    given: Input,
-    place: Place,
+    call_input: Input,
+    place: CallPlace,
     meter: Meter,
     seconds: float,
     *,
@@ -94,9 +99,9 @@ def measured(
     copies: bool = False,
     backward: bool = True,
 ) -> Timing:
-    """How long calls of both take. `copies` says that one of them changes its arguments."""
+    """Measure how long calls of both subjects take; `copies`: one of them changes its arguments."""
     with (
-        _calls(subjects[0], given, place, seed, copies, backward) as before,
-        _calls(subjects[1], given, place, seed, copies, backward) as after,
+        _make_calls(subjects[0], call_input, place, seed, copies, backward) as before,
+        _make_calls(subjects[1], call_input, place, seed, copies, backward) as after,
     ):
         return Stopwatch(meter, seconds).measure(before, after)

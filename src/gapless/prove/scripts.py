@@ -1,4 +1,4 @@
-"""Two scripts: each is run by ``gapless check`` in a process of its own, and their sessions are compared."""
+"""Run scripts by ``gapless check``, each in a process of its own, to compare their sessions."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from gapless.model.session import load
 
 
 class ScriptFailed(GaplessError):
-    """A script ended with an error; the status is its own."""
+    """A script ended with an error; the exit status is the script's."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.exit_code = status
 
 
-def session_of(words: tuple[str, ...], steps: str, gpu: str | None = None) -> Session:
-    """What ``gapless check`` sees of the script and arguments `words` in `steps` steady steps.
+def record_script(words: tuple[str, ...], steps: str, gpu: str | None = None) -> Session:
+    """Return the session of ``gapless check`` for the script and arguments `words` over `steps` steady steps.
 
-    The script's output goes to standard error, where its traceback goes too.
+    The script's output and traceback go to standard error.
 
     Raises:
-        ScriptFailed: it left with a status of its own other than 0.
+        ScriptFailed: the script's exit status was not 0.
     """
     with tempfile.TemporaryDirectory(prefix="gapless-") as folder:
         path = os.path.join(folder, "run.gapless.json")
         options = ["--steps", steps, "-q", "-f", "json", "-o", path, *(("--gpu", gpu) if gpu else ())]
         command = [sys.executable, "-m", "gapless", "check", *options, *words]
-        # What it reports is in the session; what the script prints is told apart from the comparison.
+        # Its report is in the session; the script's own output must not mix with the comparison.
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=None, stdin=subprocess.DEVNULL)
         sys.stderr.flush()
         printed = done.stdout.rsplit(b"\n", 2)[0] if done.stdout.endswith(b"}\n") else done.stdout

@@ -1,4 +1,4 @@
-"""What is to be compared, found and loaded: both sides, their inputs, and where they run."""
+"""Load both sides and their inputs, and choose where they run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 
 from gapless.emulation.emulator import Emulator
 from gapless.errors import GaplessError, UsageError
-from gapless.prove.failure import failed, needs_gpu, one_line
+from gapless.prove.failure import failure_of, needs_gpu, one_line
 from gapless.prove.inputs import Input, added_from, inputs_from
-from gapless.prove.places import Place, gpu_of
+from gapless.prove.places import CallPlace, gpu_of
 from gapless.prove.subjects import Subject
 from gapless.prove.targets import Loader
 from gapless.prove.timing import Meter
@@ -23,7 +23,7 @@ Target = Callable[..., Any] | str
 
 
 @dataclass(frozen=True)
-class Wishes:
+class CompareOptions:
     """What to compare, and how: the arguments of `compare`."""
 
     original: Target
@@ -47,84 +47,84 @@ class Wishes:
     contract: Target | None = None
 
 
-def sweep_of(given: dict[str, Sequence[float | str]] | None) -> tuple[str, tuple[float | str, ...]] | None:
-    """The one keyword of a sweep, and its values.
+def parse_sweep(sweep: dict[str, Sequence[float | str]] | None) -> tuple[str, tuple[float | str, ...]] | None:
+    """Return the one keyword of a sweep, and its values.
 
     Raises:
-        UsageError: there is not one keyword with two values or more.
+        UsageError: there is not exactly one keyword with at least two values.
     """
-    if given is None:
+    if sweep is None:
         return None
-    if len(given) != 1 or len(next(iter(given.values()))) < 2:
+    if len(sweep) != 1 or len(next(iter(sweep.values()))) < 2:
         raise UsageError("a sweep needs one keyword and at least two values: sweep={'density': [0.01, 0.1]}")
-    ((key, values),) = given.items()
+    ((key, values),) = sweep.items()
     return key, tuple(values)
 
 
 class NeedsGpu(Exception):
-    """Something asked for a GPU, and there is none: it is to be emulated from the beginning."""
+    """The user's code needs a GPU and there is none: everything has to be emulated from the beginning."""
 
 
 class Setup:
-    """Both sides, their inputs, and the `place` they run in; `emulator` is on where everything needs it.
+    """Both sides, their inputs, and the `place` where they run; `emulator` is set if everything needs it.
 
     Raises:
-        NeedsGpu: the user's code asks for a GPU, there is none, and `emulator` is None.
+        NeedsGpu: the user's code needs a GPU, there is none, and `emulator` is None.
     """
 
-    def __init__(self, wishes: Wishes, emulator: Emulator | None) -> None:
+    def __init__(self, wishes: CompareOptions, emulator: Emulator | None) -> None:
         self.wishes = wishes
         self.emulator = emulator
         self._loader = Loader(wishes.seed)
         with self.user_code("loading"):
             self.before = self._subject(wishes.original, "original")
             self.after = self._subject(wishes.fixed, "fixed")
-            self._source = self._loaded(wishes.inputs)
-            self._more = self._loaded(wishes.cases)
-            self._contract = self._loaded(wishes.contract)
+            self._source = self._load(wishes.inputs)
+            self._added_source = self._load(wishes.cases)
+            self._contract = self._load(wishes.contract)
         if self._contract is not None and not callable(self._contract):
             raise UsageError(f"the contract is of type {type(self._contract).__name__} and cannot be called")
-        self.given = self.inputs(**self._base())
+        self.user_inputs = self.inputs(**self._sweep_default())
         self.added = self._added()
         self.place = self._place()
 
     @property
     def can_emulate(self) -> bool:
-        """Whether code that needs a GPU may still be given an emulated one."""
+        """Whether an emulated GPU can still be offered to code that needs one."""
         return self.emulator is None and not torch.cuda.is_available()
 
-    def user_code(self, what: str) -> _Watch:
-        """A block in which the user's code runs; `what` names it where it raises."""
-        return _Watch(what, self.can_emulate)
+    def user_code(self, action: str) -> _UserCodeGuard:
+        """Return a context in which the user's code runs; `action` names it in errors."""
+        return _UserCodeGuard(action, self.can_emulate)
 
     def inputs(self, **keywords: Any) -> list[Input]:
-        """The inputs, made with `keywords` where a function makes them."""
+        """Return the inputs, made with `keywords` if a function makes them."""
         wishes = self.wishes
         with self.user_code("the function that gives the inputs"):
             return inputs_from(self._source, self.before.target, wishes.seed, wishes.gradients_of, **keywords)
 
     @property
     def contract(self) -> Callable[[Input], bool] | None:
-        """Whether the contract holds for an input; None where there is none."""
+        """Return a function that says whether the contract holds for an input; None without a contract."""
         contract = self._contract
         if contract is None:
             return None
 
-        def holds(given: Input) -> bool:
-            own = given.fresh()
+        def holds(call_input: Input) -> bool:
+            own = call_input.fresh()
             with self.user_code("the contract"):
                 return bool(contract(*own.args, **own.kwargs))
 
         return holds
 
     def _added(self) -> list[Input]:
-        if self._more is None:
+        if self._added_source is None:
             return []
         wishes = self.wishes
         with self.user_code("the function that gives the added cases"):
-            return added_from(self._more, self.before.target, wishes.seed, wishes.gradients_of)
+            return added_from(self._added_source, self.before.target, wishes.seed, wishes.gradients_of)
 
-    def _loaded(self, source: Any) -> Any:
+    def _load(self, source: Any) -> Any:
         return self._loader.value(source) if isinstance(source, str) else source
 
     def _subject(self, target: Target, role: str) -> Subject:
@@ -135,30 +135,30 @@ class Setup:
         name = getattr(target, "__qualname__", type(target).__qualname__).replace("<locals>.", "")
         return Subject(role if name.endswith("<lambda>") else name, target)
 
-    def _base(self) -> dict[str, Any]:
-        """The keyword of the sweep, where the inputs cannot do without it."""
+    def _sweep_default(self) -> dict[str, Any]:
+        """Return the first value of the sweep, if the inputs need its keyword."""
         if self.wishes.sweep is None:
             return {}
         key, values = self.wishes.sweep
         if not callable(self._source):
             raise UsageError("a sweep needs inputs from a function that takes its keyword")
         parameters = inspect.signature(self._source).parameters
-        takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         if key not in parameters and not takes_all:
-            known = ", ".join(parameters) or "none"
-            raise UsageError(f"the inputs have no keyword {key!r} to sweep (their parameters: {known})")
+            available = ", ".join(parameters) or "none"
+            raise UsageError(f"the inputs have no keyword {key!r} to sweep (their parameters: {available})")
         needed = key in parameters and parameters[key].default is inspect.Parameter.empty
         return {key: values[0]} if needed else {}
 
-    def _place(self) -> Place:
-        there = gpu_of(self.given[0])
+    def _place(self) -> CallPlace:
+        device_of_inputs = gpu_of(self.user_inputs[0])
         if self.emulator is not None:
-            return Place(f"an emulated {self.emulator.gpu.name}", modules=there)
+            return CallPlace(f"an emulated {self.emulator.gpu.name}", modules=device_of_inputs)
         wanted = self.wishes.device
-        if wanted is None and there is not None:
-            return Place(torch.cuda.get_device_name(there), modules=there, gpu=True)
+        if wanted is None and device_of_inputs is not None:
+            return CallPlace(torch.cuda.get_device_name(device_of_inputs), modules=device_of_inputs, gpu=True)
         if wanted is None and not torch.cuda.is_available():
-            return Place("CPU")
+            return CallPlace("CPU")
         try:
             device = torch.device(wanted or "cuda:0")
             torch.empty(0, device=device)
@@ -166,14 +166,14 @@ class Setup:
             raise UsageError(f"no device {wanted}: {one_line(error)}") from None
         gpu = device.type == "cuda"
         name = torch.cuda.get_device_name(device) if gpu else device.type.upper()
-        return Place(name, device, device, gpu)
+        return CallPlace(name, device, device, gpu)
 
 
-class _Watch:
-    """What the user's code raises inside is told as `Failed`, or asks for a GPU that has to be emulated."""
+class _UserCodeGuard:
+    """Turns exceptions of the user's code into `UserCodeFailed`, or `NeedsGpu` if a GPU must be emulated."""
 
-    def __init__(self, what: str, can_emulate: bool) -> None:
-        self._what = what
+    def __init__(self, action: str, can_emulate: bool) -> None:
+        self._what = action
         self._can_emulate = can_emulate
 
     def __enter__(self) -> None:
@@ -184,4 +184,4 @@ class _Watch:
             return
         if self._can_emulate and needs_gpu(error):
             raise NeedsGpu from error
-        raise failed(self._what, error) from None
+        raise failure_of(self._what, error) from None

@@ -1,4 +1,4 @@
-"""A sweep: times over the values of one keyword of the inputs, and where one side overtakes the other."""
+"""Sweep times over the values of one keyword of the inputs, and find where one side overtakes the other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gapless.errors import UsageError
 from gapless.model.proof import Crossing, Sweep, SweepRow
 
 
-def parse(text: str) -> tuple[str, tuple[float | str, ...]]:
-    """``density=0.001,0.01`` as the keyword and its values: numbers where they are.
+def parse_sweep_option(text: str) -> tuple[str, tuple[float | str, ...]]:
+    """Parse ``density=0.001,0.01`` into the keyword and its values, numbers where possible.
 
     Raises:
         UsageError: it does not have that form.
@@ -23,10 +23,10 @@ def parse(text: str) -> tuple[str, tuple[float | str, ...]]:
         raise UsageError(
             f"--sweep {text}: give a keyword of the inputs and at least two values: density=0.01,0.1"
         )
-    return key.strip(), tuple(_value(word) for word in words)
+    return key.strip(), tuple(_parse_value(word) for word in words)
 
 
-def _value(word: str) -> float | str:
+def _parse_value(word: str) -> float | str:
     try:
         value = ast.literal_eval(word)
     except (SyntaxError, ValueError):
@@ -34,21 +34,21 @@ def _value(word: str) -> float | str:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else word
 
 
-def swept(key: str, rows: Sequence[SweepRow]) -> Sweep:
-    """`rows` in the order of their values, and where the faster side changes."""
+def make_sweep(key: str, rows: Sequence[SweepRow]) -> Sweep:
+    """Return the rows sorted by value, and where the faster side changes."""
     numeric = all(isinstance(row.value, (int, float)) for row in rows)
     ordered = sorted(rows, key=lambda row: row.value) if numeric else list(rows)
-    return Sweep(key=key, rows=tuple(ordered), crossings=crossings(ordered) if numeric else ())
+    return Sweep(key=key, rows=tuple(ordered), crossings=find_crossings(ordered) if numeric else ())
 
 
-def crossings(rows: Sequence[SweepRow]) -> tuple[Crossing, ...]:
-    """Where the faster side changes, between neighbours of which each has one beyond doubt.
+def find_crossings(rows: Sequence[SweepRow]) -> tuple[Crossing, ...]:
+    """Return where the faster side changes, between neighbours of which each has a significant winner.
 
-    Rows in which nothing can be told lie between. The place is where the logarithm of the ratio, a straight
-    line over the logarithm of the value, is zero; over the value itself where one is not positive.
+    Rows without one are skipped. The place is where the logarithm of the ratio, a straight line over the
+    logarithm of the value (over the value itself if one is not positive), is zero.
     """
     sure = [row for row in rows if row.time.faster != "neither"]
-    found = []
+    crossings_found = []
     for left, right in pairwise(sure):
         if left.time.faster == right.time.faster:
             continue
@@ -59,5 +59,5 @@ def crossings(rows: Sequence[SweepRow]) -> tuple[Crossing, ...]:
             value = math.exp(math.log(low) + part * (math.log(high) - math.log(low)))
         else:
             value = low + part * (high - low)
-        found.append(Crossing(value=value, low=low, high=high, faster=right.time.faster))
-    return tuple(found)
+        crossings_found.append(Crossing(value=value, low=low, high=high, faster=right.time.faster))
+    return tuple(crossings_found)

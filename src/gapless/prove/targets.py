@@ -1,4 +1,4 @@
-"""`load`: what the user names on the command line, ``losses.py:fixed`` or ``package.module:Loss(10)``."""
+"""Load targets named on the command line, such as ``losses.py:fixed`` or ``package.module:Loss(10)``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any, NoReturn
 import torch
 
 from gapless.errors import UsageError
-from gapless.prove.failure import failed, needs_gpu, one_line
-from gapless.prove.naming import FORM
+from gapless.prove.failure import failure_of, needs_gpu, one_line
+from gapless.prove.naming import TARGET_PATTERN
 
 
 class Loader:
-    """Loads targets; modules of the user's that lie beside them are found as if each file ran by itself."""
+    """Loads targets; modules beside a target are found as if each file ran by itself."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -28,41 +28,41 @@ class Loader:
         self._folder = ""
 
     def callable(self, name: str) -> Callable[..., Any]:
-        """The callable that `name` stands for; a class is called without arguments first.
+        """Return the callable that `name` names; a class is called without arguments first.
 
         Raises:
             UsageError: there is none.
-            Failed: the user's code raised while it was loaded.
+            UserCodeFailed: the user's code raised while it was loaded.
         """
         value = self.value(name)
         if isinstance(value, type):
-            value = self._made(name, value)
+            value = self._make_instance(name, value)
         if not callable(value):
             raise UsageError(f"{name} is of type {type(value).__name__} and cannot be called")
         return value  # type: ignore[no-any-return]  # callable
 
     def value(self, name: str) -> Any:
         """What `name` stands for: an attribute, or the value of an expression in the module."""
-        parts = FORM.fullmatch(name)
+        parts = TARGET_PATTERN.fullmatch(name)
         if parts is None:
             raise UsageError(
                 f"{name} does not name a callable: write losses.py:function or package.module:function"
             )
         module = self._module(parts["where"])
-        what = parts["what"]
+        expression = parts["what"]
         torch.manual_seed(self.seed)  # both sides make their parameters from the same numbers
-        if re.fullmatch(r"\w+(\.\w+)*", what):
-            return self._attribute(module, name, what)
+        if re.fullmatch(r"\w+(\.\w+)*", expression):
+            return self._attribute(module, name, expression)
         try:
-            return eval(compile(what, f"<{name}>", "eval"), vars(module))
+            return eval(compile(expression, f"<{name}>", "eval"), vars(module))
         except SyntaxError as error:
-            raise UsageError(f"{name}: {what} is not an expression ({error.msg})") from None
+            raise UsageError(f"{name}: {expression} is not an expression ({error.msg})") from None
         except NameError as error:
-            raise UsageError(f"{name}: {error}{_close(str(error.name or ''), module)}") from None
+            raise UsageError(f"{name}: {error}{_suggestion(str(error.name or ''), module)}") from None
         except Exception as error:
             self._fail(name, error)
 
-    def _made(self, name: str, cls: type) -> Any:
+    def _make_instance(self, name: str, cls: type) -> Any:
         try:
             return cls()
         except TypeError as error:
@@ -73,13 +73,13 @@ class Loader:
             self._fail(name, error)
 
     @staticmethod
-    def _attribute(module: ModuleType, name: str, what: str) -> Any:
+    def _attribute(module: ModuleType, name: str, path: str) -> Any:
         value: Any = module
-        for part in what.split("."):
+        for part in path.split("."):
             try:
                 value = getattr(value, part)
             except AttributeError:
-                raise UsageError(f"{name}: there is no {part!r}{_close(part, value)}") from None
+                raise UsageError(f"{name}: there is no {part!r}{_suggestion(part, value)}") from None
         return value
 
     def _module(self, where: str) -> ModuleType:
@@ -104,9 +104,9 @@ class Loader:
         if not os.path.isfile(path):
             raise UsageError(f"there is no file {where}")
         folder, file = os.path.split(path)
-        self._enter(folder)
+        self._enter_folder(folder)
         name = file.removesuffix(".py")
-        # A module of that name that is loaded already is another one: a library's, or another folder's.
+        # A loaded module of that name is a different one: a library's, or another folder's.
         name = name if name not in sys.modules else f"{name}__{len(self._files)}"
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
@@ -121,8 +121,8 @@ class Loader:
         self._files[path] = module
         return module
 
-    def _enter(self, folder: str) -> None:
-        """Put `folder` first on the path, and forget what was imported from beside another target."""
+    def _enter_folder(self, folder: str) -> None:
+        """Put `folder` first on the path, and unload modules imported from beside another target."""
         if folder == self._folder:
             return
         if self._folder in sys.path:
@@ -140,9 +140,11 @@ class Loader:
     def _fail(name: str, error: BaseException) -> NoReturn:
         if needs_gpu(error) and not torch.cuda.is_available():
             raise error
-        raise failed(name, error) from None
+        raise failure_of(name, error) from None
 
 
-def _close(name: str, module: Any) -> str:
-    close = difflib.get_close_matches(name, [one for one in dir(module) if not one.startswith("__")], n=1)
+def _suggestion(name: str, module: Any) -> str:
+    close = difflib.get_close_matches(
+        name, [attribute for attribute in dir(module) if not attribute.startswith("__")], n=1
+    )
     return f" (did you mean {close[0]}?)" if close else ""

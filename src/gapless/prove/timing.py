@@ -1,4 +1,4 @@
-"""Time measured properly: warmed up, in turn, over many calls, the device done when the clock is read."""
+"""Measure time: after a warm-up, in alternation, over many calls, with the device idle at each reading."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ from typing import Any, NamedTuple, Protocol
 
 from gapless.model.proof import Duration, Faster, Interval, Timing
 
-LEAST_ROUNDS = 8
+MIN_ROUNDS = 8
 """With fewer blocks no order statistics bound the median with a probability of 99 %."""
 
-MOST_ROUNDS = 400
-_BLOCK = 0.02
-_MOST_CALLS = 1000
-_WARM_CALLS = 3
+MAX_ROUNDS = 400
+"""More blocks hardly narrow the interval."""
+_BLOCK_SECONDS = 0.02
+"""Length of a block: long against the clock's resolution, short against drifts of the machine."""
+_MAX_CALLS = 1000
+"""Calls in a block, so that fast calls do not fill the device's queue for long."""
+_MIN_WARM_CALLS = 3
+"""Warm-up calls: compilers and caching allocators settle within the first two."""
 _WARM_SHARE = 0.1
-_NEAR = 0.01
-"""A difference of less than that is nobody's reason to change code, however sure it is."""
+"""Share of the budget spent on the warm-up at most."""
+_MIN_DIFFERENCE = 0.01
+"""A smaller difference is no reason to change code, however certain it is."""
 
 
 class Meter(Protocol):
-    """A clock in seconds, and a device to wait for. `event` is a moment on the device, None without one."""
+    """A clock in seconds, and a device to wait for; `event` is a moment on the device, None without one."""
 
     clock: str
 
@@ -40,7 +45,7 @@ class Meter(Protocol):
 
 
 class CpuMeter:
-    """The clock of a machine whose calls are done when they return."""
+    """The clock of a machine whose calls are finished when they return."""
 
     clock = "CPU"
 
@@ -48,7 +53,7 @@ class CpuMeter:
         return time.perf_counter()
 
     def synchronize(self) -> None:
-        """Nothing is left to wait for."""
+        """Do nothing: there is no device to wait for."""
 
     def event(self) -> Any:
         return None
@@ -74,18 +79,19 @@ class GpuMeter:
         self._cuda.synchronize()
 
     def event(self) -> Any:
-        made = self._cuda.Event(enable_timing=True)
-        made.record()
-        return made
+        timing_event = self._cuda.Event(enable_timing=True)
+        timing_event.record()
+        return timing_event
 
     def between(self, begin: Any, end: Any) -> float:
         return float(begin.elapsed_time(end)) / 1e3
 
 
 class Runner(Protocol):
-    """Something that can be called many times: `prepare` is not timed, `run` is. `most` bounds a block."""
+    """Something that can be called many times: `prepare` is not timed, `run` is; `max_calls` bounds a
+    block."""
 
-    most: int
+    max_calls: int
 
     def prepare(self, calls: int) -> None: ...
 
@@ -93,7 +99,8 @@ class Runner(Protocol):
 
 
 class Sample(NamedTuple):
-    """One block: seconds per call until the device was done, until the host was free, and on the device."""
+    """Seconds per call in one block: until the device finished, until the host was free, and on the
+    device."""
 
     total: float
     host: float
@@ -108,42 +115,43 @@ class Stopwatch:
     seconds: float = 5.0
 
     def measure(self, before: Runner, after: Runner) -> Timing:
-        """Both in turn, block by block, A B A B …, for as long as the budget lasts, eight rounds at least."""
+        """Measure both in alternation, block by block, until the budget is spent, for at least eight
+        rounds."""
         sides = (before, after)
-        with _undisturbed():
+        with _no_collection():
             began = self.meter.now()
-            paces = [self._warm(one) for one in sides]
-            calls = tuple(self._calls(pace, one.most) for pace, one in zip(paces, sides, strict=True))
+            paces = [self._warm(side) for side in sides]
+            calls = tuple(self._calls(pace, side.max_calls) for pace, side in zip(paces, sides, strict=True))
             samples: tuple[list[Sample], list[Sample]] = ([], [])
-            while len(samples[0]) < LEAST_ROUNDS or (
-                self.meter.now() - began < self.seconds and len(samples[0]) < MOST_ROUNDS
+            while len(samples[0]) < MIN_ROUNDS or (
+                self.meter.now() - began < self.seconds and len(samples[0]) < MAX_ROUNDS
             ):
-                for one, own, count in zip(sides, samples, calls, strict=True):
-                    own.append(self._block(one, count))
-        return timing(samples, (calls[0], calls[1]), self.meter.clock)
+                for side, own, count in zip(sides, samples, calls, strict=True):
+                    own.append(self._block(side, count))
+        return summarize_samples(samples, (calls[0], calls[1]), self.meter.clock)
 
-    def _warm(self, one: Runner) -> float:
-        """Call `one` until it is warm, and tell how long a call takes then, in seconds."""
+    def _warm(self, runner: Runner) -> float:
+        """Call `runner` until it is warm; return the shortest call in seconds."""
         limit = self.meter.now() + _WARM_SHARE * self.seconds
         pace = math.inf
         done = 0
-        while done < _WARM_CALLS or (self.meter.now() < limit and done < _MOST_CALLS):
-            pace = min(pace, self._block(one, 1).total)
+        while done < _MIN_WARM_CALLS or (self.meter.now() < limit and done < _MAX_CALLS):
+            pace = min(pace, self._block(runner, 1).total)
             done += 1
         return pace
 
     def _calls(self, pace: float, most: int) -> int:
-        """Calls in a block: enough for the clock and for what surrounds a block not to matter."""
-        block = min(_BLOCK, self.seconds / (8 * LEAST_ROUNDS))
-        return max(1, min(_MOST_CALLS, most, round(block / pace) if pace > 0 else _MOST_CALLS))
+        """Return the calls per block: enough for the clock's resolution and the overhead of a block."""
+        block = min(_BLOCK_SECONDS, self.seconds / (8 * MIN_ROUNDS))
+        return max(1, min(_MAX_CALLS, most, round(block / pace) if pace > 0 else _MAX_CALLS))
 
-    def _block(self, one: Runner, calls: int) -> Sample:
+    def _block(self, runner: Runner, calls: int) -> Sample:
         meter = self.meter
-        one.prepare(calls)
+        runner.prepare(calls)
         meter.synchronize()
         start = meter.event()
         began = meter.now()
-        one.run(calls)
+        runner.run(calls)
         returned = meter.now()
         end = meter.event()
         meter.synchronize()
@@ -153,8 +161,8 @@ class Stopwatch:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Without the garbage collector, which comes when it likes."""
+def _no_collection() -> Iterator[None]:
+    """Switch off the garbage collector, which would run at random times."""
     was = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -168,50 +176,59 @@ def _undisturbed() -> Iterator[None]:
 # -- what the samples say --------------------------------------------------------------------------
 
 
-def timing(samples: tuple[Sequence[Sample], Sequence[Sample]], calls: tuple[int, int], clock: str) -> Timing:
-    """What blocks that were measured in turn say."""
+def summarize_samples(
+    samples: tuple[Sequence[Sample], Sequence[Sample]], calls: tuple[int, int], clock: str
+) -> Timing:
+    """Return the timing of blocks that were measured in alternation."""
     pairs = zip(*samples, strict=True)
-    ratio = interval([old.total / new.total if new.total > 0 else 1.0 for old, new in pairs], miss=0.01)
+    ratio = median_interval(
+        [old.total / new.total if new.total > 0 else 1.0 for old, new in pairs], miss=0.01
+    )
     return Timing(
         before=_duration(samples[0]),
         after=_duration(samples[1]),
         ratio=ratio,
-        faster=faster(ratio),
+        faster=faster_side(ratio),
         clock="GPU" if clock == "GPU" else "CPU",
         calls=calls,
         rounds=len(samples[0]),
     )
 
 
-def faster(ratio: Interval) -> Faster:
-    """Which side is faster, by the interval of time before over time after: it must be clear of 1."""
-    if ratio.low > 1 + _NEAR:
+def faster_side(ratio: Interval) -> Faster:
+    """Return the faster side by the interval of time before over time after, which must be clear of 1."""
+    if ratio.low > 1 + _MIN_DIFFERENCE:
         return "after"
-    if ratio.high < 1 - _NEAR:
+    if ratio.high < 1 - _MIN_DIFFERENCE:
         return "before"
     return "neither"
 
 
 def _duration(samples: Sequence[Sample]) -> Duration:
-    total = interval([1e9 * one.total for one in samples])
-    device = [1e9 * one.device for one in samples if one.device is not None]
+    total = median_interval([1e9 * sample.total for sample in samples])
+    device = [1e9 * sample.device for sample in samples if sample.device is not None]
     if not device:
         return Duration(total=total)
-    return Duration(total=total, host=interval([1e9 * one.host for one in samples]), device=interval(device))
+    return Duration(
+        total=total,
+        host=median_interval([1e9 * sample.host for sample in samples]),
+        device=median_interval(device),
+    )
 
 
-def interval(values: Sequence[float], miss: float = 0.05) -> Interval:
-    """The median of `values`, between the order statistics that miss it with a probability of at most `miss`.
+def median_interval(values: Sequence[float], miss: float = 0.05) -> Interval:
+    """Return the median of `values`, between order statistics that miss it with at most this probability.
 
-    No distribution is assumed. Fewer than six values cannot tell (eight at 1 %); their extremes are given.
+    No distribution is assumed. Fewer than six values (eight at 1 %) are too few; their extremes are returned.
     """
     ordered = sorted(values)
-    cut = _rank(len(ordered), miss / 2)
+    cut = _outer_rank(len(ordered), miss / 2)
     return Interval(median=median(ordered), low=ordered[cut], high=ordered[-1 - cut])
 
 
-def _rank(count: int, tail: float) -> int:
-    """How many values may be left out at either end: the largest k with P(Binomial(n, 1/2) <= k) <= tail."""
+def _outer_rank(count: int, tail: float) -> int:
+    """Return how many values to leave out at either end: the largest k with P(Binomial(n, 1/2) <= k) <=
+    tail."""
     left, below = 0, 0.5**count
     while left + 1 <= (count - 1) // 2:
         below += math.comb(count, left + 1) * 0.5**count

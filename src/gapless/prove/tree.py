@@ -1,4 +1,4 @@
-"""Nested values: their leaves by path, and copies with other leaves."""
+"""Walk nested values: their leaves by path, and copies with other leaves."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from gapless.trees import rebuilt
 
 Visit = Callable[[str, Any], Any]
 
-_DEEPEST = 32
+_MAX_DEPTH = 32
+"""Nesting at which a value counts as a leaf: values may contain themselves."""
 
 
 def leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The leaves of `value`, each with its path: ``output["loss"]``, ``output[0].scores``."""
-    held = None if depth > _DEEPEST else parts(value)
+    """Yield the leaves of `value`, each with its path: ``output["loss"]``, ``output[0].scores``."""
+    held = None if depth > _MAX_DEPTH else parts(value)
     if held is None:
         yield path, value
         return
@@ -26,20 +27,20 @@ def leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
 
 
 def tensors(value: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors among the leaves of `value`."""
+    """Yield the tensors among the leaves of `value`."""
     for where, leaf in leaves(value, path):
         if isinstance(leaf, torch.Tensor):
             yield where, leaf
 
 
-def shape(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """The containers of `value`, each with its path and what it is and holds."""
-    held = None if depth > _DEEPEST else parts(value)
+def containers(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield the containers of `value`, each with its path and a description of its kind and keys."""
+    held = None if depth > _MAX_DEPTH else parts(value)
     if held is None:
         return
     yield path, f"{_kind(value)} of {', '.join(step for step, _ in held) or 'nothing'}"
     for step, part in held:
-        yield from shape(part, path + step, depth + 1)
+        yield from containers(part, path + step, depth + 1)
 
 
 def _kind(value: Any) -> str:
@@ -49,7 +50,7 @@ def _kind(value: Any) -> str:
 
 
 def parts(value: Any) -> list[tuple[str, Any]] | None:
-    """What `value` holds, with how to get there; None where it is a leaf."""
+    """Return the parts of `value`, each with its step in a path; None for a leaf."""
     if isinstance(value, Mapping):
         return [(f"[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -57,16 +58,17 @@ def parts(value: Any) -> list[tuple[str, Any]] | None:
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
         return [(f"[{position}]", part) for position, part in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(f".{one.name}", getattr(value, one.name)) for one in dataclasses.fields(value)]
+        return [(f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]
     return None
 
 
-def mapped(value: Any, path: str, visit: Visit) -> Any:
-    """A copy of `value` with ``visit(path, tensor)`` in place of each tensor; what has none stays itself."""
+def map_tensors(value: Any, path: str, visit: Visit) -> Any:
+    """Return a copy of `value` with ``visit(path, tensor)`` in place of each tensor; parts without stay the
+    same."""
     if isinstance(value, torch.Tensor):
         return visit(path, value)
     held = parts(value)
     if not held or not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves(value, path)):
         return value
-    made = [mapped(part, path + step, visit) for step, part in held]
-    return rebuilt(value, made)
+    mapped_parts = [map_tensors(part, path + step, visit) for step, part in held]
+    return rebuilt(value, mapped_parts)

@@ -14,6 +14,12 @@ from gapless.trace.timeline import Bools, Ints, distinct
 
 Limiter = Literal["host", "device", "copies", "input", "peers"]
 
+BUSY = 0.8
+"""The share of the span from which on a working device is what limits: with waits in it, most of a span in
+which the device idles a third of the time can still lie behind its work."""
+BETWEEN = 2_200
+"""Nanoseconds from one work to the next up to which the device does not idle: the next was queued."""
+
 
 @dataclass(frozen=True)
 class Path:
@@ -27,13 +33,37 @@ class Path:
     peers: int
 
     @property
-    def limiter(self) -> Limiter:
-        """What takes the most."""
-        shares: dict[Limiter, int] = {
+    def shares(self) -> dict[Limiter, int]:
+        """All of them, by name."""
+        return {
             "device": self.device, "copies": self.copies, "host": self.host, "input": self.input,
             "peers": self.peers,
         }  # fmt: skip
-        return max(shares, key=lambda name: shares[name])
+
+
+def limiter(outcome: Outcome) -> Limiter:
+    """What limits the span: the device where it works nearly all of the time, else what takes the most of the
+    critical path apart from its work."""
+    shares = critical_path(outcome).shares
+    longest = max(shares, key=lambda name: shares[name])
+    if longest not in ("device", "host"):
+        return longest
+    if busy(outcome) >= BUSY:
+        return "device"
+    del shares["device"]
+    return max(shares, key=lambda name: shares[name])
+
+
+def busy(outcome: Outcome) -> float:
+    """The share of the span in which any work of the device runs, or the next that is queued begins."""
+    start, end = outcome.work_start, outcome.work_end
+    if not outcome.span or not len(start):
+        return 0.0
+    order = np.argsort(start, kind="stable")
+    first = outcome.model.timeline.span[0]
+    reached = np.maximum.accumulate(np.concatenate([[first], end[order]]))
+    idle = np.append(start[order], first + outcome.span) - reached
+    return 1.0 - float(idle[idle > BETWEEN].sum()) / outcome.span
 
 
 def critical_path(outcome: Outcome) -> Path:

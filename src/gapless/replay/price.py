@@ -12,7 +12,7 @@ import numpy as np
 from gapless.replay.change import NOTHING, Change, without
 from gapless.replay.fidelity import Fidelity, fidelity
 from gapless.replay.model import Model
-from gapless.replay.path import Limiter, critical_path
+from gapless.replay.path import Limiter, limiter
 from gapless.trace.timeline import Bools
 
 Removal = Literal["free", "deferrable", "shape"]
@@ -62,10 +62,9 @@ class Prices(Generic[K]):
 
     `span` is the unchanged replay's; `all` is what removing every group saves together (`least_all` if peers
     do not come earlier). `shortest` is a short list of groups that saves at least nine tenths of `all`, in
-    the order in which to remove them, and `saved` what has been saved after each. `limiter` is what takes
-    most of the time now, `remains` what does once all groups are removed. The host is `blocked` in all groups
-    for so long. Where `fidelity` is not trusted the
-    prices are bounds.
+    the order in which to remove them, and `saved` what has been saved after each. `limiter` is what limits
+    the span now, `remains` what does once all groups are removed. The host is `blocked` in all groups for so
+    long. Where `fidelity` is not trusted the prices are bounds.
     """
 
     span: int
@@ -83,7 +82,7 @@ class Prices(Generic[K]):
 @dataclass(frozen=True)
 class Savings(Generic[K]):
     """What a changed machine has of `Prices`: its span, what goes with each group alone and last, and with
-    all of them, what takes most of the time, and how long the host is blocked in all groups."""
+    all of them, what limits its span, and how long the host is blocked in all groups."""
 
     span: int
     alone: dict[K, int]
@@ -125,7 +124,7 @@ def savings_of(
         if likely is not None and len(dearest) < len(marked):
             alone, last = _scaled(likely, alone, last)
         blocked = int(now.blocked[every].sum())
-        found.append(Savings(now.span, alone, last, whole, critical_path(now).limiter, blocked))
+        found.append(Savings(now.span, alone, last, whole, limiter(now), blocked))
     return found
 
 
@@ -180,8 +179,8 @@ def prices(
         )  # fmt: skip
     shortest, saved = _shortest(spans, marked, each, whole)
     return Prices(
-        now.span, each, whole, min(least_all, whole), shortest, saved, critical_path(now).limiter,
-        critical_path(after).limiter, fidelity(model, now), int(now.blocked[every].sum()),
+        now.span, each, whole, min(least_all, whole), shortest, saved, limiter(now),
+        limiter(after), fidelity(model, now), int(now.blocked[every].sum()),
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from gapless.replay import model as replay_model
 from gapless.replay import price
 from gapless.replay.change import NOTHING, Change, Pace
 from gapless.replay.model import build
-from gapless.replay.path import critical_path
+from gapless.replay.path import limiter
 from gapless.replay.price import prices, savings, savings_of
 
 NORMAL = 1.2816
@@ -118,9 +118,7 @@ def test_machines_that_are_replayed_together_say_what_each_says_alone(monkeypatc
     monkeypatch.setattr(replay_model, "TOGETHER", together)
     found = savings_of(model, rows, changes)
     assert [one.span for one in found] == [model.replay(change).span for change in changes]
-    assert [one.limiter for one in found] == [
-        critical_path(model.replay(change)).limiter for change in changes
-    ]
+    assert [one.limiter for one in found] == [limiter(model.replay(change)) for change in changes]
     assert [one.alone for one in found] == alone
 
 

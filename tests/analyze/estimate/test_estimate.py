@@ -302,3 +302,11 @@ def test_a_full_queue_is_no_work_of_the_cpu():
     assert (estimate.limiter, estimate.sure) == ("device", 1.0)
     assert estimate.host < 0.3 * estimate.step.likely
     assert estimate.step.most < 1.45 * estimate.step.likely
+
+
+def test_how_long_syncs_block_the_cpu_depends_on_the_queue():
+    """Launches that find it full wait, too, and then the sync waits for less: by how deep it is at least."""
+    deep = told(*[add(0.1)] * 2000, read()).estimate
+    assert deep.blocked.least < 0.4 * deep.blocked.likely < 0.4 * deep.blocked.most
+    few = told(*[add(0.1)] * 100, read()).estimate
+    assert few.blocked.least > 0.4 * few.blocked.likely

@@ -16,7 +16,7 @@ from gapless.analyze import report
 from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.lists import CHUNK, listed
 from gapless.analyze.estimate.optimizers import is_worth_joining, joined
-from gapless.analyze.estimate.times import RENTED, USUAL
+from gapless.analyze.estimate.times import OF_2017, RENTED, USUAL
 from gapless.analyze.estimate.timing import times_of
 from gapless.analyze.estimate.work import work
 from gapless.emulation.emulator import Emulator
@@ -275,6 +275,23 @@ def test_an_update_takes_python_for_each_group_and_parameter():
     one, groups, tensors = (USUAL.updating(update(*of)) for of in ((1, 1), (9, 1), (1, 9)))
     assert one < tensors < groups
     assert USUAL.paced(2.0).updating(update(1, 1)) == 2 * one
+
+
+def test_an_operator_over_one_small_tensor_takes_little_more_than_its_start():
+    """In a profile of a B300 a copy of one takes 1.6 µs, and of four 1.7 µs."""
+    b200 = sheet(gpus.find("b200"))
+    assert 1_500 < device_time(work(foreach([384])), b200) < 2_000
+    # What an update has just gone through comes from the cache.
+    first = msgspec.structs.replace(foreach([CHUNK], 2), optimizer=False)
+    again = foreach([CHUNK], 2)
+    assert device_time(work(again), b200) < 0.7 * device_time(work(first), b200)
+
+
+def test_the_host_beside_a_v100_is_older():
+    """As the shortest times of operators have it in NeuSight's tables."""
+    hosts = [times_of(Programme(gpu=sheet(gpus.find(name)))).host for name in ("v100", "a100")]
+    assert hosts == [USUAL.paced(OF_2017), USUAL]
+    assert OF_2017 > 1
 
 
 def test_the_host_beside_an_l4_is_slow_unless_it_is_this_machine():

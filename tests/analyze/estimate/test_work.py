@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programmes import A100
 
-from gapless.analyze.estimate.families import CONVOLUTION, MATMUL, UNKNOWN
+from gapless.analyze.estimate.families import CONVOLUTION, DISTANCE, MATMUL, UNKNOWN
 from gapless.analyze.estimate.kernels import CLOCK, device_time, peak
 from gapless.analyze.estimate.throughput import throughput
 from gapless.analyze.estimate.times import USUAL
@@ -140,7 +140,8 @@ def test_laws_of_device_times(name, inputs, outputs, dtype, factor):
     faster = msgspec.structs.replace(A100, bandwidth=A100.bandwidth * factor, fp32=A100.fp32 * factor,
                                      fp16=A100.fp16 * factor)  # fmt: skip
     assert device_time(asked, faster) <= time
-    if asked.family not in ("gather", "scatter"):  # those read what they give, however much there is
+    # Those read what they give, however much there is, or as many lists as are read.
+    if asked.family not in ("gather", "scatter", "foreach"):
         smaller = entry(name, inputs, outputs, dtype)
         larger = msgspec.structs.replace(smaller, reads=smaller.reads * factor)
         assert device_time(work(larger), A100) >= time
@@ -501,3 +502,25 @@ def test_one_block_goes_through_all_rows_of_a_loss(name: str, reads: int):
     assert work(images).chained == 0
     old, new = (device_time(work(nll(name, 1 << 23, block=block)), A100) for block in (32, 0))
     assert old > 10 * new > 10 * device_time(work(nll(name, 1 << 23, summed=False)), A100)
+
+
+def test_a_distance_of_two_rows_takes_a_block_of_threads():
+    """Published with LibreYOLO: four matrices of costs take an RTX 5070 Ti 16 ms."""
+    queries, boxes = 31_200, 58
+    made = Entry(
+        name="aten::_cdist_forward", dtype="float32", inputs=((queries, 4), (boxes, 4)),
+        outputs=((queries, boxes),), elements=queries * boxes, reads=16 * (queries + boxes),
+        writes=4 * queries * boxes,
+    )  # fmt: skip
+    card = sheet(find("rtx5070ti"))
+    assert work(made).family == DISTANCE
+    assert 4 * device_time(work(made), card) == pytest.approx(16e6, rel=0.1)
+    wide = msgspec.structs.replace(made, inputs=((queries, 64), (boxes, 64)))
+    assert device_time(work(wide), card) == device_time(work(made), card)
+    back = Entry(
+        name="aten::_cdist_backward", dtype="float32", outputs=((queries, 4),), elements=queries * boxes,
+        inputs=((queries, boxes), (queries, 4), (boxes, 4), (queries, boxes)), reads=8 * queries * boxes,
+        writes=16 * queries,
+    )  # fmt: skip
+    assert work(back).kernels == 2
+    assert work(back).moved > 2 * 16 * queries * boxes

@@ -178,8 +178,8 @@ def assumed(moving: Moving, programme: Programme) -> str:
     network = programme.network or NETWORK
     return (
         f"collectives take {time / 1e6:.3g} ms at {name}' {link:g} GB/s within {node} GPUs and {network:g} "
-        f"GB/s for each GPU between machines, less what rings do not reach; {hidden}; every rank comes in "
-        "time"
+        f"GB/s for each GPU between machines, less what rings do not reach; {hidden}; the other ranks "
+        "come in when this one does, and are as late"
     ).replace("PCIe'", "PCIe's")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from gapless.analyze.estimate.communication import Moving, assumed, communication
 from gapless.analyze.estimate.draws import APART, interval, normal, paces, shares
 from gapless.analyze.estimate.fusion import ASSUMED, DOUBT, as_compiled, fused, launches
-from gapless.analyze.estimate.machine import Run, modelled
+from gapless.analyze.estimate.machine import SHALLOW, Run, run
 from gapless.analyze.estimate.optimizers import is_worth_joining, joined
 from gapless.analyze.estimate.steps import Step, arrivals, chosen, left_out, recorded
 from gapless.analyze.estimate.throughput import throughput
@@ -27,7 +27,7 @@ from gapless.model.profile import Price, Prices
 from gapless.model.programme import MOST_ITEMS, Calibration, Programme
 from gapless.model.source import SourceLine
 from gapless.replay.change import Change
-from gapless.replay.model import Refusal
+from gapless.replay.model import Refusal, build
 from gapless.replay.price import Prices as Replayed
 from gapless.replay.price import Savings, prices, savings_of
 
@@ -45,7 +45,8 @@ Groups = Mapping[int, Sequence[int]]
 @dataclass(frozen=True)
 class _Priced:
     """The likely machine's answer, and those of machines that are drawn: per step, `count` of which are
-    priced; `whole` is what the priced ones and those around them are."""
+    priced; `whole` is what the priced ones and those around them are. With a queue of `SHALLOW` launches,
+    syncs block the host for a `shallow` part of the time that they do so otherwise."""
 
     step: int
     device: int
@@ -54,6 +55,7 @@ class _Priced:
     drawn: Sequence[Savings[int]]
     count: int
     whole: int
+    shallow: float
 
     def of(self, value: int) -> int:
         return round(value / self.count)
@@ -61,6 +63,12 @@ class _Priced:
     def reach(self, likely: int, drawn: Callable[[Savings[int]], int]) -> Range:
         """What is saved of a step, in the likely machine and in the drawn ones."""
         return interval(likely / self.count, [drawn(one) / self.count for one in self.drawn])
+
+    @property
+    def blocked(self) -> Range:
+        """How long syncs block the host in a step; what a queue does not hold does so in launches."""
+        found = self.reach(self.found.blocked, lambda one: one.blocked)
+        return Range(round(found.least * self.shallow), found.likely, found.most)
 
     @property
     def steps(self) -> list[float]:
@@ -164,8 +172,9 @@ def _uncalibrated(programme: Programme, order: Sequence[Step]) -> int:
     plain = msgspec.structs.replace(programme, calibration=None)
     times = times_of(plain)
     timed = [[times.timed(entry) for entry in step] for step in order]
-    answer = modelled(timed, plain.gpu, times.host)
-    return -1 if isinstance(answer, Refusal) else round(answer[1].span() / len(order))
+    ran = run(timed, plain.gpu, times.host)
+    model = build(ran.timeline, ran.besides)
+    return -1 if isinstance(model, Refusal) else round(model.span() / len(order))
 
 
 def _limits(answer: _Priced, moving: Moving) -> tuple[Range, dict[str, float]]:
@@ -204,15 +213,17 @@ def _priced(
     """The programme on the likely machine and on others. A step before and one after those that are priced
     keep their waits: the first of a run has nothing to wait for yet, and the last nothing to hold up."""
     timed = [[times.timed(entry) for entry in step] for step in (order[-1], *order, order[0])]
-    answer = modelled(timed, programme.gpu, times.host)
-    if isinstance(answer, Refusal):
-        return answer.reason
-    ran, model = answer
+    ran = run(timed, programme.gpu, times.host)
+    model = build(ran.timeline, ran.besides)
+    if isinstance(model, Refusal):
+        return model.reason
     rows = {key: _rows(ran, sites) for key, sites in groups.items()}
     found = prices(model, rows)
     asked = [ran.asked[one] for one in ran.timeline.work.correlation.tolist()]
     drawn = paces(asked, times.doubt, doubt)
     count = len(timed)
+    waits = bool(groups) and ran.held > 0
+    shallow = run(timed, programme.gpu, times.host, SHALLOW).held / ran.held if waits else 1.0
     return _Priced(
         step=round(found.span / count),
         device=round(ran.busy / count),
@@ -221,6 +232,7 @@ def _priced(
         drawn=savings_of(model, rows, [Change(pace=pace) for pace in drawn], found.each),
         count=len(order),
         whole=count,
+        shallow=shallow,
     )
 
 
@@ -252,7 +264,7 @@ def _told(
         device=answer.device,
         host=answer.host,
         prices=msgspec.structs.replace(_prices(session, groups, answer), limiter=limiter),
-        blocked=answer.reach(answer.found.blocked, lambda one: one.blocked),
+        blocked=answer.blocked,
         saved=answer.reach(answer.found.all, lambda one: one.all),
         looked_at=looked_at,
         calibrated=times.calibrated,

@@ -7,6 +7,7 @@ import re
 MATMUL, CONVOLUTION, ATTENTION = "matmul", "convolution", "attention"
 INDEXING = "indexing"
 RECURRENT = "recurrent"
+DISTANCE = "distance"
 UNKNOWN = "unknown"
 TRITON = "triton"
 """Kernels of the script's own, or of a library's: their bytes and products are counted as they run."""
@@ -55,6 +56,7 @@ _NAMES = {
         "mode dist _euclidean_dist histc _chunk_grad_outputs_efficient embedding_renorm "
         "_weight_norm_interface _weight_norm_interface_backward cross_entropy_loss"
     ),
+    DISTANCE: "_cdist_forward _cdist_backward _pdist_forward _pdist_backward",
     "scan": ("cumsum cumprod cummax cummin logcumsumexp _cummax_helper _cummin_helper"),
     "sort": (
         "sort argsort topk unique _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive "

@@ -16,6 +16,7 @@ from gapless.analyze.estimate.cards import Reach, reach
 from gapless.analyze.estimate.families import (
     ATTENTION,
     CONVOLUTION,
+    DISTANCE,
     INDEXING,
     MATMUL,
     RECURRENT,
@@ -43,7 +44,7 @@ TRAFFIC: dict[str, Traffic] = {
     "softmax": Traffic(3_000, 0.75),
     # Below nothing open was found. By how they go about it: one pass at the speed of pointwise kernels, …
     "copy": Traffic(1_800, 1.0, 24.0),
-    "foreach": Traffic(3_000, 1.0, 24.0),
+    "foreach": Traffic(1_800, 1.0, 24.0),
     "random": Traffic(2_500, 1.0, 24.0),
     # … a tree of sums behind it, …
     "reduction": Traffic(3_500, 1.0, 16.0),
@@ -52,6 +53,7 @@ TRAFFIC: dict[str, Traffic] = {
     "gather": Traffic(3_000, 0.7),
     "scatter": Traffic(3_000, 0.4),
     INDEXING: Traffic(3_000, 0.75),
+    DISTANCE: Traffic(3_000, 0.5),
     # … or several passes that wait for each other.
     "scan": Traffic(4_000, 0.3),
     "sort": Traffic(5_000, 0.15),
@@ -86,8 +88,15 @@ profiles of an RTX 2080 Ti (``benchmarks/sheets/estimate.md``); what is in no ca
 CACHED = 32.0
 """Bytes that a multiprocessor reads from, and writes to, the L2 cache in a nanosecond."""
 
-ONE_BLOCK = 24.0
-"""Bytes that a block of 512 threads, each of which waits for four elements at once, moves in a cycle."""
+ONE_BLOCK, ONE_BLOCK_CACHED = 24.0, 60.0
+"""Bytes that a block of 512 threads, each of which waits for four elements at once, moves in a cycle: from
+memory (22.8 µs for eight chunks in a profile of an A100), and from the L2 cache, which gives a multiprocessor
+64 and answers in less than half the time."""
+
+PAIR = 380.0
+"""Cycles of a multiprocessor for each distance of two rows: a block of 256 threads finds its place by
+dividing and adds up by way of shared memory, however few columns there are (ATen's ``DistanceKernel.cu``).
+16 ms for four matrices of 31,200 by 58 on an RTX 5070 Ti: published with LibreYOLO."""
 
 FAST = 2.9
 """TFLOP/s in 16 bits of a multiprocessor that multiplies faster than small tiles are read: an A100's. Those
@@ -181,9 +190,14 @@ def _moving(nbytes: float, gpu: Gpu, can: Reach, cached: float, cold: float = 0.
         return 0.0
     slow = gpu.bandwidth * can.memory
     fast = max(cached * gpu.multiprocessors, slow)
-    warm = 1 / (1 + (nbytes / gpu.l2_bytes) ** 2) if gpu.l2_bytes else 0.0
-    warm *= 1 - cold / nbytes if nbytes else 0.0
+    warm = _warm(nbytes, gpu, cold)
     return nbytes * ((1 - warm) / slow + warm / fast)
+
+
+def _warm(nbytes: float, gpu: Gpu, cold: float) -> float:
+    """The share of so many bytes, of which `cold` are in no cache, that comes from the L2 cache."""
+    fits = 1 / (1 + (nbytes / gpu.l2_bytes) ** 2) if gpu.l2_bytes else 0.0
+    return fits * (1 - cold / nbytes) if nbytes else 0.0
 
 
 def _passing(nbytes: float, of: Traffic, size: int, gpu: Gpu, can: Reach) -> float:
@@ -209,6 +223,7 @@ def _traffic(work: Work, gpu: Gpu, can: Reach) -> float:
         time = max(time, work.flops / (peak(gpu, work.unit) * 1e3 * TRITON_SHARE))
     if work.blocks:
         time = max(time, _few_blocks(work, nbytes, gpu))
+    time = max(time, work.pairs * PAIR / _cycles(gpu))
     picked = work.picked / LOOKUP / max(gpu.multiprocessors, 1)
     return max(time, picked + work.strided / STRIDED / _cycles(gpu), work.chained * ACCESS)
 
@@ -217,7 +232,9 @@ def _few_blocks(work: Work, nbytes: float, gpu: Gpu) -> float:
     """Nanoseconds in which so many blocks move these bytes and do their arithmetic in fp64; several share a
     multiprocessor where there are more of them."""
     processors = max(gpu.multiprocessors, 1)
-    moving = nbytes / (ONE_BLOCK * min(work.blocks, 2 * processors) * (gpu.clock or CLOCK) / 1e3)
+    warm = _warm(nbytes, gpu, work.cold)
+    each = nbytes * ((1 - warm) / ONE_BLOCK + warm / ONE_BLOCK_CACHED)
+    moving = each / (min(work.blocks, 2 * processors) * (gpu.clock or CLOCK) / 1e3)
     doubles = work.doubles / (peak(gpu, "fp64") * 1e3 / 2) if gpu.fp32 else 0.0
     return max(moving, doubles * processors / min(work.blocks, processors))
 

@@ -40,18 +40,24 @@ _FUSED = {
 
 
 class Listed(NamedTuple):
-    """Launches, the blocks of all of them, and instructions in fp64."""
+    """Launches, the blocks of all of them, instructions in fp64, and bytes that are in no cache."""
 
     kernels: int
     blocks: int
     doubles: float
+    cold: float
+
+
+FIRST = 0.4
+"""The share of what an update's operators move that the ones before have not moved: AdamW's eight go through
+parameters, gradients and both states, each of which is cold once."""
 
 
 def listed(entry: Entry, stem: str) -> Listed:
     """What an operator over lists launches.
 
     >>> listed(Entry(name="aten::_fused_adamw_", tensors=5, elements=4 * 384 + 1), "_fused_adamw_")
-    Listed(kernels=1, blocks=1, doubles=119168.0)
+    Listed(kernels=1, blocks=1, doubles=119168.0, cold=0.0)
     """
     fused = _FUSED.get(stem)
     lists = fused.lists if fused is not None else _lists(entry)
@@ -61,7 +67,9 @@ def listed(entry: Entry, stem: str) -> Listed:
     most = _TENSORS_OF_A_LAUNCH.get(lists, _FEWEST_TENSORS_OF_A_LAUNCH)
     launches = max(-(-tensors // most), -(-blocks // _BLOCKS_OF_A_LAUNCH), 1)
     doubles = fused.element * elements + fused.block * blocks if fused is not None else 0.0
-    return Listed(launches * (2 if stem == "_foreach_norm" else 1), blocks, doubles)
+    again = entry.optimizer and fused is None
+    cold = float(entry.reads + entry.writes) * (FIRST if again else 1.0)
+    return Listed(launches * (2 if stem == "_foreach_norm" else 1), blocks, doubles, cold)
 
 
 def _lists(entry: Entry) -> int:

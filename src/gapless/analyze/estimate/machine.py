@@ -16,14 +16,13 @@ from gapless.model import copies
 from gapless.model.programme import Entry, Gpu
 from gapless.replay.host import DEPTH, EVERY
 from gapless.replay.latency import LAUNCH, RETURN, UNBLOCKED, UNBLOCKED_DEVICE
-from gapless.replay.model import Model, Refusal, build
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
-
-_LONGEST = 1 << 58
-"""Nanoseconds: replays of longer steps on slower machines would overflow."""
 
 GAP = 1_200
 """Nanoseconds between a kernel and the one queued behind it (1 to 2.2 µs in profiles of NVIDIA GPUs)."""
+SHALLOW = 256
+"""Launches that a stream takes at least before the next one waits. It is 1,022 in a profile of an A100; a
+published run of CogVideoX on an L40S, blocked in syncs for 331 ms of each step, had some 300."""
 SMALL_CALL = 1_000
 """Nanoseconds of calls for events."""
 READ = 8
@@ -53,6 +52,7 @@ class Run:
     host: int
     asked: list[Entry | None]
     besides: dict[int, int]
+    held: float
 
 
 class _Event(NamedTuple):
@@ -69,6 +69,7 @@ class _Machine:
 
     gpu: Gpu
     host: Host
+    depth: int = DEPTH
     now: float = 10_000
     free: dict[int, float] = field(default_factory=dict)
     starts: dict[int, list[float]] = field(default_factory=dict)
@@ -77,12 +78,13 @@ class _Machine:
     syncs: list[Held] = field(default_factory=list)
     stream: int = _STREAM
     events: dict[int, _Event] = field(default_factory=dict)
-    held: dict[int, _Event] = field(default_factory=dict)
+    awaited: dict[int, _Event] = field(default_factory=dict)
     asked: list[Entry | None] = field(default_factory=lambda: [None])
     backward: bool = False
     besides: dict[int, int] = field(default_factory=dict)
     busy: int = 0
     working: float = 0
+    held: float = 0
 
     # -- the device ----------------------------------------------------------------------------------
 
@@ -90,7 +92,7 @@ class _Machine:
         """Put work on the current stream; returns when it ends."""
         before = self.free.get(self.stream)
         start = asked + LAUNCH if before is None else max(asked + LAUNCH, before + GAP)
-        held = self.held.pop(self.stream, None)
+        held = self.awaited.pop(self.stream, None)
         if held is not None:
             start = max(start, held.until + GAP)
         end = start + length
@@ -130,7 +132,7 @@ class _Machine:
             length, asked = call, self.now
             queue = self.starts.get(self.stream, [])
             if self.is_held(queue):
-                asked = queue[-DEPTH] + 2_000 - call
+                asked = queue[-self.depth] + 2_000 - call
                 length = asked + call - self.now
             part = rest // number
             rest -= part
@@ -144,7 +146,7 @@ class _Machine:
         As the replay, which scales what lies between with the host's speed, only one launch in `EVERY` is
         looked at: the others take no longer than the call.
         """
-        behind = len(queue) - DEPTH
+        behind = len(queue) - self.depth
         return behind >= 0 and behind % EVERY == 0 and queue[behind] > self.now
 
     def graph(self, held: Sequence[Timed]) -> None:
@@ -183,6 +185,7 @@ class _Machine:
         end = self.begin(self.now, length, name, WorkKind.MEMCPY, nbytes)
         # What was measured on no such GPU is left to the synchronize, as the replay reads it.
         blocks = waits and copies.held(memory, to_device, nbytes) is True
+        self.held += max(end + RETURN - self.now - call, 0) if blocks else 0
         row = self.call("cudaMemcpyAsync", max(call, end + RETURN - self.now) if blocks else call)
         self.working += call
         return (
@@ -195,6 +198,7 @@ class _Machine:
         """A wait until then; when it is over the call takes `besides`."""
         self.next()
         self.working += least + besides
+        self.held += max(until + RETURN - self.now - least, 0)
         row = self.call(name, max(least, until + RETURN - self.now) + besides)
         if besides:
             self.besides[row] = round(besides)
@@ -231,23 +235,14 @@ class _Machine:
             self.call("cudaEventRecord", SMALL_CALL)
         elif entry.kind == "await" and entry.number in self.events:
             self.next()
-            event = self.held[stream] = self.events[entry.number]
+            event = self.awaited[stream] = self.events[entry.number]
             self.syncs.append((self.now, stream, self.correlation, event.stream, event.record))
             self.call("cudaStreamWaitEvent", SMALL_CALL)
 
 
-def modelled(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host) -> tuple[Run, Model] | Refusal:
-    """These steps, one after the other, and the model of them; or why there is none."""
-    ran = run(steps, gpu, host)
-    if ran is None:
-        return Refusal("the times in it are longer than any run")
-    model = build(ran.timeline, ran.besides)
-    return model if isinstance(model, Refusal) else (ran, model)
-
-
-def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host) -> Run | None:
-    """These steps, one after the other; None where their times are too long to be added up."""
-    machine = _Machine(gpu, host)
+def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host, depth: int = DEPTH) -> Run:
+    """These steps, one after the other, with streams that take so many launches before the next one waits."""
+    machine = _Machine(gpu, host, depth)
     machine.calls.append((HostKind.OPERATOR, NUMBER["ProfilerStep#"], 0, 1_000, -1))
     waits: list[dict[int, list[int]]] = []
     marks = []
@@ -271,10 +266,9 @@ def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host) -> Run | None:
                 machine.other(timed.entry)
         marks.append((begin, machine.now))
         waits.append(rows)
+    held = machine.held
     machine.synchronize("cudaDeviceSynchronize", max(machine.free.values(), default=0), UNBLOCKED_DEVICE)
-    if not machine.now < _LONGEST:
-        return None
     timeline, place = written(machine.calls, machine.work, machine.syncs, marks, gpu.name)
     moved = [{site: [place[row] for row in rows] for site, rows in step.items()} for step in waits]
     besides = {place[row]: time for row, time in machine.besides.items()}
-    return Run(timeline, moved, machine.busy, int(machine.working), machine.asked, besides)
+    return Run(timeline, moved, machine.busy, int(machine.working), machine.asked, besides, held)

@@ -14,6 +14,7 @@ from gapless.analyze.estimate.cards import reach
 from gapless.analyze.estimate.families import (
     ATTENTION,
     CONVOLUTION,
+    DISTANCE,
     INDEXING,
     MATMUL,
     RECURRENT,
@@ -53,6 +54,7 @@ SPREADS: dict[str, Spread] = {
     "reduction": Spread(0.5, 0.5, 0.5),
     "scatter": Spread(0.6, 0.6, 0.6),
     INDEXING: Spread(0.6, 0.6, 0.6),
+    DISTANCE: Spread(0.5, 0.5, 0.5),
     "scan": Spread(0.6, 0.6, 0.6),
     "sort": Spread(0.8, 0.8, 0.8),
     RECURRENT: Spread(0.6, 0.6, 0.6),  # in an open table of one GPU alone

@@ -80,17 +80,20 @@ class Host:
 
 
 USUAL = Host()
-_RENTED = re.compile(r"\b[LT]4\b")
 RENTED = 2.2
 """How many times the usual the CPUs take that L4s and T4s are rented with, older cores at low clocks. It was
 chosen by four published steps of RF-DETR on an L4, which the CPU limits, so that these prove nothing of it
 (``benchmarks/sheets/limiters.md``); that T4s have such CPUs beside them is assumed."""
+OF_2017 = 1.4
+"""The same of those that V100s stand beside: in NeuSight's tables, whose shortest times are the CPU's, single
+operators take so much longer there than on an A100 (``benchmarks/sheets/hosts_beside.md``)."""
+_BESIDE = ((r"\b[LT]4\b", RENTED), (r"\bV100\b", OF_2017))
 
 
 def of_machines_with(gpu: str) -> float:
     """How many times the usual the CPUs take beside which a GPU of that name stands as a rule.
 
-    >>> of_machines_with("Tesla T4"), of_machines_with("NVIDIA L40S")
-    (2.2, 1.0)
+    >>> [of_machines_with(name) for name in ("Tesla T4", "Tesla V100-SXM2-16GB", "NVIDIA L40S")]
+    [2.2, 1.4, 1.0]
     """
-    return RENTED if _RENTED.search(gpu) else 1.0
+    return next((times for name, times in _BESIDE if re.search(name, gpu)), 1.0)

@@ -143,11 +143,7 @@ class Times:
         if self.speed is None:
             beside = of_machines_with(self.gpu.name)
             usual = "a host of usual speed"
-            return (
-                usual
-                if beside == 1.0
-                else f"a host as such GPUs are rented with ({beside:.2g} × {usual[2:]})"
-            )
+            return usual if beside == 1.0 else f"a host as beside such GPUs ({beside:.2g} × {usual[2:]})"
         whose = f"as measured on this machine ({self.speed.cpu})" if self.speed.measured else "as was said"
         return f"a host that takes {self.speed.factor:.2g} times the usual, {whose}"
 

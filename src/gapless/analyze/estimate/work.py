@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gapless.analyze.estimate.families import (
     ATTENTION,
     CONVOLUTION,
+    DISTANCE,
     INDEXING,
     MATMUL,
     RECURRENT,
@@ -48,7 +49,8 @@ class Work(NamedTuple):
     multiples of 16 bytes, which spoils wide accesses. Of the bytes `first` are moved by a kernel of its own
     before, in `first_strided` elements one by one. `cold` bytes are in no cache. `steps` are those of a
     recurrent layer. `blocks` are those of a kernel that has fewer of them than a GPU has multiprocessors
-    (0: there are enough), `doubles` instructions in fp64 that come to work in other units.
+    (0: there are enough), `doubles` instructions in fp64 that come to work in other units. `pairs` of rows
+    have a block of threads each.
     """
 
     family: str
@@ -77,6 +79,7 @@ class Work(NamedTuple):
     steps: Chain | None = None
     blocks: int = 0
     doubles: float = 0.0
+    pairs: float = 0.0
 
 
 @lru_cache(maxsize=16384)
@@ -104,6 +107,8 @@ def work(entry: Entry) -> Work:  # noqa: C901 - one branch for each family
             return plain._replace(**found._asdict())
     if family == "foreach":
         return plain._replace(**listed(entry, stem)._asdict())
+    if family == DISTANCE:
+        return _distances(entry, "backward" in stem, plain)
     if family == "batch norm":
         return plain._replace(ready=entry.channels_last or stem in _ONE_PASS)
     if _widened(entry, stem):
@@ -134,6 +139,17 @@ def _recurrent(entry: Entry, stem: str, plain: Work) -> Work:
     steps = chain(entry, stem.endswith("backward"), plain.size)
     flops = steps.flops + steps.steps * steps.step_flops if steps is not None else 0.0
     return plain._replace(flops=flops, steps=steps)
+
+
+def _distances(entry: Entry, backward: bool, plain: Work) -> Work:
+    """Distances between rows: each is a block's; backward each has a gradient for each column, which are
+    summed up by a kernel of their own (ATen's ``DistanceKernel.cu``)."""
+    if not backward:
+        return plain._replace(pairs=float(math.prod(entry.outputs[0])) if entry.outputs else 0.0)
+    if len(entry.inputs) < 2:
+        return plain
+    gradients = float(math.prod(entry.inputs[-1]) * entry.inputs[1][-1] * plain.size)
+    return plain._replace(kernels=plain.kernels + 1, moved=plain.moved + 2 * gradients)
 
 
 TURNED = 2.3

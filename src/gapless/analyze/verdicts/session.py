@@ -22,7 +22,7 @@ from gapless.analyze.verdicts.remedies import with_remedies
 from gapless.analyze.verdicts.speed import confidence, speeds
 from gapless.analyze.verdicts.unseen import not_seen
 from gapless.model import Finding, Report, Verdict
-from gapless.model.estimate import Estimate
+from gapless.model.estimate import SURE, Estimate
 from gapless.model.verdict import Change, Level
 from gapless.model.wording import (
     count,
@@ -278,8 +278,10 @@ def _why(report: Report, estimate: Estimate | None, late: Finding | None, level:
         yield limited(estimate) + (_COMPILING if launches else "")
     if level != "act":
         return
-    if late is not None and late.evidence:
-        yield late.evidence[0]
+    wasted = _wasted(report)
+    for of_input in (late, wasted):
+        if of_input is not None and of_input.evidence:
+            yield of_input.evidence[0]
     inside = _syncs_in_steps(report)
     if len(inside) > 1 and report.steps.waits_per_step and not report.steps.side_by_side:
         most = max(inside, key=lambda one: one.frequency.per_step)
@@ -289,7 +291,7 @@ def _why(report: Report, estimate: Estimate | None, late: Finding | None, level:
             yield f"{percent(part)} of the syncs are {most.name}{at}"
     if estimate is None and report.estimate is not None:
         yield f"No prices: {report.estimate.refused}"
-    elif estimate is not None and (report.steps.most or late or _of_optimizers(report) or _wasted(report)):
+    elif estimate is not None and (report.steps.most or late or _of_optimizers(report) or wasted):
         if estimate.reasons:
             yield f"Upper limits: {'; '.join(estimate.reasons)}"
         elif late is None:
@@ -307,7 +309,6 @@ _LIMITED = {
     "communication": ("communication", " between ranks"),
     "copies": ("copies", " between CPU and GPU"),
 }
-_SURE = 0.95
 _COMPILING = ": `--what-if compile` estimates what compiling would bring"
 
 
@@ -319,7 +320,7 @@ def limited(estimate: Estimate) -> str:
         assumed = "host" in [*estimate.limiters][:2] and not estimate.calibrated and speed is None
         whose = "; the CPU's speed is assumed (--calibrate)" if assumed else ""
         return f"Cannot tell what limits it: {what}{whose}"
-    how = "Almost certainly" if estimate.sure >= _SURE else f"Probably ({percent(estimate.sure)})"
+    how = "Almost certainly" if estimate.sure >= SURE else f"Probably ({percent(estimate.sure)})"
     whose = ""
     if estimate.limiter == "host" and not estimate.calibrated:
         whose = f" ({host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"

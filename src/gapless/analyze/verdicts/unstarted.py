@@ -10,7 +10,8 @@ from gapless.model.wording import count
 
 _HOW_STEPS_END = (
     "Gapless recognizes steps by optimizer steps, `profiler.step()` or `gapless.step()`, and in inference by "
-    "a loop that runs a model; if an iteration has none of these, call `gapless.step()` at its end"
+    "a loop that runs a model or, without modules, syncs; if an iteration has none of these, call "
+    "`gapless.step()` at its end"
 )
 
 

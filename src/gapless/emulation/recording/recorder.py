@@ -17,7 +17,7 @@ from gapless.emulation.support import stacks
 from gapless.emulation.support.local import local
 from gapless.model import Event, Mark, Mechanism, Phase, Site
 from gapless.model.later import Later
-from gapless.model.source import SourceLine
+from gapless.model.source import SourceLine, Stack
 from gapless.model.tally import ADVANCING
 
 _Key = tuple[Any, ...]
@@ -56,6 +56,9 @@ class Recorder:
         self.on_mark: Callable[[Mark], None] | None = None
         self.between_marks: Callable[[float], None] | None = None  # told the time at waits and batches
         self.on_wait: list[Callable[[Site], None]] = []
+        # Whether waits at a stack end iterations, as long as nothing else does.
+        self.ends_iteration: Callable[[Stack], bool] | None = None
+        self._ending: dict[int, bool] = {}
         self.programme: ProgrammeRecorder | None = None  # what launches work, where it is wanted
         self.optimizers = Optimizers()
         self.memory: MemoryRecorder | None = None  # what asks for memory, where it is wanted
@@ -103,6 +106,11 @@ class Recorder:
             listener(self._site(key))
         if self.between_marks is not None and not node:
             self.between_marks(self.duration())
+        if self.ends_iteration is not None and self.held is None and not node:
+            if site not in self._ending:
+                self._ending[site] = self.ends_iteration(stacks.resolve(stack))
+            if self._ending[site]:
+                self._mark("wait", f"wait#{site}", self.strands.here().thread, stack)
 
     def mark(self, kind: str, name: str = "", depth: int = 1) -> None:
         """Note where steps begin or end; what ends steps advances the tick.
@@ -113,6 +121,8 @@ class Recorder:
             self.held.append((kind, name))
             self.stepped += kind == "optimizer"
             return
+        if kind != "batch":
+            self.ends_iteration = None
         strand = self.strands.here()
         if kind == "optimizer":
             self.stepped += 1

@@ -1,0 +1,75 @@
+"""How slow the CPUs are that older GPUs stand beside, by the shortest times of operators in open tables.
+
+    python benchmarks/hosts_beside.py FOLDER            # print the sheet
+    python benchmarks/hosts_beside.py FOLDER --write    # … and keep it in benchmarks/sheets
+
+FOLDER holds NeuSight's table (`_kernel_tables.py`): calls of single operators, each after a wait, between two
+events. The shortest are of a few elements, so that they are the CPU's, but for the events and for the kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+import _sheet
+from _kernel_tables import rows
+
+from gapless.analyze.estimate.times import USUAL, of_machines_with
+
+REFERENCE = "A100-PCIE-40GB"
+"""Beside which a usual CPU stands."""
+EVENTS = 5.0
+"""Microseconds of both events and the shortest kernel."""
+QUANTILE = 200
+"""The shortest of so many times."""
+
+
+def shortest(folder: Path) -> dict[str, dict[str, float]]:
+    """Microseconds by GPU and operator; convolutions are never that short."""
+    times: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for one in rows(folder):
+        if one.source == "neusight" and one.family != "convolution":
+            times[one.gpu, one.op].append(one.raw)
+    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for (gpu, op), mine in times.items():
+        found[gpu][op] = sorted(mine)[len(mine) // QUANTILE]
+    return found
+
+
+def sheet(folder: Path) -> str:
+    found = shortest(folder)
+    call, usual = EVENTS + USUAL.call / 1e3, found[REFERENCE]
+    table: list[list[object]] = []
+    for gpu, mine in sorted(found.items()):
+        times = [(mine[op] - call) / (usual[op] - call) for op in mine if op in usual]
+        low, middle, high = statistics.quantiles(times, n=4)
+        cells = [f"{middle:.2f} ({low:.2f} to {high:.2f})", f"{of_machines_with(gpu):g}"]
+        table.append([gpu, len(times), f"{statistics.median(mine.values()):.0f}", *cells])
+    text = _sheet.header(
+        "CPUs beside GPUs",
+        "python benchmarks/hosts_beside.py FOLDER --write",
+        f"the shortest of {QUANTILE} times of each operator, less {EVENTS:g} µs for events and kernel and "
+        f"{USUAL.call / 1e3:g} µs for the launch, in parts of the same beside {REFERENCE}: median over "
+        "operators (quartiles). One machine of each GPU; estimates take what the last column says",
+    )
+    return text + _sheet.table(["GPU", "operators", "shortest, µs", "times as long", "taken"], table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    text = sheet(asked.folder)
+    print(text)
+    if asked.write:
+        _sheet.write("hosts_beside", text)
+
+
+if __name__ == "__main__":
+    main()
