@@ -1,4 +1,4 @@
-"""What `test_bad_labels_elsewhere` runs in each of two processes: rank 1 meets a label that is no class."""
+"""Run by `test_bad_labels_elsewhere` in each of two processes; rank 1 gets a label that is not a class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAD = [0, 1, 7]
 
 
 def message(function: Callable[[], Any]) -> str:
-    """The error that `function` raises; "" where it raises none."""
+    """Return the message of the error that `function` raises; "" if it raises none."""
     try:
         function()
     except RuntimeError as error:
@@ -27,8 +27,8 @@ def message(function: Callable[[], Any]) -> str:
     return ""
 
 
-def fed(make: Callable[[], Any], device: str) -> tuple[Any, str]:
-    """A metric after one batch, and the error of its update."""
+def feed(make: Callable[[], Any], device: str) -> tuple[Any, str]:
+    """Return a metric after one batch, and the error message of its update."""
     metric = make()
     target = torch.tensor(BAD if dist.get_rank() == 1 else GOOD, device=device)
     scores = torch.eye(3, device=device)
@@ -46,33 +46,33 @@ MAKERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def errors(make: Callable[[], Any], device: str) -> dict[str, str]:
-    """The errors of each way to get the result, and of what comes after them."""
-    metric, update = fed(make, device)
-    seen = {"update": update, "compute": message(metric.compute)}
-    seen["read"] = message(lambda: metric.read().result())
-    seen["again"] = message(lambda: metric.read().result())
+def collect_errors(make: Callable[[], Any], device: str) -> dict[str, str]:
+    """Return the error messages of each way to get the result, and of later calls."""
+    metric, update = feed(make, device)
+    messages = {"update": update, "compute": message(metric.compute)}
+    messages["read"] = message(lambda: metric.read().result())
+    messages["again"] = message(lambda: metric.read().result())
     metric.reset()
     metric.update(torch.eye(3, device=device), torch.tensor(GOOD, device=device))
-    seen["after reset"] = message(lambda: metric.read().result())
-    late, _ = fed(make, device)
+    messages["after reset"] = message(lambda: metric.read().result())
+    late, _ = feed(make, device)
     reading = late.read(async_op=True)
     late.reset()
-    seen["later"] = message(reading.result)
-    return seen
+    messages["later"] = message(reading.result)
+    return messages
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     dist.init_process_group("gloo")
-    seen = {f"cpu {name}": errors(make, "cpu") for name, make in MAKERS.items()}
+    messages = {f"cpu {name}": collect_errors(make, "cpu") for name, make in MAKERS.items()}
     dist.destroy_process_group()
     with gapless.emulate():
         dist.init_process_group("nccl")
-        seen |= {f"cuda {name}": errors(make, "cuda") for name, make in MAKERS.items()}
+        messages |= {f"cuda {name}": collect_errors(make, "cuda") for name, make in MAKERS.items()}
         rank = dist.get_rank()
         dist.destroy_process_group()
-    (folder / f"{rank}.json").write_text(json.dumps(seen))
+    (folder / f"{rank}.json").write_text(json.dumps(messages))
 
 
 if __name__ == "__main__":

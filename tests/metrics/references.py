@@ -1,4 +1,4 @@
-"""TorchMetrics' metric or function of a name, which ours are compared with."""
+"""TorchMetrics' metrics and functions, which ours are compared with, by name."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ ROOMS = ("classification", "detection", "image", "regression", "retrieval", "seg
 
 
 WITH_TORCHVISION = ("MeanAveragePrecision",)
-"""What TorchMetrics has only where torchvision and pycocotools are installed, too."""
+"""Metrics that TorchMetrics has only with torchvision and pycocotools installed."""
 
 
-def known(name: str) -> bool:
-    """Whether TorchMetrics has our metric of that name, as the metric says, and can make it here."""
+def has_reference(name: str) -> bool:
+    """Whether TorchMetrics has our metric of that name and can create it here."""
     needed = ("torchvision", "pycocotools") if name in WITH_TORCHVISION else ()
-    there = all(importlib.util.find_spec(package) is not None for package in needed)
-    return there and file_in_torchmetrics(getattr(metrics, name)) is not None
+    installed = all(importlib.util.find_spec(package) is not None for package in needed)
+    return installed and file_in_torchmetrics(getattr(metrics, name)) is not None
 
 
 def theirs(name: str) -> Any:
-    """TorchMetrics' metric of that name."""
+    """Return TorchMetrics' metric of that name."""
     return among((torchmetrics, *(getattr(torchmetrics, room) for room in ROOMS)), name)
 
 
 def their_function(name: str) -> Any:
-    """TorchMetrics' function of that name."""
+    """Return TorchMetrics' function of that name."""
     home = torchmetrics.functional
     return among((*(getattr(home, room) for room in ROOMS), home), name)
 

@@ -1,4 +1,4 @@
-"""One or more settings of every metric, with batches for them: what the laws are tested on."""
+"""Samples for the laws: every metric with one or more settings, and batches for each."""
 
 from __future__ import annotations
 
@@ -26,26 +26,30 @@ NEEDED: dict[str, dict[str, Any]] = {
     "SensitivityAtSpecificity": {"min_specificity": 0.4},
     "SpecificityAtSensitivity": {"min_sensitivity": 0.4},
 }
-"""Arguments that these cannot be made without, beside the number of classes."""
+"""Required arguments of metrics, besides the number of classes."""
 ROWWISE = ("CosineSimilarity", "JensenShannonDivergence", "KLDivergence")
-"""Those of rows."""
+"""Metrics of rows."""
 ENSEMBLES = ("ContinuousRankedProbabilityScore",)
-"""Those of several predictions for each target."""
+"""Metrics of several predictions per target."""
 SCORED = tuple(name for name in TASKS if "thresholds" in getattr(metrics, name).arguments)
-"""Those with thresholds."""
+"""Metrics with thresholds."""
 
 
-def required(name: str) -> dict[str, Any]:
-    """What `NEEDED` has for a metric that is no task's; it must be all that has no default."""
+def required_options(name: str) -> dict[str, Any]:
+    """Return the options in `NEEDED` for a metric, which must cover all arguments without a default."""
     parameters = inspect.signature(getattr(metrics, name)).parameters.values()
-    bare = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    bare = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    ]
     missing = [argument for argument in bare if argument not in NEEDED.get(name, {})]
     assert not missing, f"add to NEEDED in tests/metrics/samples.py: {name} cannot be made without {missing}"
     return NEEDED.get(name, {})
 
 
 class Sample(NamedTuple):
-    """A metric, how it is set, what its batches are, and whether ``compute`` may wait."""
+    """A metric with its options, its batches, and whether ``compute`` may wait."""
 
     name: str
     options: dict[str, Any]
@@ -63,8 +67,8 @@ class Sample(NamedTuple):
         return f"{self.name}({', '.join(f'{k}={v}' for k, v in self.options.items())})"
 
 
-def placed(value: Tensor, device: str) -> Tensor:
-    """`value` on `device`, without a wait."""
+def place(value: Tensor, device: str) -> Tensor:
+    """Return `value` on `device`, without waiting."""
     return value if device == "cpu" else value.pin_memory().to(device, non_blocking=True)
 
 
@@ -77,7 +81,7 @@ def multiclass(ignore: int | None = None, kind: str = "logits", extra: tuple[int
             preds = preds.argmax(1)
         if ignore is not None:
             target = target.masked_fill(torch.rand(target.shape, generator=random) < 0.3, ignore)
-        return placed(preds, device), placed(target, device)
+        return place(preds, device), place(target, device)
 
     return batch
 
@@ -90,7 +94,7 @@ def binary(ignore: int | None = None, kind: str = "logits", shape: tuple[int, ..
         target = torch.randint(0, 2, shape, generator=random)
         if ignore is not None:
             target = target.masked_fill(torch.rand(shape, generator=random) < 0.3, ignore)
-        return placed(preds, device), placed(target, device)
+        return place(preds, device), place(target, device)
 
     return batch
 
@@ -98,35 +102,35 @@ def binary(ignore: int | None = None, kind: str = "logits", shape: tuple[int, ..
 def pairs(*shape: int) -> Any:
     def batch(random: torch.Generator, device: str) -> tuple[Tensor, Tensor]:
         target = torch.rand(shape, generator=random) + 0.1
-        return placed(target + 0.3 * torch.rand(shape, generator=random), device), placed(target, device)
+        return place(target + 0.3 * torch.rand(shape, generator=random), device), place(target, device)
 
     return batch
 
 
 def log_pairs(random: torch.Generator, device: str) -> tuple[Tensor, Tensor]:
     both = torch.randn(2, ROWS, 3, generator=random).log_softmax(2)
-    return placed(both[0], device), placed(both[1], device)
+    return place(both[0], device), place(both[1], device)
 
 
 def forecasts(random: torch.Generator, device: str) -> tuple[Tensor, Tensor]:
     target = torch.rand(ROWS, generator=random)
     preds = target.unsqueeze(1) + torch.randn(ROWS, 5, generator=random)
-    return placed(preds, device), placed(target, device)
+    return place(preds, device), place(target, device)
 
 
 def values(*shape: int, nan: bool = False) -> Any:
     def batch(random: torch.Generator, device: str) -> tuple[Tensor]:
-        found = torch.randn(shape, generator=random)
+        numbers = torch.randn(shape, generator=random)
         if nan:
-            found = found.masked_fill(torch.rand(shape, generator=random) < 0.2, torch.nan)
-        return (placed(found, device),)
+            numbers = numbers.masked_fill(torch.rand(shape, generator=random) < 0.2, torch.nan)
+        return (place(numbers, device),)
 
     return batch
 
 
 def weighted(*shape: int) -> Any:
     def batch(random: torch.Generator, device: str) -> tuple[Tensor, Tensor]:
-        return placed(torch.randn(shape, generator=random), device), placed(
+        return place(torch.randn(shape, generator=random), device), place(
             torch.rand(shape, generator=random), device
         )
 
@@ -138,7 +142,7 @@ def tokens(ignore: int | None) -> Any:
         target = torch.randint(0, 7, (2, 5), generator=random)
         if ignore is not None:
             target = target.masked_fill(torch.rand(target.shape, generator=random) < 0.3, ignore)
-        return placed(torch.randn(2, 5, 7, generator=random), device), placed(target, device)
+        return place(torch.randn(2, 5, 7, generator=random), device), place(target, device)
 
     return batch
 
@@ -149,17 +153,17 @@ def masks(form: str) -> Any:
         other = torch.randint(0, CLASSES, (2, 6, 6), generator=random)
         classes = torch.arange(CLASSES).reshape(-1, 1, 1)
         if form == "index":
-            return placed(index, device), placed(other, device)
+            return place(index, device), place(other, device)
         one_hot = (index.unsqueeze(1) == classes).long()
         if form == "mixed":
-            return placed(torch.randn(2, CLASSES, 6, 6, generator=random), device), placed(other, device)
-        return placed(one_hot, device), placed((other.unsqueeze(1) == classes).long(), device)
+            return place(torch.randn(2, CLASSES, 6, 6, generator=random), device), place(other, device)
+        return place(one_hot, device), place((other.unsqueeze(1) == classes).long(), device)
 
     return batch
 
 
 def documents(ignore: int | None = None, degrees: bool = False) -> Any:
-    """Of five queries; of each some in every batch, and one of them without a relevant one."""
+    """Return documents of five queries, some of each in every batch; one query has no relevant document."""
 
     def batch(random: torch.Generator, device: str) -> tuple[Tensor, Tensor, Tensor]:
         preds = torch.randn(4 * ROWS, generator=random)
@@ -168,13 +172,13 @@ def documents(ignore: int | None = None, degrees: bool = False) -> Any:
         target = target.masked_fill(queries == 4, 0).masked_fill(queries == 6, 1)
         if ignore is not None:
             target = target.masked_fill(torch.rand(target.shape, generator=random) < 0.3, ignore)
-        return placed(preds, device), placed(target, device), placed(queries, device)
+        return place(preds, device), place(target, device), place(queries, device)
 
     return batch
 
 
 def retrieval() -> list[Sample]:
-    found = []
+    samples = []
     for name in metrics.retrieval.__all__:
         degrees = name == "RetrievalNormalizedDCG"
         more: list[dict[str, Any]] = [{}, {"capacity": 32 * ROWS}]
@@ -184,9 +188,9 @@ def retrieval() -> list[Sample]:
             more += [{"top_k": 3}, {"top_k": 40}]
         if name == "RetrievalPrecision":
             more.append({"top_k": 40, "adaptive_k": True})
-        found += [Sample(name, options, documents(degrees=degrees)) for options in more]
-        found.append(Sample(name, {"ignore_index": -1}, documents(-1, degrees)))
-    return found
+        samples += [Sample(name, options, documents(degrees=degrees)) for options in more]
+        samples.append(Sample(name, {"ignore_index": -1}, documents(-1, degrees)))
+    return samples
 
 
 def images() -> list[Sample]:
@@ -208,20 +212,20 @@ def images() -> list[Sample]:
         {"normalize": None, "reduction": "sum"},
         {"reduction": "none", "data_range": 1.2},
     ]
-    found = [Sample("PeakSignalNoiseRatio", one, pairs(4, 3, 5)) for one in noise]
+    samples = [Sample("PeakSignalNoiseRatio", options, pairs(4, 3, 5)) for options in noise]
     ssim = "StructuralSimilarityIndexMeasure"
-    found += [Sample(ssim, options, flat) for options in single]
-    found.append(Sample(ssim, {"sigma": (0.5, 1.0, 1.5)}, deep))
+    samples += [Sample(ssim, options, flat) for options in single]
+    samples.append(Sample(ssim, {"sigma": (0.5, 1.0, 1.5)}, deep))
     fixed = {"gaussian_kernel": False, "kernel_size": 3, "reduction": None, "capacity": 16}
-    found.append(Sample(ssim, fixed, deep, True))
+    samples.append(Sample(ssim, fixed, deep, True))
     at_scales: dict[str, Any] = {"betas": (0.3, 0.4, 0.3), "kernel_size": 3, "sigma": 0.5}
-    found += [Sample(f"MultiScale{ssim}", {**at_scales, **one}, flat) for one in several]
-    found.append(Sample(f"MultiScale{ssim}", {**at_scales, "gaussian_kernel": False}, deep))
-    return found
+    samples += [Sample(f"MultiScale{ssim}", {**at_scales, **options}, flat) for options in several]
+    samples.append(Sample(f"MultiScale{ssim}", {**at_scales, "gaussian_kernel": False}, deep))
+    return samples
 
 
 def points(kinds: int = 5) -> Any:
-    """Two images of segments that overlap much; some points are of no category that counts."""
+    """Return two images of segments that overlap much; some points have an unknown category."""
 
     def batch(random: torch.Generator, device: str) -> tuple[Tensor, Tensor]:
         category = torch.randint(0, kinds, (2, 3, 4), generator=random)
@@ -229,20 +233,20 @@ def points(kinds: int = 5) -> Any:
         blocks = torch.stack((category, instance), -1).repeat_interleave(3, 1).repeat_interleave(2, 2)
         other = blocks.roll(1, 1)
         moved = torch.rand(other.shape[:-1], generator=random) < 0.6
-        return placed(torch.where(moved.unsqueeze(-1), blocks, other), device), placed(blocks, device)
+        return place(torch.where(moved.unsqueeze(-1), blocks, other), device), place(blocks, device)
 
     return batch
 
 
-def drawn(corners: Tensor, height: int, width: int) -> Tensor:
-    """``[n, height, width]`` of bool: boxes of whole numbers, two corners each, as masks."""
+def rasterize_boxes(corners: Tensor, height: int, width: int) -> Tensor:
+    """Return boxes of integer corners as masks, ``[n, height, width]`` of bool."""
     left, top, right, bottom = corners.reshape(-1, 4, 1, 1).unbind(1)
     x, y = torch.arange(width), torch.arange(height).unsqueeze(1)
     return (x >= left) & (x < right) & (y >= top) & (y < bottom)
 
 
 def boxes(extra: bool = False, images: int = 3, masks: bool = False) -> Any:
-    """Images with boxes, or masks, too, some of them found; some of each without any."""
+    """Return images with boxes, and masks if asked, of which some are detected; some images have none."""
 
     def batch(random: torch.Generator, device: str) -> tuple[list[Any], list[Any]]:
         preds, target = [], []
@@ -250,19 +254,22 @@ def boxes(extra: bool = False, images: int = 3, masks: bool = False) -> Any:
             n, m = (int(torch.randint(0, 6, (), generator=random)) for _ in range(2))
             n, m = (0 if image == 1 else n), max(m, 1)
             corner, size = (torch.rand(m, 2, generator=random) * 60 for _ in range(2))
-            there = torch.cat((corner, corner + size), 1).round()
+            true_boxes = torch.cat((corner, corner + size), 1).round()
             labels = torch.randint(0, 3, (m,), generator=random)
             chosen = torch.randint(0, m, (n,), generator=random)
-            near = there[chosen] + torch.randint(-2, 3, (n, 4), generator=random)
-            found = {"boxes": near, "scores": torch.rand(n, generator=random), "labels": labels[chosen]}
-            truth = {"boxes": there, "labels": labels}
+            near = true_boxes[chosen] + torch.randint(-2, 3, (n, 4), generator=random)
+            detected = {"boxes": near, "scores": torch.rand(n, generator=random), "labels": labels[chosen]}
+            truth = {"boxes": true_boxes, "labels": labels}
             if extra:
                 truth["iscrowd"] = (torch.rand(m, generator=random) < 0.3).int()
                 truth["area"] = torch.rand(m, generator=random) * 4000
             if masks:
-                found["masks"], truth["masks"] = drawn(near, 40, 50), drawn(there, 40, 50)
-            preds.append({name: placed(one, device) for name, one in found.items()})
-            target.append({name: placed(one, device) for name, one in truth.items()})
+                detected["masks"], truth["masks"] = (
+                    rasterize_boxes(near, 40, 50),
+                    rasterize_boxes(true_boxes, 40, 50),
+                )
+            preds.append({name: place(value, device) for name, value in detected.items()})
+            target.append({name: place(value, device) for name, value in truth.items()})
         return preds, target
 
     return batch
@@ -271,11 +278,11 @@ def boxes(extra: bool = False, images: int = 3, masks: bool = False) -> Any:
 def detection() -> list[Sample]:
     both: dict[str, Any] = {"things": {0, 3}, "stuffs": {1, 2}}
     lenient = {**both, "allow_unknown_preds_category": True}
-    found = [Sample("PanopticQuality", both, points(4)), Sample("PanopticQuality", lenient, points())]
+    samples = [Sample("PanopticQuality", both, points(4)), Sample("PanopticQuality", lenient, points())]
     for options in ({"return_sq_and_rq": True}, {"return_per_class": True}):
-        found.append(Sample("PanopticQuality", {**lenient, **options}, points()))
-    found.append(Sample("ModifiedPanopticQuality", both, points(4)))
-    found.append(Sample("ModifiedPanopticQuality", lenient, points()))
+        samples.append(Sample("PanopticQuality", {**lenient, **options}, points()))
+    samples.append(Sample("ModifiedPanopticQuality", both, points(4)))
+    samples.append(Sample("ModifiedPanopticQuality", lenient, points()))
     several: list[dict[str, Any]] = [
         {},
         {"class_metrics": True, "average": "micro"},
@@ -283,17 +290,17 @@ def detection() -> list[Sample]:
         {"box_format": "cxcywh", "max_detection_thresholds": [1, 2, 100], "iou_thresholds": [0.3, 0.75]},
     ]
     for options in several:
-        found.append(Sample("MeanAveragePrecision", options, boxes(len(options) > 1), True))
+        samples.append(Sample("MeanAveragePrecision", options, boxes(len(options) > 1), True))
     for kinds in ("segm", ("bbox", "segm")):
-        found.append(Sample("MeanAveragePrecision", {"iou_type": kinds}, boxes(True, masks=True), True))
-    return found
+        samples.append(Sample("MeanAveragePrecision", {"iou_type": kinds}, boxes(True, masks=True), True))
+    return samples
 
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "Mat,", "and", "no", "dog", "ran", "off", "with", "it"]
 
 
 def texts(references: int = 0) -> Any:
-    """Pairs of texts, or texts with some references each."""
+    """Return pairs of texts, or texts with several references each."""
 
     def batch(random: torch.Generator, device: str) -> tuple[list[str], list[Any]]:
         def text() -> str:
@@ -309,70 +316,72 @@ def texts(references: int = 0) -> Any:
 
 
 def words(random: torch.Generator, device: str) -> tuple[list[str], list[str]]:
-    """Pairs of words: of texts of different lengths TorchMetrics does not look at every alignment."""
+    """Return pairs of words of equal length; for other texts TorchMetrics does not try every alignment."""
     several = torch.randint(0, len(WORDS), (2, 6), generator=random).tolist()
     return tuple([WORDS[i] for i in row] for row in several)  # type: ignore[return-value]
 
 
 def text() -> list[Sample]:
     names = ("CharErrorRate", "MatchErrorRate", "WordErrorRate", "WordInfoLost", "WordInfoPreserved")
-    found = [Sample(name, {}, texts()) for name in names]
+    samples = [Sample(name, {}, texts()) for name in names]
     options: list[dict[str, Any]] = [{}, {"n_gram": 2, "smooth": True}, {"n_gram": 2, "weights": [0.3, 0.7]}]
-    found += [Sample("BLEUScore", one, texts(2)) for one in options]
+    samples += [Sample("BLEUScore", chosen, texts(2)) for chosen in options]
     for more in ({}, {"substitution_cost": 2, "reduction": "sum"}, {"reduction": "none"}):
-        found.append(Sample("EditDistance", more, words))
+        samples.append(Sample("EditDistance", more, words))
     for how in ("best", "avg"):
         for count in (0, 2):
-            found.append(Sample("ROUGEScore", {**required("ROUGEScore"), "accumulate": how}, texts(count)))
-    return found
+            samples.append(
+                Sample("ROUGEScore", {**required_options("ROUGEScore"), "accumulate": how}, texts(count))
+            )
+    return samples
 
 
 def classification() -> list[Sample]:
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for name in TASKS:
-        found += of_task(name)
+        samples += samples_of_task(name)
     for ignore in (None, -1, 1):
         for kind in ("logits", "probabilities", "labels"):
             options = {"num_classes": CLASSES, "ignore_index": ignore}
-            found.append(Sample("MulticlassF1Score", options, multiclass(ignore, kind)))
-            found.append(Sample("MulticlassConfusionMatrix", options, multiclass(ignore, kind)))
+            samples.append(Sample("MulticlassF1Score", options, multiclass(ignore, kind)))
+            samples.append(Sample("MulticlassConfusionMatrix", options, multiclass(ignore, kind)))
             options = {"num_labels": LABELS, "ignore_index": ignore}
-            found.append(Sample("MultilabelF1Score", options, binary(ignore, kind, (ROWS, LABELS))))
-            found.append(Sample("BinaryF1Score", {"ignore_index": ignore}, binary(ignore, kind)))
+            samples.append(Sample("MultilabelF1Score", options, binary(ignore, kind, (ROWS, LABELS))))
+            samples.append(Sample("BinaryF1Score", {"ignore_index": ignore}, binary(ignore, kind)))
     for average in ("micro", "macro", "weighted", "none"):
         for top_k in (1, 2):
             options = {"num_classes": CLASSES, "average": average, "top_k": top_k}
-            found.append(Sample("MulticlassAccuracy", options, multiclass()))
+            samples.append(Sample("MulticlassAccuracy", options, multiclass()))
         options = {
             "num_classes": CLASSES,
             "average": average,
             "multidim_average": "samplewise",
             "capacity": 64,
         }
-        found.append(Sample("MulticlassRecall", options, multiclass(extra=(5,)), True))
+        samples.append(Sample("MulticlassRecall", options, multiclass(extra=(5,)), True))
         options.pop("capacity")
-        found.append(Sample("MulticlassRecall", options, multiclass(extra=(5,))))
+        samples.append(Sample("MulticlassRecall", options, multiclass(extra=(5,))))
     each: dict[str, Any] = {"multidim_average": "samplewise"}
     labels = {"num_labels": LABELS, **each}
-    found.append(Sample("BinaryRecall", each, binary(shape=(ROWS, 5))))
+    samples.append(Sample("BinaryRecall", each, binary(shape=(ROWS, 5))))
     for name in ("MultilabelRecall", "MultilabelExactMatch"):
-        found.append(Sample(name, labels, binary(kind="probabilities", shape=(ROWS, LABELS, 5))))
-    found.append(Sample("MulticlassExactMatch", {"num_classes": CLASSES, **each}, multiclass(extra=(5,))))
-    found += [Sample("BinaryCalibrationError", {"norm": norm}, binary()) for norm in ("l2", "max")]
+        samples.append(Sample(name, labels, binary(kind="probabilities", shape=(ROWS, LABELS, 5))))
+    samples.append(Sample("MulticlassExactMatch", {"num_classes": CLASSES, **each}, multiclass(extra=(5,))))
+    samples += [Sample("BinaryCalibrationError", {"norm": norm}, binary()) for norm in ("l2", "max")]
     for weights in ("linear", "quadratic"):
         options = {"num_classes": CLASSES, "weights": weights}
-        found.append(Sample("MulticlassCohenKappa", options, multiclass()))
-    found.append(Sample("MulticlassAccuracy", {"average": "micro"}, multiclass(kind="labels")))
+        samples.append(Sample("MulticlassCohenKappa", options, multiclass()))
+    samples.append(Sample("MulticlassAccuracy", {"average": "micro"}, multiclass(kind="labels")))
     for mode in ("crammer-singer", "one-vs-all"):
         options = {"num_classes": CLASSES, "squared": True, "multiclass_mode": mode}
-        found.append(Sample("MulticlassHingeLoss", options, multiclass()))
-    return found + alone()
+        samples.append(Sample("MulticlassHingeLoss", options, multiclass()))
+    return samples + samples_without_task()
 
 
-def alone() -> list[Sample]:
-    """Of what is no form of a task: no other name stands for it."""
+def samples_without_task() -> list[Sample]:
+    """Return samples of the metrics that are not a form of a task."""
     forms = {form.__name__ for task in TASKS for form in getattr(metrics, task).forms.values()}
-    found = []
+    samples = []
     for name in sorted(set(metrics.classification.__all__) - forms - set(TASKS)):
         task = getattr(metrics, name).task
         sizes = {"multiclass": {"num_classes": CLASSES}, "multilabel": {"num_labels": LABELS}}.get(task, {})
@@ -380,75 +389,82 @@ def alone() -> list[Sample]:
         shape: dict[str, Any] = {"shape": (ROWS, LABELS)} if task == "multilabel" else {}
         for ignore in (None, -1):
             options = {**NEEDED.get(name, {}), **sizes, "ignore_index": ignore}
-            found.append(Sample(name, options, batch(ignore, **shape)))
-    return found
+            samples.append(Sample(name, options, batch(ignore, **shape)))
+    return samples
 
 
-def of_task(name: str) -> list[Sample]:
+def samples_of_task(name: str) -> list[Sample]:
     waits = name in DATA_SIZED
-    found = []
+    samples = []
     forms = getattr(metrics, name).forms
     more: list[dict[str, Any]] = [{"thresholds": None}, {"thresholds": 7}] if name in SCORED else [{}]
-    for options in [{**NEEDED.get(name, {}), **one} for one in more]:
+    for options in [{**NEEDED.get(name, {}), **extra} for extra in more]:
         wait = waits and options["thresholds"] is None
         for ignore in (None, -1):
             base = {**options, "ignore_index": ignore}
             if "binary" in forms:
-                found.append(Sample(f"Binary{name}", base, binary(ignore), wait))
-            found.append(
+                samples.append(Sample(f"Binary{name}", base, binary(ignore), wait))
+            samples.append(
                 Sample(f"Multiclass{name}", {**base, "num_classes": CLASSES}, multiclass(ignore), wait)
             )
             if "multilabel" in forms:
                 shape = (ROWS, LABELS)
                 options_ = {**base, "num_labels": LABELS}
-                found.append(Sample(f"Multilabel{name}", options_, binary(ignore, shape=shape), wait))
+                samples.append(Sample(f"Multilabel{name}", options_, binary(ignore, shape=shape), wait))
         task = {"task": "multiclass", "num_classes": CLASSES, **options}
-        found.append(Sample(name, task, multiclass(), wait))
-    return found
+        samples.append(Sample(name, task, multiclass(), wait))
+    return samples
 
 
-def others() -> list[Sample]:
-    found = [Sample("MeanMetric", {"nan_strategy": nan}, values(6, nan=True)) for nan in ("ignore", 0.5)]
-    found += [Sample("MeanMetric", {}, batch) for batch in (values(), values(3, 2), weighted(4))]
-    found.append(Sample("MeanMetric", {"nan_strategy": "disable"}, values(4)))
+def other_samples() -> list[Sample]:
+    samples = [Sample("MeanMetric", {"nan_strategy": nan}, values(6, nan=True)) for nan in ("ignore", 0.5)]
+    samples += [Sample("MeanMetric", {}, batch) for batch in (values(), values(3, 2), weighted(4))]
+    samples.append(Sample("MeanMetric", {"nan_strategy": "disable"}, values(4)))
     for name in ("SumMetric", "MaxMetric", "MinMetric"):
-        found += [Sample(name, {}, values(3)), Sample(name, {"nan_strategy": "ignore"}, values(6, nan=True))]
-    found.append(Sample("CatMetric", {"nan_strategy": "disable"}, values(3)))
-    found.append(Sample("CatMetric", {}, values(3), True))
-    found.append(Sample("CatMetric", {"nan_strategy": "error", "capacity": 64}, values(3), True))
-    found += [Sample(name, {"window": 3}, values(2)) for name in ("RunningMean", "RunningSum")]
+        samples += [
+            Sample(name, {}, values(3)),
+            Sample(name, {"nan_strategy": "ignore"}, values(6, nan=True)),
+        ]
+    samples.append(Sample("CatMetric", {"nan_strategy": "disable"}, values(3)))
+    samples.append(Sample("CatMetric", {}, values(3), True))
+    samples.append(Sample("CatMetric", {"nan_strategy": "error", "capacity": 64}, values(3), True))
+    samples += [Sample(name, {"window": 3}, values(2)) for name in ("RunningMean", "RunningSum")]
     for name in metrics.regression.__all__:
         shape = (ROWS, 3) if name in ROWWISE else (ROWS,)
-        found.append(Sample(name, required(name), forecasts if name in ENSEMBLES else pairs(*shape)))
+        samples.append(
+            Sample(name, required_options(name), forecasts if name in ENSEMBLES else pairs(*shape))
+        )
     for options in ({"variant": "a"}, {"variant": "c", "num_outputs": 3, "t_test": True}):
         shape = (ROWS, 3) if "num_outputs" in options else (ROWS,)
-        found.append(Sample("KendallRankCorrCoef", options, pairs(*shape)))
+        samples.append(Sample("KendallRankCorrCoef", options, pairs(*shape)))
     for name in ("KLDivergence", "JensenShannonDivergence"):
         for how in ("mean", "sum", "none"):
-            found.append(Sample(name, {"reduction": how}, pairs(ROWS, 3)))
-        found.append(Sample(name, {"log_prob": True}, log_pairs))
-    found.append(Sample("CriticalSuccessIndex", {"threshold": 0.6, "keep_sequence_dim": 1}, pairs(ROWS, 3)))
-    found += [Sample("TweedieDevianceScore", {"power": p}, pairs(ROWS, 2)) for p in (-1, 1, 1.5, 2, 3)]
+            samples.append(Sample(name, {"reduction": how}, pairs(ROWS, 3)))
+        samples.append(Sample(name, {"log_prob": True}, log_pairs))
+    samples.append(Sample("CriticalSuccessIndex", {"threshold": 0.6, "keep_sequence_dim": 1}, pairs(ROWS, 3)))
+    samples += [Sample("TweedieDevianceScore", {"power": p}, pairs(ROWS, 2)) for p in (-1, 1, 1.5, 2, 3)]
     for name in ("MeanSquaredError", "MeanAbsoluteError", "PearsonCorrCoef", "ConcordanceCorrCoef"):
-        found.append(Sample(name, {"num_outputs": 3}, pairs(ROWS, 3)))
+        samples.append(Sample(name, {"num_outputs": 3}, pairs(ROWS, 3)))
     for name in ("R2Score", "ExplainedVariance"):
-        found.append(Sample(name, {"multioutput": "variance_weighted"}, pairs(ROWS, 3)))
-    found += [Sample("CosineSimilarity", {"reduction": how}, pairs(ROWS, 3)) for how in ("mean", "none")]
-    found.append(Sample("SpearmanCorrCoef", {"num_outputs": 3}, pairs(ROWS, 3)))
-    found += [Sample("SpearmanCorrCoef", {"num_outputs": n, "capacity": 64}, pairs(ROWS, n)) for n in (1, 2)]
+        samples.append(Sample(name, {"multioutput": "variance_weighted"}, pairs(ROWS, 3)))
+    samples += [Sample("CosineSimilarity", {"reduction": how}, pairs(ROWS, 3)) for how in ("mean", "none")]
+    samples.append(Sample("SpearmanCorrCoef", {"num_outputs": 3}, pairs(ROWS, 3)))
+    samples += [
+        Sample("SpearmanCorrCoef", {"num_outputs": n, "capacity": 64}, pairs(ROWS, n)) for n in (1, 2)
+    ]
     for name in ("Perplexity", "TokenAccuracy"):
-        found += [Sample(name, {"ignore_index": ignore}, tokens(ignore)) for ignore in (None, -100)]
-    found.append(Sample("TokenAccuracy", {"top_k": 2}, tokens(None)))
+        samples += [Sample(name, {"ignore_index": ignore}, tokens(ignore)) for ignore in (None, -100)]
+    samples.append(Sample("TokenAccuracy", {"top_k": 2}, tokens(None)))
     for form in ("one-hot", "index", "mixed"):
         options: dict[str, Any] = {"num_classes": CLASSES, "input_format": form}
-        found.append(Sample("MeanIoU", {**options, "per_class": True}, masks(form)))
+        samples.append(Sample("MeanIoU", {**options, "per_class": True}, masks(form)))
         if form != "index":
-            found.append(Sample("MeanIoU", {"input_format": form}, masks(form)))
-        found.append(Sample("DiceScore", {**options, "include_background": False}, masks(form)))
+            samples.append(Sample("MeanIoU", {"input_format": form}, masks(form)))
+        samples.append(Sample("DiceScore", {**options, "include_background": False}, masks(form)))
         for weight in ("square", "simple", "linear"):
             more = {"weight_type": weight, "per_class": weight == "simple"}
-            found.append(Sample("GeneralizedDiceScore", {**options, **more}, masks(form)))
-    return found
+            samples.append(Sample("GeneralizedDiceScore", {**options, **more}, masks(form)))
+    return samples
 
 
-SAMPLES = classification() + detection() + images() + others() + retrieval() + text()
+SAMPLES = classification() + detection() + images() + other_samples() + retrieval() + text()

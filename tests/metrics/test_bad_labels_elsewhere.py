@@ -14,10 +14,10 @@ def ranks(tmp_path_factory):
 def test_on_the_gpu_both_ranks_raise_when_the_result_is_read(ranks):
     for case in (case for case in ranks[0] if case.startswith("cuda")):
         without, with_bad = ranks[0][case], ranks[1][case]
-        for seen in (without, with_bad):
-            assert (seen["update"], seen["compute"]) == ("", ""), case
-            assert "outside" in seen["read"], case
-            assert "outside" in seen["later"], case
+        for errors in (without, with_bad):
+            assert (errors["update"], errors["compute"]) == ("", ""), case
+            assert "outside" in errors["read"], case
+            assert "outside" in errors["later"], case
         assert without["read"].endswith("(in another process)"), case
         assert with_bad["read"].endswith("(first in update 1)"), case
 
@@ -32,6 +32,6 @@ def test_on_the_cpu_the_others_raise_at_the_next_reduction(ranks):
 
 
 def test_it_is_said_once_and_is_gone_with_a_reset(ranks):
-    for seen in ranks:
-        for case, errors in seen.items():
+    for errors_of_cases in ranks:
+        for case, errors in errors_of_cases.items():
             assert (errors["again"], errors["after reset"]) == ("", ""), case

@@ -1,4 +1,4 @@
-"""No bad value passes in silence: it is told, refused, or the result is NaN. And what is not looked for."""
+"""No bad value passes silently: it is reported, refused, or the result is NaN. With documented exceptions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ORDERED = {
     "TokenAccuracy",
     "CriticalSuccessIndex",
 }
-"""Scores are compared with one another or a threshold, where a NaN has its place as any number has."""
+"""Metrics that only compare scores with each other or a threshold, which also orders NaN."""
 
 
-def not_looked_for(sample: Sample, position: int, value: float) -> bool:
-    """What docs/metrics.md says that nothing tells."""
+def is_exempt(sample: Sample, position: int, value: float) -> bool:
+    """Whether docs/metrics.md lists this bad value as not reported."""
     options = sample.options
     if math.isnan(value):
         ordered = sample.name in ORDERED or options.get("input_format") == "mixed"
@@ -41,22 +41,26 @@ def not_looked_for(sample: Sample, position: int, value: float) -> bool:
     return numbers_of_queries or degrees or void or any_number or options.get("input_format") == "one-hot"
 
 
-def spoiled(sample: Sample) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
-    """A batch with one bad value in one of its tensors: where, which, and the batch."""
+def spoil(sample: Sample) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
+    """Yield batches with one bad value in one tensor: the tensor's position, the value, and the batch."""
     data = tuple(sample.data(0))
-    for position, given in enumerate(data):
-        if not isinstance(given, torch.Tensor) or not given.numel() or given.dtype == torch.bool:
+    for position, value_before in enumerate(data):
+        if (
+            not isinstance(value_before, torch.Tensor)
+            or not value_before.numel()
+            or value_before.dtype == torch.bool
+        ):
             continue
-        for value in (math.nan,) if given.is_floating_point() else FAR:
-            changed = given.clone()
-            changed.view(-1)[given.numel() // 2] = value
+        for value in (math.nan,) if value_before.is_floating_point() else FAR:
+            changed = value_before.clone()
+            changed.view(-1)[value_before.numel() // 2] = value
             yield position, value, (*data[:position], changed, *data[position + 1 :])
 
 
-def told(sample: Sample, batch: tuple[Any, ...], device: str = "cpu") -> bool:
-    """Whether anything says that a value of `batch` is bad."""
+def is_reported(sample: Sample, batch: tuple[Any, ...], device: str = "cpu") -> bool:
+    """Whether an error, a warning or a NaN result reveals a bad value in `batch`."""
     metric = sample.make().to(device)
-    batch = tuple(one.to(device) if isinstance(one, torch.Tensor) else one for one in batch)
+    batch = tuple(value.to(device) if isinstance(value, torch.Tensor) else value for value in batch)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:
@@ -65,35 +69,35 @@ def told(sample: Sample, batch: tuple[Any, ...], device: str = "cpu") -> bool:
             result = metric.compute()
         except (ValueError, RuntimeError):
             return True
-    return bool(heard) or any(bool(one.isnan().any()) for one in flat(result))
+    return bool(heard) or any(bool(value.isnan().any()) for value in flat(result))
 
 
-def silent(sample: Sample, device: str) -> list[tuple[str, int, float]]:
-    """What is looked for, and nothing tells."""
+def find_silent(sample: Sample, device: str) -> list[tuple[str, int, float]]:
+    """Return the bad values of a sample that should be reported and are not."""
     return [
         (sample.label, position, value)
-        for position, value, batch in spoiled(sample)
-        if not not_looked_for(sample, position, value) and not told(sample, batch, device)
+        for position, value, batch in spoil(sample)
+        if not is_exempt(sample, position, value) and not is_reported(sample, batch, device)
     ]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_silent_but_what_is_not_looked_for(name: str) -> None:
     for sample in of(name):
-        assert not silent(sample, "cpu")
+        assert not find_silent(sample, "cpu")
 
 
 def test_nothing_is_silent_on_a_device() -> None:
     with gapless.emulate():
-        assert not [one for name in NAMES for one in silent(of(name)[0], "cuda")]
+        assert not [case for name in NAMES for case in find_silent(of(name)[0], "cuda")]
 
 
 def test_each_exception_is_one() -> None:
-    """What is said not to be looked for passes indeed, somewhere."""
+    """Every documented exception occurs in some sample."""
     passed = {
         (sample.name in ORDERED, math.isnan(value), position)
         for sample in SAMPLES
-        for position, value, batch in spoiled(sample)
-        if not_looked_for(sample, position, value) and not told(sample, batch)
+        for position, value, batch in spoil(sample)
+        if is_exempt(sample, position, value) and not is_reported(sample, batch)
     }
     assert {kind[:2] for kind in passed} == {(True, True), (False, True), (True, False), (False, False)}

@@ -1,4 +1,4 @@
-"""Areas from bins of scores, in memory that does not grow: where the exact value lies, and how near."""
+"""Areas from binned scores, in constant memory: bounds on the exact value, and their width."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def test_the_exact_value_is_within_the_bounds(
     preds, target = batch(name, kind, rows, seed)
     if "ignore_index" not in options:
         target = target.clamp(min=0)
-    exact, binned = (getattr(metrics, name)(thresholds=one, **options) for one in (None, thresholds))
+    exact, binned = (
+        getattr(metrics, name)(thresholds=argument, **options) for argument in (None, thresholds)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for part in (slice(0, rows // 2), slice(rows // 2, rows)):
@@ -72,18 +74,18 @@ def test_the_exact_value_is_within_the_bounds(
         value, (low, high) = exact.compute(), binned.bounds()
         same = exact.bounds()
     assert low.shape == high.shape == value.shape
-    known = ~value.isnan()
-    assert torch.equal(known, ~low.isnan())
-    assert bool((low[known] - 1e-6 <= value[known]).all()), (low, value, high)
-    assert bool((value[known] <= high[known] + 1e-6).all()), (low, value, high)
-    for one in same:
-        torch.testing.assert_close(one, value, equal_nan=True)
+    is_defined = ~value.isnan()
+    assert torch.equal(is_defined, ~low.isnan())
+    assert bool((low[is_defined] - 1e-6 <= value[is_defined]).all()), (low, value, high)
+    assert bool((value[is_defined] <= high[is_defined] + 1e-6).all()), (low, value, high)
+    for argument in same:
+        torch.testing.assert_close(argument, value, equal_nan=True)
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**31), counts=st.lists(st.integers(0, 4), min_size=10, max_size=10))
 def test_bounds_of_an_area_are_reached(seed: int, counts: list[int]):
-    """Positives and negatives of five bins, the ones all above the others, or all below."""
+    """Within each of five bins all positives score above all negatives, or below."""
     positives, negatives = counts[:5], counts[5:]
     if not (sum(positives) and sum(negatives)):
         return
@@ -124,27 +126,27 @@ def test_more_thresholds_never_widen_the_bounds(name: str, seed: int, kind: str,
 @given(seed=st.integers(0, 2**31), kind=st.sampled_from(sorted(KINDS)))
 @settings(max_examples=30, deadline=None)
 def test_points_of_binned_curves_are_points_of_the_whole(name: str, seed: int, kind: str):
-    """With the scores themselves for thresholds nothing is lost."""
+    """With every score as a threshold the curve is exact."""
     preds, target = batch(name, kind, 30, seed | 1)
     target[:2] = torch.tensor([0, 1])
-    binned, exact = (getattr(metrics, name)(thresholds=one) for one in (preds.unique(), None))
-    found = []
+    binned, exact = (getattr(metrics, name)(thresholds=values) for values in (preds.unique(), None))
+    points = []
     for metric in (binned, exact):
         metric.update(preds, target)
-        size, rows = len(preds.unique()), [one.reshape(-1) for one in metric.compute()[:2]]
-        found.append([one[-size:] if name == "BinaryROC" else one[:size] for one in rows])
-    torch.testing.assert_close(*found)
+        size, rows = len(preds.unique()), [values.reshape(-1) for values in metric.compute()[:2]]
+        points.append([values[-size:] if name == "BinaryROC" else values[:size] for values in rows])
+    torch.testing.assert_close(*points)
 
 
 def test_bounds_cost_no_wait_and_memory_does_not_grow():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulator:
         metric = metrics.MultilabelAveragePrecision(16, thresholds=200).to("cuda")
         sizes = set()
         for _ in range(5):
             metric.update(torch.rand(64, 16, device="cuda"), torch.ones(64, 16, device="cuda").long())
             low, high = metric.bounds()
             sizes.add(sum(value.untyped_storage().nbytes() for value in metric.scored.state.values()))
-        assert seen.waits == 0
+        assert emulator.waits == 0
         assert (low.is_cuda, low.shape, high.shape) == (True, (), ())
     assert sizes == {(16 * 201 * 2 + 2 + 1) * 8}
 
@@ -156,8 +158,8 @@ def test_bounds_are_over_all_processes():
     options = {"dist_sync_fn": twice, "distributed_available_fn": lambda: True}
     metric = metrics.BinaryAUROC(thresholds=5, **options)
     metric.update(torch.tensor([0.1, 0.3, 0.4, 0.9]), torch.tensor([0, 0, 1, 1]))
-    assert [one.item() for one in metric.bounds()] == [0.75, 1.0]
+    assert [bound.item() for bound in metric.bounds()] == [0.75, 1.0]
     assert not metric._is_synced
     with metric.sync_context():
-        assert [one.item() for one in metric.bounds()] == [0.75, 1.0]
+        assert [bound.item() for bound in metric.bounds()] == [0.75, 1.0]
         assert metric._is_synced

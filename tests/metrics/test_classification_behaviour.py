@@ -1,4 +1,4 @@
-"""Classification as users of TorchMetrics know it: words, warnings, precision, inputs at the edge."""
+"""Classification as in TorchMetrics: messages, warnings, precision, edge cases."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ import gapless.metrics.functional as functional
 CLASSES = 4
 CURVES = [name for name in NAMES if name.endswith(samples.SCORED) and "Ranking" not in name]
 SCORED = [*CURVES, *(name for name in NAMES if re.search("Calibration|Hinge|Coverage|Ranking", name))]
-"""Those that take no labels as predictions."""
+"""Metrics that take scores only, no labels."""
 
 
 def data(name: str, seed: int = 0) -> list[Tensor]:
     return batch(name, torch.Generator().manual_seed(seed), rows=40)
 
 
-def warned(call: Callable[[], Any]) -> set[str]:
-    with warnings.catch_warnings(record=True) as found:
+def collect_warnings(call: Callable[[], Any]) -> set[str]:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    return {str(one.message) for one in found}
+    return {str(warning.message) for warning in caught}
 
 
 # Words.
@@ -49,12 +49,12 @@ def warned(call: Callable[[], Any]) -> set[str]:
 @pytest.mark.parametrize("ignore_index", [None, 1, -1])
 def test_too_many_classes_are_refused_in_the_same_words(name: str, where: str, ignore_index: int | None):
     classes, more = torch.arange(CLASSES).repeat(2), torch.arange(CLASSES + 2).repeat(2)[: 2 * CLASSES]
-    given = {"preds": classes, "target": classes, where: more}
+    arguments = {"preds": classes, "target": classes, where: more}
     options = {"num_classes": CLASSES, "ignore_index": ignore_index}
-    expected = outcome(lambda: getattr(reference, name)(**given, **options))
-    found = outcome(lambda: getattr(functional, name)(**given, **options))
-    assert type(found) is type(expected) is RuntimeError
-    assert str(expected).rpartition(" in `")[0] in str(found)
+    expected = outcome(lambda: getattr(reference, name)(**arguments, **options))
+    actual = outcome(lambda: getattr(functional, name)(**arguments, **options))
+    assert type(actual) is type(expected) is RuntimeError
+    assert str(expected).rpartition(" in `")[0] in str(actual)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("Multiclass")])
@@ -65,19 +65,19 @@ def test_labels_that_are_neither_0_nor_1_are_named(name: str):
             continue
         labels = [(preds > 0.5).long(), target]
         labels[kind == "target"] = labels[kind == "target"].clone().index_fill(0, torch.tensor([0]), 3)
-        given = [preds, labels[1]] if name in SCORED else labels
+        batch = [preds, labels[1]] if name in SCORED else labels
         metric = getattr(metrics, name)(**needed(name))
         with pytest.raises(RuntimeError, match=rf"^{name}: Detected the following values in `{kind}`: .*3"):
-            metric.update(*given)
+            metric.update(*batch)
 
 
 def test_scores_against_too_many_classes():
     for name in ("multiclass_auroc", "multiclass_roc", "multiclass_average_precision"):
-        given = torch.rand(6, CLASSES).softmax(1), torch.arange(6)
-        expected = outcome(lambda name=name, given=given: getattr(reference, name)(*given, CLASSES))
-        found = outcome(lambda name=name, given=given: getattr(functional, name)(*given, CLASSES))
-        assert str(found).endswith(str(expected))
-        assert type(found) is type(expected) is RuntimeError
+        batch = torch.rand(6, CLASSES).softmax(1), torch.arange(6)
+        expected = outcome(lambda name=name, batch=batch: getattr(reference, name)(*batch, CLASSES))
+        actual = outcome(lambda name=name, batch=batch: getattr(functional, name)(*batch, CLASSES))
+        assert str(actual).endswith(str(expected))
+        assert type(actual) is type(expected) is RuntimeError
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -126,11 +126,11 @@ def test_classes_that_do_not_occur_are_warned_of(name: str, thresholds: int | No
         only = 2  # There class 0 alone is taken for no positives.
     alone = torch.full_like(target, only)
     options = {**needed(name), "thresholds": thresholds}
-    found, expected = (
-        warned(lambda metric=metric: metric(preds, alone))
+    actual, expected = (
+        collect_warnings(lambda metric=metric: metric(preds, alone))
         for metric in (getattr(metrics, name)(**options), theirs(name)(**options))
     )
-    assert found == expected
+    assert actual == expected
 
 
 def test_warnings_point_to_the_line_that_asks():
@@ -144,23 +144,23 @@ def test_warnings_point_to_the_line_that_asks():
         lambda: collection(preds, target),
         lambda: functional.binary_auroc(preds, target),
     ):
-        with pytest.warns(UserWarning, match="No positive samples") as found:
+        with pytest.warns(UserWarning, match="No positive samples") as caught:
             ask()
-        assert {one.filename for one in found} == {__file__}
+        assert {warning.filename for warning in caught} == {__file__}
 
 
 def test_warnings_are_of_the_cpu_only():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulator:
         scores = torch.rand(8, 3, device="cuda")
         target = torch.ones(8, dtype=torch.long, device="cuda")
-        before = seen.waits
+        before = emulator.waits
         for metric in (
             metrics.MulticlassAUROC(3),
             metrics.MulticlassAveragePrecision(3),
             metrics.MulticlassConfusionMatrix(3, normalize="true"),
         ):
-            assert not warned(lambda metric=metric: metric.to("cuda")(scores, target))
-        assert seen.waits == before
+            assert not collect_warnings(lambda metric=metric: metric.to("cuda")(scores, target))
+        assert emulator.waits == before
 
 
 @pytest.mark.parametrize("normalize", ["true", "pred", "all", None])
@@ -170,11 +170,11 @@ def test_empty_rows_of_a_normalized_matrix_are_warned_of(form: str, normalize: s
     preds, target = data(name)
     for truth in (target, torch.zeros_like(target)):
         options = {**needed(name), "normalize": normalize}
-        found, expected = (
-            warned(lambda metric=metric, truth=truth: metric(preds, truth))
+        actual, expected = (
+            collect_warnings(lambda metric=metric, truth=truth: metric(preds, truth))
             for metric in (getattr(metrics, name)(**options), theirs(name)(**options))
         )
-        assert found == expected
+        assert actual == expected
 
 
 # Scores.
@@ -195,14 +195,14 @@ def test_thresholds_of_the_whole_curve_give_the_whole_curve(seed: int, ties: boo
     for name in ("roc", "precision_recall_curve"):
         function = getattr(functional, f"{form}_{name}")
         whole = function(preds, target, **options)
-        whole = tuple([one] for one in whole) if form == "binary" else whole
+        whole = tuple([values] for values in whole) if form == "binary" else whole
         for i, thresholds in enumerate(whole[2]):
             ascending = thresholds.flip(0) if name == "roc" else thresholds
-            for given_ in (ascending, ascending.tolist()):
-                part = function(preds, target, thresholds=given_, **options)
+            for argument in (ascending, ascending.tolist()):
+                part = function(preds, target, thresholds=argument, **options)
                 rows = part[:2] if form == "binary" else (part[0][i], part[1][i])
-                for one, other in zip((*rows, part[2]), (row[i] for row in whole), strict=True):
-                    torch.testing.assert_close(one, other, equal_nan=True)
+                for values, expected in zip((*rows, part[2]), (row[i] for row in whole), strict=True):
+                    torch.testing.assert_close(values, expected, equal_nan=True)
 
 
 def test_double_precision_is_kept():
@@ -214,8 +214,8 @@ def test_double_precision_is_kept():
     ):
         metric.update(scores[:2], target[:2])
         metric.update(scores[2:], target[2:])
-        for one, other in zip(metric.compute(), function(scores, target), strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=0)
+        for values, expected in zip(metric.compute(), function(scores, target), strict=True):
+            torch.testing.assert_close(values, expected, rtol=0, atol=0)
     assert metrics.BinaryAUROC()(scores, target).item() == 0.5
 
 
@@ -224,11 +224,11 @@ def test_calibration_of_values_on_the_edges_of_bins(bins: int):
     scores = torch.tensor([0.9, 0.9, 0.8, 0.8, 0.01, 0.33, 0.34, 0.99, 0.61, 0.29])
     target = torch.tensor([1, 0, 1, 0, 1, 0, 1, 0, 0, 1])
     for dtype in (torch.float32, torch.float64):
-        found, expected = (
+        actual, expected = (
             home.binary_calibration_error(scores.to(dtype), target, n_bins=bins)
             for home in (functional, reference)
         )
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("name", SCORED)
@@ -237,8 +237,8 @@ def test_scores_of_half_precision_are_scores_of_single_precision(name: str, dtyp
     preds, target = data(name)
     options = needed(name)
     metric, same = getattr(metrics, name)(**options), getattr(metrics, name)(**options)
-    found, expected = metric(preds.to(dtype), target), same(preds.to(dtype).float(), target)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    actual, expected = metric(preds.to(dtype), target), same(preds.to(dtype).float(), target)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -254,8 +254,8 @@ def test_scores_of_what_is_ignored_do_not_matter(name: str, ignore_index: int):
     )
     for strange in (-50.0, 7.0):
         metric, same = getattr(metrics, name)(**options), getattr(metrics, name)(**options)
-        found, expected = metric(preds.masked_fill(ignored, strange), target), same(preds, target)
-        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        actual, expected = metric(preds.masked_fill(ignored, strange), target), same(preds, target)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
 # Labels.
@@ -292,8 +292,8 @@ def test_a_target_among_the_best_is_a_right_prediction(seed: int, top_k: int, av
     corrected = torch.where((best == target.unsqueeze(1)).any(1), target, best[:, 0])
     for base in ("F1Score", "Precision", "Recall", "StatScores", "Specificity"):
         metric = getattr(metrics, f"Multiclass{base}")
-        found = metric(CLASSES, top_k=top_k, average=average)(preds, target)
-        torch.testing.assert_close(found, metric(CLASSES, average=average)(corrected, target))
+        actual = metric(CLASSES, top_k=top_k, average=average)(preds, target)
+        torch.testing.assert_close(actual, metric(CLASSES, average=average)(corrected, target))
 
 
 def test_bytes_do_not_overflow():
@@ -315,7 +315,7 @@ def test_tasks_make_the_metric_of_the_task(name: str):
             chosen.upper(),
             torchmetrics.utilities.enums.ClassificationTask.from_str(chosen),
         ):
-            made = task(task=spelled, **needed(form.__name__))
-            assert type(made) is form
+            metric = task(task=spelled, **needed(form.__name__))
+            assert type(metric) is form
     with pytest.raises(ValueError, match=r"^Invalid Classification: expected one of"):
         task(task="multi")

@@ -1,4 +1,4 @@
-"""Objects in images: boxes as COCO evaluates them, segments as TorchMetrics does, and what is refused."""
+"""Detection: boxes as COCO evaluates them, segments as TorchMetrics does, and refused inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torchmetrics.detection as theirs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from metrics.coco import evaluate, mean
-from metrics.samples import boxes, drawn
+from metrics.samples import boxes, rasterize_boxes
 from torch import Tensor
 
 import gapless
@@ -36,14 +36,14 @@ def column(values: list[Any], *shape: int) -> Tensor:
 def as_items(
     images: list[tuple[list[Any], list[Any]]], scale: float, extra: bool
 ) -> tuple[list[Any], list[Any]]:
-    """Images as the metric takes them."""
+    """Return images as the metric takes them."""
     preds, target = [], []
-    for found, there in images:
-        box, score, label = zip(*found, strict=True) if found else ((), (), ())
+    for detections, truths in images:
+        box, score, label = zip(*detections, strict=True) if detections else ((), (), ())
         preds.append({"boxes": column(box, 4) * scale, "scores": column(score) / 4, "labels": ints(label)})
-        box, label, crowd, area = zip(*there, strict=True) if there else ((), (), (), ())
-        one = {"boxes": column(box, 4) * scale, "labels": ints(label)}
-        target.append({**one, "iscrowd": ints(crowd), "area": column(area)} if extra else one)
+        box, label, crowd, area = zip(*truths, strict=True) if truths else ((), (), (), ())
+        item = {"boxes": column(box, 4) * scale, "labels": ints(label)}
+        target.append({**item, "iscrowd": ints(crowd), "area": column(area)} if extra else item)
     return preds, target
 
 
@@ -75,13 +75,13 @@ def test_boxes_as_coco_evaluates_them(
     )
     for part in (slice(0, split), slice(split, None)):
         metric.update(preds[part], target[part])
-    found = metric.compute()
+    actual = metric.compute()
     precision, recall, labels = evaluate(preds, target, IOUS, RECALLS, numbers, micro)
     each, each_recall, _ = evaluate(preds, target, IOUS, RECALLS, numbers)
     limit = numbers.index(100) if 100 in numbers else 2
-    assert found["classes"].flatten().tolist() == labels
-    assert found["precision"].numpy() == pytest.approx(precision)
-    assert found["recall"].numpy() == pytest.approx(recall)
+    assert actual["classes"].flatten().tolist() == labels
+    assert actual["precision"].numpy() == pytest.approx(precision)
+    assert actual["recall"].numpy() == pytest.approx(recall)
     expected: dict[str, Any] = {
         "map": mean(precision[..., 0, limit]),
         "map_50": mean(precision[0, ..., 0, -1]),
@@ -94,24 +94,24 @@ def test_boxes_as_coco_evaluates_them(
         expected[f"mar_{name}"] = mean(recall[..., area, -1])
     expected.update({f"mar_{number}": mean(recall[..., 0, m]) for m, number in enumerate(numbers)})
     for name, value in expected.items():
-        assert found[name].flatten().tolist() == pytest.approx(torch.tensor(value).flatten().tolist()), name
+        assert actual[name].flatten().tolist() == pytest.approx(torch.tensor(value).flatten().tolist()), name
 
 
 @pytest.mark.parametrize("box_format", ["xyxy", "cxcywh"])
 def test_formats_of_boxes_are_the_same_boxes(box_format: str):
     preds, target = boxes(extra=True)(torch.Generator().manual_seed(1), "cpu")
-    found = []
+    results = []
     for name in ("xywh", box_format):
         metric = metrics.MeanAveragePrecision(name)
-        metric.update(*([converted(one, name) for one in items] for items in (preds, target)))
-        found.append(metric.compute())
-    assert found[0].keys() == found[1].keys()
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-    assert found[0]["map"] > 0
+        metric.update(*([convert_boxes(item, name) for item in items] for items in (preds, target)))
+        results.append(metric.compute())
+    assert results[0].keys() == results[1].keys()
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+    assert results[0]["map"] > 0
 
 
-def converted(item: dict[str, Tensor], box_format: str) -> dict[str, Tensor]:
-    """An item with boxes of corners, with others; those of centres are of halves, which are exact."""
+def convert_boxes(item: dict[str, Tensor], box_format: str) -> dict[str, Tensor]:
+    """Return an item with its corner boxes in another format; halves in centres are exact."""
     low, high = item["boxes"].reshape(-1, 2, 2).unbind(1)
     first, second = {
         "xyxy": (low, high),
@@ -123,30 +123,30 @@ def converted(item: dict[str, Tensor], box_format: str) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_boxes_of_other_precision(dtype: torch.dtype):
-    """Corners are whole numbers, which each of them has; scores are rounded first."""
+    """Corners are integers, which every dtype holds exactly; scores are rounded first."""
     preds, target = boxes(extra=True)(torch.Generator().manual_seed(3), "cpu")
     names = ("boxes", "scores", "area")
-    found = []
+    results = []
     for wide in (dtype, torch.float32):
         metric = metrics.MeanAveragePrecision()
         cast = [
-            [{k: v.to(dtype).to(wide) if k in names else v for k, v in one.items()} for one in items]
+            [{k: v.to(dtype).to(wide) if k in names else v for k, v in item.items()} for item in items]
             for items in (preds, target)
         ]
         metric.update(*cast)
-        found.append(metric.compute())
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+        results.append(metric.compute())
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
     assert metric.set_dtype(torch.float64).compute()["map"].dtype == torch.float64
 
 
 def test_boxes_wait_once_in_compute_and_nowhere_else():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulator:
         metric = metrics.MeanAveragePrecision(class_metrics=True, extended_summary=True).to("cuda")
         for seed in range(3):
             metric.update(*boxes(extra=seed > 0)(torch.Generator().manual_seed(seed), "cuda"))
-        assert seen.waits == 0, seen.session.sites
+        assert emulator.waits == 0, emulator.session.sites
         result = metric.compute()
-        assert seen.waits == 1, seen.session.sites
+        assert emulator.waits == 1, emulator.session.sites
         assert all(value.is_cuda for value in result.values())
 
 
@@ -163,10 +163,10 @@ def test_masks_of_boxes_are_these_boxes(
     images: list[Any], extra: bool, micro: bool, split: int, dtype: torch.dtype, narrow: bool
 ):
     preds, target = as_items(images, 1.0, extra)
-    for one in (*preds, *target):
-        corner, size = one["boxes"].split(2, 1)
-        one["masks"] = drawn(torch.cat((corner, corner + size), 1), 18, 18).to(dtype)
-    found = []
+    for item in (*preds, *target):
+        corner, size = item["boxes"].split(2, 1)
+        item["masks"] = rasterize_boxes(torch.cat((corner, corner + size), 1), 18, 18).to(dtype)
+    results = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(masks, "MAX_FLOAT32_PIXELS", 9 if narrow else 2**24)
         for kinds in ("bbox", "segm", ("segm", "bbox")):
@@ -175,8 +175,8 @@ def test_masks_of_boxes_are_these_boxes(
             for part in (slice(0, split), slice(split, None)):
                 with torch.autocast("cpu", torch.bfloat16):
                     metric.update(preds[part], target[part])
-            found.append(metric.compute())
-    of_boxes, of_masks, of_both = found
+            results.append(metric.compute())
+    of_boxes, of_masks, of_both = results
     assert of_boxes.keys() == of_masks.keys()
     for name, value in of_boxes.items():
         assert torch.equal(value, of_masks[name]), name
@@ -186,13 +186,13 @@ def test_masks_of_boxes_are_these_boxes(
 
 @pytest.mark.parametrize(("kinds", "waits"), [("segm", 1), (("bbox", "segm"), 2)])
 def test_masks_wait_once_for_each_kind(kinds: Any, waits: int):
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulator:
         metric = metrics.MeanAveragePrecision(iou_type=kinds).to("cuda")
         for seed in range(2):
             metric.update(*boxes(extra=True, masks=True)(torch.Generator().manual_seed(seed), "cuda"))
-        assert seen.waits == 0, seen.session.sites
+        assert emulator.waits == 0, emulator.session.sites
         metric.compute()
-        assert seen.waits == waits, seen.session.sites
+        assert emulator.waits == waits, emulator.session.sites
 
 
 def test_masks_without_an_image():
@@ -290,12 +290,12 @@ def test_segments_as_torchmetrics(
     numbers = torch.tensor([3, 0, -7, 9, 4])
     high = instances if dtype != torch.int32 else min(instances, 2**31 - 1)
 
-    def drawn() -> Tensor:
+    def draw() -> Tensor:
         category = numbers[torch.randint(0, kinds, (images, *shape), generator=random)]
         instance = torch.randint(0, 3, (images, *shape), generator=random) * (high // 3) - high // 4
         return torch.stack((category, instance), -1).to(dtype)
 
-    target, preds = drawn(), drawn()
+    target, preds = draw(), draw()
     kept = torch.rand(images, *shape, 1, generator=random) < alike
     preds = torch.where(kept, target, preds)
     for name in ("PanopticQuality", "ModifiedPanopticQuality"):
@@ -323,13 +323,13 @@ def test_predictions_of_no_category_are_told(name: str):
     with pytest.raises(ValueError, match=r"Unknown categories found: tensor\(\[\[5, 0\]\]\)"):
         metric.update(preds, target)
     metric.update(target, preds)  # those of the target are void
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulator:
         metric = getattr(metrics, name)({0}, {1}).to("cuda")
         lenient = getattr(metrics, name)({0}, {1}, allow_unknown_preds_category=True).to("cuda")
-        given_ = [one.pin_memory().to("cuda", non_blocking=True) for one in (preds, target)]
+        batch = [one.pin_memory().to("cuda", non_blocking=True) for one in (preds, target)]
         for one in (metric, lenient):
-            one.update(*given_)
-        assert seen.waits == 0
+            one.update(*batch)
+        assert emulator.waits == 0
         with pytest.raises(RuntimeError, match="Detected 1 point of an unknown category in `preds`"):
             metric.check()
         lenient.check()

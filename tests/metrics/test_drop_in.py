@@ -16,7 +16,7 @@ import torch
 import torchmetrics
 import torchmetrics.segmentation
 import torchmetrics.text
-from metrics.references import ROOMS, known, their_function, theirs
+from metrics.references import ROOMS, has_reference, their_function, theirs
 from metrics.samples import NEEDED
 from metrics.test_functional import THEIRS
 from torch import Tensor
@@ -27,7 +27,7 @@ import gapless.metrics.functional as functional
 
 CLASSES, LABELS, ROWS = 4, 3, 8
 FORMS = ("Binary", "Multiclass", "Multilabel")
-NAMES = [name for name in metrics.classification.__all__ if name.startswith(FORMS) and known(name)]
+NAMES = [name for name in metrics.classification.__all__ if name.startswith(FORMS) and has_reference(name)]
 ENDINGS = ("Accuracy", "F1Score", "Precision", "Recall", "StatScores", "ConfusionMatrix", "JaccardIndex")
 SHAPED = [name for name in NAMES if name.endswith(ENDINGS) and not re.search("Average|AtFixed", name)]
 
@@ -287,7 +287,7 @@ ATTRIBUTES = (
 
 
 @pytest.mark.parametrize(
-    "name", [name for room in ROOMS for name in getattr(metrics, room).__all__ if known(name)]
+    "name", [name for room in ROOMS for name in getattr(metrics, room).__all__ if has_reference(name)]
 )
 def test_attributes_of_classes(name: str):
     for attribute in ATTRIBUTES:

@@ -1,4 +1,4 @@
-"""Metrics of images, divergences and deviances: precision, gradients, bad values, and what is refused."""
+"""Metrics of images, divergences and deviances: precision, gradients, bad values, refused inputs."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def test_half_precision_is_computed_in_single(dtype: torch.dtype):
 
 def test_gradients_are_torchmetrics():
     target = torch.rand(1, 2, 16, 16)
-    found = []
+    gradients = []
     for call in (functional, torchmetrics.functional.image):
         preds = target.flip(3).clone().requires_grad_()
         loss = call.structural_similarity_index_measure(preds, target, data_range=1.0)
         (loss + call.peak_signal_noise_ratio(preds, target, data_range=1.0)).backward()
-        found.append(preds.grad)
-    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
+        gradients.append(preds.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
 
 
 def test_a_window_travels_to_the_device_once():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulator:
         metric = SSIM().to("cuda")
         for _ in range(3):
             metric.update(torch.rand(1, 1, 16, 16, device="cuda"), torch.rand(1, 1, 16, 16, device="cuda"))
         weights = metric.similarity.config[0]._held
         assert len(weights) == 1
         assert all(row.is_cuda for rows in weights.values() for row in rows)
-        assert seen.waits == 0
+        assert emulator.waits == 0
 
 
 @pytest.mark.parametrize("power", [-1, 1, 1.5, 2, 3])

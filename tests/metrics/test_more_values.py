@@ -1,4 +1,4 @@
-"""Values of ranks and tokens against SciPy and what they are defined by."""
+"""Values of ranks and tokens, against SciPy and their definitions."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ import torchmetrics.segmentation
 import torchmetrics.text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics.references import known, theirs
-from metrics.samples import ENSEMBLES, ROWWISE, required
+from metrics.references import has_reference, theirs
+from metrics.samples import ENSEMBLES, ROWWISE, required_options
 from metrics.test_distributed import run
 from torch import Tensor
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
@@ -31,7 +31,7 @@ from gapless.metrics import functional
 
 ROWS, OUTPUTS = 12, 3
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    *((name, required(name)) for name in metrics.regression.__all__ if known(name)),
+    *((name, required_options(name)) for name in metrics.regression.__all__ if has_reference(name)),
     ("MeanSquaredError", {"squared": False}),
     ("RelativeSquaredError", {"squared": False}),
     *(("NormalizedRootMeanSquaredError", {"normalization": scale}) for scale in ("range", "std", "l2")),

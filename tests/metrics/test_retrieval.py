@@ -1,4 +1,4 @@
-"""Metrics of what was found: ties, queries without anything, bad targets."""
+"""Retrieval metrics: ties, empty queries, bad targets."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def test_queries_of_any_number_as_torchmetrics(name: str, rows: list[Any], actio
 def test_an_empty_query_may_be_an_error(name: str):
     metric = getattr(metrics, name)(empty_target_action="error")
     metric.update(torch.rand(2), torch.full((2,), int(name == "RetrievalFallOut")), torch.zeros(2).long())
-    what = "negative" if name == "RetrievalFallOut" else "positive"
-    with pytest.raises(ValueError, match=f"a query with no {what} target"):
+    lacking = "negative" if name == "RetrievalFallOut" else "positive"
+    with pytest.raises(ValueError, match=f"a query with no {lacking} target"):
         metric.compute()
 
 
 def test_a_function_of_the_scores_waits_once():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulator:
         metric = metrics.RetrievalMRR(aggregation=lambda scores, dim: scores.sum()).to("cuda")
         target = torch.ones(4, dtype=torch.int64, device="cuda")
         metric.update(torch.rand(4, device="cuda"), target, torch.arange(4, device="cuda"))
-        before = seen.waits
+        before = emulator.waits
         result = metric.compute()
-        assert seen.waits - before == 1
+        assert emulator.waits - before == 1
     assert result.item() == 4
 
 

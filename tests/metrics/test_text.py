@@ -1,4 +1,4 @@
-"""Metrics of texts: distances as counted one cell at a time, and what their users are told."""
+"""Text metrics: distances against a full table, and messages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from gapless.metrics.text import rates, rouge, strings
 WORDS = st.lists(st.sampled_from("abcd"), max_size=80)
 
 
-@given(one=WORDS, other=WORDS)
-def test_distances_are_those_of_the_table(one: list[str], other: list[str]):
-    assert strings.edit_distance(one, other) == _edit_distance(one, other)
-    assert strings.common_subsequence_length(one, other) == theirs._lcs(one, other)
-    table = theirs._lcs(one, other, return_full_table=True)
-    assert strings.common_subsequence_positions(one, other) == theirs._backtracked_lcs(table, one, other)
+@given(first=WORDS, second=WORDS)
+def test_distances_are_those_of_the_table(first: list[str], second: list[str]):
+    assert strings.edit_distance(first, second) == _edit_distance(first, second)
+    assert strings.common_subsequence_length(first, second) == theirs._lcs(first, second)
+    table = theirs._lcs(first, second, return_full_table=True)
+    assert strings.common_subsequence_positions(first, second) == theirs._backtracked_lcs(
+        table, first, second
+    )
 
 
 SENTENCE = st.lists(st.sampled_from(["the", "cat", "sat", "Mat", "on", "7"]), max_size=6).map(" ".join)
@@ -39,8 +41,8 @@ def test_sentences_as_torchmetrics(pred: str, several: list[str], how: Any):
         patch.setattr(rouge, "split_sentences", str.splitlines)
         patch.setattr(theirs, "_split_sentence", str.splitlines)
         expected = theirs.rouge_score([pred], [several], accumulate=how)
-        found = functional.rouge_score([pred], [several], accumulate=how)
-    assert {name: value.item() for name, value in found.items()} == pytest.approx(
+        actual = functional.rouge_score([pred], [several], accumulate=how)
+    assert {name: value.item() for name, value in actual.items()} == pytest.approx(
         {name: value.item() for name, value in expected.items()}
     )
 
@@ -56,15 +58,15 @@ def test_what_needs_nltk_says_so():
 
 def test_rates_of_one_collection_compare_texts_once(monkeypatch):
     calls = []
-    monkeypatch.setattr(rates, "edit_distance", lambda *given: calls.append(given) or 1)
-    with gapless.emulate() as seen:
+    monkeypatch.setattr(rates, "edit_distance", lambda *texts: calls.append(texts) or 1)
+    with gapless.emulate() as emulator:
         several = [metrics.WordErrorRate(), metrics.MatchErrorRate(), metrics.WordInfoLost()]
         collection = metrics.MetricCollection(several).to("cuda")
         collection.update(["a b", "c"], ["a d", "c"])
-        found = collection.compute()
-        assert (len(calls), seen.waits) == (2, 0)
-        assert found["WordErrorRate"].is_cuda
-        assert found["WordErrorRate"].item() == pytest.approx(2 / 3)
+        values = collection.compute()
+        assert (len(calls), emulator.waits) == (2, 0)
+        assert values["WordErrorRate"].is_cuda
+        assert values["WordErrorRate"].item() == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("texts", [[[]], [""], ["", "a"]])

@@ -1,4 +1,4 @@
-"""Results are TorchMetrics', over several batches, batch by batch and at the end; and scikit-learn's."""
+"""Results equal TorchMetrics', per batch and over several batches, and scikit-learn's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from metrics.references import known, theirs
+from metrics.references import has_reference, theirs
 from metrics.samples import CLASSES, SAMPLES, Sample, multiclass
 from sklearn import metrics as sklearn
 from torch import Tensor
@@ -21,7 +21,7 @@ OURS = ("logits", "capacity", "num_outputs")
 
 
 def reference(sample: Sample) -> Any:
-    """TorchMetrics' metric of that name and these options."""
+    """Return TorchMetrics' metric of the sample, with its options."""
     keeps = sample.name not in ("R2Score", "ExplainedVariance")
     options = {
         k: v
@@ -33,8 +33,10 @@ def reference(sample: Sample) -> Any:
 
 def flat(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
-        return [one for name in sorted(value) for one in flat(value[name])]
-    return [one for part in value for one in flat(part)] if isinstance(value, (list, tuple)) else [value]
+        return [tensor for name in sorted(value) for tensor in flat(value[name])]
+    return (
+        [tensor for part in value for tensor in flat(part)] if isinstance(value, (list, tuple)) else [value]
+    )
 
 
 def same(ours: Any, theirs: Any) -> bool:
@@ -45,8 +47,8 @@ def same(ours: Any, theirs: Any) -> bool:
 
 
 def only_ignored_are_logits(sample: Sample, data: tuple[Tensor, ...]) -> bool:
-    """Scores outside [0, 1] stand at ignored targets alone: TorchMetrics' metrics differ in what they make of
-    it, ours do not (docs/metrics.md)."""
+    """Whether only ignored targets have scores outside [0, 1]: TorchMetrics' metrics treat these differently,
+    ours do not (docs/metrics.md)."""
     ignored = sample.options.get("ignore_index")
     if ignored is None or not data[0].is_floating_point() or data[0].shape != data[1].shape:
         return False
@@ -55,13 +57,14 @@ def only_ignored_are_logits(sample: Sample, data: tuple[Tensor, ...]) -> bool:
 
 
 def only_first_class(sample: Sample, data: tuple[Tensor, ...]) -> bool:
-    """All targets are class 0: TorchMetrics takes those of a multiclass curve for negatives of every class
-    (docs/metrics.md)."""
+    """Whether all targets are class 0, which TorchMetrics' multiclass curves take for negatives of every
+    class (docs/metrics.md).
+    """
     ignored = sample.options.get("ignore_index")
     return sample.name.startswith("Multiclass") and bool(((data[1] == 0) | (data[1] == ignored)).all())
 
 
-@pytest.mark.parametrize("name", sorted({sample.name for sample in SAMPLES if known(sample.name)}))
+@pytest.mark.parametrize("name", sorted({sample.name for sample in SAMPLES if has_reference(sample.name)}))
 @settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_as_torchmetrics(name: str, seed: int):
@@ -92,7 +95,7 @@ def test_as_scikit_learn(seed: int, dtype: torch.dtype):
         metrics.MulticlassJaccardIndex(CLASSES, average="none"),
     )
     collection.update(preds, target.to(dtype))
-    found = collection.compute()
+    values = collection.compute()
     expected = {
         "MulticlassF1Score": sklearn.f1_score(truth, guess, labels=labels, average=None, zero_division=0),
         "MulticlassConfusionMatrix": sklearn.confusion_matrix(truth, guess, labels=labels),
@@ -104,7 +107,7 @@ def test_as_scikit_learn(seed: int, dtype: torch.dtype):
     }
     for name, value in expected.items():
         torch.testing.assert_close(
-            found[name].double(), torch.as_tensor(value).double(), rtol=1e-5, atol=1e-6
+            values[name].double(), torch.as_tensor(value).double(), rtol=1e-5, atol=1e-6
         )
 
 
@@ -187,5 +190,5 @@ def test_metrics_with_other_options_are_not_taken_for_one_another():
     )
     collection.update(torch.tensor([1, 1]), torch.tensor([1, 1]))
     collection.update(preds, target)
-    found = collection.compute()
-    assert (found["all"].item(), found["some"].item()) == (0.75, 1.0)
+    values = collection.compute()
+    assert (values["all"].item(), values["some"].item()) == (0.75, 1.0)

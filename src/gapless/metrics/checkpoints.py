@@ -16,7 +16,7 @@ from gapless.metrics.classification.confusion import Confusion, ConfusionCounts
 from gapless.metrics.classification.counts import BinaryCounts, HitCounts, MulticlassCounts
 from gapless.metrics.classification.jaccard import Jaccard
 from gapless.metrics.classification.scores import BinnedScores, KeptScores
-from gapless.metrics.detection.segments import Segments
+from gapless.metrics.detection.segments import SegmentCounts
 from gapless.metrics.incoming import others_states
 from gapless.metrics.metric import Metric
 from gapless.metrics.regression.correlation import Correlation, CosineSimilarity
@@ -170,7 +170,7 @@ def of_edits(metric: Any, part: Edits) -> Exchange:
     return Exchange(written, read)
 
 
-def of_segments(metric: Any, part: Segments) -> Exchange:
+def of_segments(metric: Any, part: SegmentCounts) -> Exchange:
     """Of segments: TorchMetrics counts in narrower integers."""
     names = ("true_positives", "false_positives", "false_negatives")
 
@@ -335,7 +335,7 @@ KINDS: dict[type, Callable[[Any, Any], Exchange]] = {
     KeptScores: of_rows("preds", "target"),
     MulticlassCounts: of_classes,
     Pairs: of_rows("preds", "target"),
-    Segments: of_segments,
+    SegmentCounts: of_segments,
     Values: of_rows("value"),
 }
 

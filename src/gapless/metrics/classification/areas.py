@@ -62,6 +62,7 @@ class AreaMetric(ScoreMetric, abstract=True):
         return self._average(self.areas(cumulative), cumulative)
 
     def _average(self, areas: Tensor, cumulative: CumulativeCounts) -> Tensor:
+        """Return the average of `areas` over classes, or the only area."""
         return areas[0] if self._single else average_over_classes(areas, self.average, cumulative.positives)
 
 

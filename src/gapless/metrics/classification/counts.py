@@ -404,6 +404,7 @@ class BinaryCounts(label_messages.LabelStatistic):
             )
 
     def _check(self, batch: Batch) -> None:
+        """Check the shapes of `batch`, and count its targets and invalid labels."""
         if self.labels is None:
             batch.derive(labels.check_binary, False)
         else:

@@ -63,6 +63,7 @@ def check_multiclass(batch: Batch, classes: int | None, samplewise: bool) -> Non
 
 
 def _check_scores(preds: Tensor, target: Tensor, classes: int | None) -> None:
+    """Raise ValueError unless `preds` are scores ``(N, C, ...)`` for targets ``(N, ...)``."""
     start = "If `preds` have one dimension more than `target`, "
     if not preds.is_floating_point():
         raise ValueError(start + "`preds` should be a float tensor.")

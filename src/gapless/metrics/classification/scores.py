@@ -81,6 +81,7 @@ class Problem(NamedTuple):
             )
 
     def _check_classes(self, preds: Tensor, target: Tensor) -> None:
+        """Raise ValueError unless these are scores ``(N, C, ...)`` and integer targets ``(N, ...)``."""
         if target.is_floating_point():
             raise ValueError(
                 "Expected argument `target` to be an int or long tensor, but got tensor with dtype "

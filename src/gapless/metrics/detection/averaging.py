@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gapless.metrics.detection.matching import HIT, MISSED, Detections, Evaluation
 
-EPSILON = 2.0**-52
+DIVISOR_EPSILON = 2.0**-52
 """Added to divisors, as in pycocotools, so that precision before the first detection is 0 instead of NaN."""
 
 
@@ -110,7 +110,7 @@ def compute_precision(columns: SortedDetections, needed_hits: Tensor) -> tuple[T
         return zeros, zeros
     stacked = torch.stack((columns.hits, columns.wrong))
     hits, wrong = cumulate_in_class(stacked, columns.classes, start)
-    precision = hits.to(score.dtype) / (hits + wrong + EPSILON)
+    precision = hits.to(score.dtype) / (hits + wrong + DIVISOR_EPSILON)
     # The best precision from each detection on, within its class: earlier classes are lifted above later.
     lift = 2.0 * (classes - columns.classes)
     best = (precision + lift).flip(2).cummax(2).values.flip(2) - lift

@@ -184,6 +184,7 @@ class MeanAveragePrecision(Metric):
         return torch.full((), -1.0, dtype=self.dtype, device=self._parts[0].device)
 
     def _result_names(self) -> list[str]:
+        """Return the names of all values; the last two are those per class."""
         low, middle, high = self.max_detection_thresholds
         names = ["map", "map_50", "map_75", *(f"map{size}" for size in SIZE_SUFFIXES)]
         names += [f"mar_{low}", f"mar_{middle}", f"mar_{high}", *(f"mar{size}" for size in SIZE_SUFFIXES)]

@@ -33,6 +33,7 @@ class ObjectTable(Rows):
         self.box_format = box_format
         with torch.device("cpu"):
             self.constants = {
+                # As in pycocotools: rounding must not keep a full overlap below a threshold of 1.
                 "min_ious": torch.tensor(
                     [min(threshold, 1 - 1e-10) for threshold in iou_thresholds], dtype=torch.float64
                 ),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.checks import warn
-from gapless.metrics.detection.segments import Categories, Segments
+from gapless.metrics.detection.segments import Categories, SegmentCounts
 from gapless.metrics.divide import divide
 from gapless.metrics.metric import Metric
 
@@ -72,7 +72,7 @@ class PanopticMetric(Metric, abstract=True):
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     modified = False
-    segments: Segments
+    segments: SegmentCounts
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class PanopticMetric(Metric, abstract=True):
         categories = categories_of(things, stuffs)
         self.things, self.stuffs = set(categories.things), set(categories.stuffs)
         self.allow_unknown_preds_category = allow_unknown_preds_category
-        self.use("segments", Segments(categories, allow_unknown_preds_category, self.modified))
+        self.use("segments", SegmentCounts(categories, allow_unknown_preds_category, self.modified))
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add images or point clouds, ``(B, *spatial, 2)``: the category and the instance of each point.

@@ -43,7 +43,7 @@ class SegmentSides(NamedTuple):
     """``[2 (C + 1) + 1]``: the index at which each side and category begins."""
 
 
-class Segments(Statistic):
+class SegmentCounts(Statistic):
     """Per category: the summed IoU of matched segments, and the counts of matched, wrong and missed ones.
 
     With `modified`, stuffs have the summed IoU of all overlapping segments and the number of target segments.

@@ -48,7 +48,7 @@ class SsimWindow(NamedTuple):
             return [torch.full((n,), 1 / n, dtype=torch.float64, device="cpu") for n in self.sizes(dims)]
         rows = []
         for sigma in self.sigmas(dims):
-            reach = int(3.5 * sigma + 0.5)
+            reach = int(3.5 * sigma + 0.5)  # 3.5 standard deviations, rounded, as in TorchMetrics
             offset = torch.arange(-reach, reach + 1, dtype=torch.float64, device="cpu")
             row = torch.exp(-((offset / sigma) ** 2) / 2)
             rows.append(row / row.sum())
@@ -188,6 +188,7 @@ class SimilarityOptions(NamedTuple):
     def _compare_at_scales(
         self, preds: Tensor, target: Tensor, window: SsimWindow, weights: Sequence[Tensor]
     ) -> Tensor:
+        """Return the product of the similarities at all scales, ``(N,)``."""
         dims = preds.dim() - 2
         check_scales(preds, window.sizes(dims), len(self.betas))
         halved = F.avg_pool2d if dims == 2 else F.avg_pool3d
@@ -283,6 +284,7 @@ class SimilarityMetric(Metric, abstract=True):
     def _set_up(
         self, window: SsimWindow, options: SimilarityOptions, reduction: str | None, capacity: int | None
     ) -> None:
+        """Check and set `reduction`, and set up the statistic."""
         checks.one_of("reduction", reduction, REDUCTIONS)
         self.reduction = reduction
         weights, keeps_rows = WindowWeights(window), reduction in EVERY or options.extra is not None

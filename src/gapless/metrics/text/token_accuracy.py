@@ -44,6 +44,7 @@ class TokenHits(Statistic):
         self.state["strange"].add_(invalid.sum())
 
     def _check_labels(self, preds: Tensor, target: Tensor) -> None:
+        """Raise ValueError or TypeError unless predictions are tokens that fit the targets."""
         if preds.shape != target.shape:
             raise ValueError(
                 "Expected tokens `preds` and `target` to have the same shape, "
