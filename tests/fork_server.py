@@ -34,8 +34,8 @@ from typing import Any
 Finished = subprocess.CompletedProcess[str]
 IMPORTED = ("numpy", "torch", "torch.utils.data", "msgspec", "click", "gapless.emulation.distributed.nccl")
 ROOMS = (
-    *("analyze", "capture", "commands", "emulate.dry", "emulate.races", "emulate.world", "loading", "memory"),
-    *("model", "render", "replay", "rules"),
+    *("analyze", "capture", "commands", "emulation.dry", "emulation.races"),
+    *("emulation.distributed", "loading", "memory", "model", "render", "replay", "rules"),
 )
 """Parts of Gapless that are imported whole."""
 SLOW = "torchmetrics"
