@@ -269,7 +269,7 @@ class MulticlassCounts(label_messages.LabelStatistic):
         return f"{shape[-1] - _EXTRA_CELLS} classes" if slot == "table" and len(shape) == 2 else ""
 
     def counts(self) -> OutcomeCounts:
-        """Return the counts, ``(C,)`` each."""
+        """Return the outcome counts per class, ``(C,)`` each."""
         return self.layout.counts(self.state["table"])
 
 
@@ -316,7 +316,7 @@ class SamplewiseMulticlassCounts(label_messages.LabelStatistic, Rows):
         self.append(table=table)
 
     def counts(self) -> OutcomeCounts:
-        """Return the counts, ``(N, C)`` each."""
+        """Return the outcome counts per sample and class, ``(N, C)`` each."""
         self.rows_needed()
         return self.layout.counts(self.known("table"))
 
@@ -340,7 +340,7 @@ class HitCounts(Statistic):
         self.state["hits"].add_(hit.sum())
 
     def counts(self) -> OutcomeCounts:
-        """Return the counts; without classes each miss is a false positive and a false negative."""
+        """Return the outcome counts; each miss is a false positive and a false negative."""
         seen = self.state["seen"]
         return OutcomeCounts(self.state["hits"], seen, seen, lambda: seen)
 
@@ -421,7 +421,7 @@ class BinaryCounts(label_messages.LabelStatistic):
         return f"{shape[0]} labels" if slot == "table" and len(shape) == 2 else ""
 
     def counts(self) -> OutcomeCounts:
-        """Return the counts, ``()`` or ``(L,)`` each."""
+        """Return the outcome counts, ``()`` each, or per label ``(L,)``."""
         return self.layout.counts(self.state["table"])
 
 
@@ -453,6 +453,6 @@ class SamplewiseBinaryCounts(label_messages.LabelStatistic, Rows):
         self.append(table=table)
 
     def counts(self) -> OutcomeCounts:
-        """Return the counts, ``(N,)`` or ``(N, L)`` each."""
+        """Return the outcome counts per sample, ``(N,)`` each, or per sample and label ``(N, L)``."""
         self.rows_needed()
         return self.layout.counts(self.known("table"))

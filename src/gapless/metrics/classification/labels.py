@@ -125,7 +125,7 @@ def probabilities(
 
 
 def kept_mask(batch: Batch, ignore_index: int | None) -> Tensor | None:
-    """Return where the target is not `ignore_index`; None if all targets count."""
+    """Return a mask of the targets other than `ignore_index`; None if all targets count."""
     return None if ignore_index is None else batch.args[1] != ignore_index
 
 

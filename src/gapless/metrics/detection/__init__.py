@@ -1,4 +1,4 @@
-"""Metrics of objects found in images."""
+"""Metrics of objects detected in images."""
 
 from __future__ import annotations
 

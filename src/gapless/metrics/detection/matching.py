@@ -142,7 +142,7 @@ def sort_in_groups(group: Tensor, chosen: Tensor, order: Tensor) -> SortedRows:
 
 
 def rank_equal_values(ordered: Tensor) -> Tensor:
-    """Return how many equal values precede each of sorted values."""
+    """Return, for each of sorted values, how many equal values precede it."""
     index = torch.arange(len(ordered), device=ordered.device)
     is_first = torch.ones_like(ordered, dtype=torch.bool)
     is_first[1:] = ordered[1:] != ordered[:-1]

@@ -149,7 +149,7 @@ def run_starts(new: Tensor) -> Tensor:
 
 
 def run_bounds(ordered: Tensor) -> tuple[Tensor, Tensor]:
-    """Return start and end of the run of equal values around each of sorted values."""
+    """Return, for each of sorted values, start and end of its run of equal values."""
     return torch.searchsorted(ordered, ordered), torch.searchsorted(ordered, ordered, right=True)
 
 

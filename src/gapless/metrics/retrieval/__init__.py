@@ -1,4 +1,4 @@
-"""Metrics of what a search found."""
+"""Metrics of documents retrieved for queries."""
 
 from __future__ import annotations
 

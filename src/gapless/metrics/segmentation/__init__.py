@@ -1,4 +1,4 @@
-"""Metrics of masks."""
+"""Metrics of segmentation masks."""
 
 from __future__ import annotations
 

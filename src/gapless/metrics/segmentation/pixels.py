@@ -19,7 +19,7 @@ prediction plus target. `SUPPORT`: pixels in both masks, in the target, and of p
 CACHED_IMAGES = 256
 """Batches of up to this many images use histogram offsets that are computed in advance."""
 CLAMPED_DTYPES = (torch.int64, torch.int32)
-"""Index dtypes that are clamped directly; others, which may be unsigned, are converted to int32 first."""
+"""Index dtypes that are clamped directly; others may not hold the bounds and become int32 first."""
 
 
 class MaskFormat(NamedTuple):
@@ -143,7 +143,7 @@ def group_count(kind: str) -> int:
 def histogram_offsets(masks: MaskFormat, kind: str) -> Tensor:
     """Return the histogram offsets of predictions and targets of the first images, ``[2, N]`` of int32.
 
-    The groups of an image are, for `UNION`, the pixels in both masks and in only one; for `EITHER`, the
+    The groups of an image are, for `UNION`, the pixels in both masks and in at least one; for `EITHER`, the
     pixels of both masks where they agree, and where they differ; for `SUPPORT`, the pixels in both masks,
     those of the target alone, and those of the prediction.
     """

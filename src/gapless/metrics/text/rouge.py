@@ -61,7 +61,7 @@ def load_stemmer() -> Callable[[str], str]:
 
 
 def score_hits(hits: int, of_pred: int, of_target: int) -> RougeScore:
-    """Return the score of `hits` common tokens, given the tokens of prediction and target."""
+    """Return F-measure, precision and recall of `hits` common tokens."""
     if not hits:
         return 0.0, 0.0, 0.0
     precision, recall = hits / of_pred, hits / of_target
@@ -69,13 +69,13 @@ def score_hits(hits: int, of_pred: int, of_target: int) -> RougeScore:
 
 
 def score_n_grams(pred: Sequence[str], target: Sequence[str], n: int) -> RougeScore:
-    """Return the score by common n-grams."""
+    """Return the score of `pred` by its n-grams in common with `target`."""
     pred_counts, target_counts = count_n_grams(pred, n), count_n_grams(target, n)
     return score_hits((pred_counts & target_counts).total(), pred_counts.total(), target_counts.total())
 
 
 def score_sentences(pred: Sequence[Sequence[str]], target: Sequence[Sequence[str]]) -> RougeScore:
-    """Return the score by the words of target sentences in a common subsequence with a predicted one."""
+    """Return the score by the target words in a common subsequence with any predicted sentence."""
     pred_counts: Counter[Hashable] = Counter(word for sentence in pred for word in sentence)
     target_counts: Counter[Hashable] = Counter(word for sentence in target for word in sentence)
     hits, of_pred, of_target = 0, pred_counts.total(), target_counts.total()
