@@ -38,7 +38,7 @@ def edit_distances(batch: Batch, cost: int) -> list[int]:
 def weighted_edit_distance(first: str, second: str, cost: int) -> int:
     """Return the edit distance of one pair, where a substitution costs `cost` and other edits 1.
 
-    >>> [distance("rain", "shine", cost) for cost in (0, 1, 2)]
+    >>> [weighted_edit_distance("rain", "shine", cost) for cost in (0, 1, 2)]
     [1, 3, 5]
     """
     if cost == 0:

@@ -49,7 +49,7 @@ def edit_distance(first: Tokens, second: Tokens) -> int:
 def common_subsequence_length(first: Tokens, second: Tokens) -> int:
     """Return the length of the longest common subsequence.
 
-    >>> common_length("abcde", "xaybcz")
+    >>> common_subsequence_length("abcde", "xaybcz")
     3
     """
     full, positions = (1 << len(first)) - 1, token_positions(first)
