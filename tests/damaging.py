@@ -1,9 +1,11 @@
-"""Saved files, damaged as disks, editors and ill will damage them."""
+"""Files that Gapless reads, damaged as disks, editors and ill will damage them."""
 
 from __future__ import annotations
 
 import copy
+import gzip
 import json
+import pickle
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -19,24 +21,40 @@ TAIL_ITEMS = 6
 """Of longer lists the first, the last and the middle items are damaged."""
 NESTS = 20_000
 """How deep something nests that nests without end."""
+_KEPT = ("format", "version", "checksum")
+"""What tells that a file was damaged, where it is whole itself."""
+_ZIPPED = b"\x1f\x8b"
 
 
 def damaged(data: bytes, seed: int) -> bytes:
-    """A version of the saved file `data`: flipped bytes, an end cut off, endless nests, or other fields."""
+    """A version of `data` (JSON, zipped or not, or a pickle): bytes flipped, an end cut off, endless nests
+    or other fields."""
     rng = random.Random(seed)
     way = rng.randrange(20)
     if way == 0:
         return flipped(data, rng)
     if way == 1:
         return data[: rng.randrange(len(data))]
-    document = json.loads(data)
-    for _ in range(rng.choice((1, 1, 1, 2, 5))):
-        _change(document, rng)
-    changed = json.dumps(document).encode()
+    if data.startswith(_ZIPPED):
+        return gzip.compress(_json(gzip.decompress(data), rng, way), mtime=0)
+    if data.startswith(pickle.PROTO):
+        return pickle.dumps(_changed(pickle.loads(data), rng))
+    return _json(data, rng, way)
+
+
+def _json(data: bytes, rng: random.Random, way: int) -> bytes:
+    text = json.dumps(_changed(json.loads(data), rng)).encode()
     if way == 2:
         bracket = rng.choice((b"[", b'{"a":'))
-        changed = changed.replace(b": 0", b": " + bracket * NESTS, 1)
-    return changed.replace(b": 0,", b": NaN,", 1) if way == 3 else changed
+        text = text.replace(b": 0", b": " + bracket * NESTS, 1)
+    return text.replace(b": 0,", b": NaN,", 1) if way == 3 else text
+
+
+def _changed(document: Any, rng: random.Random) -> Any:
+    """`document` with one to five other fields."""
+    for _ in range(rng.choice((1, 1, 1, 2, 5))):
+        _change(document, rng)
+    return document
 
 
 def flipped(data: bytes, rng: random.Random) -> bytes:
@@ -60,8 +78,10 @@ def _places(value: Any, before: Place = ()) -> Iterator[tuple[Place, Any]]:
 
 
 def _change(document: Any, rng: random.Random) -> None:
-    """Change one field of `document`, a number or a list in most cases."""
-    places = [(at, old) for at, old in _places(document) if at and at[0] not in ("format", "version")]
+    """Change one field of `document`, a number or a list in most cases; nothing where it has none left."""
+    places = [(at, old) for at, old in _places(document) if at and at[0] not in _KEPT]
+    if not places:
+        return
     numbers = [(at, old) for at, old in places if isinstance(old, int | float | list)]
     place, old = rng.choice(numbers if numbers and rng.random() < 0.7 else places)
     inside = document

@@ -12,7 +12,7 @@ import msgspec
 from gapless.analyze import report
 from gapless.commands import _memory_compare, _output, _proof
 from gapless.commands._reading import read_profiles
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UnreadableInput, UsageError, require_torch
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UsageError, require_torch
 from gapless.files.kinds import kind_of
 from gapless.model import Profile, Session
 from gapless.model.comparison import Comparison, FindingChange, percents
@@ -236,8 +236,6 @@ def _subject(name: str, kind: Kind, quiet: bool) -> Subject:
         profiles, notes = _profiles(name, quiet)
     else:
         profiles, notes = load(name), ()
-    if not profiles:
-        raise UnreadableInput(f"{name} holds no profile: save it again")
     return subject(name, profiles, findings, notes)
 
 

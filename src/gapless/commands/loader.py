@@ -124,10 +124,11 @@ def command(
     shown.refuse_terminal(f"gapless loader -f html {target}")
     _output.refuse_inputs(output, [target.partition(":")[0], target, *filter(None, (profile, session))])
     stream = _output.own_copy(sys.stdout)
-    if shown.alone:
+    saved = target.endswith(".json")
+    if shown.alone and not saved:
         _output.give_way()  # the user's code may print, and the page stands alone
     demand = _demand(step_ms, profile, session, step_cpu)
-    if target.endswith(".json"):
+    if saved:
         if check_advice or ranks > 1:
             raise UsageError(
                 "--check-advice and --ranks run the loader, but a saved diagnosis does not contain one"

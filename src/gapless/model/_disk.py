@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +17,12 @@ from gapless.model._sound import problem
 Given = TypeVar("Given")
 Value = TypeVar("Value")
 
+CHANGED = "this file was changed after Gapless saved it: what is said here is what it says now"
+"""The note of a value whose file is not as it was saved."""
+_CHECKSUM = re.compile(rb'\s*,\s*"checksum"\s*:\s*"([^"]*)"\s*\}\s*\Z')
+_TAIL = 200
+"""Bytes at the end of a file that its checksum is in, whoever laid the JSON out anew."""
+
 
 class _Head(msgspec.Struct):
     format: str = ""
@@ -22,7 +30,8 @@ class _Head(msgspec.Struct):
 
 
 class Saved(Generic[Given, Value]):
-    """A kind of file: JSON that begins with `format` and `version`, and has the fields of `document`.
+    """A kind of file: JSON that begins with `format` and `version`, has the fields of `document`, and ends
+    with their `checksum`.
 
     `noun` is what messages call it. `pack` gives the fields of what is `Given` to be saved, `unpack` makes a
     `Value` of them again, or raises what says why it is damaged. No number in it is below `least`.
@@ -45,13 +54,14 @@ class Saved(Generic[Given, Value]):
         """`value` as JSON bytes; :meth:`decode` gives an equal one back."""
         document = self.document(format=self.format, version=self.version, **self._pack(value))
         try:
-            return msgspec.json.encode(document)
+            data = msgspec.json.encode(document)
         except UnicodeEncodeError:
             # Arguments and paths may hold bytes that are not text; JSON cannot, so they are spelled out.
-            return msgspec.json.encode(_spelled(msgspec.to_builtins(document)))
+            data = msgspec.json.encode(_spelled(msgspec.to_builtins(document)))
+        return data[:-1] + b',"checksum":"' + _checksum(data) + b'"}'
 
     def decode(self, data: bytes, name: str = "") -> Value:
-        """The value in `data`; `name` stands for it in messages.
+        """The value in `data`; `name` stands for it in messages. Its notes say so if `data` was changed.
 
         Raises:
             UnreadableInput: it holds none, or one of a version that this Gapless does not know.
@@ -81,7 +91,7 @@ class Saved(Generic[Given, Value]):
             found = str(error)
         if found:
             raise UnreadableInput(f"{name} is a damaged {self.noun}: {found}")
-        return value
+        return value if _as_saved(data) else _noted(value)
 
     def save(self, value: Given, path: Name) -> None:
         """Write `value` to `path`, whole or not at all.
@@ -98,6 +108,30 @@ class Saved(Generic[Given, Value]):
             UnreadableInput: no such file, or :meth:`decode` refuses it.
         """
         return self.decode(read_whole(path), str(path))
+
+
+def _checksum(data: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(data)
+
+
+def _as_saved(data: bytes) -> bool:
+    """Whether `data` says what was saved, as far as its checksum tells; earlier versions wrote none."""
+    saved = _CHECKSUM.search(data, max(len(data) - _TAIL, 0))
+    if saved is None or _checksum(data[: saved.start()] + b"}") == saved.group(1):
+        return True
+    try:
+        document = msgspec.json.decode(data)  # which may only be laid out in another way
+    except (msgspec.DecodeError, ValueError, RecursionError):  # in a field that nobody knows
+        return False
+    document.pop("checksum", None)
+    return _checksum(msgspec.json.encode(document)) == saved.group(1)
+
+
+def _noted(value: Any) -> Any:
+    """`value`, or each of several, with the note that its file was changed."""
+    if isinstance(value, tuple):
+        return tuple(map(_noted, value))
+    return msgspec.structs.replace(value, notes=tuple(dict.fromkeys([*value.notes, CHANGED])))
 
 
 def _spelled(value: Any) -> Any:

@@ -319,6 +319,8 @@ class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 def _sound(document: _Document) -> tuple[MemoryRun, ...]:
+    if not document.runs:
+        raise ValueError("there is no run in it")
     for run in document.runs:
         problem = check(run)
         if problem:

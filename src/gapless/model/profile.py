@@ -417,13 +417,19 @@ class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
     profiles: tuple[Profile, ...] = ()
 
 
+def _all_sound(document: _Document) -> tuple[Profile, ...]:
+    if not document.profiles:
+        raise ValueError("there is no profile in it")
+    return tuple(map(_sound, document.profiles))
+
+
 SAVED: Saved[Sequence[Profile], tuple[Profile, ...]] = Saved(
     "profile",
     "gapless-profile",
     1,
     _Document,
     pack=lambda profiles: {"profiles": tuple(profiles)},
-    unpack=lambda document: tuple(map(_sound, document.profiles)),
+    unpack=_all_sound,
     least=-MOST,  # clocks of hosts and devices differ, so that what was first may be before it
 )
 """Profiles of one run, as they are saved."""

@@ -213,6 +213,11 @@ def _restore(document: _Document) -> Session:
 _MOST_ELEMENTS = 1 << 37
 """Elements of the tensors of one operator: half a terabyte, and as many kernels as can be reckoned with."""
 
+_MOST_CALLS = 1 << 20
+"""Waits in a row at one place, and tensors of one operator: each is reckoned with as a call."""
+_LEAST_RATE = 1e-3
+"""What a GPU computes or copies at least, in any unit: times that are divided by it stay finite."""
+
 
 def _check(session: Session) -> None:
     """Check that whatever the session refers to is in it.
@@ -230,8 +235,9 @@ def _check(session: Session) -> None:
             raise ValueError(f"{found} in its memory record")
     if programme is None:
         return
-    if programme.entries and min(programme.gpu.fp32, programme.gpu.bandwidth, programme.gpu.pcie) <= 0:
-        raise ValueError("its GPU computes or copies nothing")
+    rates = programme.gpu.fp32, programme.gpu.bandwidth, programme.gpu.pcie
+    if programme.entries and min(rates) < _LEAST_RATE:
+        raise ValueError("its GPU computes or copies next to nothing")
     entries, bodies = len(programme.entries), len(programme.bodies)
     if any(not 0 <= segment.body < bodies for segment in programme.segments):
         raise ValueError("a segment refers to a body that does not exist")
@@ -239,6 +245,11 @@ def _check(session: Session) -> None:
         raise ValueError("a body refers to an entry that does not exist")
     if any(entry.elements > _MOST_ELEMENTS for entry in programme.entries):
         raise ValueError("an entry has more elements than a GPU can hold")
+    if any(max(entry.waits, entry.tensors) > _MOST_CALLS for entry in programme.entries):
+        raise ValueError("an entry waits or launches more often than can be reckoned with")
+    measured = programme.calibration.operators if programme.calibration is not None else ()
+    if any(operator.kernels > _MOST_CALLS for operator in measured):
+        raise ValueError("an operator of its calibration launches more kernels than can be reckoned with")
     if any(entry.kind == "wait" and entry.site >= len(session.sites) for entry in programme.entries):
         raise ValueError("an entry refers to a site that does not exist")
 

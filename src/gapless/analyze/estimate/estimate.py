@@ -13,7 +13,7 @@ import numpy as np
 from gapless.analyze.estimate.communication import Moving, assumed, communication
 from gapless.analyze.estimate.draws import APART, interval, normal, paces, shares
 from gapless.analyze.estimate.fusion import ASSUMED, DOUBT, as_compiled, fused, launches
-from gapless.analyze.estimate.machine import SHALLOW, Run, run
+from gapless.analyze.estimate.machine import SHALLOW, Run, modelled, run
 from gapless.analyze.estimate.optimizers import is_worth_joining, joined
 from gapless.analyze.estimate.steps import Step, arrivals, chosen, left_out, recorded
 from gapless.analyze.estimate.throughput import throughput
@@ -27,7 +27,7 @@ from gapless.model.profile import Price, Prices
 from gapless.model.programme import MOST_ITEMS, Calibration, Programme
 from gapless.model.source import SourceLine
 from gapless.replay.change import Change
-from gapless.replay.model import Refusal, build
+from gapless.replay.model import Refusal
 from gapless.replay.price import Prices as Replayed
 from gapless.replay.price import Savings, prices, savings_of
 
@@ -172,9 +172,8 @@ def _uncalibrated(programme: Programme, order: Sequence[Step]) -> int:
     plain = msgspec.structs.replace(programme, calibration=None)
     times = times_of(plain)
     timed = [[times.timed(entry) for entry in step] for step in order]
-    ran = run(timed, plain.gpu, times.host)
-    model = build(ran.timeline, ran.besides)
-    return -1 if isinstance(model, Refusal) else round(model.span() / len(order))
+    answer = modelled(timed, plain.gpu, times.host)
+    return -1 if isinstance(answer, Refusal) else round(answer[1].span() / len(order))
 
 
 def _limits(answer: _Priced, moving: Moving) -> tuple[Range, dict[str, float]]:
@@ -213,10 +212,10 @@ def _priced(
     """The programme on the likely machine and on others. A step before and one after those that are priced
     keep their waits: the first of a run has nothing to wait for yet, and the last nothing to hold up."""
     timed = [[times.timed(entry) for entry in step] for step in (order[-1], *order, order[0])]
-    ran = run(timed, programme.gpu, times.host)
-    model = build(ran.timeline, ran.besides)
-    if isinstance(model, Refusal):
-        return model.reason
+    answer = modelled(timed, programme.gpu, times.host)
+    if isinstance(answer, Refusal):
+        return answer.reason
+    ran, model = answer
     rows = {key: _rows(ran, sites) for key, sites in groups.items()}
     found = prices(model, rows)
     asked = [ran.asked[one] for one in ran.timeline.work.correlation.tolist()]

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import msgspec
 
 from gapless.analyze.estimate.draws import interval, paces
-from gapless.analyze.estimate.machine import run
+from gapless.analyze.estimate.machine import modelled
 from gapless.analyze.estimate.steps import Step, chosen
 from gapless.analyze.estimate.timing import Times
 from gapless.model.estimate import Range
 from gapless.model.programme import Entry, Programme
 from gapless.replay.change import Change
-from gapless.replay.model import Refusal, build
+from gapless.replay.model import Refusal
 
 
 class Saving(NamedTuple):
@@ -66,10 +66,10 @@ def _spans(programme: Programme, step: Step, times: Times) -> _Spans | None:
     """What a step takes in the likely machine, and in each of those that are drawn."""
     order = chosen([step])
     timed = [[times.timed(entry) for entry in one] for one in order]
-    ran = run(timed, programme.gpu, times.host)
-    model = build(ran.timeline, ran.besides)
-    if isinstance(model, Refusal):
+    answer = modelled(timed, programme.gpu, times.host)
+    if isinstance(answer, Refusal):
         return None
+    ran, model = answer
     asked = [ran.asked[one] for one in ran.timeline.work.correlation.tolist()]
     none, count = model.marked(()), len(order)
     drawn = [

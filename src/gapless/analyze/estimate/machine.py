@@ -16,7 +16,12 @@ from gapless.model import copies
 from gapless.model.programme import Entry, Gpu
 from gapless.replay.host import DEPTH, EVERY
 from gapless.replay.latency import LAUNCH, RETURN, UNBLOCKED, UNBLOCKED_DEVICE
+from gapless.replay.model import Model, Refusal, build
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
+
+_LONGEST = 1 << 58
+"""Nanoseconds: replays of longer steps on slower machines would overflow."""
+_TOO_LONG = "the times in it are longer than any run"
 
 GAP = 1_200
 """Nanoseconds between a kernel and the one queued behind it (1 to 2.2 µs in profiles of NVIDIA GPUs)."""
@@ -240,8 +245,24 @@ class _Machine:
             self.call("cudaStreamWaitEvent", SMALL_CALL)
 
 
+def modelled(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host) -> tuple[Run, Model] | Refusal:
+    """:func:`run`, and the model of what came of it; or why there is none."""
+    try:
+        ran = run(steps, gpu, host)
+    except OverflowError:
+        return Refusal(_TOO_LONG)
+    if max(ran.timeline.span) > _LONGEST:
+        return Refusal(_TOO_LONG)
+    model = build(ran.timeline, ran.besides)
+    return model if isinstance(model, Refusal) else (ran, model)
+
+
 def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host, depth: int = DEPTH) -> Run:
-    """These steps, one after the other, with streams that take so many launches before the next one waits."""
+    """These steps, one after the other, with streams that take so many launches before the next one waits.
+
+    Raises:
+        OverflowError: their times are too long to be added up.
+    """
     machine = _Machine(gpu, host, depth)
     machine.calls.append((HostKind.OPERATOR, NUMBER["ProfilerStep#"], 0, 1_000, -1))
     waits: list[dict[int, list[int]]] = []
