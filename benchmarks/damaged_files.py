@@ -1,13 +1,17 @@
-"""What `gapless show` says of saved files that were damaged: sessions, profiles, memory runs, diagnoses.
+"""What Gapless says of damaged files: sessions, profiles, traces, snapshots, memory runs, diagnoses.
 
-    python benchmarks/damaged_files.py                    # 10,000 versions of the files in tests/model/saved
-    python benchmarks/damaged_files.py FOLDER             # of the saved files in FOLDER
-    python benchmarks/damaged_files.py FOLDER --write     # writes benchmarks/sheets/damaged_files.md
+    python benchmarks/damaged_files.py                    # 10,000 versions of what the commands save
+    python benchmarks/damaged_files.py --write            # writes benchmarks/sheets/damaged_files.md
+    python benchmarks/damaged_files.py --count 40 --first 800     # those of the seeds 800 to 839
+    python benchmarks/damaged_files.py --minutes 20       # as many as are read in that time
 
-Bytes are flipped, ends cut off, fields dropped, numbers replaced by -1, 2**63 and others, and values nested
-without end (`tests/damaging.py`). Each version is shown in a format, in turn. It fails with a traceback,
-after more than 20 seconds of processor time, above 1 GB of memory, or where a refusal is not one line. Exits
-with 1 where any version fails.
+The files are made first, with each command that saves one (`_saved_inputs.py`). Bytes are flipped, ends cut
+off, fields dropped, numbers replaced by -1, 2**63 and others, and values nested without end
+(`tests/damaging.py`). Each version is read by the commands that read such files, in turn, and in each format
+in turn. It fails with a traceback, after more than 20 seconds of processor time, above 1 GB of memory, where
+a refusal is not one line, or where the verdict is not that of the whole file and nothing says that the file
+was changed (the files of earlier versions have no checksum, by which that is known). Exits with 1 where any
+version fails.
 """
 
 from __future__ import annotations
@@ -15,7 +19,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import multiprocessing
 import resource
 import signal
@@ -26,12 +29,13 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import _sheet
+from _saved_inputs import TESTS, make
 
-TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
 from damaging import damaged
@@ -39,115 +43,219 @@ from damaging import damaged
 SECONDS = 20
 BYTES = 1 << 30
 TOGETHER = 50
-"""Versions that one process shows: what they take is measured as the largest of them."""
+"""Versions that one process reads: what they take is measured as the largest of them."""
+SAVED = ("session", "profile", "memory", "loader")
+READERS = {
+    "session": ["show", "compare"],
+    "profile": ["show", "compare", "trace"],
+    "memory": ["memory", "show", "compare"],
+    "loader": ["loader", "show"],
+    "trace": ["trace", "trace", "compare", "show"],
+    "snapshot": ["memory", "memory", "compare", "show"],
+}
+"""The commands that read a file of each kind; what is none of them is shown and compared."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A whole file: its kind, what is in it, and the sentences of its verdicts where it was saved by Gapless
+    with a checksum."""
+
+    path: Path
+    kind: str
+    data: bytes
+    verdicts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one version of `file`."""
+    """What became of one version of `file`: `differs` where its verdict is not the whole file's."""
 
     file: str
     kind: str
     seed: int
+    command: str
     status: int
     seconds: float
     error: str = ""
+    differs: bool = False
+
+    @property
+    def failed(self) -> str:
+        """What is wrong with it; "" where nothing is."""
+        return self.error or (f"{self.seconds:.0f} s" if self.seconds > SECONDS else "")
 
 
-def look(data: bytes, form: str, path: Path) -> tuple[int, str]:
-    """The exit status, and what is wrong with how it was shown; "" where nothing is."""
+def inputs(files: Sequence[Path]) -> list[Input]:
+    """The `files` with what is said of them."""
+    from gapless.files.kinds import kind_of
+
+    kept = []
+    for path in files:
+        kind, verdicts = kind_of(str(path)), ()
+        if kind in SAVED and not path.name.startswith("earlier"):
+            verdicts = _verdicts(str(path))[0]
+        kept.append(Input(path, kind, path.read_bytes(), verdicts))
+    return kept
+
+
+def _verdicts(path: str) -> tuple[tuple[str, ...], bool]:
+    """The sentences of the verdicts on a saved file, and whether each says that the file was changed."""
+    from gapless.commands.show import reports
+    from gapless.model._disk import CHANGED
+
+    shown = reports(path)
+    return tuple(one.verdict.sentence for one in shown), all(CHANGED in one.notes for one in shown)
+
+
+def words(file: Input, turn: int, path: str) -> list[str]:
+    """The words of the command whose `turn` it is to read `path`, a version of `file`."""
+    from gapless.render import formats
+
+    forms, readers = formats(), READERS.get(file.kind, ["show", "compare"])
+    command, form = readers[turn % len(readers)], list(forms)[turn // len(readers) % len(forms)]
+    quiet = ["-q"] if command != "show" else []
+    whole = [str(file.path)] if command == "compare" else []
+    return [command, *quiet, "-f", form, *whole, path]
+
+
+def look(command: Sequence[str]) -> tuple[int, str]:
+    """The exit status of `command`, and what is wrong with how it ended; "" where nothing is."""
     from gapless.commands import main
 
-    path.write_bytes(data)
     out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = main(["show", "-f", form, str(path)])
+            status = main(list(command))
     except BaseException:
-        return -1, traceback.format_exc().strip().splitlines()[-1]
+        trace = traceback.format_exc().strip().splitlines()
+        place = next((line.strip() for line in reversed(trace) if line.startswith("  File")), "")
+        return -1, f"{trace[-1][:200]} ({place})"
     lines = err.getvalue().count("\n")
-    return status, "" if lines == (status != 0) and status in (0, 3) else f"status {status}, {lines} lines"
+    right = lines == 0 if status == 0 else status in (2, 3) and 1 <= lines <= 2
+    return status, "" if right else f"status {status}, {lines} lines: {err.getvalue()[:200]}"
 
 
 def _late(*_: Any) -> None:
-    raise TimeoutError("it hangs")
+    raise TimeoutError(f"more than {SECONDS} s")
 
 
-def some(files: Sequence[Path], seeds: Sequence[int], into: Any) -> None:
-    """Show a version for each of `seeds`, in a process; results go to the queue `into`."""
-    from gapless.render import formats
+def result(file: Input, seed: int, turn: int, path: Path) -> Result:
+    """What becomes of the version of `file` that `seed` makes, at `path`."""
+    path.write_bytes(damaged(file.data, seed))
+    command = words(file, turn, str(path))
+    begin = time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, 2 * SECONDS)
+    status, error = look(command)
+    seconds = time.process_time() - begin
+    differs = False
+    if file.verdicts and not error and status == 0:
+        verdicts, said = _verdicts(str(path))
+        differs = verdicts != file.verdicts
+        error = f"verdict without a word: {verdicts}" if differs and not said else ""
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    shown = " ".join(command).replace(str(path), "FILE").replace(str(file.path), "WHOLE")
+    return Result(file.path.name, file.kind, seed, shown, status, seconds, error, differs)
 
-    forms = list(formats())
-    signal.signal(signal.SIGALRM, _late)
-    found = []
+
+def some(files: Sequence[Input], seeds: Sequence[int], into: Connection) -> None:
+    """Read a version for each of `seeds`, in a process; results go `into` the pipe as they come."""
+    signal.signal(signal.SIGPROF, _late)
+    resource.setrlimit(resource.RLIMIT_DATA, (4 * BYTES, 4 * BYTES))
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
             file = files[seed % len(files)]
-            data = file.read_bytes()
-            kind = json.loads(data)["format"].removeprefix("gapless-")
-            begin = time.process_time()
-            signal.alarm(10 * SECONDS)  # of which others may use most
-            status, error = look(
-                damaged(data, seed), forms[seed // len(files) % len(forms)], Path(folder, "x.json")
-            )
-            signal.alarm(0)
-            found.append(Result(file.name, kind, seed, status, time.process_time() - begin, error))
-    into.put((found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+            path = Path(folder, f"damaged{''.join(file.path.suffixes)}")
+            version = result(file, seed, seed // len(files), path)
+            into.send((version, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+    into.close()
 
 
-def sheet(found: Sequence[Result], memory: int, command: str) -> str:
+def run(files: Sequence[Input], seeds: Sequence[int], jobs: int, seconds: float) -> tuple[list[Result], int]:
+    """What became of the versions of all `seeds`, and the most memory that a process took, in bytes. After so
+    many `seconds` no more are begun.
+
+    Raises:
+        RuntimeError: a process died.
+    """
+    for file in files:  # whatever reads it is loaded once, for all processes
+        for turn in range(len(READERS.get(file.kind, ()))):
+            look(words(file, turn, str(file.path)))
+    until = time.monotonic() + seconds
+    fork = multiprocessing.get_context("fork")
+    batches = [seeds[at : at + TOGETHER] for at in range(0, len(seeds), TOGETHER)]
+    pipes: dict[Connection, int] = {}
+    results: list[Result] = []
+    memory = 0
+    while batches or pipes:
+        if time.monotonic() > until:
+            batches.clear()
+        while batches and len(pipes) < jobs:
+            batch = batches.pop(0)
+            receiver, sender = fork.Pipe(duplex=False)
+            fork.Process(target=some, args=(files, batch, sender), daemon=True).start()
+            sender.close()
+            pipes[receiver] = len(batch)
+        for receiver in wait(list(pipes)):
+            try:
+                version, most = receiver.recv()
+            except EOFError:
+                if pipes.pop(receiver):
+                    raise RuntimeError(f"a process died after {len(results)} versions") from None
+                continue
+            pipes[receiver] -= 1
+            results.append(version)
+            if version.failed:
+                print(f"{version.file}, seed {version.seed}: {version.failed}", file=sys.stderr, flush=True)
+            memory = max(memory, most)
+    return results, memory
+
+
+def sheet(results: Sequence[Result], memory: int, command: str) -> str:
     """What became of all of them."""
     method = (
-        f"{len(found):,} damaged versions of {len({one.file for one in found})} saved files, each shown in "
-        "one of the formats"
+        f"{len(results):,} damaged versions of {len({result.file for result in results})} files, each read "
+        "by one command in one format, in turn; verdicts beside those of the whole files"
     )
-    failed = [one for one in found if one.error or one.seconds > SECONDS]
-    text = _sheet.header("Damaged saved files", command, method)
+    failed = [result for result in results if result.failed]
+    text = _sheet.header("Damaged files", command, method)
     text += (
-        f"- tracebacks: {sum(one.status < 0 for one in found)}; failed in all: {len(failed)}; longest "
-        f"{max(one.seconds for one in found):.1f} s; most memory of a process {memory >> 20} MB\n\n"
+        f"- tracebacks: {sum(result.status < 0 for result in results)}; failed in all: {len(failed)}; "
+        f"longest {max(result.seconds for result in results):.1f} s; most memory of a process "
+        f"{memory >> 20} MB\n\n"
     )
-    kinds = Counter(one.kind for one in found)
     rows: list[list[object]] = []
-    for kind, count in sorted(kinds.items()):
-        own = [one for one in found if one.kind == kind]
+    for kind, count in sorted(Counter(result.kind for result in results).items()):
+        own = [result for result in results if result.kind == kind]
         rows.append([
-            kind, f"{count:,}", sum(one.status == 0 for one in own), sum(one.status == 3 for one in own),
-            f"{max(one.seconds for one in own):.1f}", sum(bool(one.error) for one in own),
+            kind or "none of these", f"{count:,}", sum(result.status == 0 for result in own),
+            sum(result.status > 0 for result in own), sum(result.differs for result in own),
+            f"{max(result.seconds for result in own):.1f}", sum(bool(result.failed) for result in own),
         ])  # fmt: skip
-    text += _sheet.table(["kind", "versions", "shown", "refused in one line", "longest (s)", "failed"], rows)
-    for one in failed:
-        text += f"\n- {one.file}, seed {one.seed}: {one.error}"
+    columns = ["kind", "versions", "read", "refused", "other verdict, and said so", "longest (s)", "failed"]
+    text += _sheet.table(columns, rows)
+    for result in failed:
+        text += f"\n- {result.file}, seed {result.seed}, `gapless {result.command}`: {result.failed}"
     return text
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", default=TESTS / "model" / "saved")
     parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    files = sorted(options.folder.glob("*.json"))
-    fork = multiprocessing.get_context("fork")
-    queue, found, memory = fork.Queue(), [], 0
-    batches = [range(at, min(at + TOGETHER, options.count)) for at in range(0, options.count, TOGETHER)]
-    waiting = 0
-    while batches or waiting:
-        while batches and waiting < options.jobs:
-            fork.Process(target=some, args=(files, batches.pop(0), queue)).start()
-            waiting += 1
-        results, most = queue.get(timeout=10 * TOGETHER * SECONDS)
-        waiting -= 1
-        found += results
-        memory = max(memory, most)
-    words = " ".join(["python benchmarks/damaged_files.py", *(["--write"] if options.write else [])])
-    text = sheet(found, memory, words)
+    with tempfile.TemporaryDirectory() as folder:
+        files = inputs(make(Path(folder)))
+        seeds = range(options.first, options.first + options.count)
+        results, memory = run(files, seeds, options.jobs, 60 * options.minutes)
+    text = sheet(results, memory, f"python benchmarks/damaged_files.py{' --write' if options.write else ''}")
     print(text)
     if options.write:
         print(_sheet.write("damaged_files", text))
-    late = any(one.error or one.seconds > SECONDS for one in found)
-    return 1 if memory > BYTES or late else 0
+    return 1 if memory > BYTES or any(result.failed for result in results) else 0
 
 
 if __name__ == "__main__":
