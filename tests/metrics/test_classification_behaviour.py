@@ -15,7 +15,7 @@ import torchmetrics.functional.classification as reference
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from metrics import samples
-from metrics.test_drop_in import NAMES, batch, needed, outcome, theirs
+from metrics.test_drop_in import NAMES, batch, needed_options, outcome, theirs
 from torch import Tensor
 
 import gapless
@@ -66,7 +66,7 @@ def test_labels_that_are_neither_0_nor_1_are_named(name: str):
         labels = [(preds > 0.5).long(), target]
         labels[kind == "target"] = labels[kind == "target"].clone().index_fill(0, torch.tensor([0]), 3)
         batch = [preds, labels[1]] if name in SCORED else labels
-        metric = getattr(metrics, name)(**needed(name))
+        metric = getattr(metrics, name)(**needed_options(name))
         with pytest.raises(RuntimeError, match=rf"^{name}: Detected the following values in `{kind}`: .*3"):
             metric.update(*batch)
 
@@ -98,7 +98,7 @@ def test_what_update_takes_is_as_described(name: str, more: tuple[int, ...]):
     assert "targets" in takes
     torch.manual_seed(0)
     task = getattr(metrics, name).task
-    options = needed(name)
+    options = needed_options(name)
     columns = options.get("num_labels", options.get("num_classes", 1))
     shape = (40, columns, *more) if task == "multilabel" else (40, *more)
     most = columns if task == "multiclass" else 2
@@ -125,7 +125,7 @@ def test_classes_that_do_not_occur_are_warned_of(name: str, thresholds: int | No
     if only == 0 and name.startswith("Multiclass") and "Precision" in name:
         only = 2  # There class 0 alone is taken for no positives.
     alone = torch.full_like(target, only)
-    options = {**needed(name), "thresholds": thresholds}
+    options = {**needed_options(name), "thresholds": thresholds}
     actual, expected = (
         collect_warnings(lambda metric=metric: metric(preds, alone))
         for metric in (getattr(metrics, name)(**options), theirs(name)(**options))
@@ -169,7 +169,7 @@ def test_empty_rows_of_a_normalized_matrix_are_warned_of(form: str, normalize: s
     name = f"{form}ConfusionMatrix"
     preds, target = data(name)
     for truth in (target, torch.zeros_like(target)):
-        options = {**needed(name), "normalize": normalize}
+        options = {**needed_options(name), "normalize": normalize}
         actual, expected = (
             collect_warnings(lambda metric=metric, truth=truth: metric(preds, truth))
             for metric in (getattr(metrics, name)(**options), theirs(name)(**options))
@@ -191,7 +191,7 @@ def test_empty_rows_of_a_normalized_matrix_are_warned_of(form: str, normalize: s
 def test_thresholds_of_the_whole_curve_give_the_whole_curve(seed: int, ties: bool, form: str):
     preds, target = data(form.capitalize(), seed)
     preds = (preds * 6 + 1).round() / 8 if ties else preds
-    options = needed(form.capitalize())
+    options = needed_options(form.capitalize())
     for name in ("roc", "precision_recall_curve"):
         function = getattr(functional, f"{form}_{name}")
         whole = function(preds, target, **options)
@@ -235,7 +235,7 @@ def test_calibration_of_values_on_the_edges_of_bins(bins: int):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_scores_of_half_precision_are_scores_of_single_precision(name: str, dtype: torch.dtype):
     preds, target = data(name)
-    options = needed(name)
+    options = needed_options(name)
     metric, same = getattr(metrics, name)(**options), getattr(metrics, name)(**options)
     actual, expected = metric(preds.to(dtype), target), same(preds.to(dtype).float(), target)
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
@@ -248,7 +248,7 @@ def test_scores_of_what_is_ignored_do_not_matter(name: str, ignore_index: int):
     target = target.masked_fill(
         torch.rand(target.shape, generator=torch.Generator().manual_seed(1)) < 0.3, ignore_index
     )
-    options = {**needed(name), "ignore_index": ignore_index}
+    options = {**needed_options(name), "ignore_index": ignore_index}
     ignored = (
         (target == ignore_index).unsqueeze(1) if name.startswith("Multiclass") else target == ignore_index
     )
@@ -315,7 +315,7 @@ def test_tasks_make_the_metric_of_the_task(name: str):
             chosen.upper(),
             torchmetrics.utilities.enums.ClassificationTask.from_str(chosen),
         ):
-            metric = task(task=spelled, **needed(form.__name__))
+            metric = task(task=spelled, **needed_options(form.__name__))
             assert type(metric) is form
     with pytest.raises(ValueError, match=r"^Invalid Classification: expected one of"):
         task(task="multi")

@@ -1,4 +1,4 @@
-"""Changing the import is enough: constructors, shapes, dtypes, attributes and words are TorchMetrics'."""
+"""Changing the import is enough: constructors, shapes, dtypes, attributes and messages are TorchMetrics'."""
 
 from __future__ import annotations
 
@@ -72,18 +72,20 @@ OTHER_WORDS = {
 }
 
 
-def needed(name: str) -> dict[str, Any]:
-    """The arguments that a metric cannot be made without."""
-    found = dict(next((given for base, given in NEEDED.items() if name.endswith(base)), {}))
+def needed_options(name: str) -> dict[str, Any]:
+    """Return the required arguments of a metric."""
+    options = dict(
+        next((arguments_of_base for base, arguments_of_base in NEEDED.items() if name.endswith(base)), {})
+    )
     if name.startswith("Multiclass"):
-        found["num_classes"] = CLASSES
+        options["num_classes"] = CLASSES
     if name.startswith("Multilabel"):
-        found["num_labels"] = LABELS
-    return found
+        options["num_labels"] = LABELS
+    return options
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call returns, or the exception that it raises."""
+    """Return what a call returns, or the exception that it raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -92,7 +94,7 @@ def outcome(call: Callable[[], Any]) -> Any:
             return error
 
 
-def made(home: Any, name: str, options: dict[str, Any]) -> Any:
+def construct(home: Any, name: str, options: dict[str, Any]) -> Any:
     return outcome(lambda: (theirs(name) if home is torchmetrics else getattr(home, name))(**options))
 
 
@@ -105,12 +107,12 @@ def test_what_cannot_be_is_refused_in_the_same_words(name: str):
     cases = [(k, v) for k in arguments(name) for v in BAD.get(k, [])] + list(KEYWORDS.items())
     compared = 0
     for argument, value in cases:
-        options = {**needed(name), argument: value}
-        expected, found = made(torchmetrics, name, options), made(metrics, name, options)
-        assert isinstance(found, (ValueError, TypeError)), (argument, value)
+        options = {**needed_options(name), argument: value}
+        expected, actual = construct(torchmetrics, name, options), construct(metrics, name, options)
+        assert isinstance(actual, (ValueError, TypeError)), (argument, value)
         if isinstance(expected, ValueError) and (name, argument) not in OTHER_WORDS:
-            assert type(found) is ValueError, (argument, value)
-            assert str(found) == str(expected), (argument, value)
+            assert type(actual) is ValueError, (argument, value)
+            assert str(actual) == str(expected), (argument, value)
             compared += 1
     assert compared >= len(KEYWORDS)
 
@@ -120,10 +122,10 @@ def test_what_cannot_be_is_refused_in_the_same_words(name: str):
 )
 def test_tasks_are_refused_in_the_same_words(name: str):
     for options in ({"task": "bad"}, {"task": "multiclass"}, {"task": "multiclass", "num_classes": 2.0}):
-        expected, found = made(torchmetrics, name, options), made(metrics, name, options)
-        assert type(found) is type(expected) is ValueError
+        expected, actual = construct(torchmetrics, name, options), construct(metrics, name, options)
+        assert type(actual) is type(expected) is ValueError
         if name != "Accuracy" or options["task"] == "bad":
-            assert str(found) == str(expected)
+            assert str(actual) == str(expected)
 
 
 @pytest.mark.parametrize(
@@ -151,13 +153,13 @@ def test_tasks_are_refused_in_the_same_words(name: str):
     ],
 )
 def test_other_metrics_refuse_in_the_same_words(name: str, options: dict[str, Any]):
-    expected, found = made(torchmetrics, name, options), made(metrics, name, options)
-    assert type(found) is type(expected) is ValueError
-    assert str(found) == str(expected)
+    expected, actual = construct(torchmetrics, name, options), construct(metrics, name, options)
+    assert type(actual) is type(expected) is ValueError
+    assert str(actual) == str(expected)
 
 
 def batch(name: str, random: torch.Generator, extra: tuple[int, ...] = (), rows: int = ROWS) -> list[Tensor]:
-    """Probabilities and targets."""
+    """Return probabilities and targets that fit the metric."""
     if name.startswith("Multiclass"):
         preds = torch.randn(rows, CLASSES, *extra, generator=random).softmax(1)
         return [preds, torch.randint(0, CLASSES, (rows, *extra), generator=random)]
@@ -165,23 +167,23 @@ def batch(name: str, random: torch.Generator, extra: tuple[int, ...] = (), rows:
     return [torch.rand(shape, generator=random), torch.randint(0, 2, shape, generator=random)]
 
 
-def assert_same(found: Any, expected: Any, about: Any) -> None:
-    """The same numbers in the same form."""
+def assert_same(actual: Any, expected: Any, about: Any) -> None:
+    """Assert equal numbers, types and shapes, or equal exceptions."""
     if isinstance(expected, Exception):
-        assert type(found) is type(expected), (about, found, expected)
-        assert str(found) == str(expected), (about, found, expected)
+        assert type(actual) is type(expected), (about, actual, expected)
+        assert str(actual) == str(expected), (about, actual, expected)
         return
-    assert type(found) is type(expected), (about, found)
+    assert type(actual) is type(expected), (about, actual)
     if isinstance(expected, (list, tuple)):
-        for one, other in zip(found, expected, strict=True):
-            assert_same(one, other, about)
+        for value, expected_value in zip(actual, expected, strict=True):
+            assert_same(value, expected_value, about)
     else:
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True, msg=str(about))
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5, equal_nan=True, msg=str(about))
 
 
 def run(metric: Any, batches: list[list[Tensor]]) -> Any:
     def call() -> Any:
-        with_forward = [metric(*[one.clone() for one in given]) for given in batches]
+        with_forward = [metric(*[tensor.clone() for tensor in arguments]) for arguments in batches]
         return [*with_forward, metric.compute()]
 
     return outcome(call)
@@ -203,11 +205,11 @@ def test_values_come_in_the_same_form(name: str):
                     if target_type == torch.bool
                     else typed
                 )
-            expected = run(theirs(name)(**needed(name)), typed)
+            expected = run(theirs(name)(**needed_options(name)), typed)
             if isinstance(expected, NotImplementedError):
                 continue
-            found = run(getattr(metrics, name)(**needed(name)), typed)
-            assert_same(found, expected, (name, preds_type, target_type))
+            actual = run(getattr(metrics, name)(**needed_options(name)), typed)
+            assert_same(actual, expected, (name, preds_type, target_type))
 
 
 @pytest.mark.parametrize("name", SHAPED)
@@ -219,13 +221,13 @@ def test_shapes_and_single_samples(name: str):
     if "multidim_average" in arguments(name):
         several.append({"multidim_average": "samplewise"})
     for options in several:
-        options = {**needed(name), **options}
+        options = {**needed_options(name), **options}
         least = (5,) if "multidim_average" in options else ()
         shapes = [(least, ROWS), ((3, 2), ROWS)] + ([] if "StatScores" in name and least else [(least, 1)])
         for extra, rows in shapes:
             data = [batch(name, random, extra, rows)]
-            found = run(getattr(metrics, name)(**options), data)
-            assert_same(found, run(theirs(name)(**options), data), (options, extra, rows))
+            actual = run(getattr(metrics, name)(**options), data)
+            assert_same(actual, run(theirs(name)(**options), data), (options, extra, rows))
 
 
 @pytest.mark.parametrize("name", [*SHAPED, "BinaryROC", "MulticlassAUROC", "MultilabelAveragePrecision"])
@@ -237,32 +239,34 @@ def test_shapes_that_do_not_fit_are_refused_in_the_same_words(name: str):
         cases.append((preds[:, :-1], target))
     else:
         cases.append((preds[:-1], target))
-    for given in cases:
-        expected = outcome(lambda given=given: theirs(name)(**needed(name)).update(*given))
-        found = outcome(lambda given=given: getattr(metrics, name)(**needed(name)).update(*given))
+    for batch_ in cases:
+        expected = outcome(lambda batch_=batch_: theirs(name)(**needed_options(name)).update(*batch_))
+        actual = outcome(lambda batch_=batch_: getattr(metrics, name)(**needed_options(name)).update(*batch_))
         assert isinstance(expected, (ValueError, RuntimeError))
         words = str(expected) if len(expected.args) == 1 else "".join(expected.args)
-        assert type(found) is type(expected)
-        assert " ".join(str(found).split()) == " ".join(words.split())
+        assert type(actual) is type(expected)
+        assert " ".join(str(actual).split()) == " ".join(words.split())
 
 
 def test_samplewise_without_samples_says_so():
     metric = metrics.MulticlassAccuracy(3, multidim_average="samplewise")
-    for one in (metric, metrics.BinaryAUROC()):
+    for empty in (metric, metrics.BinaryAUROC()):
         with (
             pytest.warns(UserWarning, match="before the ``update``"),
             pytest.raises(ValueError, match="No samples"),
         ):
-            one.compute()
+            empty.compute()
 
 
 def test_functions_take_the_same_arguments():
     compared = 0
     for name in THEIRS:
         theirs = inspect.signature(their_function(name)).parameters.values()
-        found = inspect.signature(getattr(functional, name)).parameters.values()
-        expected = [(one.name, one.default) for one in theirs]
-        assert [(one.name, one.default) for one in found if one.name != "kwargs"] == expected, name
+        ours = inspect.signature(getattr(functional, name)).parameters.values()
+        expected = [(parameter.name, parameter.default) for parameter in theirs]
+        assert [
+            (parameter.name, parameter.default) for parameter in ours if parameter.name != "kwargs"
+        ] == expected, name
         compared += 1
     assert compared > 80
 
@@ -272,9 +276,9 @@ def test_functions_take_the_same_arguments():
 )
 def test_functions_keep_double_precision(name: str):
     x, y = torch.rand(2, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).unbind()
-    found, expected = getattr(functional, name)(x, y), getattr(torchmetrics.functional, name)(x, y)
-    assert found.dtype == torch.float64
-    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+    actual, expected = getattr(functional, name)(x, y), getattr(torchmetrics.functional, name)(x, y)
+    assert actual.dtype == torch.float64
+    assert actual.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
 ATTRIBUTES = (
@@ -304,20 +308,20 @@ def test_what_belongs_to_the_class_cannot_be_set():
 
 def test_what_users_ask_a_metric():
     preds, target = batch("MulticlassAccuracy", torch.Generator().manual_seed(4))
-    seen = []
+    answers = []
     for home in (torchmetrics.classification, metrics):
         metric = home.MulticlassAccuracy(CLASSES, ignore_index=1)
-        said = [metric.num_classes, metric.average, metric.top_k, metric.ignore_index, metric.validate_args]
-        said += [metric.update_called, metric.update_count]
+        answer = [metric.num_classes, metric.average, metric.top_k, metric.ignore_index, metric.validate_args]
+        answer += [metric.update_called, metric.update_count]
         metric.update(preds, target)
         metric(preds, target)
-        said += [metric.update_called, metric.update_count]
+        answer += [metric.update_called, metric.update_count]
         metric.reset()
-        said += [metric.update_called, metric.update_count, metric in {metric: 1}, len(metric.state_dict())]
+        answer += [metric.update_called, metric.update_count, metric in {metric: 1}, len(metric.state_dict())]
         with pytest.raises(TypeError, match="not iterable"):
             iter(metric)
-        seen.append(said)
-    assert seen[0] == seen[1]
+        answers.append(answer)
+    assert answers[0] == answers[1]
 
 
 OPERATIONS = [
@@ -346,10 +350,10 @@ def test_arithmetic(operation: Callable[..., Any], other: Any, swapped: bool):
         combined = operation(*operands[::-1]) if swapped else operation(*operands)
         assert isinstance(combined, home.Metric)
         combined.update(torch.tensor(5.0))
-        found = [combined(torch.tensor(3.0)), combined.compute()]
+        results = [combined(torch.tensor(3.0)), combined.compute()]
         combined.reset()
         combined.update(torch.tensor(1.5))
-        return [*found, combined.compute()]
+        return [*results, combined.compute()]
 
     expected = outcome(lambda: values(torchmetrics))
     if not isinstance(expected, TypeError):
@@ -384,14 +388,14 @@ def test_arithmetic_in_a_collection(name: str):
 
 
 def test_arithmetic_does_not_wait():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulator:
         score = 0.5 * metrics.MulticlassRecall(CLASSES) + metrics.MulticlassPrecision(CLASSES) % 3
         score.to("cuda")
         preds = torch.rand(ROWS, CLASSES, device="cuda")
         target = torch.randint(CLASSES, (ROWS,), device="cuda")
-        before = seen.waits
+        before = emulator.waits
         score.update(preds, target)
         score(preds, target)
         score.compute()
         score.reset()
-        assert seen.waits == before, seen.session.sites
+        assert emulator.waits == before, emulator.session.sites

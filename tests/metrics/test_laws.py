@@ -1,4 +1,4 @@
-"""What holds for every metric: storage stays, copies are apart, checkpoints come back."""
+"""Laws of every metric: storage does not move, copies are independent, checkpoints round-trip."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def test_results_are_not_the_state(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_forward_is_update_and_the_batch_alone(name: str):
     for sample in of(name):
-        one, two = sample.make(), sample.make()
+        forwarded, updated = sample.make(), sample.make()
         for seed in range(2):
             alone = sample.make()
             quietly(alone.update, *sample.data(seed))
-            quietly(two.update, *sample.data(seed))
-            assert same(quietly(one, *sample.data(seed)), quietly(alone.compute)), sample.label
-        assert same(quietly(one.compute), quietly(two.compute)), sample.label
+            quietly(updated.update, *sample.data(seed))
+            assert same(quietly(forwarded, *sample.data(seed)), quietly(alone.compute)), sample.label
+        assert same(quietly(forwarded.compute), quietly(updated.compute)), sample.label
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -89,8 +89,8 @@ def test_reset_forgets_and_copies_are_apart(name: str):
         quietly(metric.update, *sample.data(0))
         twin, sent = copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))
         metric.reset()
-        for one in (metric, fresh):
-            quietly(one.update, *sample.data(1))
+        for empty in (metric, fresh):
+            quietly(empty.update, *sample.data(1))
         assert same(quietly(metric.compute), quietly(fresh.compute)), sample.label
         assert same(quietly(twin.compute), quietly(sent.compute)), sample.label
         quietly(sent.update, *sample.data(1))
@@ -150,9 +150,9 @@ def test_computing_before_any_update_warns():
 
 
 def test_hashes_and_equality_are_of_the_object():
-    one, two = metrics.MeanMetric(), metrics.MeanMetric()
-    assert hash(one) != hash(two)
-    assert len({one, two, one}) == 2
+    first, second = metrics.MeanMetric(), metrics.MeanMetric()
+    assert hash(first) != hash(second)
+    assert len({first, second, first}) == 2
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -174,7 +174,7 @@ def test_results_are_the_same_in_every_run(deterministic):
 
 
 def shortened(data: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A batch without samples, of the same kind."""
+    """Return the batch without its samples."""
     return tuple(
         value[:0]
         if isinstance(value, (list, tuple)) or (isinstance(value, torch.Tensor) and value.dim())
@@ -208,21 +208,21 @@ def test_retrieval_without_documents_is_refused(name: str):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision_is_computed_in_full(name: str, dtype: torch.dtype):
-    """The result is that of the rounded values, of the same type."""
+    """The result equals that of the rounded values in float32, with the same dtype."""
     for sample in of(name):
         data = tuple(sample.data(0))
         floats = [isinstance(value, torch.Tensor) and value.is_floating_point() for value in data]
         rounded = tuple(
-            one.to(dtype) if is_float else one for one, is_float in zip(data, floats, strict=True)
+            value.to(dtype) if is_float else value for value, is_float in zip(data, floats, strict=True)
         )
         widened = tuple(
-            one.float() if is_float else one for one, is_float in zip(rounded, floats, strict=True)
+            value.float() if is_float else value for value, is_float in zip(rounded, floats, strict=True)
         )
         results = []
         for batch in (rounded, widened) if any(floats) else ():
             metric = sample.make()
             quietly(metric.update, *batch)
             results.append(flat(quietly(metric.compute)))
-        for got, expected in zip(*results, strict=True) if results else ():
-            assert got.dtype == expected.dtype, sample.label
-            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for actual, expected in zip(*results, strict=True) if results else ():
+            assert actual.dtype == expected.dtype, sample.label
+            torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-5, equal_nan=True)

@@ -1,4 +1,4 @@
-"""Kendall's correlation, ensembles and distances of texts: ties, infinities, NaN, and what is refused."""
+"""Kendall's correlation, ensembles and edit distances: ties, infinities, NaN, refused inputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_kendall_as_torchmetrics(
 ):
     values = torch.tensor(rows)
     preds, target = (values[:, :2], values[:, 2:]) if outputs == 2 else (values[:, 0], values[:, 2])
-    found = []
+    results = []
     for home in (metrics, their_regression):
         metric = home.KendallRankCorrCoef(variant, t_test, alternative, outputs)
         for part in (slice(0, split), slice(split, None)):
@@ -46,11 +46,11 @@ def test_kendall_as_torchmetrics(
                 metric.update(preds[part], target[part])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found.append(metric.compute())
-    ours, other = found
+            results.append(metric.compute())
+    ours, theirs = results
     if t_test:  # without a correlation there is no p-value; there it is one or none, as rounding has it
-        other = (other[0], other[1].masked_fill(other[0].isnan(), torch.nan))
-    torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-5, equal_nan=True)
+        theirs = (theirs[0], theirs[1].masked_fill(theirs[0].isnan(), torch.nan))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 @settings(max_examples=30, deadline=None)
@@ -60,7 +60,7 @@ def test_kendall_as_scipy(rows: list[Any]):
     for variant in "bc":
         metric = metrics.KendallRankCorrCoef(variant)
         metric.update(preds, target)
-        ranked = [stats.rankdata(one) for one in (preds, target)]  # without infinities
+        ranked = [stats.rankdata(values) for values in (preds, target)]  # without infinities
         assert metric.compute().item() == pytest.approx(
             stats.kendalltau(*ranked, variant=variant).statistic, abs=1e-5, nan_ok=True
         )
@@ -105,13 +105,13 @@ def test_ensembles_as_torchmetrics(rows: int, members: int, seed: int, dtype: to
     random = torch.Generator().manual_seed(seed)
     preds = torch.randn(rows, members, generator=random).mul(4).round().div(2).to(dtype)
     target = torch.randn(rows, generator=random).to(dtype)
-    found = []
+    results = []
     for home in (metrics, their_regression):
         metric = home.ContinuousRankedProbabilityScore()
         wide = dtype if home is metrics or dtype != torch.bfloat16 else torch.float32
         metric.update(preds.to(wide), target.to(wide))
-        found.append(metric.compute().float())
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+        results.append(metric.compute().float())
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
 def test_ensembles_refuse():
@@ -126,22 +126,22 @@ def test_ensembles_refuse():
 @given(texts=TEXTS, cost=st.integers(0, 3), reduction=st.sampled_from(["mean", "sum", "none", None]))
 def test_distances_as_torchmetrics(texts: list[tuple[str, str]], cost: int, reduction: str | None):
     preds, target = zip(*texts, strict=True)
-    found = []
+    results = []
     for home in (metrics, their_text):
         metric = home.EditDistance(cost, reduction)
         metric.update(preds, target)
         metric.update("rain", "shine")
-        found.append(metric.compute())
-    torch.testing.assert_close(*found)
+        results.append(metric.compute())
+    torch.testing.assert_close(*results)
 
 
 def test_each_distance_on_a_device_does_not_wait():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulator:
         metric = metrics.EditDistance(reduction="none").to("cuda")
         metric.update(["rain", "lasagna"], ["shine", "cat"])
-        found = metric.compute()
-        assert seen.waits == 0
-        assert found.tolist() == [3, 6]
+        distances = metric.compute()
+        assert emulator.waits == 0
+        assert distances.tolist() == [3, 6]
 
 
 def test_distances_refuse():

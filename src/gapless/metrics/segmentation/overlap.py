@@ -80,8 +80,8 @@ class MaskCounts(SizedByData):
     def count(self, batch: Batch) -> None:
         overlaps = self.count_overlaps(batch)
         self.add(overlaps.pixels)
-        if overlaps.strange is not None:
-            self.state["strange"].add_(overlaps.strange)
+        if overlaps.invalid is not None:
+            self.state["strange"].add_(overlaps.invalid)
 
     def complaint(self, count: int) -> str:
         return f"Detected {count} pixel{'s' * (count != 1)} outside the classes 0 to {self.masks.classes - 1}"
@@ -190,8 +190,8 @@ class MaskMetric(Metric, abstract=True):
         (statistic,) = self._parts
         assert isinstance(statistic, MaskCounts)
         overlaps = statistic.count_overlaps(Batch((preds, target), preds.device))
-        if overlaps.strange is not None:
-            statistic.state["strange"].add_(overlaps.strange)
+        if overlaps.invalid is not None:
+            statistic.state["strange"].add_(overlaps.invalid)
             check_after([(statistic, statistic.names)])
         return self.score_samples(overlaps.pixels)
 

@@ -48,7 +48,7 @@ class PixelOverlaps(NamedTuple):
     """``[N, 2, C]``, or for `SUPPORT` ``[N, 3, C]``, of integers per image and class; `N` is 1 if all images
     are counted as one.
     """
-    strange: Tensor | None
+    invalid: Tensor | None
     """How many indices were not a class; None if there were no indices."""
 
 
@@ -131,8 +131,8 @@ def count_by_index(
     sides.add_(places[:, :images].reshape(2, images, *[1] * (preds.dim() - 1)))
     (sides if kind == EITHER else sides[1]).add_(same, alpha=-width)
     table = histogram(sides, images * groups * width).view(images, groups, width)
-    strange = table[..., :: classes + 1].sum() if checked else None
-    return PixelOverlaps((table if kind == UNION else table.cumsum(1))[..., 1 : classes + 1], strange)
+    invalid = table[..., :: classes + 1].sum() if checked else None
+    return PixelOverlaps((table if kind == UNION else table.cumsum(1))[..., 1 : classes + 1], invalid)
 
 
 def group_count(kind: str) -> int:
