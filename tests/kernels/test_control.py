@@ -25,9 +25,9 @@ module {{
 
 def run(body: str, a: list[int], n: int = 0, budget: int = 10**9) -> list[int]:
     """Each program has one number of `a`, and writes one."""
-    given = torch.tensor(a, dtype=torch.int32)
-    out = torch.full_like(given, -7)
-    evaluate(Kernel(LINE.format(body=body)), (given, out, n), (len(a),), budget=budget)
+    values = torch.tensor(a, dtype=torch.int32)
+    out = torch.full_like(values, -7)
+    evaluate(Kernel(LINE.format(body=body)), (values, out, n), (len(a),), budget=budget)
     return list(out.tolist())
 
 

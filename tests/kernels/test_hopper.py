@@ -48,8 +48,8 @@ def test_a_product_of_what_is_copied_through_descriptors() -> None:
     out = torch.zeros(40, 70)
     described = [
         value
-        for one in (a, b, out)
-        for value in ((one, one.shape, one.stride(), 0.0), *one.shape, *one.stride())
+        for tensor in (a, b, out)
+        for value in ((tensor, tensor.shape, tensor.stride(), 0.0), *tensor.shape, *tensor.stride())
     ]
     cost = evaluate(Kernel(PRODUCT), (*described, 50), (3, 3))
     torch.testing.assert_close(out, a.float() @ b.float(), rtol=1e-4, atol=1e-4)

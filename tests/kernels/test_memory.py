@@ -165,14 +165,14 @@ def test_atomics_take_turns(kind: str) -> None:
     places = torch.randint(0, 5, (32,), dtype=torch.int32, generator=generator)
     values = torch.randint(-100, 100, (32,), dtype=torch.int32, generator=generator)
     target = torch.arange(5, dtype=torch.int32)
-    expected, seen = target.tolist(), []
+    expected, old_values = target.tolist(), []
     for place, value in zip(places.tolist(), values.tolist(), strict=True):
-        seen.append(expected[place])
+        old_values.append(expected[place])
         new = COMBINED[kind](expected[place], value)
         expected[place] = (new + 2**31) % 2**32 - 2**31
     before = atomics(kind, "i32", places, values, target)
     assert target.tolist() == expected
-    assert before.tolist() == seen
+    assert before.tolist() == old_values
 
 
 def test_sums_in_half_precision_do_not_depend_on_the_order() -> None:
@@ -243,11 +243,11 @@ module {
 
 def test_tensors_in_a_table_of_addresses() -> None:
     tensors = [torch.full((6,), float(n))[1:] for n in range(3)]
-    table = torch.tensor([one.data_ptr() for one in tensors])
+    table = torch.tensor([tensor.data_ptr() for tensor in tensors])
     out = torch.empty(3, 4)
-    evaluate(Kernel(TABLE), (table, out), (3,), find=lambda: [one.untyped_storage() for one in tensors])
+    evaluate(Kernel(TABLE), (table, out), (3,), find=lambda: [tensor.untyped_storage() for tensor in tensors])
     assert out.tolist() == [[float(n)] * 4 for n in range(3)]
-    assert [one.tolist() for one in tensors] == [[2.0 * n] * 4 + [float(n)] for n in range(3)]
+    assert [tensor.tolist() for tensor in tensors] == [[2.0 * n] * 4 + [float(n)] for n in range(3)]
 
 
 def test_an_address_of_nothing_is_said() -> None:

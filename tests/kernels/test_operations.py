@@ -22,11 +22,11 @@ def numbers(dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
     if dtype.is_floating_point:
         return torch.randn(SIZE, generator=generator).mul(3).to(dtype)
     info = torch.iinfo(dtype)
-    found = torch.randint(-(2**31), 2**31 - 1, (SIZE,), generator=generator).long()
-    found = found * 3_000_000_019 >> torch.randint(0, 60, (SIZE,), generator=generator)
-    found = found.to(dtype)
-    found[:6] = torch.tensor([info.min, info.max, -1, 0, 1, 2]).to(dtype)
-    return found[torch.randperm(SIZE, generator=generator)]
+    result = torch.randint(-(2**31), 2**31 - 1, (SIZE,), generator=generator).long()
+    result = result * 3_000_000_019 >> torch.randint(0, 60, (SIZE,), generator=generator)
+    result = result.to(dtype)
+    result[:6] = torch.tensor([info.min, info.max, -1, 0, 1, 2]).to(dtype)
+    return result[torch.randperm(SIZE, generator=generator)]
 
 
 def bits(tensor: torch.Tensor, signed: bool) -> Any:
@@ -35,9 +35,9 @@ def bits(tensor: torch.Tensor, signed: bool) -> Any:
 
 
 def binary(
-    name: str, a: torch.Tensor, b: torch.Tensor, made: torch.dtype | None = None, text: str = ""
+    name: str, a: torch.Tensor, b: torch.Tensor, result_dtype: torch.dtype | None = None, text: str = ""
 ) -> Any:
-    out = torch.empty(a.shape, dtype=made or a.dtype)
+    out = torch.empty(a.shape, dtype=result_dtype or a.dtype)
     run([a, b], [out], [f"%y0 = {name} {text}%x0, %x1 : {block(a.shape, element(a))}"])
     return out
 
@@ -84,11 +84,11 @@ def test_division_goes_towards_zero(dtype: torch.dtype) -> None:
     b[b == 0] = 7
     low = torch.iinfo(dtype).min
     quotients, rests = binary("arith.divsi", a, b).tolist(), binary("arith.remsi", a, b).tolist()
-    for one, by, quotient, rest in zip(a.tolist(), b.tolist(), quotients, rests, strict=True):
-        if one == low and by == -1:
+    for dividend, by, quotient, rest in zip(a.tolist(), b.tolist(), quotients, rests, strict=True):
+        if dividend == low and by == -1:
             continue  # no such number
-        exact = abs(one) // abs(by) * (1 if (one < 0) == (by < 0) else -1)
-        assert (quotient, rest) == (exact, one - exact * by)
+        exact = abs(dividend) // abs(by) * (1 if (dividend < 0) == (by < 0) else -1)
+        assert (quotient, rest) == (exact, dividend - exact * by)
 
 
 @pytest.mark.parametrize("name", ["arith.divsi", "arith.remsi", "arith.divui", "arith.remui"])
@@ -100,11 +100,11 @@ def test_dividing_by_zero_ends_nothing(name: str) -> None:
     assert (got.dtype, got.shape) == (a.dtype, a.shape)
     signed = name.endswith("si")
     low = torch.iinfo(a.dtype).min
-    for one, by, found in zip(*(bits(part, signed).tolist() for part in (a, b, got)), strict=True):
-        if by == 0 or (signed and (one, by) == (low, -1)):
+    for dividend, by, high_half in zip(*(bits(part, signed).tolist() for part in (a, b, got)), strict=True):
+        if by == 0 or (signed and (dividend, by) == (low, -1)):
             continue  # no such number
-        quotient = abs(one) // abs(by) * (1 if (one < 0) == (by < 0) else -1)
-        assert found == (quotient if "div" in name else one - quotient * by)
+        quotient = abs(dividend) // abs(by) * (1 if (dividend < 0) == (by < 0) else -1)
+        assert high_half == (quotient if "div" in name else dividend - quotient * by)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -191,9 +191,9 @@ def test_functions(name: str) -> None:
     a = numbers(torch.float32)
     a = a.abs() if name in POSITIVE else a
     expected = {**UNARY, **POSITIVE}[name](a.double().numpy())
-    made = torch.empty(SIZE, dtype=torch.bool if expected.dtype == bool else torch.float32)
-    run([a], [made], [f"%y0 = {name} %x0 : {block([SIZE], 'f32')}"])
-    np.testing.assert_allclose(made.numpy(), expected, rtol=2e-6, atol=1e-6)
+    output = torch.empty(SIZE, dtype=torch.bool if expected.dtype == bool else torch.float32)
+    run([a], [output], [f"%y0 = {name} %x0 : {block([SIZE], 'f32')}"])
+    np.testing.assert_allclose(output.numpy(), expected, rtol=2e-6, atol=1e-6)
 
 
 def cast(name: str, a: torch.Tensor, to: torch.dtype, text: str = "") -> torch.Tensor:
@@ -268,8 +268,8 @@ def test_upper_half_of_products(dtype: torch.dtype) -> None:
     run([a, b], [low, high], [f"%r:2 = arith.mulsi_extended %x0, %x1 : {block([SIZE], element(a))}",
                               *_copies("%r#0", "%y0", a), *_copies("%r#1", "%y1", a)])  # fmt: skip
     exact = [x * y for x, y in zip(a.tolist(), b.tolist(), strict=True)]
-    assert high.tolist() == [one >> size for one in exact]
-    assert [x % 2**size for x in low.tolist()] == [one % 2**size for one in exact]
+    assert high.tolist() == [product >> size for product in exact]
+    assert [x % 2**size for x in low.tolist()] == [product % 2**size for product in exact]
 
 
 def _copies(source: str, target: str, like: torch.Tensor) -> list[str]:
@@ -303,9 +303,9 @@ def test_shapes() -> None:
     assert torch.equal(turned, a.T)
     run([a, a + 1], [joined], ["%y0 = tt.join %x0, %x1 : tensor<4x8xf32> -> tensor<4x8x2xf32>"])
     assert torch.equal(joined, torch.stack((a, a + 1), -1))
-    one, two = torch.empty(4, 8), torch.empty(4, 8)
-    run([joined], [one, two], ["%y0, %y1 = tt.split %x0 : tensor<4x8x2xf32> -> tensor<4x8xf32>"])
-    assert torch.equal(one, a)
+    evens, two = torch.empty(4, 8), torch.empty(4, 8)
+    run([joined], [evens, two], ["%y0, %y1 = tt.split %x0 : tensor<4x8x2xf32> -> tensor<4x8xf32>"])
+    assert torch.equal(evens, a)
     assert torch.equal(two, a + 1)
     flat = torch.empty(32)
     run([a], [flat], ["%y0 = tt.reshape %x0 allow_reorder : tensor<4x8xf32> -> tensor<32xf32>"])
@@ -432,8 +432,8 @@ def test_a_scan_whose_order_matters() -> None:
         "%y1 = arith.mulf %r#1, %o : tensor<16xf32>",
     ])  # fmt: skip
     h, expected = 0.0, []
-    for d, one in zip(decay.tolist(), x.tolist(), strict=True):
-        h = d * h + one
+    for d, factor in zip(decay.tolist(), x.tolist(), strict=True):
+        h = d * h + factor
         expected.append(h)
     np.testing.assert_allclose(states.numpy(), expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(decays.numpy(), np.cumprod(decay.numpy()), rtol=1e-4)

@@ -20,17 +20,17 @@ def test_predicates_keep_what_they_do_not_write() -> None:
         @!p ex2.approx.ftz.f32 $0, $0;
         @!p add.f32            $0, $0, 1.0;\0A @!p lg2.approx.ftz.f32 $0, $0;
         @!p mul.f32            $0, $0, 0f3F317218; }"""
-    out = ptx.run(text, {"$1": X})["$0"]
+    out = ptx.run_ptx(text, {"$1": X})["$0"]
     torch.testing.assert_close(out, torch.nn.functional.softplus(X))
 
 
 def test_integers_and_bits() -> None:
     a = torch.tensor([[-8, -1, 0, 5]], dtype=torch.int32)
-    assert ptx.run("shr.u32 $0, $1, 1;", {"$1": a})["$0"].tolist() == [[0x7FFFFFFC, 0x7FFFFFFF, 0, 2]]
-    assert ptx.run("shr.s32 $0, $1, 1;", {"$1": a})["$0"].tolist() == [[-4, -1, 0, 2]]
+    assert ptx.run_ptx("shr.u32 $0, $1, 1;", {"$1": a})["$0"].tolist() == [[0x7FFFFFFC, 0x7FFFFFFF, 0, 2]]
+    assert ptx.run_ptx("shr.s32 $0, $1, 1;", {"$1": a})["$0"].tolist() == [[-4, -1, 0, 2]]
     text = ".reg .pred p; setp.lt.u32 p, $1, 0x10; selp.s32 $0, 1, $1, p;"
-    assert ptx.run(text, {"$1": a})["$0"].tolist() == [[-8, -1, 1, 1]]
-    assert ptx.run("and.b32 $0, $1, 0x7FFFFFFF;", {"$1": X})["$0"].view(torch.float32).equal(X.abs())
+    assert ptx.run_ptx(text, {"$1": a})["$0"].tolist() == [[-8, -1, 1, 1]]
+    assert ptx.run_ptx("and.b32 $0, $1, 0x7FFFFFFF;", {"$1": X})["$0"].view(torch.float32).equal(X.abs())
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_integers_and_bits() -> None:
 )
 def test_what_is_not_known_is_said(text: str) -> None:
     with pytest.raises(Unsupported, match="inline PTX"):
-        ptx.run(text, {"$1": X})
+        ptx.run_ptx(text, {"$1": X})

@@ -59,9 +59,9 @@ def test_a_view_reads_what_the_room_holds(
 ) -> None:
     x = torch.randn(8, 16)
     wanted = expected(x)
-    found = torch.zeros(wanted.shape, dtype=wanted.dtype)
-    run([x], [found], [PUT, body, load("%v", of)])
-    assert torch.equal(found, wanted)
+    output = torch.zeros(wanted.shape, dtype=wanted.dtype)
+    run([x], [output], [PUT, body, load("%v", of)])
+    assert torch.equal(output, wanted)
 
 
 def test_what_is_written_through_a_view_is_read_through_the_room() -> None:
@@ -72,10 +72,10 @@ def test_what_is_written_through_a_view_is_read_through_the_room() -> None:
         f"ttg.local_store %x1, %v : tensor<4x8xf32> -> {PART}",
         load("%r", "8x16xf32"),
     ]
-    found = run([x, part], [torch.zeros(8, 16)], body)[0]
+    output = run([x, part], [torch.zeros(8, 16)], body)[0]
     wanted = x.clone()
     wanted[2:6, 4:12] = part
-    assert torch.equal(found, wanted)
+    assert torch.equal(output, wanted)
 
 
 def test_elements_are_gathered_and_scattered_along_an_axis() -> None:
@@ -87,8 +87,8 @@ def test_elements_are_gathered_and_scattered_along_an_axis() -> None:
         f"ttg.local_scatter %r[%x2], %g {{axis = 1 : i32}} : {HERE}, {PLACES}, {BLOCK}",
         load("%r", "8x16xf32"),
     ]
-    found = run([x, index, across], [torch.zeros(8, 16)], body)[0]
-    assert torch.equal(found, x.scatter(1, across.long(), x.gather(0, index.long())))
+    output = run([x, index, across], [torch.zeros(8, 16)], body)[0]
+    assert torch.equal(output, x.scatter(1, across.long(), x.gather(0, index.long())))
 
 
 BUFFERS = """
@@ -133,12 +133,12 @@ def test_each_program_has_its_own_buffers_and_copies_come_before_they_are_waited
     assert torch.equal(out, x + x * (torch.arange(16) < 10))
 
 
-def picked(one: str, two: str) -> str:
-    """The kernel above, whose first program adds buffer `two` and all others `one`."""
+def picked(first: str, two: str) -> str:
+    """The kernel above, whose first program adds buffer `two` and all others `first`."""
     room_of_line = room("16xf32")
     choice = f"""%later = arith.cmpi sgt, %pid, %zero : i32
     %b = scf.if %later -> ({room_of_line}) {{
-      scf.yield {one} : {room_of_line}
+      scf.yield {first} : {room_of_line}
     }} else {{
       scf.yield {two} : {room_of_line}
     }}

@@ -67,21 +67,21 @@ def addresses(name: str, base: str, shape: Sequence[int], of: str) -> list[str]:
 
 def kernel(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], body: Sequence[str]) -> str:
     """TTIR that loads `inputs` as ``%x0, %x1, …``, runs `body`, and stores ``%y0, …`` to `outputs`."""
-    names = [f"%a{n}: !tt.ptr<{_stored(one)}>" for n, one in enumerate((*inputs, *outputs))]
+    names = [f"%a{n}: !tt.ptr<{_stored(tensor)}>" for n, tensor in enumerate((*inputs, *outputs))]
     lines = []
-    for n, one in enumerate(inputs):
-        of, shape = _stored(one), tuple(one.shape)
+    for n, tensor in enumerate(inputs):
+        of, shape = _stored(tensor), tuple(tensor.shape)
         lines += addresses(f"%in{n}", f"%a{n}", shape, of)
-        loaded = f"%x{n}" if one.dtype is not torch.bool else f"%x{n}b"
+        loaded = f"%x{n}" if tensor.dtype is not torch.bool else f"%x{n}b"
         lines.append(f"{loaded} = tt.load %in{n} : {block(shape, f'!tt.ptr<{of}>')}")
-        if one.dtype is torch.bool:
+        if tensor.dtype is torch.bool:
             lines.append(f"%x{n} = arith.trunci {loaded} : {block(shape, 'i8')} to {block(shape, 'i1')}")
     lines += body
-    for n, one in enumerate(outputs):
-        of, shape, at = _stored(one), tuple(one.shape), n + len(inputs)
+    for n, tensor in enumerate(outputs):
+        of, shape, at = _stored(tensor), tuple(tensor.shape), n + len(inputs)
         lines += addresses(f"%out{n}", f"%a{at}", shape, of)
         value = f"%y{n}"
-        if one.dtype is torch.bool:
+        if tensor.dtype is torch.bool:
             lines.append(f"%y{n}w = arith.extui {value} : {block(shape, 'i1')} to {block(shape, 'i8')}")
             value = f"%y{n}w"
         lines.append(f"tt.store %out{n}, {value} : {block(shape, f'!tt.ptr<{of}>')}")

@@ -1,4 +1,4 @@
-"""Pointers and tensor descriptors: how addresses are made, and blocks read and written through them."""
+"""Operations on pointers and tensor descriptors: compute addresses, read and write blocks."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Any
 
 import torch
 
-from gapless.kernels.atomics import exchanged
+from gapless.kernels.atomics import atomic_update
 from gapless.kernels.machine import Machine, operation
-from gapless.kernels.memory import Shape, loaded, stored
-from gapless.kernels.nodes import Op, Type, type_of
-from gapless.kernels.ramps import added, full
-from gapless.kernels.values import Descriptor, Pointer, Tensor, dtype_of, spread
+from gapless.kernels.memory import Shape, load_block, store_block
+from gapless.kernels.nodes import Op, ValueType, parse_type
+from gapless.kernels.ramps import add_ramps, expand_ramp
+from gapless.kernels.values import Descriptor, Pointer, Tensor, dtype_of, spread_over_block
 
 
 @operation("tt.addptr")
-def addptr(machine: Machine, op: Op) -> Pointer:
+def add_pointer(machine: Machine, op: Op) -> Pointer:
     pointer, by = machine.raw(op)
     if pointer.memory is None:
         size = 8 if pointer.element.startswith("!") else dtype_of(pointer.element).itemsize
-        by = full(by).long() * size
+        by = expand_ramp(by).long() * size
     elif by.dtype is not torch.int64:
         by = by.to(torch.int64)
-    return Pointer(pointer.element, pointer.memory, added(pointer.at, by))
+    return Pointer(pointer.element, pointer.memory, add_ramps(pointer.at, by))
 
 
 @operation("tt.int_to_ptr")
@@ -40,13 +40,13 @@ def ptr_to_int(machine: Machine, op: Op) -> Tensor:
 def load(machine: Machine, op: Op) -> Any:
     pointer, *rest = machine.get(op)
     mask, other = (*rest, None, None)[:2]
-    return loaded(machine, pointer, mask, other, op.type.shape)
+    return load_block(machine, pointer, mask, other, op.type.shape)
 
 
 @operation("tt.store")
 def store(machine: Machine, op: Op) -> None:
     pointer, value, *rest = machine.get(op)
-    stored(machine, pointer, value, rest[0] if rest else None, op.type.shape)
+    store_block(machine, pointer, value, rest[0] if rest else None, op.type.shape)
 
 
 # -- descriptors ---------------------------------------------------------------------------------------
@@ -58,19 +58,21 @@ def make_descriptor(machine: Machine, op: Op) -> Descriptor:
     rank = len(numbers) // 2
     padding = float("nan") if op.attributes.get("padding", "").split(" ")[0] in ("2", "nan") else 0.0
     sizes, strides = numbers[:rank], numbers[rank : 2 * rank]
-    return Descriptor(base, tuple(one.long() for one in sizes), tuple(one.long() for one in strides), padding)
+    return Descriptor(
+        base, tuple(number.long() for number in sizes), tuple(number.long() for number in strides), padding
+    )
 
 
-def block_of(kind: Type) -> Type:
-    """The type of the blocks of a descriptor: of ``!tt.tensordesc<tensor<8x16xf16>>``, ``8x16xf16``."""
+def block_type(kind: ValueType) -> ValueType:
+    """Return the type of a descriptor's blocks: of ``!tt.tensordesc<tensor<8x16xf16>>``, ``8x16xf16``."""
     inner = kind.element[kind.element.index("<") + 1 : -1]
-    return type_of(inner if inner.startswith("tensor<") else f"tensor<{inner}>")
+    return parse_type(inner if inner.startswith("tensor<") else f"tensor<{inner}>")
 
 
-def descriptor_places(descriptor: Descriptor, at: list[Tensor], shape: Shape) -> tuple[Pointer, Tensor]:
-    """Pointers to a block that begins at `at`, and which of its elements the tensor has.
+def descriptor_pointers(descriptor: Descriptor, at: list[Tensor], shape: Shape) -> tuple[Pointer, Tensor]:
+    """Return pointers to the block that begins at `at`, and which of its elements lie in the tensor.
 
-    One of `at` may be a block of indices itself (rows that are picked).
+    One of `at` may be a block of indices (gathered rows).
     """
     rank = len(shape)
     offset: Any = descriptor.base.places.view(-1, *(1,) * rank)
@@ -81,62 +83,68 @@ def descriptor_places(descriptor: Descriptor, at: list[Tensor], shape: Shape) ->
         if begin.dim() > 1:
             index = begin.long().reshape(begin.shape[0], *sizes[1:])
         else:
-            index = spread(begin, rank).long() + torch.arange(size).view(sizes)
-        inside = inside & (index >= 0) & (index < spread(descriptor.sizes[axis], rank))
-        step = index * spread(descriptor.strides[axis], rank)
+            index = spread_over_block(begin, rank).long() + torch.arange(size).view(sizes)
+        inside = inside & (index >= 0) & (index < spread_over_block(descriptor.sizes[axis], rank))
+        step = index * spread_over_block(descriptor.strides[axis], rank)
         if descriptor.base.memory is None:
             step = step * dtype_of(descriptor.base.element).itemsize
         offset = offset + step
     return Pointer(descriptor.base.element, descriptor.base.memory, offset), inside
 
 
-def descriptor_block(machine: Machine, descriptor: Descriptor, at: list[Tensor], shape: Shape) -> Tensor:
-    """The block that begins at `at`, whole."""
-    pointer, inside = descriptor_places(descriptor, at, shape)
+def load_descriptor_block(machine: Machine, descriptor: Descriptor, at: list[Tensor], shape: Shape) -> Tensor:
+    """Return the whole block that begins at `at`, padded outside of the tensor."""
+    pointer, inside = descriptor_pointers(descriptor, at, shape)
     fill = torch.tensor(descriptor.padding).to(dtype_of(pointer.element))
-    out: Tensor = loaded(machine, pointer, inside, fill, shape)
+    out: Tensor = load_block(machine, pointer, inside, fill, shape)
     return out.expand(-1, *shape)
 
 
-def _read(machine: Machine, op: Op, shape: Shape) -> Tensor:
+def _read_block(machine: Machine, op: Op, shape: Shape) -> Tensor:
     descriptor, *at = machine.get(op)
-    return descriptor_block(machine, descriptor, at, shape).reshape(-1, *op.made[0].shape)
+    return load_descriptor_block(machine, descriptor, at, shape).reshape(-1, *op.result_types[0].shape)
 
 
 @operation("tt.descriptor_load", "tt.experimental_descriptor_load")
 def descriptor_load(machine: Machine, op: Op) -> Tensor:
-    return _read(machine, op, block_of(op.given[0]).shape)
+    return _read_block(machine, op, block_type(op.operand_types[0]).shape)
 
 
 @operation("tt.descriptor_gather", "tt.experimental_descriptor_gather")
 def descriptor_gather(machine: Machine, op: Op) -> Tensor:
-    return _read(machine, op, op.made[0].shape)
+    return _read_block(machine, op, op.result_types[0].shape)
 
 
-def _given(machine: Machine, op: Op) -> tuple[Pointer, Tensor, Tensor, Shape]:
-    """Where to write, which of it the tensor has, what, and its shape."""
+def _descriptor_write(machine: Machine, op: Op) -> tuple[Pointer, Tensor, Tensor, Shape]:
+    """Return where to write, which elements lie in the tensor, the values, and their shape."""
     first, *rest = machine.get(op)
     value = rest[-1]
     if first is value or not isinstance(first, Descriptor):
         raise TypeError(op.name)
     at = rest[:-1]
-    shape = op.given[-1].shape if at and at[0].dim() > 1 else block_of(op.given[0]).shape
-    pointer, inside = descriptor_places(first, at, shape)
-    value = value.expand(-1, *op.given[-1].shape).reshape(-1, *shape)
+    shape = op.operand_types[-1].shape if at and at[0].dim() > 1 else block_type(op.operand_types[0]).shape
+    pointer, inside = descriptor_pointers(first, at, shape)
+    value = value.expand(-1, *op.operand_types[-1].shape).reshape(-1, *shape)
     return pointer, inside, value, shape
 
 
 @operation("tt.descriptor_store", "tt.descriptor_scatter", "tt.experimental_descriptor_store")
 def descriptor_store(machine: Machine, op: Op) -> None:
-    pointer, inside, value, shape = _given(machine, op)
-    stored(machine, pointer, value, inside, shape)
+    pointer, inside, value, shape = _descriptor_write(machine, op)
+    store_block(machine, pointer, value, inside, shape)
 
 
 @operation("tt.descriptor_reduce")
 def descriptor_reduce(machine: Machine, op: Op) -> None:
-    pointer, inside, value, shape = _given(machine, op)
+    pointer, inside, value, shape = _descriptor_write(machine, op)
     kind = op.text.split(",")[0].strip()
     floats = value.dtype.is_floating_point
-    exchanged(
-        machine, "fadd" if kind == "add" and floats else kind, pointer, value, inside, shape, asked=False
+    atomic_update(
+        machine,
+        "fadd" if kind == "add" and floats else kind,
+        pointer,
+        value,
+        inside,
+        shape,
+        returns_old=False,
     )

@@ -1,4 +1,4 @@
-"""Element by element: arithmetic, comparisons, functions."""
+"""Operations on elements: arithmetic, comparisons, functions."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ import torch
 from gapless.kernels import unsigned
 from gapless.kernels.machine import HANDLERS, Machine, operation
 from gapless.kernels.nodes import Op
-from gapless.kernels.ramps import Ramp, added, multiplied
-from gapless.kernels.values import Pointer, Tensor, Unsupported, chosen, dtype_of
+from gapless.kernels.ramps import Ramp, add_ramps, multiply_ramp
+from gapless.kernels.values import Pointer, Tensor, Unsupported, choose, dtype_of
 
 Function = Callable[..., Tensor]
 
 
-def _safe(b: Tensor) -> Tensor:
-    """A divisor that the CPU does not stop at: what programs that are elsewhere divide by may be anything."""
+def _without_zeros(b: Tensor) -> Tensor:
+    """Return `b` with zeros replaced by 1: programs whose result is unused may divide by anything."""
     return torch.where(b == 0, 1, b) if bool((b == 0).any()) else b
 
 
 def quotient(a: Tensor, b: Tensor) -> Tensor:
-    """The signed quotient, towards zero; anything where `b` is 0."""
-    if bool((b == -1).any()):  # the lowest number has no opposite, which ends the process
+    """Return the signed quotient, rounded towards zero; any number where `b` is 0."""
+    if bool((b == -1).any()):  # negating the lowest number would end the process
         return torch.where(
             b == -1, -a, torch.div(a, torch.where((b == -1) | (b == 0), 1, b), rounding_mode="trunc")
         )
-    return torch.div(a, _safe(b), rounding_mode="trunc")
+    return torch.div(a, _without_zeros(b), rounding_mode="trunc")
 
 
 def remainder(a: Tensor, b: Tensor) -> Tensor:
-    """The signed remainder, with the sign of `a`; anything where `b` is 0."""
+    """Return the signed remainder, with the sign of `a`; any number where `b` is 0."""
     return torch.fmod(a, torch.where((b == -1) | (b == 0), 1, b))
 
 
 def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
-    return torch.div(a, _safe(b), rounding_mode="floor")
+    return torch.div(a, _without_zeros(b), rounding_mode="floor")
 
 
-def _logical(on_bits: Function, on_bools: Function) -> Function:
+def _bits_or_bools(on_bits: Function, on_bools: Function) -> Function:
     return lambda a, b: on_bools(a, b) if a.dtype is torch.bool else on_bits(a, b)
 
 
-_BINARY: dict[str, Function] = {
-    "arith.addi": _logical(torch.add, torch.logical_xor),
-    "arith.subi": _logical(torch.sub, torch.logical_xor),
-    "arith.muli": _logical(torch.mul, torch.logical_and),
+_BINARY_FUNCTIONS: dict[str, Function] = {
+    "arith.addi": _bits_or_bools(torch.add, torch.logical_xor),
+    "arith.subi": _bits_or_bools(torch.sub, torch.logical_xor),
+    "arith.muli": _bits_or_bools(torch.mul, torch.logical_and),
     "arith.divsi": quotient,
     "arith.remsi": remainder,
     "arith.floordivsi": _floor_quotient,
     "arith.ceildivsi": lambda a, b: -_floor_quotient(-a, b),
-    "arith.divui": unsigned.divided,
+    "arith.divui": unsigned.divide,
     "arith.remui": unsigned.remainder,
-    "arith.ceildivui": lambda a, b: unsigned.divided(a + b - 1, b),
+    "arith.ceildivui": lambda a, b: unsigned.divide(a + b - 1, b),
     "arith.andi": torch.bitwise_and,
     "arith.ori": torch.bitwise_or,
     "arith.xori": torch.bitwise_xor,
     "arith.shli": torch.bitwise_left_shift,
     "arith.shrsi": torch.bitwise_right_shift,
-    "arith.shrui": unsigned.shifted,
+    "arith.shrui": unsigned.shift_right,
     "arith.maxsi": torch.maximum,
     "arith.minsi": torch.minimum,
-    "arith.maxui": lambda a, b: torch.where(unsigned.ordered(a) >= unsigned.ordered(b), a, b),
-    "arith.minui": lambda a, b: torch.where(unsigned.ordered(a) <= unsigned.ordered(b), a, b),
+    "arith.maxui": lambda a, b: torch.where(unsigned.order_key(a) >= unsigned.order_key(b), a, b),
+    "arith.minui": lambda a, b: torch.where(unsigned.order_key(a) <= unsigned.order_key(b), a, b),
     "arith.addf": torch.add,
     "arith.subf": torch.sub,
     "arith.mulf": torch.mul,
@@ -79,10 +79,10 @@ _BINARY: dict[str, Function] = {
     "math.ipowi": torch.pow,
     "math.atan2": torch.atan2,
     "math.copysign": torch.copysign,
-    "tt.mulhiui": unsigned.high,
+    "tt.mulhiui": unsigned.high_half,
 }
 
-UNARY: dict[str, Function] = {
+UNARY_FUNCTIONS: dict[str, Function] = {
     "arith.negf": torch.neg,
     "math.absf": torch.abs,
     "math.absi": torch.abs,
@@ -121,7 +121,7 @@ UNARY: dict[str, Function] = {
     "math.isfinite": torch.isfinite,
 }
 
-_FLOATS: dict[str, Function] = {
+_FLOAT_COMPARISONS: dict[str, Function] = {
     "false": lambda a, b: torch.zeros_like(a, dtype=torch.bool) & (b == b),
     "oeq": torch.eq,
     "ogt": torch.gt,
@@ -139,44 +139,46 @@ _FLOATS: dict[str, Function] = {
     "uno": lambda a, b: (a != a) | (b != b),
     "true": lambda a, b: torch.ones_like(a, dtype=torch.bool) | (b == b),
 }
-_INTEGERS: dict[str, Function] = {
+_INTEGER_COMPARISONS: dict[str, Function] = {
     "eq": torch.eq,
     "ne": torch.ne,
     "slt": torch.lt,
     "sle": torch.le,
     "sgt": torch.gt,
     "sge": torch.ge,
-    "ult": lambda a, b: unsigned.ordered(a) < unsigned.ordered(b),
-    "ule": lambda a, b: unsigned.ordered(a) <= unsigned.ordered(b),
-    "ugt": lambda a, b: unsigned.ordered(a) > unsigned.ordered(b),
-    "uge": lambda a, b: unsigned.ordered(a) >= unsigned.ordered(b),
+    "ult": lambda a, b: unsigned.order_key(a) < unsigned.order_key(b),
+    "ule": lambda a, b: unsigned.order_key(a) <= unsigned.order_key(b),
+    "ugt": lambda a, b: unsigned.order_key(a) > unsigned.order_key(b),
+    "uge": lambda a, b: unsigned.order_key(a) >= unsigned.order_key(b),
 }
 
 
-def _apply(function: Function) -> Callable[[Machine, Op], Tensor]:
+def _make_handler(function: Function) -> Callable[[Machine, Op], Tensor]:
     def run(machine: Machine, op: Op) -> Tensor:
         return function(*machine.get(op))
 
     return run
 
 
-HANDLERS.update({name: _apply(function) for name, function in {**_BINARY, **UNARY}.items()})
+HANDLERS.update(
+    {name: _make_handler(function) for name, function in {**_BINARY_FUNCTIONS, **UNARY_FUNCTIONS}.items()}
+)
 
 
 @operation("arith.addi", "arith.subi")
 def add(machine: Machine, op: Op) -> Any:
     a, b = machine.raw(op)
     if type(a) is Ramp or type(b) is Ramp:
-        return added(a, b, 1 if op.name == "arith.addi" else -1)
-    return _BINARY[op.name](a, b)
+        return add_ramps(a, b, 1 if op.name == "arith.addi" else -1)
+    return _BINARY_FUNCTIONS[op.name](a, b)
 
 
 @operation("arith.muli")
 def multiply(machine: Machine, op: Op) -> Any:
     a, b = machine.raw(op)
     if type(a) is Ramp or type(b) is Ramp:
-        return multiplied(a, b)
-    return _BINARY[op.name](a, b)
+        return multiply_ramp(a, b)
+    return _BINARY_FUNCTIONS[op.name](a, b)
 
 
 def _predicate(op: Op) -> str:
@@ -188,7 +190,7 @@ def compare(machine: Machine, op: Op) -> Tensor:
     a, b = machine.get(op)
     if a.dtype is torch.bool and _predicate(op).startswith("s"):
         a, b = -a.int(), -b.int()  # one bit, signed: 0 and -1
-    return _INTEGERS[_predicate(op)](a, b)
+    return _INTEGER_COMPARISONS[_predicate(op)](a, b)
 
 
 @operation("arith.cmpf")
@@ -196,12 +198,12 @@ def compare_floats(machine: Machine, op: Op) -> Tensor:
     a, b = machine.get(op)
     if a.dtype.itemsize == 1:
         a, b = a.float(), b.float()
-    return _FLOATS[_predicate(op)](a, b)
+    return _FLOAT_COMPARISONS[_predicate(op)](a, b)
 
 
 @operation("arith.select")
 def select(machine: Machine, op: Op) -> Any:
-    return chosen(*machine.get(op))
+    return choose(*machine.get(op))
 
 
 @operation("math.fma")
@@ -212,7 +214,7 @@ def fma(machine: Machine, op: Op) -> Tensor:
 
 @operation("tt.clampf")
 def clamp(machine: Machine, op: Op) -> Tensor:
-    """Without a word about NaN it gives the bound, as `fmin` and `fmax` do."""
+    """Clamp; NaN gives the bound, as in `fmin` and `fmax`, unless the operation propagates NaN."""
     value, low, high = machine.get(op)
     if "propagateNan = all" in op.text:
         return torch.minimum(torch.maximum(value, low), high)
@@ -222,23 +224,23 @@ def clamp(machine: Machine, op: Op) -> Tensor:
 @operation("arith.mulsi_extended", "arith.mului_extended")
 def long_product(machine: Machine, op: Op) -> Any:
     a, b = machine.get(op)
-    return [a * b, unsigned.high(a, b, signed=op.name == "arith.mulsi_extended")]
+    return [a * b, unsigned.high_half(a, b, signed=op.name == "arith.mulsi_extended")]
 
 
 @operation("arith.addui_extended")
 def long_sum(machine: Machine, op: Op) -> Any:
     a, b = machine.get(op)
     out = a + b
-    return [out, unsigned.ordered(out) < unsigned.ordered(a)]
+    return [out, unsigned.order_key(out) < unsigned.order_key(a)]
 
 
 @operation("math.ctpop", "math.ctlz", "math.cttz")
 def bits(machine: Machine, op: Op) -> Tensor:
-    return counted(op.name, machine.get(op)[0])
+    return count_bits(op.name, machine.get(op)[0])
 
 
-def counted(name: str, value: Tensor) -> Tensor:
-    """How many bits are set (``math.ctpop``), or are 0 before the first (``ctlz``) or behind the last one."""
+def count_bits(name: str, value: Tensor) -> Tensor:
+    """Count set bits (``math.ctpop``), or zeros before the first (``ctlz``) or after the last set bit."""
     each = (value.long()[..., None] >> torch.arange(value.dtype.itemsize * 8)) & 1
     if name == "math.ctpop":
         return each.sum(-1).to(value.dtype)

@@ -1,4 +1,4 @@
-"""Conversions between types of elements."""
+"""Conversions between element types."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gapless.kernels.ramps import Ramp
 from gapless.kernels.values import Tensor, dtype_of
 
 
-def _wanted(op: Op) -> torch.dtype:
+def _result_dtype(op: Op) -> torch.dtype:
     return dtype_of(op.type.element)
 
 
 @operation("arith.extf", "arith.truncf", "tt.fp_to_fp")
-def floats(machine: Machine, op: Op) -> Tensor:
+def cast_float(machine: Machine, op: Op) -> Tensor:
     value: Tensor = machine.get(op)[0]
-    dtype = _wanted(op)
+    dtype = _result_dtype(op)
     if "rounding = rtz" in op.text and dtype.itemsize < value.dtype.itemsize:
-        return _towards_zero(value, dtype)
+        return _round_towards_zero(value, dtype)
     return value.to(dtype)
 
 
-def _towards_zero(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Where the nearest is too far away from zero, the one before it."""
+def _round_towards_zero(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert with rounding towards zero: step back where the nearest value is too large."""
     near = value.to(dtype)
     beyond = near.to(value.dtype).abs() > value.abs()
     integers = torch.int8 if dtype.itemsize == 1 else torch.int16
@@ -36,43 +36,43 @@ def _towards_zero(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @operation("arith.extsi", "arith.sitofp", "arith.index_cast")
-def signed(machine: Machine, op: Op) -> Any:
+def cast_signed(machine: Machine, op: Op) -> Any:
     value = machine.raw(op)[0]
     if type(value) is Ramp:
-        dtype = _wanted(op)
+        dtype = _result_dtype(op)
         return value.full().to(dtype) if dtype.is_floating_point else value.to(dtype)
     if value.dtype is torch.bool:
         value = -value.to(torch.int8)  # one bit, signed: 0 and -1
-    out: Tensor = value.to(_wanted(op))
+    out: Tensor = value.to(_result_dtype(op))
     return out
 
 
 @operation("arith.extui", "arith.index_castui")
-def zeros_before(machine: Machine, op: Op) -> Tensor:
-    return unsigned.widened(machine.get(op)[0]).to(_wanted(op))
+def extend_unsigned(machine: Machine, op: Op) -> Tensor:
+    return unsigned.widen(machine.get(op)[0]).to(_result_dtype(op))
 
 
 @operation("arith.uitofp")
-def from_unsigned(machine: Machine, op: Op) -> Tensor:
+def unsigned_to_float(machine: Machine, op: Op) -> Tensor:
     value: Tensor = machine.get(op)[0]
-    return (value if value.dtype is torch.bool else unsigned.real(value)).to(_wanted(op))
+    return (value if value.dtype is torch.bool else unsigned.to_double(value)).to(_result_dtype(op))
 
 
 @operation("arith.trunci")
-def narrow(machine: Machine, op: Op) -> Tensor:
+def truncate_integer(machine: Machine, op: Op) -> Tensor:
     value: Tensor = machine.get(op)[0]
-    dtype = _wanted(op)
+    dtype = _result_dtype(op)
     return (value & 1).bool() if dtype is torch.bool else value.to(dtype)
 
 
 @operation("arith.fptosi", "arith.fptoui")
-def to_integers(machine: Machine, op: Op) -> Tensor:
-    """As the GPU converts: what is too large becomes the largest, and NaN 0."""
-    return saturated(machine.get(op)[0], _wanted(op), op.name == "arith.fptoui")
+def float_to_integer(machine: Machine, op: Op) -> Tensor:
+    """Convert as the GPU does: too large values become the largest integer, NaN becomes 0."""
+    return saturate(machine.get(op)[0], _result_dtype(op), op.name == "arith.fptoui")
 
 
-def saturated(value: Tensor, dtype: torch.dtype, without_sign: bool = False) -> Tensor:
-    """Floats as integers of that type, at most as large as 32 or 64 bits hold."""
+def saturate(value: Tensor, dtype: torch.dtype, without_sign: bool = False) -> Tensor:
+    """Convert floats to integers of that type, saturated at the range of 32 or 64 bits."""
     bits = 64 if dtype is torch.int64 else 32
     low, high = (0.0, 2.0**bits - 1) if without_sign else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
     value = value.double().nan_to_num(0.0, high, low).trunc()

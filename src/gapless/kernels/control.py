@@ -1,7 +1,7 @@
-"""Loops, conditions, jumps and calls: which programs are where.
+"""Loops, conditions, jumps and calls: which programs run which operations.
 
-Programs run in step. Where they part ways, each way is run for those that take it, one way after the other,
-and what comes together again is chosen per program. What all of them agree on costs nothing extra.
+Programs run in step. Where they diverge, each branch runs for the programs that take it, one branch after the
+other, and the results are merged per program. Where all programs agree nothing is run twice.
 """
 
 from __future__ import annotations
@@ -12,52 +12,56 @@ import torch
 
 from gapless.kernels.machine import Machine, operation
 from gapless.kernels.nodes import Block, Op
-from gapless.kernels.values import Tensor, Unsupported, chosen
+from gapless.kernels.values import Tensor, Unsupported, choose
 from gapless.kernels.written import callee
 
 
-def run(machine: Machine, blocks: list[Block]) -> list[Any]:
-    """Run the body of a function: blocks with jumps between them, forwards only. Gives what it returns."""
+def run_blocks(machine: Machine, blocks: list[Block]) -> list[Any]:
+    """Run a function's blocks, with forward jumps only, and return the function's results."""
     if len(blocks) == 1:
         end = machine.block(blocks[0])
-        return machine.all_of(end.operands)
-    ordered = _in_order(blocks)
+        return machine.values_of(end.operands)
+    ordered = _sort_blocks(blocks)
     place = {block.label: position for position, block in enumerate(ordered)}
     base = machine.active
     waiting: list[Tensor | None] = [None] * len(ordered)
     waiting[0] = torch.ones(machine.count, dtype=torch.bool) if base is None else base
     returned: list[Any] = []
-    for position, block in enumerate(ordered):  # each comes behind all that jump to it
+    for position, block in enumerate(ordered):  # each comes after all blocks that jump to it
         here = waiting[position]
         if here is None or not bool(here.any()):
             continue
         machine.active = None if bool(here.all()) else here
         end = machine.block(block)
         if end.name == "tt.return":
-            values = machine.all_of(end.operands)
-            returned = _merged(here, values, returned)
+            values = machine.values_of(end.operands)
+            returned = _merge(here, values, returned)
             continue
-        for there, arguments, mask in _ways(machine, end, here):
-            target = place[there]
+        for label, arguments, mask in _outgoing_jumps(machine, end, here):
+            target = place[label]
             if target <= position:
                 raise Unsupported("a jump backwards")
             names = ordered[target].names
             before = [machine.values.get(name) for name in names]
-            machine.bind(names, _merged(mask, machine.all_of(arguments), before))
-            known = waiting[target]
-            waiting[target] = mask if known is None else known | mask
+            machine.bind(names, _merge(mask, machine.values_of(arguments), before))
+            earlier = waiting[target]
+            waiting[target] = mask if earlier is None else earlier | mask
     machine.active = base
     return returned
 
 
-def _merged(mask: Tensor, new: list[Any], old: list[Any]) -> list[Any]:
-    """`new` for the programs in `mask`, what was there before for others."""
+def _merge(mask: Tensor, new: list[Any], old: list[Any]) -> list[Any]:
+    """Return `new` for the programs in `mask`, `old` for the others."""
     if not old or bool(mask.all()):
         return new
-    return [one if two is None else chosen(mask, one, two) for one, two in zip(new, old, strict=True)]
+    return [
+        new_value if old_value is None else choose(mask, new_value, old_value)
+        for new_value, old_value in zip(new, old, strict=True)
+    ]
 
 
-def _ways(machine: Machine, end: Op, here: Tensor) -> list[tuple[str, tuple[str, ...], Tensor]]:
+def _outgoing_jumps(machine: Machine, end: Op, here: Tensor) -> list[tuple[str, tuple[str, ...], Tensor]]:
+    """Return the jumps at the end of a block: label, arguments, and the mask of programs that take it."""
     if end.name == "cf.br":
         return [(*end.targets[0], here)]
     if end.name != "cf.cond_br":
@@ -67,16 +71,16 @@ def _ways(machine: Machine, end: Op, here: Tensor) -> list[tuple[str, tuple[str,
     return [(*target, mask) for target, mask in zip(end.targets, (yes, no), strict=True) if bool(mask.any())]
 
 
-def _in_order(blocks: list[Block]) -> list[Block]:
-    """Blocks so that each comes before those it jumps to."""
+def _sort_blocks(blocks: list[Block]) -> list[Block]:
+    """Return the blocks in an order in which each comes before those it jumps to."""
     by_label = {block.label: block for block in blocks}
-    seen: set[int] = set()
+    visited: set[int] = set()
     order: list[Block] = []
 
     def visit(block: Block) -> None:
-        if id(block) in seen:
+        if id(block) in visited:
             return
-        seen.add(id(block))
+        visited.add(id(block))
         for label, _ in reversed(block.ops[-1].targets):
             visit(by_label[label])
         order.append(block)
@@ -86,7 +90,7 @@ def _in_order(blocks: list[Block]) -> list[Block]:
 
 
 @operation("tt.call")
-def call(machine: Machine, op: Op) -> Any:
+def call_function(machine: Machine, op: Op) -> Any:
     name = callee(op)
     function = machine.module.functions.get(name)
     if function is None:
@@ -95,31 +99,31 @@ def call(machine: Machine, op: Op) -> Any:
     outer = machine.values
     machine.values = dict(zip(function.names, arguments, strict=True))
     try:
-        out = run(machine, function.blocks)
+        out = run_blocks(machine, function.blocks)
     finally:
         machine.values = outer
     return out[0] if len(op.results) == 1 else out
 
 
 @operation("scf.if")
-def branch(machine: Machine, op: Op) -> Any:
+def run_if(machine: Machine, op: Op) -> Any:
     condition = machine.values[op.operands[0]]
     if condition.shape[0] == 1:
-        return _taken(machine, op, 0 if bool(condition) else 1)
+        return _run_branch(machine, op, 0 if bool(condition) else 1)
     base = machine.active
     on = condition if base is None else condition & base
     off = ~condition if base is None else ~condition & base
     if not bool(off.any()):
-        return _taken(machine, op, 0)
+        return _run_branch(machine, op, 0)
     if not bool(on.any()):
-        return _taken(machine, op, 1)
-    yes = _taken(machine, op, 0, on)
-    no = _taken(machine, op, 1, off)
-    return [chosen(condition, a, b) for a, b in zip(yes, no, strict=True)]
+        return _run_branch(machine, op, 1)
+    yes = _run_branch(machine, op, 0, on)
+    no = _run_branch(machine, op, 1, off)
+    return [choose(condition, a, b) for a, b in zip(yes, no, strict=True)]
 
 
-def _taken(machine: Machine, op: Op, which: int, active: Tensor | None = None) -> list[Any]:
-    """Run one branch for the programs that are `active` (None: those that are anyway)."""
+def _run_branch(machine: Machine, op: Op, which: int, active: Tensor | None = None) -> list[Any]:
+    """Run one branch for the `active` programs (None: those active already)."""
     if which >= len(op.regions):
         return []
     base = machine.active
@@ -127,26 +131,26 @@ def _taken(machine: Machine, op: Op, which: int, active: Tensor | None = None) -
         machine.active = active
     end = machine.block(op.regions[which][0])
     machine.active = base
-    return machine.all_of(end.operands)
+    return machine.values_of(end.operands)
 
 
 @operation("scf.execute_region")
-def execute(machine: Machine, op: Op) -> Any:
-    return run(machine, op.regions[0])
+def run_region(machine: Machine, op: Op) -> Any:
+    return run_blocks(machine, op.regions[0])
 
 
 @operation("scf.for")
-def loop(machine: Machine, op: Op) -> Any:
+def run_for(machine: Machine, op: Op) -> Any:
     low, high, step, *carried = machine.raw(op)
     variable, *names = op.binds
     body = op.regions[0][0]
     if op.text == "unsigned":
-        low, high = _unsigned(low), _unsigned(high)
+        low, high = _as_unsigned(low), _as_unsigned(high)
     if low.shape[0] == high.shape[0] == step.shape[0] == 1:
         for number in range(int(low), int(high), int(step)):
             machine.values[variable] = torch.full_like(low, number)
             machine.bind(names, carried)
-            carried = machine.all_of(machine.block(body).operands)
+            carried = machine.values_of(machine.block(body).operands)
         return carried
     base, index = machine.active, low
     while True:
@@ -158,20 +162,20 @@ def loop(machine: Machine, op: Op) -> Any:
         machine.active = None if full else on
         machine.values[variable] = index
         machine.bind(names, carried)
-        new = machine.all_of(machine.block(body).operands)
-        carried = new if full else [chosen(on, a, b) for a, b in zip(new, carried, strict=True)]
+        new = machine.values_of(machine.block(body).operands)
+        carried = new if full else [choose(on, a, b) for a, b in zip(new, carried, strict=True)]
         index = index + step
     machine.active = base
     return carried
 
 
-def _unsigned(value: Tensor) -> Tensor:
+def _as_unsigned(value: Tensor) -> Tensor:
     return value.long() & 0xFFFF_FFFF if value.dtype is torch.int32 else value
 
 
 @operation("scf.while")
-def repeat(machine: Machine, op: Op) -> Any:
-    """``scf.while``: the first region tells whether to go on, the second is the body."""
+def run_while(machine: Machine, op: Op) -> Any:
+    """Run ``scf.while``: the first region decides whether to go on, the second is the body."""
     before, after = op.regions[0][0], op.regions[1][0]
     carried = machine.raw(op)
     base = machine.active
@@ -180,14 +184,14 @@ def repeat(machine: Machine, op: Op) -> Any:
     while True:
         machine.active = None if bool(live.all()) else live
         machine.bind(op.binds or before.names, carried)
-        condition, *values = machine.all_of(machine.block(before).operands)
-        out = _merged(live, values, out)
+        condition, *values = machine.values_of(machine.block(before).operands)
+        out = _merge(live, values, out)
         live = live & condition
         if not bool(live.any()):
             break
         machine.active = None if bool(live.all()) else live
         machine.bind(after.names, values)
-        new = machine.all_of(machine.block(after).operands)
-        carried = _merged(live, new, carried)
+        new = machine.values_of(machine.block(after).operands)
+        carried = _merge(live, new, carried)
     machine.active = base
     return out

@@ -1,4 +1,4 @@
-"""Running a kernel: `Kernel`, made once from its TTIR, and `evaluate`, for one launch."""
+"""Run kernels: `Kernel` is made once from TTIR, and `evaluate` runs one launch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gapless.kernels import (
     shaping,
     shared,
 )
-from gapless.kernels.machine import Cost, Machine, OverBudget, prepare
-from gapless.kernels.nodes import every_op
+from gapless.kernels.machine import LaunchCost, Machine, OverBudget, prepare
+from gapless.kernels.nodes import all_ops
 from gapless.kernels.parse import TtirError, parse
-from gapless.kernels.values import Descriptor, Heap, Memory, Pointer, Unsupported, dtype_of
-from gapless.kernels.written import touched
+from gapless.kernels.values import Descriptor, Heap, Pointer, StorageView, Unsupported, dtype_of
+from gapless.kernels.written import find_argument_use
 
 OPERATIONS = (
     accesses,
@@ -42,19 +42,20 @@ OPERATIONS = (
     shaping,
     shared,
 )
-"""The modules whose operations are registered by importing them."""
+"""Modules whose operations are registered by importing them."""
 
-BUDGET = 2_000_000_000
+MAX_ELEMENTS = 2_000_000_000
 """Elements that one launch may compute: a few seconds on one core."""
-_SLICE = 1 << 18
-"""Elements of the largest block that programs run in step have together."""
-_WAITING = frozenset({"tt.load", "tt.atomic_rmw", "tt.atomic_cas"})
+_MAX_SLICE_ELEMENTS = 1 << 18
+"""Elements of the largest block over all programs that run in step; larger slices leave the caches."""
+_POLLING_OPERATIONS = frozenset({"tt.load", "tt.atomic_rmw", "tt.atomic_cas"})
+"""Operations with which a loop may wait for another program."""
 
 
 class Kernel:
-    """A kernel that can be evaluated: its TTIR, parsed, and what it reads and writes.
+    """A kernel that can be evaluated: its parsed TTIR, and which arguments it reads and writes.
 
-    `refusal` says what is not known of it, "" where it can be evaluated.
+    `refusal` says why it cannot be evaluated, "" if it can.
     """
 
     def __init__(self, ttir: str) -> None:
@@ -63,14 +64,14 @@ class Kernel:
             self.module = parse(ttir)
         except TtirError as error:
             raise Unsupported(f"TTIR that is not understood ({error})") from error
-        self.touched = touched(self.module)
+        self.touched = find_argument_use(self.module)
         self.largest = 1
         self.one_by_one = False
         for function in self.module.functions.values():
-            ops = every_op(function.blocks)
-            kinds = [kind for op in ops for kind in (*op.given, *op.made)]
+            ops = all_ops(function.blocks)
+            kinds = [kind for op in ops for kind in (*op.operand_types, *op.result_types)]
             self.largest = max([self.largest, *(math.prod(shared.room_type(kind).shape) for kind in kinds)])
-            self.one_by_one = self.one_by_one or any(_waits(op) for op in ops)
+            self.one_by_one = self.one_by_one or any(_may_wait(op) for op in ops)
             try:
                 prepare(function.blocks)
             except Unsupported as error:
@@ -82,12 +83,12 @@ class Kernel:
         return self.module.kernel.types
 
 
-def _waits(op: Any) -> bool:
-    """Whether it may wait for another program: such kernels run one program after the other."""
+def _may_wait(op: Any) -> bool:
+    """Whether the operation may wait for another program: such kernels run one program after the other."""
     if op.name == "tt.atomic_cas":
         return True
     return op.name == "scf.while" and any(
-        inner.name in _WAITING for region in op.regions for inner in every_op(region)
+        inner.name in _POLLING_OPERATIONS for region in op.regions for inner in all_ops(region)
     )
 
 
@@ -96,75 +97,76 @@ def evaluate(
     arguments: Sequence[Any],
     grid: Sequence[int],
     *,
-    budget: int = BUDGET,
+    budget: int = MAX_ELEMENTS,
     find: Callable[[], Iterable[Any]] | None = None,
-) -> Cost:
+) -> LaunchCost:
     """Run all programs of `grid`; tensors among `arguments` are read and written in place.
 
-    An argument is a tensor, a number, or a `(tensor, sizes, strides, padding)` for a descriptor (whose sizes
-    and strides follow as arguments of their own). `find` gives all storages there are, for kernels that have
+    An argument is a tensor, a number, or `(tensor, sizes, strides, padding)` for a descriptor (whose sizes
+    and strides follow as arguments of their own). `find` returns all existing storages, for kernels that use
     addresses as numbers.
 
     Raises:
-        Unsupported: it does something that is not known.
-        OverBudget: it computes more than `budget` elements; part of it may have been written.
+        Unsupported: the kernel does something that cannot be evaluated.
+        OverBudget: it computes more than `budget` elements; part of its results may have been written.
     """
     if kernel.refusal:
         raise Unsupported(kernel.refusal)
     x, y, z = (*map(int, grid), 1, 1)[:3]
     programs = x * y * z
-    cost = Cost()
+    cost = LaunchCost()
     if programs == 0:
         return cost
     with torch.no_grad():
         heap = Heap(find)
         function = kernel.module.kernel
-        memories: dict[int, Memory] = {}
+        memories: dict[int, StorageView] = {}
         values = [
-            _argument(kind, given, memories) for kind, given in zip(function.types, arguments, strict=True)
+            _make_argument(kind, argument, memories)
+            for kind, argument in zip(function.types, arguments, strict=True)
         ]
         heap.add(memories.values())
-        step = 1 if kernel.one_by_one else max(1, _SLICE // kernel.largest)
+        step = 1 if kernel.one_by_one else max(1, _MAX_SLICE_ELEMENTS // kernel.largest)
         for first in range(0, programs, step):
             machine = Machine(
                 kernel.module, (x, y, z), first, min(first + step, programs), heap, cost, budget
             )
             machine.bind(function.names, values)
-            control.run(machine, function.blocks)
+            control.run_blocks(machine, function.blocks)
             if first == 0 and cost.work * math.ceil(programs / step) > budget:
-                raise OverBudget(cost.times(programs / machine.last))
+                raise OverBudget(cost.scaled(programs / machine.last))
     return cost
 
 
-def _argument(kind: Any, given: Any, memories: dict[int, Memory]) -> Any:
+def _make_argument(kind: Any, argument: Any, memories: dict[int, StorageView]) -> Any:
     if kind.element.startswith("!tt.tensordesc"):
-        tensor, sizes, strides, padding = given
-        element = accesses.block_of(kind).element
+        tensor, sizes, strides, padding = argument
+        element = accesses.block_type(kind).element
         return Descriptor(
-            _pointer(element, tensor, memories),
+            _make_pointer(element, tensor, memories),
             tuple(torch.tensor([int(size)]) for size in sizes),
             tuple(torch.tensor([int(stride)]) for stride in strides),
             padding,
         )
     if kind.pointee:
-        if given is None:
+        if argument is None:
             return Pointer(kind.pointee, None, torch.zeros(1, dtype=torch.int64))
-        if isinstance(given, int):
-            return Pointer(kind.pointee, None, torch.tensor([given]))
-        return _pointer(kind.pointee, given, memories)
+        if isinstance(argument, int):
+            return Pointer(kind.pointee, None, torch.tensor([argument]))
+        return _make_pointer(kind.pointee, argument, memories)
     dtype = dtype_of(kind.element)
-    if not dtype.is_floating_point and isinstance(given, int) and dtype is not torch.bool:
+    if not dtype.is_floating_point and isinstance(argument, int) and dtype is not torch.bool:
         bits = dtype.itemsize * 8
-        given = (int(given) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)  # unsigned ones wrap
-    return torch.tensor([given], dtype=dtype)
+        argument = (int(argument) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)  # unsigned values wrap
+    return torch.tensor([argument], dtype=dtype)
 
 
-def _pointer(element: str, tensor: torch.Tensor, memories: dict[int, Memory]) -> Pointer:
+def _make_pointer(element: str, tensor: torch.Tensor, memories: dict[int, StorageView]) -> Pointer:
     storage = tensor.untyped_storage()
-    memory = memories.setdefault(storage.data_ptr(), Memory(storage))
+    memory = memories.setdefault(storage.data_ptr(), StorageView(storage))
     size = 8 if element.startswith("!") else dtype_of(element).itemsize
     at = tensor.storage_offset() * tensor.element_size() // size
     return Pointer(element, memory, torch.tensor([at]))
 
 
-__all__ = ["BUDGET", "Cost", "Kernel", "OverBudget", "Unsupported", "evaluate"]
+__all__ = ["MAX_ELEMENTS", "Kernel", "LaunchCost", "OverBudget", "Unsupported", "evaluate"]

@@ -1,4 +1,4 @@
-"""Reductions and scans: a combination of two, done along an axis."""
+"""Reductions and scans: combine elements along an axis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gapless.kernels.machine import Machine, operation
 from gapless.kernels.nodes import Op
 from gapless.kernels.values import Tensor, Unsupported
 
-_SUMS: dict[str, Callable[[Tensor, int], Tensor]] = {
+_REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "arith.addf": lambda block, axis: block.sum(axis),
     "arith.addi": lambda block, axis: block.sum(axis).to(block.dtype),
     "arith.maximumf": torch.amax,
@@ -19,7 +19,8 @@ _SUMS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "arith.maxsi": torch.amax,
     "arith.minsi": torch.amin,
 }
-_NUMBERS = {"arith.maxnumf": torch.amax, "arith.minnumf": torch.amin}
+_NAN_IGNORING_REDUCTIONS = {"arith.maxnumf": torch.amax, "arith.minnumf": torch.amin}
+"""Reductions that skip NaN; torch's are equal to them only without NaN."""
 _SCANS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "arith.addf": lambda block, axis: (
         block.float().cumsum(axis).to(block.dtype) if block.dtype.itemsize < 4 else block.cumsum(axis)
@@ -30,19 +31,19 @@ _SCANS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-def _single(op: Op) -> str:
-    """The operation that combines two, where it is one; else ""."""
+def _single_operation(op: Op) -> str:
+    """Return the operation that combines two elements if it is a single one; else ""."""
     block = op.regions[0][0]
     if len(op.operands) == 1 and len(block.ops) == 2 and set(block.ops[0].operands) == set(block.names):
         return block.ops[0].name
     return ""
 
 
-def _full(machine: Machine, op: Op) -> tuple[list[Tensor], int]:
-    """The blocks with all elements along the axis, and which axis that is."""
+def _expanded_along_axis(machine: Machine, op: Op) -> tuple[list[Tensor], int]:
+    """Return the blocks with all elements along the axis, and that axis."""
     axis = op.integer("axis") + 1
     blocks = []
-    for block, kind in zip(machine.get(op), op.given, strict=True):
+    for block, kind in zip(machine.get(op), op.operand_types, strict=True):
         sizes = [-1] * block.dim()
         sizes[axis] = kind.shape[axis - 1]
         blocks.append(block.expand(sizes))
@@ -54,15 +55,15 @@ def _full(machine: Machine, op: Op) -> tuple[list[Tensor], int]:
 
 @operation("tt.reduce")
 def reduce(machine: Machine, op: Op) -> Any:
-    blocks, axis = _full(machine, op)
-    single = _single(op)
-    if single in _SUMS and blocks[0].dtype is not torch.bool:
-        return [_SUMS[single](blocks[0], axis)]
-    if single in _NUMBERS:
-        found = _NUMBERS[single](blocks[0], axis)
-        if not bool(torch.isnan(found).any()):
-            return [found]
-    combine = _combination(machine, op)
+    blocks, axis = _expanded_along_axis(machine, op)
+    single = _single_operation(op)
+    if single in _REDUCTIONS and blocks[0].dtype is not torch.bool:
+        return [_REDUCTIONS[single](blocks[0], axis)]
+    if single in _NAN_IGNORING_REDUCTIONS:
+        reduced = _NAN_IGNORING_REDUCTIONS[single](blocks[0], axis)
+        if not bool(torch.isnan(reduced).any()):
+            return [reduced]
+    combine = _make_combine(machine, op)
     size = blocks[0].shape[axis]
     while size > 1:
         if size % 2:
@@ -77,23 +78,23 @@ def reduce(machine: Machine, op: Op) -> Any:
 
 @operation("tt.scan")
 def scan(machine: Machine, op: Op) -> Any:
-    blocks, axis = _full(machine, op)
+    blocks, axis = _expanded_along_axis(machine, op)
     backwards = "true" in op.attributes.get("reverse", "")
     if backwards:
         blocks = [block.flip(axis) for block in blocks]
-    single = _single(op)
+    single = _single_operation(op)
     if single in _SCANS and blocks[0].dtype is not torch.bool:
         blocks = [_SCANS[single](blocks[0], axis)]
     else:
-        blocks = _scanned(_combination(machine, op), blocks, axis)
+        blocks = _scan_by_doubling(_make_combine(machine, op), blocks, axis)
     return [block.flip(axis) for block in blocks] if backwards else blocks
 
 
 Combination = Callable[[list[Tensor], list[Tensor]], list[Tensor]]
 
 
-def _scanned(combine: Combination, blocks: list[Tensor], axis: int) -> list[Tensor]:
-    """Each with what lies 1, 2, 4, … before it: as many rounds as the length has bits."""
+def _scan_by_doubling(combine: Combination, blocks: list[Tensor], axis: int) -> list[Tensor]:
+    """Combine each element with those 1, 2, 4, … before it: as many rounds as the length has bits."""
     size, step = blocks[0].shape[axis], 1
     while step < size:
         before = [block.narrow(axis, 0, size - step) for block in blocks]
@@ -107,7 +108,7 @@ def _scanned(combine: Combination, blocks: list[Tensor], axis: int) -> list[Tens
     return blocks
 
 
-def _combination(machine: Machine, op: Op) -> Combination:
+def _make_combine(machine: Machine, op: Op) -> Combination:
     region = op.regions[0]
     if len(region) != 1:
         raise Unsupported(f"{op.name} with jumps inside")
@@ -117,7 +118,7 @@ def _combination(machine: Machine, op: Op) -> Combination:
         machine.bind(block.names, [*first, *second])
         end = machine.block(block)
         shape = first[0].shape
-        return [one.expand(shape) for one in machine.all_of(end.operands)]
+        return [value.expand(shape) for value in machine.values_of(end.operands)]
 
     return combine
 
@@ -125,17 +126,17 @@ def _combination(machine: Machine, op: Op) -> Combination:
 @operation("tt.map_elementwise")
 def map_elementwise(machine: Machine, op: Op) -> Any:
     region = op.regions[0]
-    if len(region) != 1 or op.integer("pack", 1) != 1 or any(one.regions for one in region[0].ops):
+    if len(region) != 1 or op.integer("pack", 1) != 1 or any(inner.regions for inner in region[0].ops):
         raise Unsupported("tt.map_elementwise with jumps inside")
     machine.bind(region[0].names, machine.get(op))
-    return machine.all_of(machine.block(region[0]).operands)
+    return machine.values_of(machine.block(region[0]).operands)
 
 
 @operation("tt.histogram")
 def histogram(machine: Machine, op: Op) -> Tensor:
     block, *masks = machine.get(op)
-    shape = op.given[0].shape
-    block = machine.whole(block, shape).long()
+    shape = op.operand_types[0].shape
+    block = machine.expand_fully(block, shape).long()
     bins = op.type.shape[0]
     inside = (block >= 0) & (block < bins)
     if masks:

@@ -9,20 +9,20 @@ from collections.abc import Callable
 import torch
 
 from gapless.kernels import arithmetic, unsigned
-from gapless.kernels.casts import saturated
+from gapless.kernels.casts import saturate
 from gapless.kernels.machine import Machine, operation
 from gapless.kernels.nodes import Op
 from gapless.kernels.values import Tensor, Unsupported, dtype_of
 
 Function = Callable[..., Tensor]
-_UNARY = arithmetic.UNARY
+_UNARY = arithmetic.UNARY_FUNCTIONS
 
-_SAME = (
+_SHARED_NAMES = (
     "acos acosh asin asinh atan atanh cbrt ceil cos cosh erf erfc exp exp2 expm1 floor log log10 log1p log2 "
     "rsqrt sin sinh sqrt tan tanh trunc round"
 )
-_NAMES: dict[str, Function] = {name: _UNARY[f"math.{name}"] for name in _SAME.split()}
-_NAMES |= {
+_FUNCTIONS: dict[str, Function] = {name: _UNARY[f"math.{name}"] for name in _SHARED_NAMES.split()}
+_FUNCTIONS |= {
     "abs": torch.abs,
     "fabs": torch.abs,
     "llabs": torch.abs,
@@ -59,8 +59,8 @@ _NAMES |= {
     "logb": lambda x: torch.floor(torch.log2(torch.abs(x))),
     "max": torch.maximum,
     "min": torch.minimum,
-    "mulhi": lambda a, b: unsigned.high(a, b, signed=True),
-    "umulhi": unsigned.high,
+    "mulhi": lambda a, b: unsigned.high_half(a, b, signed=True),
+    "umulhi": unsigned.high_half,
     "mul24": torch.mul,
     "nearbyint": torch.round,
     "rint": torch.round,
@@ -86,59 +86,59 @@ _NAMES |= {
     "double_as_longlong": lambda x: x.view(torch.int64),
     "longlong_as_double": lambda x: x.view(torch.float64),
 }
-_INTEGERS = {
+_BIT_COUNTS = {
     "popc": "math.ctpop", "popcll": "math.ctpop", "clz": "math.ctlz", "clzll": "math.ctlz",
 }  # fmt: skip
-_ROUNDED = {"rn": torch.round, "rz": torch.trunc, "ru": torch.ceil, "rd": torch.floor}
+_ROUNDINGS = {"rn": torch.round, "rz": torch.trunc, "ru": torch.ceil, "rd": torch.floor}
 _TO_INTEGER = re.compile(r"(?:float|double)2(u?)(?:int|ll)_(rn|rz|ru|rd)$")
 _TO_FLOAT = re.compile(r"(u?)(?:int|ll)2(?:float|double)(?:_r[nzud])?$")
-_WHOLE = re.compile(r"ll?(rint|round)f?$")
+_ROUND_TO_INTEGER = re.compile(r"ll?(rint|round)f?$")
 
 
-def function_of(symbol: str) -> Function:
-    """What ``__nv_…`` computes, before the result gets its type.
+def find_function(symbol: str) -> Function:
+    """Return the function that computes ``__nv_…``, before the result is cast to its type.
 
     Raises:
-        Unsupported: a function that is not known.
+        Unsupported: the function is not known.
     """
     name = symbol.removeprefix("__nv_").removeprefix("fast_")
-    if (found := _TO_INTEGER.match(name)) is not None:
-        to = _ROUNDED[found[2]]
-        return lambda x: saturated(to(x), torch.int64)
-    if (found := _TO_FLOAT.match(name)) is not None:
-        return unsigned.real if found[1] else torch.Tensor.double
-    if (found := _WHOLE.match(name)) is not None:
-        rounds = _NAMES["rint" if found[1] == "rint" else "round"]
-        return lambda x: saturated(rounds(x), torch.int64)
+    if (conversion := _TO_INTEGER.match(name)) is not None:
+        to = _ROUNDINGS[conversion[2]]
+        return lambda x: saturate(to(x), torch.int64)
+    if (conversion := _TO_FLOAT.match(name)) is not None:
+        return unsigned.to_double if conversion[1] else torch.Tensor.double
+    if (conversion := _ROUND_TO_INTEGER.match(name)) is not None:
+        rounds = _FUNCTIONS["rint" if conversion[1] == "rint" else "round"]
+        return lambda x: saturate(rounds(x), torch.int64)
     for candidate in _spellings(name):
-        if candidate in _NAMES:
-            return _NAMES[candidate]
+        if candidate in _FUNCTIONS:
+            return _FUNCTIONS[candidate]
     raise Unsupported(f"the function {symbol}")
 
 
 def _spellings(name: str) -> list[str]:
-    """``fsqrt_rn``, ``sqrtf``, ``isnand``: the name without what says the type and the rounding."""
+    """Return the name without suffixes for type and rounding, as in ``fsqrt_rn``, ``sqrtf``, ``isnand``."""
     plain = re.sub(r"_(rn|rz|ru|rd)$", "", name)
-    found = [name, plain]
+    spellings = [name, plain]
     if plain != name:
-        found.append(plain[1:])  # fadd_rn, dadd_rn
-    found += [one[:-1] for one in found if one.endswith(("f", "d"))]
+        spellings.append(plain[1:])  # fadd_rn, dadd_rn
+    spellings += [spelling[:-1] for spelling in spellings if spelling.endswith(("f", "d"))]
     if plain.startswith("f"):
-        found.append(plain[1:])  # fdividef
-        found.append(plain[1:-1])
-    return found
+        spellings.append(plain[1:])  # fdividef
+        spellings.append(plain[1:-1])
+    return spellings
 
 
 @operation("tt.extern_elementwise")
-def extern(machine: Machine, op: Op) -> Tensor:
-    if op.kept is None:
+def call_libdevice(machine: Machine, op: Op) -> Tensor:
+    if op.cached is None:
         symbol = op.word("symbol")
         kind = symbol.removeprefix("__nv_")
-        op.kept = _bits(kind) if kind in _INTEGERS else function_of(symbol)
-    out: Tensor = op.kept(*machine.get(op))
+        op.cached = _make_bit_count(kind) if kind in _BIT_COUNTS else find_function(symbol)
+    out: Tensor = op.cached(*machine.get(op))
     return out.to(dtype_of(op.type.element))
 
 
-def _bits(kind: str) -> Function:
-    name = _INTEGERS[kind]
-    return lambda value: arithmetic.counted(name, value)
+def _make_bit_count(kind: str) -> Function:
+    name = _BIT_COUNTS[kind]
+    return lambda value: arithmetic.count_bits(name, value)

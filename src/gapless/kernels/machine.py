@@ -1,4 +1,4 @@
-"""`Machine`: the programs of a part of the grid, run in step, operation by operation."""
+"""`Machine`: runs the programs of a part of the grid in step, operation by operation."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 import torch
 
 from gapless.kernels.nodes import Block, Module, Op
-from gapless.kernels.ramps import full
-from gapless.kernels.values import Heap, Pointer, Tensor, Unsupported, spread
+from gapless.kernels.ramps import expand_ramp
+from gapless.kernels.values import Heap, Pointer, Tensor, Unsupported, spread_over_block
 
 Handler = Callable[["Machine", Op], Any]
 
 HANDLERS: dict[str, Handler] = {}
-"""What each operation does, by its name; gives its result, or all of them where there are several."""
+"""The function that runs each operation, by name; returns its result, or a list of several."""
 
 TERMINATORS = frozenset({
     "cf.br", "cf.cond_br", "scf.condition", "scf.yield", "tt.map_elementwise.return", "tt.reduce.return",
     "tt.return", "tt.scan.return", "ub.unreachable", "llvm.unreachable",
 })  # fmt: skip
-_NOTHING = Op("scf.yield")
-_LEAST = 2_000
-"""Elements whose work equals what an operation costs by being called."""
+_EMPTY_YIELD = Op("scf.yield")
+_ELEMENTS_PER_CALL = 2_000
+"""Elements whose work equals the overhead of calling an operation."""
 
 
 def operation(*names: str) -> Callable[[Handler], Handler]:
-    """Register what the operations of these names do."""
+    """Register a function as the handler of the operations of these names."""
 
     def register(handler: Handler) -> Handler:
         for name in names:
@@ -39,20 +39,20 @@ def operation(*names: str) -> Callable[[Handler], Handler]:
 
 
 @dataclass
-class Cost:
-    """What a launch asked of the device: bytes by argument's memory, and multiplications and additions."""
+class LaunchCost:
+    """Work of a launch: bytes moved by each argument's memory, and multiplications and additions."""
 
     read: dict[int, int] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=dict)
     flops: int = 0
     products: str = ""
-    """Element type of the products that take most."""
+    """Element type of the matrix products."""
     tf32: bool = False
     work: int = 0
-    """Elements computed here, which is what evaluating takes."""
+    """Elements computed by the evaluation."""
 
-    def times(self, factor: float) -> Cost:
-        """The cost of so many times as much."""
+    def scaled(self, factor: float) -> LaunchCost:
+        """Return this cost times `factor`."""
         return replace(
             self,
             read={key: round(count * factor) for key, count in self.read.items()},
@@ -62,9 +62,9 @@ class Cost:
 
 
 class OverBudget(Exception):
-    """The kernel computes more than it may; `cost` is that of the whole launch, as far as was seen."""
+    """The kernel exceeds its budget; `cost` is extrapolated to the whole launch."""
 
-    def __init__(self, cost: Cost) -> None:
+    def __init__(self, cost: LaunchCost) -> None:
         super().__init__()
         self.cost = cost
 
@@ -72,7 +72,7 @@ class OverBudget(Exception):
 class Machine:
     """Runs the programs `first` to `last` (exclusive) of `grid`.
 
-    `active` says which programs are at the operation that runs: None for all of them.
+    `active` is the mask of programs that run the current operation; None means all of them.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Machine:
         first: int,
         last: int,
         heap: Heap,
-        cost: Cost,
+        cost: LaunchCost,
         budget: int,
     ) -> None:
         self.module = module
@@ -104,37 +104,37 @@ class Machine:
     # -- values --------------------------------------------------------------------------------------
 
     def get(self, op: Op) -> list[Any]:
-        """What the operands of `op` are, ramps written out."""
+        """Return the operands of `op`, with ramps expanded."""
         values = self.values
-        return [full(values[name]) for name in op.operands]
+        return [expand_ramp(values[name]) for name in op.operands]
 
     def raw(self, op: Op) -> list[Any]:
-        """What the operands of `op` are."""
+        """Return the operands of `op`, ramps included."""
         values = self.values
         return [values[name] for name in op.operands]
 
-    def all_of(self, names: Iterable[str]) -> list[Any]:
+    def values_of(self, names: Iterable[str]) -> list[Any]:
         values = self.values
         return [values[name] for name in names]
 
     def bind(self, names: Sequence[str], values: Iterable[Any]) -> None:
         self.values.update(zip(names, values, strict=False))
 
-    def whole(self, block: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """A block with all its elements, and all programs."""
+    def expand_fully(self, block: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return a block with all its elements for all programs."""
         return block.expand(self.count, *shape)
 
-    def allowed(self, mask: Tensor | None, rank: int) -> Tensor | None:
-        """Where blocks of that rank may be stored: `mask` in the programs that are at this operation."""
+    def active_mask(self, mask: Tensor | None, rank: int) -> Tensor | None:
+        """Return `mask` limited to the active programs, for blocks of that rank; None if neither limits."""
         if self.active is None:
             return mask
-        active = spread(self.active, rank)
+        active = spread_over_block(self.active, rank)
         return active if mask is None else mask & active
 
     # -- running -------------------------------------------------------------------------------------
 
     def block(self, block: Block) -> Op:
-        """Run a block up to its last operation, which says where to go on, and give that."""
+        """Run a block up to its terminator, and return that operation."""
         values, cost = self.values, self.cost
         for op in block.ops:
             if op.name in TERMINATORS:
@@ -146,56 +146,56 @@ class Machine:
                     out = out[0]
                 values[results[0]] = out
                 if type(out) is Tensor:
-                    cost.work += out.numel() + _LEAST
+                    cost.work += out.numel() + _ELEMENTS_PER_CALL
                 elif type(out) is Pointer:
-                    cost.work += out.at.numel() + _LEAST
+                    cost.work += out.at.numel() + _ELEMENTS_PER_CALL
                 else:
-                    cost.work += _LEAST
+                    cost.work += _ELEMENTS_PER_CALL
             elif results:
                 for name, value in zip(results, out, strict=True):
                     values[name] = value
-                cost.work += _LEAST
+                cost.work += _ELEMENTS_PER_CALL
             else:
-                cost.work += _LEAST
+                cost.work += _ELEMENTS_PER_CALL
             if cost.work > self.budget:
-                raise OverBudget(cost.times(math.prod(self.grid) / self.last))
-            for name in op.last:
+                raise OverBudget(cost.scaled(math.prod(self.grid) / self.last))
+            for name in op.last_uses:
                 values.pop(name, None)
-        return _NOTHING  # what yields nothing is not printed
+        return _EMPTY_YIELD  # an empty yield is not printed
 
 
 def prepare(blocks: list[Block]) -> None:
-    """Give each operation its handler, and say after which of them a value is not needed any more.
+    """Set the handler of each operation, and after which operation a value is no longer needed.
 
     Raises:
-        Unsupported: an operation that is not known.
+        Unsupported: an operation is not known.
     """
     for block in blocks:
         needed: set[str] = set()
         inside = {name for op in block.ops for name in op.results}
         inside |= set(block.names)
         for op in reversed(block.ops):
-            asked = set(op.operands) | {name for _, names in op.targets for name in names}
+            used = set(op.operands) | {name for _, names in op.targets for name in names}
             for region in op.regions:
-                asked |= _asked(region)
+                used |= _used_names(region)
                 prepare(region)
             if op.name not in TERMINATORS:
                 op.run = HANDLERS.get(op.name)
                 if op.run is None:
                     raise Unsupported(f"the operation {op.name}")
-                done = (asked | set(op.results)) - needed
-                # In a function of several blocks others may ask: there all is kept.
-                op.last = tuple(done & inside) if len(blocks) == 1 else ()
-            needed |= asked
+                unneeded = (used | set(op.results)) - needed
+                # In a function of several blocks other blocks may use a value: all are kept.
+                op.last_uses = tuple(unneeded & inside) if len(blocks) == 1 else ()
+            needed |= used
 
 
-def _asked(region: list[Block]) -> set[str]:
-    found: set[str] = set()
+def _used_names(region: list[Block]) -> set[str]:
+    used: set[str] = set()
     for block in region:
         for op in block.ops:
-            found.update(op.operands)
+            used.update(op.operands)
             for _, names in op.targets:
-                found.update(names)
+                used.update(names)
             for inner in op.regions:
-                found |= _asked(inner)
-    return found
+                used |= _used_names(inner)
+    return used

@@ -1,6 +1,7 @@
 """Masked gathers and scatters over flat storages, and how many bytes they move.
 
-What lies outside of a tensor's storage reads as something and is not written: on a GPU it would be undefined.
+Places outside of a tensor's storage read as arbitrary values and are not written: on a GPU they would be
+undefined.
 """
 
 from __future__ import annotations
@@ -12,55 +13,55 @@ from typing import Any
 import torch
 
 from gapless.kernels.machine import Machine
-from gapless.kernels.ramps import Ramp, full, windows
-from gapless.kernels.values import BITS, Memory, Pointer, Tensor, chosen, dtype_of
+from gapless.kernels.ramps import Ramp, expand_ramp, read_windows
+from gapless.kernels.values import SAME_SIZE_INTEGERS, Pointer, StorageView, Tensor, choose, dtype_of
 
 Shape = tuple[int, ...]
 
 
-def loaded(machine: Machine, pointer: Pointer, mask: Tensor | None, other: Any, shape: Shape) -> Any:
-    """The block of that shape at `pointer` where `mask` says so; `other` (or 0) elsewhere."""
+def load_block(machine: Machine, pointer: Pointer, mask: Tensor | None, other: Any, shape: Shape) -> Any:
+    """Return the block of that shape at `pointer` where `mask` is true; `other` (or 0) elsewhere."""
     count_bytes(machine, machine.cost.read, pointer, mask, shape)
     inner = pointer.element
     points = inner.startswith("!tt.ptr<")
     dtype = torch.int64 if points else dtype_of(inner)
-    out = gathered(machine, pointer, machine.allowed(mask, len(shape)), dtype)
+    out = gather_elements(machine, pointer, machine.active_mask(mask, len(shape)), dtype)
     if mask is not None:
         fill = torch.zeros((), dtype=dtype) if other is None else other
-        out = chosen(mask, out, fill.addresses if isinstance(fill, Pointer) else fill)
+        out = choose(mask, out, fill.addresses if isinstance(fill, Pointer) else fill)
     return Pointer(inner[len("!tt.ptr<") : -1].split(",")[0], None, out) if points else out
 
 
-def stored(machine: Machine, pointer: Pointer, value: Any, mask: Tensor | None, shape: Shape) -> None:
-    """Write a block of that shape where `mask` and the programs that are here allow it."""
+def store_block(machine: Machine, pointer: Pointer, value: Any, mask: Tensor | None, shape: Shape) -> None:
+    """Write a block of that shape where `mask` is true and the program is active."""
     count_bytes(machine, machine.cost.written, pointer, mask, shape)
     if isinstance(value, Pointer):
         value = value.addresses
-    where = machine.allowed(mask, len(shape))
+    where = machine.active_mask(mask, len(shape))
     if pointer.memory is not None:
-        scattered(pointer.memory, pointer.places, value, where)
+        scatter_elements(pointer.memory, pointer.places, value, where)
         return
     at = pointer.places if where is None else torch.where(where, pointer.places, 0)
-    for memory, here, inside in parts(machine, at):
-        scattered(memory, inside // value.dtype.itemsize, value, here)
+    for memory, mask_there, inside in split_by_storage(machine, at):
+        scatter_elements(memory, inside // value.dtype.itemsize, value, mask_there)
 
 
-def gathered(machine: Machine, pointer: Pointer, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """What is at `pointer`; anything where `mask` is false."""
+def gather_elements(machine: Machine, pointer: Pointer, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return the elements at `pointer`; arbitrary ones where `mask` is false."""
     if pointer.memory is not None:
-        return _from(pointer.memory, pointer.at, mask, dtype)
+        return _take_elements(pointer.memory, pointer.at, mask, dtype)
     at = pointer.places if mask is None else torch.where(mask, pointer.places, 0)
     out = torch.zeros(at.shape, dtype=dtype)
-    for memory, here, inside in parts(machine, at):
-        out = chosen(here, _from(memory, inside // dtype.itemsize, here, dtype), out)
+    for memory, here, inside in split_by_storage(machine, at):
+        out = choose(here, _take_elements(memory, inside // dtype.itemsize, here, dtype), out)
     return out
 
 
-def parts(machine: Machine, addresses: Tensor) -> Iterator[tuple[Memory, Tensor, Tensor]]:
-    """The storages that `addresses` lie in, for each which of them do, and at which byte of it.
+def split_by_storage(machine: Machine, addresses: Tensor) -> Iterator[tuple[StorageView, Tensor, Tensor]]:
+    """Yield each storage that `addresses` lie in, the mask of those addresses, and their byte offsets.
 
     Raises:
-        Unsupported: an address other than 0 lies in none that is known.
+        Unsupported: an address other than 0 lies in no known storage.
     """
     left = addresses != 0
     while bool(left.any()):
@@ -71,19 +72,19 @@ def parts(machine: Machine, addresses: Tensor) -> Iterator[tuple[Memory, Tensor,
         left = left & ~here
 
 
-def _from(memory: Memory, at: Tensor | Ramp, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    moved = BITS[dtype.itemsize] if dtype is not torch.float32 else dtype
+def _take_elements(memory: StorageView, at: Tensor | Ramp, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+    moved = SAME_SIZE_INTEGERS[dtype.itemsize] if dtype is not torch.float32 else dtype
     flat = memory.flat(moved)
     size = flat.numel()
     if size == 0:
         shape = at.shape if mask is None else torch.broadcast_shapes(at.shape, mask.shape)
         return torch.zeros(shape, dtype=moved).view(dtype)
     if isinstance(at, Ramp):
-        found = windows(flat, at)
-        if found is not None:
-            return found.view(dtype)
-    places: Tensor = full(at)
-    if mask is not None and _fits(mask, places):
+        window = read_windows(flat, at)
+        if window is not None:
+            return window.view(dtype)
+    places: Tensor = expand_ramp(at)
+    if mask is not None and _is_broadcastable(mask, places):
         places = places.masked_fill(~mask, 0)
     try:
         return flat.take(places).view(dtype)
@@ -91,16 +92,16 @@ def _from(memory: Memory, at: Tensor | Ramp, mask: Tensor | None, dtype: torch.d
         return flat.take(places.clamp(0, size - 1)).view(dtype)
 
 
-def _fits(mask: Tensor, places: Tensor) -> bool:
-    """Whether a mask says no more than there are places."""
+def _is_broadcastable(mask: Tensor, places: Tensor) -> bool:
+    """Whether a mask is no larger than the places it applies to."""
     return mask.dim() <= places.dim() and all(
-        one in (1, size) for one, size in zip(mask.shape[::-1], places.shape[::-1], strict=False)
+        mask_size in (1, size) for mask_size, size in zip(mask.shape[::-1], places.shape[::-1], strict=False)
     )
 
 
-def scattered(memory: Memory, at: Tensor, value: Tensor, mask: Tensor | None) -> None:
-    """Write to a storage; what lies outside of it is dropped."""
-    bits = BITS[value.dtype.itemsize]
+def scatter_elements(memory: StorageView, at: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    """Write to a storage; places outside of it are dropped."""
+    bits = SAME_SIZE_INTEGERS[value.dtype.itemsize]
     flat, value = memory.flat(bits), value.view(bits)
     if flat.numel() == 0:
         return
@@ -121,10 +122,10 @@ def scattered(memory: Memory, at: Tensor, value: Tensor, mask: Tensor | None) ->
 def count_bytes(
     machine: Machine, book: dict[int, int], pointer: Pointer, mask: Tensor | None, shape: Shape
 ) -> None:
-    """Note how many bytes a block of that shape moves, in all programs together."""
+    """Add the bytes that a block of that shape moves in all programs to `book`."""
     size = 8 if pointer.element.startswith("!") else dtype_of(pointer.element).itemsize
     count = math.prod(shape) * machine.count
-    where = machine.allowed(mask, len(shape))
+    where = machine.active_mask(mask, len(shape))
     if where is not None and where.numel():
         count = int(where.sum()) * count // where.numel()
     key = 0 if pointer.memory is None else pointer.memory.address

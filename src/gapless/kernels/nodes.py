@@ -1,4 +1,4 @@
-"""The nouns of TTIR: `Module`, `Function`, `Block`, `Op` and the type of a value."""
+"""The parts of TTIR: `Module`, `Function`, `Block`, `Op` and the type of a value."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ _TENSOR = re.compile(r"tensor<((?:\d+x)*)(.*)>$", re.DOTALL)
 _INTEGER = re.compile(r"-?\d+")
 
 
-class Type(NamedTuple):
-    """A block's `shape` (``()`` for a scalar) and what its elements are (``f32``, ``!tt.ptr<f16>``)."""
+class ValueType(NamedTuple):
+    """A block's `shape` (``()`` for a scalar) and the type of its elements (``f32``, ``!tt.ptr<f16>``)."""
 
     shape: tuple[int, ...]
     element: str
 
     @property
     def pointee(self) -> str:
-        """What a pointer points to: ``!tt.ptr<f16, 1>`` to ``f16``; "" for anything else."""
+        """The type a pointer points to: ``f16`` for ``!tt.ptr<f16, 1>``; "" for other types."""
         if not self.element.startswith(("!tt.ptr<", "<")):
             return ""
         return self.element[self.element.index("<") + 1 : -1].split(",")[0].strip()
 
 
 @lru_cache(maxsize=4096)
-def type_of(text: str) -> Type:
-    """`Type` of ``tensor<16x32xf32>``, of ``i64`` and of ``!tt.ptr<f16>``."""
+def parse_type(text: str) -> ValueType:
+    """Parse ``tensor<16x32xf32>``, ``i64`` or ``!tt.ptr<f16>``."""
     text = text.strip()
-    found = _TENSOR.match(text)
-    if found is None:
-        return Type((), text)
-    shape = tuple(int(size) for size in found[1].split("x")[:-1])
-    return Type(shape, found[2].split(", #")[0])
+    match = _TENSOR.match(text)
+    if match is None:
+        return ValueType((), text)
+    shape = tuple(int(size) for size in match[1].split("x")[:-1])
+    return ValueType(shape, match[2].split(", #")[0])
 
 
 @dataclass(slots=True)
@@ -42,9 +42,8 @@ class Op:
     """One operation.
 
     `results`, `operands`: names of values (``%0``, ``%3#1``). `text`: its words without results, attributes
-    and types. `given` and `made`: types of operands and results as far as they are written down. `binds`:
-    names that a loop's body gets, in the order of its initial values. `targets`: blocks jumped to, with
-    arguments.
+    and types. `operand_types` and `result_types`: as far as they are printed. `binds`: names of a loop body's
+    arguments, in the order of its initial values. `targets`: blocks jumped to, with arguments.
     """
 
     name: str
@@ -52,41 +51,49 @@ class Op:
     operands: tuple[str, ...] = ()
     attributes: dict[str, str] = field(default_factory=dict)
     text: str = ""
-    given: tuple[Type, ...] = ()
-    made: tuple[Type, ...] = ()
+    operand_types: tuple[ValueType, ...] = ()
+    result_types: tuple[ValueType, ...] = ()
     regions: list[list[Block]] = field(default_factory=list)
     binds: tuple[str, ...] = ()
     targets: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    last: tuple[str, ...] = ()  # values that nothing behind this operation asks for
+    last_uses: tuple[str, ...] = ()  # values that no later operation uses
     run: Callable[..., Any] | None = None
-    kept: Any = None  # what its handler has found out about it
+    cached: Any = None  # cache for its handler
 
     def integer(self, key: str, default: int = 0) -> int:
-        """The attribute `key` as a number: ``axis = 1 : i32``."""
-        found = _INTEGER.search(self.attributes.get(key, ""))
-        return int(found[0]) if found else default
+        """Return the attribute `key` as a number: ``axis = 1 : i32``."""
+        match = _INTEGER.search(self.attributes.get(key, ""))
+        return int(match[0]) if match else default
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """The attribute `key` as numbers: ``order = array<i32: 1, 0>``."""
-        return tuple(int(one) for one in _INTEGER.findall(self.attributes.get(key, "").split(":", 1)[-1]))
+        """Return the attribute `key` as numbers: ``order = array<i32: 1, 0>``."""
+        return tuple(
+            int(number) for number in _INTEGER.findall(self.attributes.get(key, "").split(":", 1)[-1])
+        )
 
     def word(self, key: str) -> str:
-        """The attribute `key` without quotes."""
+        """Return the attribute `key` without quotes."""
         return self.attributes.get(key, "").strip('"')
 
     @property
-    def type(self) -> Type:
-        """The type of its first result (or of what it takes, where that is the same)."""
-        return self.made[0] if self.made else self.given[-1] if self.given else Type((), "")
+    def type(self) -> ValueType:
+        """The type of its first result (or of its last operand, where they are the same)."""
+        return (
+            self.result_types[0]
+            if self.result_types
+            else self.operand_types[-1]
+            if self.operand_types
+            else ValueType((), "")
+        )
 
 
 @dataclass(slots=True)
 class Block:
-    """Operations in a row; `names` and `types` are its arguments'."""
+    """Consecutive operations; `names` and `types` are those of its arguments."""
 
     label: str = ""
     names: tuple[str, ...] = ()
-    types: tuple[Type, ...] = ()
+    types: tuple[ValueType, ...] = ()
     ops: list[Op] = field(default_factory=list)
 
 
@@ -96,29 +103,29 @@ class Function:
 
     name: str
     names: tuple[str, ...]
-    types: tuple[Type, ...]
+    types: tuple[ValueType, ...]
     blocks: list[Block]
     public: bool = True
 
 
 @dataclass(slots=True)
 class Module:
-    """What one compilation gave: the kernel (the public function) and what it calls, by name."""
+    """The result of one compilation: the kernel (the public function) and the functions it calls, by name."""
 
     functions: dict[str, Function]
 
     @property
     def kernel(self) -> Function:
         """The public function."""
-        return next(one for one in self.functions.values() if one.public)
+        return next(function for function in self.functions.values() if function.public)
 
 
-def every_op(blocks: list[Block]) -> list[Op]:
-    """All operations in `blocks`, those of inner regions included, outer ones first."""
-    found = []
+def all_ops(blocks: list[Block]) -> list[Op]:
+    """Return all operations in `blocks`, those of inner regions included, outer ones first."""
+    ops = []
     for block in blocks:
         for op in block.ops:
-            found.append(op)
+            ops.append(op)
             for region in op.regions:
-                found += every_op(region)
-    return found
+                ops += all_ops(region)
+    return ops

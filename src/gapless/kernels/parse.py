@@ -1,73 +1,73 @@
-"""TTIR as text (``str(module)``) to nouns.
+"""Parse TTIR text (``str(module)``).
 
 Triton prints each operation on a line of its own, with regions between braces on lines of theirs. Names,
-attributes and types are told apart by brackets, and not by a grammar for each operation, so that words which
-come and go between Triton's versions do no harm.
+attributes and types are separated by brackets, not by a grammar for each operation, so that words which
+differ between Triton's versions do no harm.
 """
 
 from __future__ import annotations
 
 import re
 
-from gapless.kernels.nodes import Block, Function, Module, Op, Type, type_of
+from gapless.kernels.nodes import Block, Function, Module, Op, ValueType, parse_type
 
-NAME = re.compile(r"%[\w$.\-]+(?:#\d+)?")
+VALUE_NAME = re.compile(r"%[\w$.\-]+(?:#\d+)?")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _RESULTS = re.compile(r"((?:%[\w$.\-]+(?::\d+)?(?:, )?)+) = ")
 _OPERATION = re.compile(r'"?([\w.]+)"?')
-_BOUND = re.compile(r"(%[\w$.\-]+) = (%[\w$.\-]+(?:#\d+)?)")
+_INITIAL_VALUE = re.compile(r"(%[\w$.\-]+) = (%[\w$.\-]+(?:#\d+)?)")
 _FUNCTION = re.compile(r"tt\.func (public |private )?@(\"[^\"]*\"|[\w$.\-]+)\(")
 _OPEN, _CLOSE = "<({[", ">)}]"
 
 
 class TtirError(ValueError):
-    """A line of TTIR that is not understood."""
+    """A line of TTIR that cannot be parsed."""
 
 
 def parse(text: str) -> Module:
-    """The functions in `text`.
+    """Parse the functions in `text`.
 
     Raises:
-        TtirError: there is no kernel in it, or a line that is not understood.
+        TtirError: it contains no kernel, or a line that cannot be parsed.
     """
     lines = [line for line in map(_clean, text.splitlines()) if line and not line.startswith("#")]
     reader = _Reader(lines)
     functions: dict[str, Function] = {}
     while (line := reader.next()) is not None:
-        found = _FUNCTION.match(line)
-        if found is None:
+        header = _FUNCTION.match(line)
+        if header is None:
             continue
         if not line.endswith("{"):  # declared elsewhere
             continue
-        blocks, _ = _region(reader)
-        end = closing(line, found.end() - 1)
-        names, types = _arguments(line[found.end() : end])
+        blocks, _ = _parse_region(reader)
+        end = find_closing(line, header.end() - 1)
+        names, types = _parse_arguments(line[header.end() : end])
         blocks[0].names = blocks[0].names or names
-        name = found[2].strip('"')
-        functions[name] = Function(name, names, types, blocks, (found[1] or "").strip() != "private")
-    if not any(one.public for one in functions.values()):
+        name = header[2].strip('"')
+        functions[name] = Function(name, names, types, blocks, (header[1] or "").strip() != "private")
+    if not any(function.public for function in functions.values()):
         raise TtirError("no kernel in it")
     return Module(functions)
 
 
 def _clean(line: str) -> str:
-    """A line without locations, and without what stands around it."""
+    """Return a line without locations, comments and surrounding space."""
     line = line.strip()
     while " loc(" in line:
         start = line.index(" loc(")
-        line = line[:start] + line[closing(_masked(line), start + 4) + 1 :]
+        line = line[:start] + line[find_closing(_mask_strings(line), start + 4) + 1 :]
     if line.startswith("^"):
         line = line.split(" //")[0].rstrip()
     return line
 
 
-def _masked(text: str) -> str:
-    """`text` with what is quoted made harmless, letter for letter."""
-    return _STRING.sub(lambda found: '"' + "_" * (len(found[0]) - 2) + '"', text) if '"' in text else text
+def _mask_strings(text: str) -> str:
+    """Return `text` with quoted parts replaced by underscores of the same length."""
+    return _STRING.sub(lambda match: '"' + "_" * (len(match[0]) - 2) + '"', text) if '"' in text else text
 
 
-def closing(text: str, start: int) -> int:
-    """Where the bracket that opens at `start` is closed."""
+def find_closing(text: str, start: int) -> int:
+    """Return the position of the bracket that closes the one at `start`."""
     depth = 0
     for position in range(start, len(text)):
         letter = text[position]
@@ -80,8 +80,8 @@ def closing(text: str, start: int) -> int:
     raise TtirError(f"a bracket stays open: {text}")
 
 
-def split(text: str, mark: str = ",") -> list[str]:
-    """`text` between marks outside of brackets, stripped, without empty parts."""
+def split_outside_brackets(text: str, mark: str = ",") -> list[str]:
+    """Split `text` at marks outside of brackets, without empty parts."""
     parts, depth, begin = [], 0, 0
     for position, letter in enumerate(text):
         if letter in _OPEN:
@@ -96,7 +96,7 @@ def split(text: str, mark: str = ",") -> list[str]:
 
 
 class _Reader:
-    """Lines, one after the other."""
+    """Yields lines one after the other."""
 
     def __init__(self, lines: list[str]) -> None:
         self._lines = iter(lines)
@@ -105,84 +105,85 @@ class _Reader:
         return next(self._lines, None)
 
 
-def _arguments(text: str) -> tuple[tuple[str, ...], tuple[Type, ...]]:
-    """Names and types of ``%a: i32, %b: tensor<4xf32> {…}``."""
+def _parse_arguments(text: str) -> tuple[tuple[str, ...], tuple[ValueType, ...]]:
+    """Return names and types of ``%a: i32, %b: tensor<4xf32> {…}``."""
     names, types = [], []
-    for part in split(text):
+    for part in split_outside_brackets(text):
         name, _, rest = part.partition(":")
         names.append(name.strip())
-        types.append(type_of(rest.split(" {")[0]))
+        types.append(parse_type(rest.split(" {")[0]))
     return tuple(names), tuple(types)
 
 
-def _region(reader: _Reader) -> tuple[list[Block], str]:
-    """The blocks up to the brace that closes them, and the line with that brace."""
+def _parse_region(reader: _Reader) -> tuple[list[Block], str]:
+    """Return the blocks up to the closing brace, and the line with that brace."""
     blocks = [Block()]
     while (line := reader.next()) is not None:
         if line.startswith("}"):
             return blocks, line
         if line.startswith("^"):
             label, _, rest = line[1:].rstrip(":").partition("(")
-            names, types = _arguments(rest.rstrip(")")) if rest else ((), ())
+            names, types = _parse_arguments(rest.rstrip(")")) if rest else ((), ())
             block = Block(label.strip(), names, types)
             blocks = [block] if blocks == [Block()] else [*blocks, block]
         else:
-            blocks[-1].ops.append(_operation(reader, line))
+            blocks[-1].ops.append(_parse_operation(reader, line))
     raise TtirError("the text ends inside of a region")
 
 
-def _operation(reader: _Reader, line: str) -> Op:
-    found = _RESULTS.match(line)
-    body = line[found.end() :] if found else line
+def _parse_operation(reader: _Reader, line: str) -> Op:
+    match = _RESULTS.match(line)
+    body = line[match.end() :] if match else line
     named = _OPERATION.match(body)
     if named is None:
         raise TtirError(f"no operation: {line}")
-    op = Op(named[1], results=_results(found[1]) if found else ())
+    op = Op(named[1], results=_parse_results(match[1]) if match else ())
     tail = ""
     while line.endswith("{"):
-        blocks, line = _region(reader)
+        blocks, line = _parse_region(reader)
         op.regions.append(blocks)
         tail = line.lstrip("})").rstrip("{(")
     text = body[named.end() :]
     if op.regions:
         text = text.rstrip("{").rstrip("(") + " " + tail
-    _fill(op, text)
+    _parse_operands(op, text)
     return op
 
 
-def _results(text: str) -> tuple[str, ...]:
-    """Names of the results of ``%0:2 = …``: ``%0#0`` and ``%0#1``."""
+def _parse_results(text: str) -> tuple[str, ...]:
+    """Return the names of the results of ``%0:2 = …``: ``%0#0`` and ``%0#1``."""
     names: list[str] = []
-    for part in split(text):
+    for part in split_outside_brackets(text):
         name, _, count = part.partition(":")
         names += [f"{name}#{index}" for index in range(int(count))] if count else [name]
     return tuple(names)
 
 
-def _fill(op: Op, text: str) -> None:
-    """Tell attributes, types and operands of an operation apart."""
-    text = _without_attributes(op, text)
+def _parse_operands(op: Op, text: str) -> None:
+    """Parse attributes, types and operands of an operation into `op`."""
+    text = _take_attributes(op, text)
     if op.name == "scf.for":
-        _for(op, text)
+        _parse_for(op, text)
         return
     if op.name == "scf.while":
-        pairs = _BOUND.findall(text.split(" : ")[0])
+        pairs = _INITIAL_VALUE.findall(text.split(" : ")[0])
         op.binds = tuple(name for name, _ in pairs)
         op.operands = tuple(value for _, value in pairs)
         return
     if op.name.startswith("cf."):
-        _jump(op, text)
+        _parse_jump(op, text)
         return
-    text, op.given, op.made = _types(op, text)
-    op.operands = tuple(NAME.findall(_masked(text)))
+    text, op.operand_types, op.result_types = _take_types(op, text)
+    op.operands = tuple(VALUE_NAME.findall(_mask_strings(text)))
     op.text = text.strip()
 
 
-def _without_attributes(op: Op, text: str) -> str:
-    masked = _masked(text)
+def _take_attributes(op: Op, text: str) -> str:
+    """Move the attributes in `text` to `op`, and return the text without them."""
+    masked = _mask_strings(text)
     while "{" in masked:
         start = masked.index("{")
-        end = closing(masked, start)
+        end = find_closing(masked, start)
         for part in split_masked(text[start + 1 : end], masked[start + 1 : end]):
             key, _, value = part.partition(" = ")
             op.attributes[key.strip()] = value.strip()
@@ -194,21 +195,21 @@ def _without_attributes(op: Op, text: str) -> str:
 
 
 def split_masked(text: str, masked: str) -> list[str]:
-    """`split` of `text`, whose quoted parts are harmless in `masked`."""
+    """Split `text` where `masked`, its copy with masked strings, has commas outside of brackets."""
     parts, begin = [], 0
-    for part in split(masked):
+    for part in split_outside_brackets(masked):
         begin = masked.index(part, begin)
         parts.append(text[begin : begin + len(part)])
         begin += len(part)
     return parts
 
 
-def _types(op: Op, text: str) -> tuple[str, tuple[Type, ...], tuple[Type, ...]]:
-    """The text before the types, and the types of operands and results, as far as they are written."""
-    masked = _masked(text)
+def _take_types(op: Op, text: str) -> tuple[str, tuple[ValueType, ...], tuple[ValueType, ...]]:
+    """Return the text before the types, and the types of operands and results as far as printed."""
+    masked = _mask_strings(text)
     if op.name == "scf.if":
         before, arrow, after = masked.partition("->")
-        return text[: len(before)], (), _listed(after) if arrow else ()
+        return text[: len(before)], (), _parse_types(after) if arrow else ()
     position = masked.rfind(" : ")
     if position < 0:
         position = 0 if masked.startswith(": ") else -1
@@ -218,31 +219,35 @@ def _types(op: Op, text: str) -> tuple[str, tuple[Type, ...], tuple[Type, ...]]:
     for arrow in ("->", " to "):
         if arrow in written:
             before, _, after = written.rpartition(arrow)
-            return text[:position], _listed(before), _listed(after)
-    return text[:position], _listed(written), ()
+            return text[:position], _parse_types(before), _parse_types(after)
+    return text[:position], _parse_types(written), ()
 
 
-def _listed(text: str) -> tuple[Type, ...]:
+def _parse_types(text: str) -> tuple[ValueType, ...]:
     text = text.strip()
-    if text.startswith("(") and closing(text, 0) == len(text) - 1:
+    if text.startswith("(") and find_closing(text, 0) == len(text) - 1:
         text = text[1:-1]
-    return tuple(type_of(part) for whole in split(text) for part in split(whole, "*"))
+    return tuple(
+        parse_type(part)
+        for whole in split_outside_brackets(text)
+        for part in split_outside_brackets(whole, "*")
+    )
 
 
-def _for(op: Op, text: str) -> None:
+def _parse_for(op: Op, text: str) -> None:
     head, _, carried = text.partition("iter_args(")
-    variable, *bounds = NAME.findall(head.split("->")[0])
-    pairs = _BOUND.findall(carried.split("->")[0])
+    variable, *bounds = VALUE_NAME.findall(head.split("->")[0])
+    pairs = _INITIAL_VALUE.findall(carried.split("->")[0])
     op.binds = (variable, *(name for name, _ in pairs))
     op.operands = (*bounds[:3], *(value for _, value in pairs))
     op.text = "unsigned" if head.strip().startswith("unsigned") else ""
 
 
-def _jump(op: Op, text: str) -> None:
-    """``cf.cond_br %c, ^bb1, ^bb2(%x : i32)`` and ``cf.br ^bb1``."""
+def _parse_jump(op: Op, text: str) -> None:
+    """Parse ``cf.cond_br %c, ^bb1, ^bb2(%x : i32)`` and ``cf.br ^bb1``."""
     before, *targets = text.split("^")
-    op.operands = tuple(NAME.findall(before))
+    op.operands = tuple(VALUE_NAME.findall(before))
     op.targets = tuple(
-        (re.match(r"\w+", target)[0], tuple(NAME.findall(target.split(" : ")[0])))  # type: ignore[index]
+        (re.match(r"\w+", target)[0], tuple(VALUE_NAME.findall(target.split(" : ")[0])))  # type: ignore[index]
         for target in targets
     )

@@ -1,7 +1,7 @@
-"""Inline PTX of straight instructions on registers: arithmetic, comparisons, predicates.
+"""Evaluate inline PTX of plain instructions on registers: arithmetic, comparisons, predicates.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution, sections 9.7.1 to 9.7.9. Whatever moves data between
-threads or memory, or packs several values into a register, is not evaluated.
+https://docs.nvidia.com/cuda/parallel-thread-execution, sections 9.7.1 to 9.7.9. Instructions that move data
+between threads or memory, or pack several values into a register, are not evaluated.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ _TYPES = {
     "s32": torch.int32, "u32": torch.int32, "b32": torch.int32, "s64": torch.int64, "u64": torch.int64,
     "b64": torch.int64, "s16": torch.int16, "u16": torch.int16, "b16": torch.int16, "pred": torch.bool,
 }  # fmt: skip
-_COMPARED: dict[str, Callable[[Any, Any], Tensor]] = {
+_COMPARISONS: dict[str, Callable[[Any, Any], Tensor]] = {
     "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
 }  # fmt: skip
 _MODIFIERS = frozenset(["approx", "ftz", "rn", "rz", "full", "lo"])
 _STATEMENT = re.compile(r"(?:@(!?)(\$?[%\w]+)\s+)?([a-z][a-z0-9]*)((?:\.\w+)*)\s*(.*)$", re.DOTALL)
 _ESCAPED = re.compile(r"\\([0-9A-Fa-f]{2})")
-_NOTHING_KNOWN = ("%globaltimer", "%clock", "%clock64", "%smid", "%laneid")
+_UNKNOWN_REGISTERS = ("%globaltimer", "%clock", "%clock64", "%smid", "%laneid")
+"""Special registers whose values depend on the hardware; they read as 0."""
 
 
-def _shift(by: Tensor, value: Tensor, left: bool) -> Tensor:
+def _shift_bits(by: Tensor, value: Tensor, left: bool) -> Tensor:
     by = by.long().clamp(0, value.dtype.itemsize * 8 - 1).to(value.dtype)
     return value << by if left else value >> by
 
@@ -58,8 +59,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rcp": torch.reciprocal,
     "rsqrt": torch.rsqrt,
     "selp": lambda a, b, p: torch.where(p, a, b),
-    "shl": lambda a, by: _shift(by, a, True),
-    "shr": lambda a, by: _shift(by, a, False),
+    "shl": lambda a, by: _shift_bits(by, a, True),
+    "shr": lambda a, by: _shift_bits(by, a, False),
     "sin": torch.sin,
     "sqrt": torch.sqrt,
     "sub": torch.sub,
@@ -67,15 +68,15 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "xor": torch.bitwise_xor,
 }
 _ON_UNSIGNED = {
-    "div": unsigned.divided,
-    "shr": lambda a, by: unsigned.shifted(a, by.to(a.dtype)),
-    "max": lambda a, b: torch.where(unsigned.ordered(a) >= unsigned.ordered(b), a, b),
-    "min": lambda a, b: torch.where(unsigned.ordered(a) <= unsigned.ordered(b), a, b),
+    "div": unsigned.divide,
+    "shr": lambda a, by: unsigned.shift_right(a, by.to(a.dtype)),
+    "max": lambda a, b: torch.where(unsigned.order_key(a) >= unsigned.order_key(b), a, b),
+    "min": lambda a, b: torch.where(unsigned.order_key(a) <= unsigned.order_key(b), a, b),
 }
 
 
 class _Registers:
-    """Values by name; a write under a predicate keeps what was there elsewhere."""
+    """Registers by name; a write under a predicate keeps the old value elsewhere."""
 
     def __init__(self, values: dict[str, Tensor]) -> None:
         self.values = values
@@ -88,7 +89,7 @@ class _Registers:
             if torch.bool in (dtype, value.dtype) or value.dtype.itemsize != dtype.itemsize:
                 raise Unsupported("inline PTX")
             return value.view(dtype)
-        if name in _NOTHING_KNOWN:
+        if name in _UNKNOWN_REGISTERS:
             return torch.zeros(1, dtype=dtype)
         return torch.tensor([_immediate(name)], dtype=dtype)
 
@@ -112,48 +113,50 @@ def _immediate(text: str) -> float:
         raise Unsupported("inline PTX") from None
 
 
-def run(text: str, values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Run PTX on registers; gives all of them.
+def run_ptx(text: str, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Run PTX on registers and return all of them.
 
     Raises:
-        Unsupported: an instruction that is not known.
+        Unsupported: an instruction is not known.
     """
-    text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+    text = _ESCAPED.sub(lambda escape: chr(int(escape[1], 16)), text)
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     registers = _Registers(dict(values))
     for statement in re.split(r"[;{}]", text):
         if statement.strip() and not statement.strip().startswith(".reg"):
-            _step(statement.strip(), registers)
+            _run_statement(statement.strip(), registers)
     return registers.values
 
 
-def _step(statement: str, registers: _Registers) -> None:
-    found = _STATEMENT.match(statement)
-    if found is None:
+def _run_statement(statement: str, registers: _Registers) -> None:
+    parsed = _STATEMENT.match(statement)
+    if parsed is None:
         raise Unsupported("inline PTX")
-    name, words = found[3], [word for word in found[4].split(".") if word]
+    name, words = parsed[3], [word for word in parsed[4].split(".") if word]
     kinds = [word for word in words if word in _TYPES]
-    target, *given = (part.strip() for part in found[5].split(","))
-    compared = [word for word in words if word in _COMPARED] if name == "setp" else []
-    rest = [word for word in words if word not in _TYPES and word not in _MODIFIERS and word not in compared]
-    if len(kinds) != 1 or rest or (name == "setp") != bool(compared):
+    target, *operands = (part.strip() for part in parsed[5].split(","))
+    comparisons = [word for word in words if word in _COMPARISONS] if name == "setp" else []
+    rest = [
+        word for word in words if word not in _TYPES and word not in _MODIFIERS and word not in comparisons
+    ]
+    if len(kinds) != 1 or rest or (name == "setp") != bool(comparisons):
         raise Unsupported("inline PTX")
     dtype = _TYPES[kinds[0]]
     arguments = [
-        registers.read(one, torch.bool if name == "selp" and place == 2 else dtype)
-        for place, one in enumerate(given)
+        registers.read(operand, torch.bool if name == "selp" and place == 2 else dtype)
+        for place, operand in enumerate(operands)
     ]
     signed = not kinds[0].startswith("u")
-    if compared:
-        keys = arguments if signed else [unsigned.ordered(one) for one in arguments]
-        out = _COMPARED[compared[0]](*keys)
+    if comparisons:
+        keys = arguments if signed else [unsigned.order_key(argument) for argument in arguments]
+        out = _COMPARISONS[comparisons[0]](*keys)
     else:
         function = _FUNCTIONS.get(name) if signed else _ON_UNSIGNED.get(name, _FUNCTIONS.get(name))
         if function is None:
             raise Unsupported("inline PTX")
         out = function(*arguments)
-    where = registers.read(found[2], torch.bool) if found[2] else None
-    registers.write(target, out, ~where if where is not None and found[1] else where)
+    where = registers.read(parsed[2], torch.bool) if parsed[2] else None
+    registers.write(target, out, ~where if where is not None and parsed[1] else where)
 
 
 @operation("tt.elementwise_inline_asm")
@@ -163,17 +166,17 @@ def inline_ptx(machine: Machine, op: Op) -> Any:
     blocks = machine.get(op)
     if op.integer("packed_element", 1) != 1 or any(block.dtype.itemsize < 4 for block in blocks):
         raise Unsupported("inline PTX")
-    kinds = op.made or (op.type,)
+    kinds = op.result_types or (op.type,)
     values = {f"${len(kinds) + number}": block for number, block in enumerate(blocks)}
     try:
-        found = run(text, values)
-        out = [found[f"${number}"] for number in range(len(kinds))]
-        return [_as(one, dtype_of(kind.element)) for one, kind in zip(out, kinds, strict=True)]
+        registers = run_ptx(text, values)
+        out = [registers[f"${number}"] for number in range(len(kinds))]
+        return [_reinterpret(value, dtype_of(kind.element)) for value, kind in zip(out, kinds, strict=True)]
     except (KeyError, TypeError, RuntimeError) as error:
         raise Unsupported("inline PTX") from error
 
 
-def _as(value: Tensor, dtype: torch.dtype) -> Tensor:
+def _reinterpret(value: Tensor, dtype: torch.dtype) -> Tensor:
     if value.dtype == dtype:
         return value
     if value.dtype.itemsize != dtype.itemsize:

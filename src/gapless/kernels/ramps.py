@@ -1,6 +1,6 @@
-"""`Ramp`: whole numbers that grow evenly along their axes, as most addresses do, without writing them out.
+"""`Ramp`: integers that grow evenly along their axes, as most addresses do, without expanding them.
 
-What a kernel loads through them is a regular part of a storage, which is copied instead of gathered.
+A kernel that loads through them reads a regular part of a storage, which is copied instead of gathered.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import torch
 
 Tensor = torch.Tensor
 
-_FEWEST = 256
-"""Elements in a row of windows from which on copying windows is faster than gathering elements."""
+_MIN_WINDOW_ELEMENTS = 256
+"""Elements per row from which on copying windows is faster than gathering elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
     """``base + Σ step · index`` over the axes of a block; the programs are in `base`.
 
-    `steps` are pairs of a step and the size of the axis; an axis with step 0 is as `base` has it, one with
-    another step has size 1 in `base`.
+    `steps` are pairs of a step and the size of the axis; along an axis with step 0 the numbers are those of
+    `base`, one with another step has size 1 in `base`.
     """
 
     base: Tensor
     steps: tuple[tuple[int, int], ...]
 
     def full(self) -> Tensor:
-        """All of them, as a tensor."""
+        """Return all numbers as a tensor."""
         out = self.base
         for axis, (step, size) in enumerate(self.steps):
             if step:
@@ -38,12 +38,12 @@ class Ramp:
         return out
 
     def numel(self) -> int:
-        """Numbers that were written out so far."""
+        """Return how many numbers are stored."""
         return self.base.numel()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape as a tensor."""
+        """The shape of the expanded tensor."""
         return (
             self.base.shape[0],
             *(
@@ -60,67 +60,67 @@ class Ramp:
         return self.base.dim()
 
     def expand_dims(self, axis: int) -> Ramp:
-        """With a new axis at `axis` (that of the programs is 0)."""
+        """Return the ramp with a new axis at `axis` (axis 0 is that of the programs)."""
         steps = (*self.steps[: axis - 1], (0, 1), *self.steps[axis - 1 :])
         return Ramp(self.base.unsqueeze(axis), steps)
 
     def permute(self, axes: list[int]) -> Ramp:
-        """With its axes in another order (that of the programs stays in front)."""
+        """Return the ramp with its axes permuted (that of the programs stays first)."""
         return Ramp(self.base.permute(axes), tuple(self.steps[axis - 1] for axis in axes[1:]))
 
     def to(self, dtype: torch.dtype) -> Ramp:
-        """With numbers of another type, which have room for them."""
+        """Return the ramp with integers of another type, which must be wide enough."""
         return Ramp(self.base.to(dtype), self.steps)
 
 
-def ramp(start: int, end: int) -> Ramp:
-    """The numbers from `start` to `end` (exclusive)."""
+def make_ramp(start: int, end: int) -> Ramp:
+    """Return the numbers from `start` to `end` (exclusive)."""
     return Ramp(
         torch.tensor([[start]], dtype=torch.int32), ((1, end - start),) if end - start > 1 else ((0, 1),)
     )
 
 
-def full(value: Any) -> Any:
-    """A ramp written out; anything else as it is."""
+def expand_ramp(value: Any) -> Any:
+    """Return a ramp as a tensor; any other value unchanged."""
     return value.full() if type(value) is Ramp else value
 
 
-def added(a: Any, b: Any, sign: int = 1) -> Any:
-    """``a + b`` (or ``a - b``): a ramp where one of them is, and the other is even along its axes."""
+def add_ramps(a: Any, b: Any, sign: int = 1) -> Any:
+    """Return ``a + b`` (or ``a - b``), as a ramp if one is and the other is constant along its axes."""
     if type(a) is not Ramp and type(b) is not Ramp:
         return a + b if sign == 1 else a - b
     if a.dim() != b.dim():
-        return added(full(a), full(b), sign)
+        return add_ramps(expand_ramp(a), expand_ramp(b), sign)
     none = ((0, 1),) * (a.dim() - 1)
     base_a, steps_a = (a.base, a.steps) if type(a) is Ramp else (a, none)
     base_b, steps_b = (b.base, b.steps) if type(b) is Ramp else (b, none)
     steps = []
-    for axis, ((one, size), (two, other)) in enumerate(zip(steps_a, steps_b, strict=True)):
-        if (one and base_b.shape[axis + 1] > 1) or (two and base_a.shape[axis + 1] > 1):
-            return added(full(a), full(b), sign)
-        step = one + sign * two
-        if (one or two) and not step:  # they cancel, and the size would be lost
-            return added(full(a), full(b), sign)
-        steps.append((step, size if one else other) if step else (0, 1))
+    for axis, ((step_a, size_a), (step_b, size_b)) in enumerate(zip(steps_a, steps_b, strict=True)):
+        if (step_a and base_b.shape[axis + 1] > 1) or (step_b and base_a.shape[axis + 1] > 1):
+            return add_ramps(expand_ramp(a), expand_ramp(b), sign)
+        step = step_a + sign * step_b
+        if (step_a or step_b) and not step:  # they cancel, and the size would be lost
+            return add_ramps(expand_ramp(a), expand_ramp(b), sign)
+        steps.append((step, size_a if step_a else size_b) if step else (0, 1))
     return Ramp(base_a + base_b if sign == 1 else base_a - base_b, tuple(steps))
 
 
-def multiplied(a: Any, b: Any) -> Any:
-    """``a * b``: a ramp where one of them is, and the other is one number."""
+def multiply_ramp(a: Any, b: Any) -> Any:
+    """Return ``a * b``, as a ramp if one is and the other is a single number."""
     if type(a) is not Ramp:
         a, b = b, a
     if type(a) is not Ramp or type(b) is Ramp or b.numel() != 1:
-        return full(a) * full(b)
+        return expand_ramp(a) * expand_ramp(b)
     factor = int(b)
     if factor == 0:
-        return full(a) * b
+        return expand_ramp(a) * b
     return Ramp(
         a.base * b.view(1, *(1,) * (a.dim() - 1)), tuple((step * factor, size) for step, size in a.steps)
     )
 
 
-def windows(flat: Tensor, at: Ramp) -> Tensor | None:
-    """What is at `at` in `flat`, or None where it is not wholly inside, or where gathering is as fast."""
+def read_windows(flat: Tensor, at: Ramp) -> Tensor | None:
+    """Return the elements of `flat` at `at`; None if some lie outside, or if gathering is as fast."""
     axes = [axis for axis, (step, _) in enumerate(at.steps, 1) if step]
     if not axes:
         return None
@@ -129,7 +129,7 @@ def windows(flat: Tensor, at: Ramp) -> Tensor | None:
     base = at.base
     if base.numel() == 0:
         return None
-    low, high = (int(one) for one in torch.aminmax(base))
+    low, high = (int(bound) for bound in torch.aminmax(base))
     reach = sum(step * (size - 1) for step, size in zip(steps, sizes, strict=True) if step > 0)
     if min(steps) < 0 or low < 0 or high + reach >= flat.numel():
         return None
@@ -142,9 +142,9 @@ def windows(flat: Tensor, at: Ramp) -> Tensor | None:
         )
     else:
         size = 1
-        for one in sizes:
-            size *= one
-        if size < _FEWEST:
+        for axis_size in sizes:
+            size *= axis_size
+        if size < _MIN_WINDOW_ELEMENTS:
             return None
         rows = flat.as_strided((high - low + 1, *sizes), (1, *steps), low).index_select(0, places - low)
     kept = [axis for axis in range(base.dim()) if axis not in axes]

@@ -1,4 +1,4 @@
-"""Where a program is, constants, and blocks in other shapes."""
+"""Operations for program numbers, constants, and blocks in other shapes."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ import torch
 
 from gapless.kernels.machine import Machine, operation
 from gapless.kernels.nodes import Op
-from gapless.kernels.ramps import Ramp, ramp
-from gapless.kernels.values import Pointer, Tensor, Unsupported, dtype_of, expanded, mapped
+from gapless.kernels.ramps import Ramp, make_ramp
+from gapless.kernels.values import Pointer, Tensor, Unsupported, dtype_of, expand_block, map_places
 
 _DENSE = re.compile(r"dense<(.*)>$", re.DOTALL)
-_WORDS = {torch.float64: "<d", torch.float32: "<f", torch.float16: "<e"}
+_STRUCT_FORMATS = {torch.float64: "<d", torch.float32: "<f", torch.float16: "<e"}
 
 
 @operation("arith.constant")
 def constant(machine: Machine, op: Op) -> Tensor:
-    if op.kept is None:
-        op.kept = _constant(op)
-    made: Tensor = op.kept
-    return made
+    if op.cached is None:
+        op.cached = _parse_constant(op)
+    value: Tensor = op.cached
+    return value
 
 
-def _constant(op: Op) -> Tensor:
+def _parse_constant(op: Op) -> Tensor:
     text, kind = op.text, op.type
-    if text in ("true", "false") and not op.given:
+    if text in ("true", "false") and not op.operand_types:
         return torch.tensor([text == "true"])
     dtype = dtype_of(kind.element)
-    found = _DENSE.match(text)
-    value = found[1] if found else text
+    match = _DENSE.match(text)
+    value = match[1] if match else text
     if value.startswith("["):
-        numbers = [literal(one, dtype) for one in re.findall(r"[^\[\],\s]+", value)]
-        return _made(numbers, dtype).view(1, *kind.shape)
-    return _made([literal(value, dtype)], dtype).view(1, *(1,) * len(kind.shape))
+        numbers = [parse_literal(number, dtype) for number in re.findall(r"[^\[\],\s]+", value)]
+        return _make_tensor(numbers, dtype).view(1, *kind.shape)
+    return _make_tensor([parse_literal(value, dtype)], dtype).view(1, *(1,) * len(kind.shape))
 
 
-def _made(numbers: list[Any], dtype: torch.dtype) -> Tensor:
+def _make_tensor(numbers: list[Any], dtype: torch.dtype) -> Tensor:
     if dtype.is_floating_point and dtype.itemsize == 1:
         return torch.tensor(numbers, dtype=torch.float32).to(dtype)
     return torch.tensor(numbers, dtype=dtype)
 
 
-def literal(text: str, dtype: torch.dtype) -> Any:
-    """A number as MLIR prints it: hexadecimal bits for floats that have no short form."""
+def parse_literal(text: str, dtype: torch.dtype) -> Any:
+    """Parse a number as MLIR prints it: hexadecimal bits for floats without a short form."""
     if text in ("true", "false"):
         return text == "true"
     if not dtype.is_floating_point:
@@ -56,7 +56,7 @@ def literal(text: str, dtype: torch.dtype) -> Any:
     bits = int(text, 16)
     if dtype is torch.bfloat16:
         return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
-    word = _WORDS.get(dtype)
+    word = _STRUCT_FORMATS.get(dtype)
     if word is None:
         return float(torch.tensor([bits], dtype=torch.uint8).view(dtype).float())
     return struct.unpack(word, bits.to_bytes(dtype.itemsize, "little"))[0]
@@ -70,43 +70,43 @@ def poison(machine: Machine, op: Op) -> Any:
     return torch.zeros(1, *(1,) * len(kind.shape), dtype=dtype_of(kind.element))
 
 
-def _axis(op: Op) -> int:
+def _program_axis(op: Op) -> int:
     word = op.text.split()[0] if op.text else ""
     return "xyz".index(word) if word in ("x", "y", "z") else op.integer("axis")
 
 
 @operation("tt.get_program_id")
 def program_id(machine: Machine, op: Op) -> Tensor:
-    return machine.ids[_axis(op)]
+    return machine.ids[_program_axis(op)]
 
 
 @operation("tt.get_num_programs")
 def program_count(machine: Machine, op: Op) -> Tensor:
-    return torch.tensor([machine.grid[_axis(op)]], dtype=torch.int32)
+    return torch.tensor([machine.grid[_program_axis(op)]], dtype=torch.int32)
 
 
 @operation("tt.make_range")
 def make_range(machine: Machine, op: Op) -> Ramp:
-    if op.kept is None:
-        op.kept = ramp(op.integer("start"), op.integer("end"))
-    made: Ramp = op.kept
-    return made
+    if op.cached is None:
+        op.cached = make_ramp(op.integer("start"), op.integer("end"))
+    numbers: Ramp = op.cached
+    return numbers
 
 
 @operation("tt.splat")
 def splat(machine: Machine, op: Op) -> Any:
     rank = len(op.type.shape)
-    return mapped(machine.get(op)[0], lambda block: block.view(-1, *(1,) * rank))
+    return map_places(machine.get(op)[0], lambda block: block.view(-1, *(1,) * rank))
 
 
 @operation("tt.unsplat")
 def unsplat(machine: Machine, op: Op) -> Any:
-    return mapped(machine.get(op)[0], lambda block: block.reshape(-1))
+    return map_places(machine.get(op)[0], lambda block: block.reshape(-1))
 
 
 @operation("tt.broadcast", "ttg.convert_layout")
 def broadcast(machine: Machine, op: Op) -> Any:
-    """Nothing: a block that is the same along an axis is kept once."""
+    """Return the block unchanged: a block that is equal along an axis is stored once."""
     return machine.raw(op)[0]
 
 
@@ -114,33 +114,35 @@ def broadcast(machine: Machine, op: Op) -> Any:
 def expand_dims(machine: Machine, op: Op) -> Any:
     axis = op.integer("axis") + 1
     value = machine.raw(op)[0]
-    return _arranged(value, lambda ramp: ramp.expand_dims(axis), lambda block: block.unsqueeze(axis))
+    return _rearrange(value, lambda ramp: ramp.expand_dims(axis), lambda block: block.unsqueeze(axis))
 
 
-def _arranged(value: Any, of_ramp: Callable[[Ramp], Ramp], of_block: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with other axes: what is a ramp stays one."""
+def _rearrange(value: Any, of_ramp: Callable[[Ramp], Ramp], of_block: Callable[[Tensor], Tensor]) -> Any:
+    """Return `value` with other axes; a ramp stays a ramp."""
     if isinstance(value, Pointer) and isinstance(value.at, Ramp):
         return Pointer(value.element, value.memory, of_ramp(value.at))
-    return of_ramp(value) if isinstance(value, Ramp) else mapped(value, of_block)
+    return of_ramp(value) if isinstance(value, Ramp) else map_places(value, of_block)
 
 
 @operation("tt.reshape")
 def reshape(machine: Machine, op: Op) -> Any:
-    before, after = op.given[0].shape, op.type.shape
+    before, after = op.operand_types[0].shape, op.type.shape
 
     def change(block: Tensor) -> Tensor:
         if block.numel() == block.shape[0]:
             return block.reshape(-1, *(1,) * len(after))
-        kept = _kept(block.shape[1:], before, after)
+        kept = _sizes_after_reshape(block.shape[1:], before, after)
         if kept is not None:
             return block.reshape(-1, *kept)
-        return expanded(block, before).reshape(-1, *after)
+        return expand_block(block, before).reshape(-1, *after)
 
-    return mapped(machine.get(op)[0], change)
+    return map_places(machine.get(op)[0], change)
 
 
-def _kept(sizes: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The sizes where only axes of size 1 come or go: what is kept once stays so. None elsewhere."""
+def _sizes_after_reshape(
+    sizes: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Return the stored sizes if only axes of size 1 come or go, so that nothing is expanded; else None."""
     whole = [size for size, full in zip(sizes, before, strict=True) if full != 1]
     if [full for full in before if full != 1] != [full for full in after if full != 1]:
         return None
@@ -153,17 +155,17 @@ def transpose(machine: Machine, op: Op) -> Any:
     order = op.integers("order") or (1, 0)
     axes = [0, *(axis + 1 for axis in order)]
     value = machine.raw(op)[0]
-    return _arranged(value, lambda ramp: ramp.permute(axes), lambda block: block.permute(axes))
+    return _rearrange(value, lambda ramp: ramp.permute(axes), lambda block: block.permute(axes))
 
 
 @operation("tt.join")
 def join(machine: Machine, op: Op) -> Any:
-    return _together(machine.get(op), lambda blocks: torch.stack(torch.broadcast_tensors(*blocks), -1))
+    return _combine_values(machine.get(op), lambda blocks: torch.stack(torch.broadcast_tensors(*blocks), -1))
 
 
 @operation("tt.cat")
 def cat(machine: Machine, op: Op) -> Any:
-    shapes = [kind.shape for kind in op.given] or [op.type.shape]
+    shapes = [kind.shape for kind in op.operand_types] or [op.type.shape]
 
     def change(blocks: list[Tensor]) -> Tensor:
         count = max(block.shape[0] for block in blocks)
@@ -173,28 +175,28 @@ def cat(machine: Machine, op: Op) -> Any:
         ]
         return torch.cat(full, 1)
 
-    return _together(machine.get(op), change)
+    return _combine_values(machine.get(op), change)
 
 
-def _together(values: list[Any], change: Any) -> Any:
+def _combine_values(values: list[Any], change: Any) -> Any:
     if not isinstance(values[0], Pointer):
         return change(values)
-    if any(one.memory is not values[0].memory for one in values):
-        values = [one.absolute for one in values]
-    return Pointer(values[0].element, values[0].memory, change([one.places for one in values]))
+    if any(pointer.memory is not values[0].memory for pointer in values):
+        values = [pointer.by_address for pointer in values]
+    return Pointer(values[0].element, values[0].memory, change([pointer.places for pointer in values]))
 
 
 @operation("tt.split")
 def split(machine: Machine, op: Op) -> Any:
     value = machine.get(op)[0]
-    return [mapped(value, lambda block: block[..., 0]), mapped(value, lambda block: block[..., -1])]
+    return [map_places(value, lambda block: block[..., 0]), map_places(value, lambda block: block[..., -1])]
 
 
 @operation("tt.gather")
 def gather(machine: Machine, op: Op) -> Tensor:
     source, index = machine.get(op)
     axis = op.integer("axis") + 1
-    shapes = [kind.shape for kind in op.given]
+    shapes = [kind.shape for kind in op.operand_types]
     if len(shapes) < 2:
         raise Unsupported("tt.gather as this Triton prints it")
     count = max(source.shape[0], index.shape[0])
@@ -205,5 +207,5 @@ def gather(machine: Machine, op: Op) -> Tensor:
 
 @operation("tt.assert", "tt.print", "llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier",
            "nvvm.barrier0", "nvvm.barrier")  # fmt: skip
-def nothing(machine: Machine, op: Op) -> None:
-    """Says something, or holds programs together that run in step anyway."""
+def do_nothing(machine: Machine, op: Op) -> None:
+    """Ignore output, assumptions and barriers: programs run in step anyway."""

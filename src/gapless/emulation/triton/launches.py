@@ -16,7 +16,7 @@ from gapless.emulation.core.core import Core
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST
 from gapless.emulation.triton.compiling import leaves
-from gapless.kernels.evaluate import BUDGET, Cost, Kernel, OverBudget, Unsupported, evaluate
+from gapless.kernels.evaluate import MAX_ELEMENTS, Kernel, LaunchCost, OverBudget, Unsupported, evaluate
 from gapless.model.programme import Entry
 from gapless.torch_internals import DisableTorchFunction, without_modes
 
@@ -37,7 +37,9 @@ class Launches:
         self._entries: dict[_Key, Entry] = {}
         self._given_up: set[_Key] = set()
         written = os.environ.get(_BUDGET, "")
-        self._budget = int(float(written)) if written.replace(".", "").replace("e", "").isdigit() else BUDGET
+        self._budget = (
+            int(float(written)) if written.replace(".", "").replace("e", "").isdigit() else MAX_ELEMENTS
+        )
 
     def launch(self, compiled: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...]) -> None:
         """Run `compiled` (an ``EvaluatedKernel``) on `grid`.
@@ -96,7 +98,7 @@ class Launches:
 
     def _evaluated(
         self, compiled: Any, kernel: Kernel, values: list[Any], grid: tuple[int, int, int], key: _Key
-    ) -> Cost | None:
+    ) -> LaunchCost | None:
         try:
             with _unseen():
                 given = _matched(kernel, values)
@@ -104,7 +106,7 @@ class Launches:
                 return evaluate(kernel, given, grid, find=find, budget=self._budget)
         except OverBudget as error:
             reason = f"it computes more than a check has time for ({_BUDGET} allows more)"
-            cost: Cost | None = error.cost
+            cost: LaunchCost | None = error.cost
         except Unsupported as error:
             reason, cost = f"{error} is not evaluated", None
         except Exception as error:
@@ -132,7 +134,7 @@ class Launches:
     # -- the books ---------------------------------------------------------------------------------
 
     def _record(
-        self, compiled: Any, kernel: Kernel | str, values: list[Any], cost: Cost | None, key: _Key
+        self, compiled: Any, kernel: Kernel | str, values: list[Any], cost: LaunchCost | None, key: _Key
     ) -> None:
         if self.core.races.full:
             read, written = _touched(kernel, values)
@@ -149,7 +151,7 @@ class Launches:
         )
 
 
-def _entry(name: str, kernel: Kernel | str, values: list[Any], cost: Cost | None) -> Entry:
+def _entry(name: str, kernel: Kernel | str, values: list[Any], cost: LaunchCost | None) -> Entry:
     """What the programme keeps of a launch; without a cost every tensor is read or written once, whole."""
     read, written = _touched(kernel, values)
     dtype = str(next((one.dtype for one in (*read, *written)), "")).removeprefix("torch.")
