@@ -82,7 +82,8 @@ def optimizer(kind: Any = torch.optim.SGD) -> torch.optim.Optimizer:
 
 
 def files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    names = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in names if not name.endswith(".files"))
 
 
 # When -------------------------------------------------------------------------------------------------------
@@ -211,14 +212,41 @@ def test_an_early_end_keeps_the_whole_steps(capture, steps, kept):
     assert any("the script ended after" in note for note in made.notes) is partial
 
 
-def test_what_an_earlier_run_left_is_removed(capture, tmp_path):
-    before = ("times/rank0.pt.trace.json.gz", "stacks/rank0.2.pt.trace.json.gz")
-    others = ("times/rank01.pt.trace.json.gz", "times/rank1.pt.trace.json.gz", "times/rank0.txt")
-    for name in (*before, *others):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+LIST = "rank0.files"
+
+
+def test_what_an_earlier_run_wrote_is_removed_and_nothing_else(capture, tmp_path):
+    earlier, weight = capture(Schedule(wait=0, warmup=1, active=1, repeat=2)), optimizer()
+    for _ in range(8):
+        weight.step()
+    earlier.stop()
+    assert len(earlier.saved) == 4
+    others = ("times/rank01.pt.trace.json.gz", "times/rank0.5.pt.trace.json.gz", "times/rank0.txt")
+    for name in others:
         (tmp_path / name).write_text("old")
     capture(Schedule())
     assert files(tmp_path) == sorted(others)
+
+
+@pytest.mark.parametrize("name", ["times/rank0.pt.trace.json.gz", "memory/rank0.pickle", LIST])
+def test_what_is_in_the_way_is_kept(capture, tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("not ours")
+    with pytest.raises(UsageError, match="is in the way"):
+        capture(Schedule(), memory=True)
+    assert (tmp_path / name).read_text() == "not ours"
+
+
+def test_a_list_that_names_other_files_removes_none(capture, tmp_path):
+    head = profiling._LIST
+    (tmp_path / "kept.txt").write_text("not ours")
+    (tmp_path / "in").mkdir()
+    names = ("../kept.txt", "kept.txt", str(tmp_path / "kept.txt"), "times/../../kept.txt", "\0")
+    (tmp_path / "in" / LIST).write_text("\n".join([head, *names]))
+    Profiling(
+        Recipe(tmp_path / "in"), Machine("x", CPU, FakeProfiler, FakeHistory), StepEnds()
+    ).recipe.clear()
+    assert (tmp_path / "kept.txt").read_text() == "not ours"
 
 
 def test_a_full_disk_is_told_and_is_not_the_scripts_failure(capture, monkeypatch):

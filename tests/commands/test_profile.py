@@ -74,6 +74,7 @@ def test_recorded_stopped_and_explained(profile, python, tmp_path):
     kept = sorted(str(path.relative_to(tmp_path / FOLDER)) for path in (tmp_path / FOLDER).rglob("*.*"))
     assert kept == [
         "profile.gapless.json",
+        "rank0.files",
         "stacks/rank0.pt.trace.json.gz",
         "times/rank0.pt.trace.json.gz",
     ]

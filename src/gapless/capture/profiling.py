@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,8 @@ from gapless.capture.memory_history import memory_snapshot
 from gapless.capture.profiling_others import StillOthers
 from gapless.capture.profiling_steps import StepMarks
 from gapless.errors import UnreadableInput, UsageError
-from gapless.files.output import writing_file
+from gapless.files.input import beginning
+from gapless.files.output import write_whole, writing_file
 from gapless.model import Ending, Environment, Mark, Session
 from gapless.model.wording import count
 from gapless.torch_internals import ProfilerConfig, profiler_enabled
@@ -30,6 +33,9 @@ PASSES: tuple[Pass, ...] = ("times", "stacks")
 """The passes of a window, and the folders that their files lie in."""
 ENDING = ".pt.trace.json.gz"
 """How the TensorBoard plugin knows a trace."""
+_LIST = "Written by gapless profile, which removes these files when it records here again:"
+_LONGEST_LIST = 1 << 20
+"""Bytes of the longest list of files that is read."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,62 @@ class Recipe:
         span = f".{window + 1}" if self.schedule.repeat > 1 else ""
         return self.folder / which / f"{self.name}{span}{ENDING}"
 
+    @property
+    def paths(self) -> list[Path]:
+        """All files that may be written."""
+        windows = range(self.schedule.repeat)
+        traces = [self.path(which, window) for which in self.passes for window in windows]
+        return [*traces, self.snapshot] if self.memory else traces
+
+    def clear(self) -> None:
+        """Remove what an earlier run listed as its own, which would be taken for this one's; nothing else.
+
+        Raises:
+            UsageError: a file that would be written over is no such file.
+        """
+        for path in listed(self.folder, self.name):
+            path.unlink(missing_ok=True)
+        own = _list(self.folder, self.name)
+        foreign = [own] if os.path.lexists(own) and _lines(own)[:1] != [_LIST] else []
+        kept = next((path for path in (*foreign, *self.paths) if os.path.lexists(path)), None)
+        if kept is not None:
+            raise UsageError(
+                f"{os.path.relpath(kept)} is in the way, and gapless profile did not write it: name another "
+                "folder (-o DIR)"
+            )
+        self.note(self.paths)
+
+    def note(self, paths: Sequence[Path]) -> None:
+        """Note that these files are this run's own; the script does not fail for a full disk."""
+        names = [str(path.relative_to(self.folder)) for path in paths]
+        with suppress(UnreadableInput):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lines = "".join(f"{line}\n" for line in (_LIST, *names))
+            write_whole(lines.encode(), _list(self.folder, self.name))
+
+
+def listed(folder: Path, name: str) -> list[Path]:
+    """The files in `folder` that a profile called `name` has listed as its own.
+
+    Anybody may have written the list: what is not called as such files are is passed over.
+    """
+    trace = rf"(?:{'|'.join(PASSES)})/{re.escape(name)}(?:\.\d+)?{re.escape(ENDING)}"
+    own = re.compile(rf"{trace}|memory/{re.escape(name)}\.pickle")
+    head, *names = _lines(_list(folder, name)) or [""]
+    return [folder / each for each in names if own.fullmatch(each)] if head == _LIST else []
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a list of files; none where it cannot be read."""
+    try:
+        return beginning(path, _LONGEST_LIST).decode(errors="replace").splitlines()
+    except UnreadableInput:
+        return []
+
+
+def _list(folder: Path, name: str) -> Path:
+    return folder / f"{name}.files"
+
 
 @dataclass
 class _Phase:
@@ -143,6 +205,7 @@ class Profiling:
         self.recipe = recipe
         self.machine = machine
         self.saved: list[Path] = []
+        self._snapshots: list[Path] = []
         self.notes: list[str] = []
         self.steps = 0
         self._ends_step = ends_step
@@ -168,16 +231,12 @@ class Profiling:
         """Begin: the first step goes on from here.
 
         Raises:
-            UsageError: a profiler is running already.
+            UsageError: a profiler is running already, or a file is in the way.
         """
         if profiler_enabled():
             raise UsageError("a profiler is already running, and only one can run at a time: end it first")
         self._pid = os.getpid()
-        for which in PASSES:
-            for path in (self.recipe.folder / which).glob(f"{self.recipe.name}.*"):
-                if path.name.endswith(ENDING):  # of an earlier run, which would be taken for this one's
-                    path.unlink()
-        self.recipe.snapshot.unlink(missing_ok=True)
+        self.recipe.clear()
         self._others.__enter__()
         self._marks.start()
         self._on = True
@@ -193,6 +252,7 @@ class Profiling:
         self._end_history()
         if self._profiler is not None:
             self._break_off(self._phases[0])
+        self.recipe.note(self.saved + self._snapshots)
         self._others.__exit__(None, None, None)
 
     def _break_off(self, phase: _Phase) -> None:
@@ -302,6 +362,7 @@ class Profiling:
         history, self._history = self._history, None
         history.stop(save=not history.out_of_memory)
         if history.saved:
+            self._snapshots.append(self.recipe.snapshot)
             shown = os.path.relpath(self.recipe.snapshot)
             self.notes.append(f"to see what holds the GPU's memory: gapless memory {shlex.quote(shown)}")
 

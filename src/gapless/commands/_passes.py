@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -118,21 +118,14 @@ def joined(paths: Sequence[str]) -> tuple[list[str], dict[str, tuple[str, str]],
     return [path for path in paths if path not in seconds], pairs, max(len(ranks), 1)
 
 
-def find_pairs(folder: Path, passes: Sequence[str], ranks: int, ending: str) -> tuple[tuple[str, str], ...]:
-    """The files of each window of each rank in `folder`."""
-    wanted = {f"rank{number}" for number in range(ranks)}
-    names = {
-        path.name
-        for which in passes
-        for path in (folder / which).glob(f"*{ending}")
-        if path.name.partition(".")[0] in wanted
-    }
-    pairs = []
-    for name in sorted(names, key=lambda name: (len(name), name)):
-        files = (folder / which / name for which in ("times", "stacks"))
-        times, stacks = (str(file) if file.parent.name in passes and file.exists() else "" for file in files)
-        pairs.append((times, stacks))
-    return tuple(pairs)
+def find_pairs(files: Iterable[Path], passes: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Those of `files` that exist, in pairs: a window of a rank each."""
+    traces = {(path.parent.name, path.name): str(path) for path in files if path.exists()}
+    names = {name for which, name in traces if which in passes}
+    return tuple(
+        (traces.get(("times", name), ""), traces.get(("stacks", name), "") if "stacks" in passes else "")
+        for name in sorted(names, key=lambda name: (len(name), name))
+    )
 
 
 def source_of(folder: str) -> Callable[[str], str]:

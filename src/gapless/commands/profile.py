@@ -24,6 +24,7 @@ from gapless.commands._leaving import leave_behind
 from gapless.commands._progress import Progress
 from gapless.commands._script import ScriptCommand
 from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError, require_torch
+from gapless.files.kinds import kind_of
 from gapless.model import Mark, Session
 from gapless.model.wording import count
 from gapless.render import together
@@ -166,6 +167,9 @@ def _prepared(wishes: Wishes, instead: str) -> tuple[Callable[..., Profiling], R
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write traces to {wishes.output}: {error.strerror} (-o DIR)") from None
+    saved = folder / SAVED
+    if os.path.lexists(saved) and not (saved.is_file() and kind_of(str(saved)) == "profile"):
+        raise UsageError(f"{os.path.relpath(saved)} is in the way, and is no saved profile (-o DIR)")
     recipe = profiling.Recipe(
         folder,
         f"rank{_ranks.rank()}",
@@ -235,12 +239,14 @@ class Conclusion:
 
     def _explain(self, session: Session) -> None:
         from gapless.analyze.profile.report import reports as of_runs
-        from gapless.capture.profiling import ENDING
+        from gapless.capture.profiling import listed
         from gapless.commands._passes import Task, find_pairs, of_pairs, source_of
         from gapless.commands.trace import MOST_PRICED
 
         missing = self._wait_for_others()
-        pairs = find_pairs(self.recipe.folder, self.recipe.passes, _ranks.world(), ENDING)
+        ranks = range(_ranks.world())
+        files = [path for rank in ranks for path in listed(self.recipe.folder, f"rank{rank}")]
+        pairs = find_pairs(files, self.recipe.passes)
         if not pairs:
             raise UnreadableInput(self.profiling.why_nothing())
         priced = self.wishes.prices and len(pairs) <= MOST_PRICED
