@@ -357,10 +357,19 @@ class TestTokensInARow:
         assert done.tokens.number == 300
         assert done.tokens.told == "the embedding of 5000×64 is asked for 300 in a row"
         assert done.samples is None
+        one_more = (("int64", (301,)),)  # of which the last is only foretold
+        assert self.done(self.LOOKED, self.HEAD, arrived=one_more).samples is None
+        assert self.done(self.LOOKED, self.HEAD, arrived=()).samples is None
 
     def test_users_and_time_steps_are_samples(self):
-        for other in (entry("mm", [(300, 64), (64, 1)], [(300, 1)]), entry("relu", [(300, 64)], [(300, 64)])):
-            done = self.done(self.LOOKED, other)
+        classes = entry("embedding", [(10, 10), (300,)], [(300, 10)])
+        for asked, other in (
+            (self.LOOKED, entry("mm", [(300, 64), (64, 1)], [(300, 1)])),
+            (self.LOOKED, entry("relu", [(300, 64)], [(300, 64)])),
+            (self.LOOKED, entry("mm", [(8, 64), (64, 5000)], [(8, 5000)])),
+            (classes, entry("mm", [(300, 10), (10, 10)], [(300, 10)])),
+        ):
+            done = self.done(asked, other)
             assert done.tokens is None
             assert done.samples is not None
             assert done.samples.number == 300

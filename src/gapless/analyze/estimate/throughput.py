@@ -17,6 +17,8 @@ _IMAGES = 4
 """Dimensions of what a convolution over images is given."""
 _VOCABULARY = 1000
 """Rows from which on the embedding of a model that sees images is one of words, and none of positions."""
+_FEWEST_WORDS = 32
+"""Rows of the embedding of characters; of less it is one of classes."""
 _FAMILIES = (MATMUL, CONVOLUTION, ATTENTION)
 
 
@@ -27,8 +29,10 @@ def throughput(steps: Sequence[Step], arrived: Sequence[Arrived], times: Times) 
     samples, tokens = _samples(steps, arrived), _tokens(steps)
     if tokens is None:
         tokens = _tokens_in_a_row(steps)
-        if tokens is not None and samples is not None and samples.number == tokens.number:
-            samples = None  # where they end in the row is not known
+        if tokens is not None and samples is not None:
+            group = _largest(arrived)  # of rows, where they end in one is not known
+            rows = group[1] == 1 if group is not None else samples.number == tokens.number
+            samples = None if rows else samples
     return Throughput(
         samples=samples,
         tokens=tokens,
@@ -166,12 +170,7 @@ def _first_batch(step: Step) -> tuple[str, Shape] | None:
 
 def _tokens(steps: Sequence[Step]) -> Count | None:
     """Tokens by the indices of the embedding that is asked for most; None where none is over sequences."""
-    images = any(
-        family_of(entry.name) == CONVOLUTION and len(entry.inputs[0]) == _IMAGES
-        for step in steps
-        for entry in step
-        if entry.kind == "operator" and entry.inputs
-    )
+    images = _sees_images(steps)
     looked: Counter[Shape] = Counter()
     last: dict[Shape, Shape] = {}
     for step in steps:
@@ -189,26 +188,37 @@ def _tokens(steps: Sequence[Step]) -> Count | None:
     return Count(number=looked[table] / len(steps), told=told)
 
 
+def _sees_images(steps: Sequence[Step]) -> bool:
+    return any(
+        family_of(entry.name) == CONVOLUTION and len(entry.inputs[0]) == _IMAGES
+        for step in steps
+        for entry in step
+        if entry.kind == "operator" and entry.inputs
+    )
+
+
 def _tokens_in_a_row(steps: Sequence[Step]) -> Count | None:
     """Tokens that are given one after the other, without a dimension for samples, by the indices of an
     embedding; None where none is of words.
 
-    It is of words where something of that size is computed for each of them: what comes next.
+    It is of words where as many scores as it has rows are computed for each of them: what comes next.
     """
+    if _sees_images(steps):
+        return None
     looked: Counter[Shape] = Counter()
     last: dict[Shape, Shape] = {}
-    made: set[Shape] = set()
+    scores: set[Shape] = set()
     for step in steps:
         for entry in step:
             if entry.kind != "operator" or entry.backward:
                 continue
-            made.update(shape for shape in entry.outputs if len(shape) >= 2)
+            if family_of(entry.name) == MATMUL:
+                scores.update((_numel(shape[:-1]), shape[-1]) for shape in entry.outputs if len(shape) >= 2)
             if entry.name == "aten::embedding" and len(entry.inputs) > 1 and len(entry.inputs[1]) == 1:
                 table, indices = entry.inputs[:2]
                 looked[table] += _numel(indices)
                 last[table] = indices
-    words = [one for one in looked if any(shape[-1] == one[0] for shape in made)]
-    words = [one for one in words if one[0] > 1 and max(last[one]) > 1]
+    words = [one for one in looked if one[0] >= _FEWEST_WORDS and (_numel(last[one]), one[0]) in scores]
     if not words:
         return None
     table = max(words, key=lambda one: (looked[one], one))
