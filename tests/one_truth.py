@@ -260,6 +260,8 @@ def _fits(report: Report) -> Iterator[str]:
     sentence = report.verdict.sentence
     lacks = any(one.lack is not None for one in report.memory)
     own = [one for one in report.offers if one.emulated and one.fits is not None]
+    if re.match(r"(Fits|It fits)\b.*before its first step", sentence):
+        yield f"{sentence!r}, but what its steps need was not seen"
     if lacks and sentence.startswith("Fits"):
         yield f"{sentence!r}, but it needs more than there is"
     if report.memory and not lacks and "oes not fit:" in sentence:

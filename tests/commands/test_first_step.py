@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from one_truth import contradictions
 
 from gapless.analyze import report
+from gapless.memory.recorder import Recorder
 from gapless.model import Ending, Environment, Session
 
 pytest.importorskip("torch")
@@ -67,6 +69,23 @@ def test_a_script_that_a_launcher_should_start_is_told_how(message, world, hinte
     assert found.verdict.sentence.startswith(f"train.py failed before its first step: {message}")
     hint = " (`--world-size N` runs it as one of N ranks)"
     assert found.verdict.sentence.endswith(hint) == hinted
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        (Ending(how="error", status=1, message="ValueError: no"), "train.py failed before its first step: V"),
+        (Ending(), "Fits the Tesla T4: peak 16 of 100 MiB reserved"),
+    ],
+)
+def test_what_failed_before_its_first_step_is_not_said_to_fit(ending, said):
+    memory = Recorder()
+    memory.alloc("weights", 16 << 20, kind="parameter")
+    run = memory.run(origin="emulated", gpu="Tesla T4", limit=100 << 20, total_memory=612 << 20)
+    environment = Environment(device="Tesla T4", emulated=True)
+    found = report(Session(script=("train.py",), environment=environment, ending=ending, memory=(run,)))
+    assert found.verdict.sentence.startswith(said)
+    assert contradictions(found) == []
 
 
 def test_a_capture_that_is_refused_is_why(write, python):

@@ -58,7 +58,9 @@ def verdict(report: Report) -> Verdict:
 def _verdict(report: Report) -> Verdict:
     early = _nothing_to_tell(report)
     if early is not None:
-        return with_answer(early, report)
+        lacks = any(one.lack is not None for one in report.memory)
+        unknown = unstarted.ended(report) is not None and not lacks  # what comes later may need more
+        return early if unknown else with_answer(early, report)
     exhausted = next((one for one in report.memory if one.lack is not None), None)
     if exhausted is not None:
         told = with_remedies(of_memory(exhausted), report)

@@ -24,21 +24,21 @@ _HOW_TO_RUN = (
 def verdict(report: Report) -> Verdict:
     """The verdict where no step was seen; `do_first` is for the caller to fill."""
     name, unseen = script_name(report.script), tuple(not_seen(report))
-    ended = _ended(report)
+    end = ended(report)
     if report.environment.unused:
-        if not ended and report.ending.how == "finished" and report.ending.message:
+        if not end and report.ending.how == "finished" and report.ending.message:
             told = f"{name} ran nothing on the GPU: {report.ending.message}"
             return Verdict(sentence=told, why=(_HOW_TO_RUN,), not_seen=unseen)
-        if not ended:
+        if not end:
             told = f"{name} put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
             return Verdict(sentence=told, not_seen=unseen)
         # Of an interrupted run, what processes that it started have recorded may be lost.
         until = "a use of the GPU was recorded" if report.ending.how == "interrupted" else "it used the GPU"
-        return Verdict(sentence=f"{name} {ended[0]} before {until}{ended[1]}", not_seen=unseen)
+        return Verdict(sentence=f"{name} {end[0]} before {until}{end[1]}", not_seen=unseen)
     total = sum(one.frequency.total for one in report.findings)
-    if ended:
+    if end:
         seen = (f"{count(total, 'sync')} until then",) if total else ()
-        told = f"{name} {ended[0]} before its first step{ended[1]}"
+        told = f"{name} {end[0]} before its first step{end[1]}"
         return Verdict(sentence=told, why=seen, not_seen=unseen)
     said = f"{count(total, 'sync')} in {name}" if total else f"No syncs in {name}"
     return Verdict(sentence=f"{said}, but no training step was seen", why=(_HOW_STEPS_END,), not_seen=unseen)
@@ -56,7 +56,7 @@ def _of_ranks(report: Report) -> bool:
     return report.environment.world_size <= 1 and _MISSING.search(report.ending.message) is not None
 
 
-def _ended(report: Report) -> tuple[str, str] | None:
+def ended(report: Report) -> tuple[str, str] | None:
     """How the run ended, as a verb and a reason; None where it came to its end."""
     ending = report.ending
     reason = ending.message.strip().rstrip(".")
