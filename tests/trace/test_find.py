@@ -89,6 +89,17 @@ def test_nothing_found(folder: Path, argument: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("name", ["events.out.tfevents.17.host.1.0", "plugins/profile/1/host.xplane.pb"])
+def test_a_tensorboard_log_is_read_where_it_holds_traces(folder: Path, name: str) -> None:
+    written = folder / "empty" / name
+    written.parent.mkdir(parents=True)
+    written.write_bytes(b"")
+    with pytest.raises(UnreadableInput, match=r"^empty is a TensorBoard log .*gapless profile$"):
+        find_traces(["empty"])
+    (folder / "empty" / "host_1.17.pt.trace.json").write_bytes(trace())
+    assert find_traces(["empty"]) == [path("empty", "host_1.17.pt.trace.json")]
+
+
 def test_a_file_that_cannot_be_opened_is_not_passed_over(folder: Path) -> None:
     (folder / "run" / "gone.json").symlink_to(folder / "nowhere")
     assert path("run", "gone.json") in find_traces(["run"])

@@ -201,6 +201,12 @@ def saved_by_torch() -> bytes:
         (b'{"traceEvents": 5}', 'no "traceEvents"'),
         (b'{"format": "gapless-session", "version": 1}', "is a Gapless session, not a trace: gapless show"),
         (b'{"a":' * 200_000, "endlessly nested JSON"),
+        (b'{"traceEvents":' + b"[" * 200_000, "its first event nests too deep"),
+        (b'{"traceEvents": [' + b'{"a":' * 200_000, "its first event nests too deep"),
+        (
+            b'{"traceEvents": [{"ph":"X","args":' + b"[" * 200_000,
+            "its first event nests too deep",
+        ),
     ],
 )
 def test_refusals(tmp_path: Path, data: bytes, said: str) -> None:

@@ -24,6 +24,8 @@ _LIST = re.compile(rb"\s*\]\s*,?\s*\[\s*(?=\{)")
 _EVENT = re.compile(rb'\{(?=[^{}]{0,600}?"ph"\s*:\s*"[A-Za-z]")(?=[^{}]{0,600}?"pid"\s*:)')
 """Start of an event, in bytes that may be damaged."""
 _PHASE = re.compile(rb'"ph"\s*:')
+_NESTED = re.compile(rb'(?:\s*[\[{](?:\s*"[^"\\]*"\s*:)?){200}')
+"""What nests deeper than any event does."""
 _EXACT = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
 _BRACKET, _COMMA = b"],"
 _BLANK = b" \t\r\n\xef\xbb\xbf\0"
@@ -39,11 +41,16 @@ class Source(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
+_FIRST_BYTES = 1 << 16
+"""Bytes of the first event that are kept, to say why there is none."""
+
+
 @dataclass
 class Rest:
     """Everything but the events: the text before and after them, and the damage met.
 
     `lists` counts the lists of events: more than one where profiles were written one after the other.
+    `first` is how the first of them begins.
     """
 
     before: bytes = b""
@@ -51,7 +58,13 @@ class Rest:
     truncated: bool = False
     size: int = 0
     lists: int = 1
+    first: bytes = b""
     damage: Damage = field(default_factory=Damage)
+
+    @property
+    def nests_too_deep(self) -> bool:
+        """Whether the first event nests deeper than any event does."""
+        return _NESTED.search(self.first) is not None
 
 
 def iter_events(source: Source, rest: Rest, name: str, size: int = CHUNK) -> Iterator[list[Event]]:
@@ -144,6 +157,7 @@ class _Reader:
                     raise UnreadableInput(other.refusal(self._name))
                 self._rest.before = buffer[:start]
                 self._form = Format(exact=_EXACT.search(buffer[: 1 << 20]) is not None)
+                self._rest.first = buffer[start : start + _FIRST_BYTES]
                 return buffer[start:]
             searched = max(0, len(buffer) - _WINDOW)
             if not more or len(buffer) > _MAX_HEAD_BYTES or refusal.is_hopeless(buffer):

@@ -131,6 +131,12 @@ def _traces_of_folder(
     not_traces += refused
     skipped += not_traces
     if not traces:
+        if os.path.isdir(place) and _is_tensorboard_log(place):
+            raise UnreadableInput(
+                f"{place} is a TensorBoard log without profiles of PyTorch (*.pt.trace.json): record with "
+                "torch.profiler.profile(on_trace_ready=tensorboard_trace_handler(DIR)), "
+                "or run gapless profile"
+            )
         content = (
             f"{len(not_traces)} JSON files, none of which is a trace"
             if not_traces
@@ -140,6 +146,15 @@ def _traces_of_folder(
             content = f"only {os.path.basename(not_traces[0])}, which is not a trace"
         raise UnreadableInput(f"{place} is a folder without traces: it contains {content}")
     return traces
+
+
+def _is_tensorboard_log(folder: str) -> bool:
+    """Whether anything in `folder` was written for TensorBoard: event files, or profiles of its plugin."""
+    plugin = os.path.join("plugins", "profile")
+    return any(
+        path.endswith(plugin) or any(".tfevents." in name for name in files)
+        for path, _, files in os.walk(folder)
+    )
 
 
 def _keep_traces(names: Iterator[str], skipped: list[str]) -> list[str]:

@@ -49,6 +49,8 @@ def _read(source: Source, name: str, chunk: int) -> Timeline:
             builder.add(batch)
             batch.clear()
         cut = rest.truncated or source.short
+        if not builder.events and rest.nests_too_deep:
+            raise UnreadableInput(f"{name} is damaged: its first event nests too deep")
         if not builder.events and cut:
             raise UnreadableInput(
                 f"{name} was cut off before its first event: keep the process alive until the file is whole"
