@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gapless.capture import startup
 from gapless.errors import GaplessError, UnreadableInput
 from gapless.model import Ending, Session, Site
 from gapless.model.session import load, save
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "GAPLESS_CHILDREN"
 ENDING = ".gapless.json"
-_FOLDER = os.path.dirname(os.path.abspath(startup.__file__))
+_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 _RUNNING = ".running"
 _STOPPED = "stopped"
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gapless.emulation.standins import guards, missing, packages
+from gapless.emulation.standins import guards, missing
 from gapless.emulation.standins.asking import Asking, asking
 from gapless.emulation.standins.launch import State
-from gapless.emulation.standins.package import Package
+from gapless.emulation.standins.package import PACKAGES, Package
 
 ORIGIN = "stand-in of Gapless"
 """Where a stand-in says it comes from: in error messages of imports, and in ``__file__``."""
@@ -29,13 +29,13 @@ asks = Asking()
 @cache
 def names() -> frozenset[str]:
     """The packages that there is a file for."""
-    files = Path(next(iter(packages.__path__))).iterdir()
+    files = Path(__file__).with_name(PACKAGES.rpartition(".")[2]).iterdir()
     return frozenset(file.stem for file in files if not file.name.startswith("_"))
 
 
 def file_of(name: str) -> ModuleType:
     """The file for the package `name`, imported."""
-    return importlib.import_module(f"{packages.__name__}.{name}")
+    return importlib.import_module(f"{PACKAGES}.{name}")
 
 
 def package_of(name: str) -> Package | None:

@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gapless.emulation.standins import packages
+PACKAGES = "gapless.emulation.standins.packages"
+"""The folder of stand-ins: each file there is imported when somebody asks for the package it is named for."""
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ class Package:
     ) -> None:
         self.name, self.distribution, self.version, self.lacks = name, distribution, version, lacks
         self.capability, self.requests = capability, requests
-        self._parts = [f"{packages.__name__}.{name}.{part}" for part in parts]
+        self._parts = [f"{PACKAGES}.{name}.{part}" for part in parts]
         self._modules: dict[str, dict[str, Any]] = {name: {"__version__": version}}
 
     @property
