@@ -9,8 +9,8 @@ import torch
 from _cuda_choices import operators_and_kept
 from torch.nn import functional
 
-from gapless.analyze.estimate.kernels import device_time
-from gapless.analyze.estimate.work import work
+from gapless.analyze.kernel_times.durations import device_time
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
 
 Tensor = torch.Tensor

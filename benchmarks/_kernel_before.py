@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from gapless.analyze.estimate.kernels import peak
-from gapless.analyze.estimate.work import Work, work
+from gapless.analyze.kernel_times.durations import peak
+from gapless.analyze.kernel_times.operator_work import Work, work
 from gapless.model.programme import Entry, Gpu
 
 # Nanoseconds of start-up, shares of the data sheet's memory bandwidth and arithmetic.

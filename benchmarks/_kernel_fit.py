@@ -1,4 +1,4 @@
-"""The constants of `gapless.analyze.estimate.products` and `cards`, fitted to measured products."""
+"""The constants of `gapless.analyze.kernel_times.products` and `cards`, fitted to measured products."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from _kernel_tables import GPUS, Row
 from scipy.optimize import minimize
 
-from gapless.analyze.estimate import kernels
-from gapless.analyze.estimate.cards import reach
-from gapless.analyze.estimate.kernels import device_time
-from gapless.analyze.estimate.products import BATCHED, SKINNY, SPLITS, TILES, Form
+from gapless.analyze.kernel_times import durations as kernels
+from gapless.analyze.kernel_times.cards import reach
+from gapless.analyze.kernel_times.durations import device_time
+from gapless.analyze.kernel_times.products import BATCHED, SKINNY, SPLITS, TILES, Form
 
 Array = np.ndarray
 

@@ -15,8 +15,8 @@ import numpy as np
 from _kernel_tables import GPUS
 from _operators import Sample
 
-from gapless.analyze.estimate.families import MATMUL
-from gapless.analyze.estimate.work import work
+from gapless.analyze.kernel_times.families import MATMUL
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.trace.read import read
 from gapless.trace.timeline import Timeline, WorkKind
 

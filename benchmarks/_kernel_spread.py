@@ -16,8 +16,8 @@ from _kernel_fit import log_errors
 from _kernel_tables import GPUS, Row
 from scipy.stats import t
 
-from gapless.analyze.estimate.cards import reach
 from gapless.analyze.estimate.spread import MIDDLE, SHORT, kind_of
+from gapless.analyze.kernel_times.cards import reach
 
 LENGTHS = ("short", "middle", "long")
 FEWEST, ENOUGH = 15, 5

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gapless.analyze.estimate.work import Work, work
+from gapless.analyze.kernel_times.operator_work import Work, work
 from gapless.model.programme import Entry, Gpu, Shape
 
 HOST = 0.55

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import torch
 
-from gapless.analyze.estimate.recorded import nested
+from gapless.analyze.kernel_times.recorded import nested
 from gapless.model.programme import Entry
 from gapless.trace.read import read
 from gapless.trace.timeline import HostKind, Timeline, WorkKind

@@ -18,13 +18,13 @@ from typing import Any
 import _sheet
 import torch
 
-from gapless.analyze.boundary import StepEnds
 from gapless.analyze.estimate.estimate import estimate
-from gapless.analyze.join import join
-from gapless.analyze.profile.findings import findings
-from gapless.analyze.profile.profile import profile
-from gapless.analyze.report import report
-from gapless.analyze.steps import find_steps
+from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.join import join
+from gapless.analyze.profile.profile_findings import findings
+from gapless.analyze.reports import report
+from gapless.analyze.run.boundary import StepEnds
+from gapless.analyze.run.steps import find_steps
 from gapless.capture import profiling
 from gapless.emulation.emulator import Emulator
 from gapless.model import Profile, Session, Site, gpus

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import _sheet
 
-from gapless.analyze.profile.profile import of_file
+from gapless.analyze.profile.building import of_file
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
 

@@ -23,7 +23,7 @@ import _sheet
 import numpy as np
 from scipy.optimize import minimize
 
-from gapless.analyze.estimate.communication import collective_spread, collective_time
+from gapless.analyze.estimate.collective_times import collective_spread, collective_time
 from gapless.model.gpus import find
 from gapless.model.programme import Entry, Gpu, Programme, sheet
 

@@ -32,8 +32,8 @@ import _sheet
 from _damage import KINDS, damaged
 from _whole import Whole
 
-from gapless.analyze.profile.profile import of_file
-from gapless.analyze.profile.report import report
+from gapless.analyze.profile.building import of_file
+from gapless.analyze.profile.profile_report import report
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
 from gapless.render import Style, renderer

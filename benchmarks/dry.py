@@ -34,7 +34,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
 
 import gapless
-from gapless.analyze.assumed import decisions
+from gapless.analyze.run.assumed import decisions
 from gapless.emulation.dry.guesses.guess import anything
 from gapless.emulation.emulator import current
 from gapless.model.session import Session, load

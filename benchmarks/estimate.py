@@ -26,10 +26,10 @@ from _latencies import latencies, spreads
 from _operators import Sample, samples
 from torch import nn
 
-from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.measure import host_times, launch_length
 from gapless.analyze.estimate.spread import spread
-from gapless.analyze.estimate.work import work
+from gapless.analyze.kernel_times.durations import device_time
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
 from gapless.model import gpus
 from gapless.model.programme import Gpu

@@ -17,10 +17,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gapless.analyze.estimate import cards, families, products, work
-from gapless.analyze.estimate.steps import recorded
+from gapless.analyze.estimate.programme_steps import recorded
 from gapless.analyze.estimate.timing import times_of
-from gapless.analyze.steps import find_steps
+from gapless.analyze.kernel_times import cards, families, products
+from gapless.analyze.kernel_times import operator_work as work
+from gapless.analyze.run.steps import find_steps
 from gapless.emulation.emulator import Emulator
 from gapless.model import Session
 

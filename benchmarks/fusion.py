@@ -20,7 +20,7 @@ PASSES = ("forward", "backward", "optimizer")
 def modelled(name: str) -> Counts:
     """What an estimate counts of one training step, by its operators as the emulated device runs them."""
     from gapless.analyze.estimate.fusion import fused
-    from gapless.analyze.estimate.work import work
+    from gapless.analyze.kernel_times.operator_work import work
     from gapless.emulation.emulator import Emulator
 
     torch.manual_seed(0)

@@ -12,10 +12,10 @@ import _sheet
 import torch
 from _host_models import Step, models
 
-from gapless.analyze.estimate.steps import recorded
+from gapless.analyze.estimate.programme_steps import recorded
 from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import MEASURED, Times, times_of
-from gapless.analyze.steps import find_steps
+from gapless.analyze.run.steps import find_steps
 from gapless.capture import host_speed
 from gapless.emulation.emulator import Emulator
 from gapless.model import Ending

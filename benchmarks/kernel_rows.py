@@ -27,8 +27,8 @@ from pathlib import Path
 from _kernel_tables import GPUS
 from _operators import samples
 
-from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, stem_of
-from gapless.analyze.estimate.work import work
+from gapless.analyze.kernel_times.families import ATTENTION, CONVOLUTION, MATMUL, stem_of
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.programme import Entry
 from gapless.trace.read import read
 

@@ -26,10 +26,11 @@ from _kernel_small import one_by_one
 from _kernel_spread import spreads
 from _kernel_tables import GPUS, Row, rows
 
-from gapless.analyze.estimate import cards, kernels, products
-from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.spread import spread
-from gapless.analyze.estimate.work import work
+from gapless.analyze.kernel_times import cards, products
+from gapless.analyze.kernel_times import durations as kernels
+from gapless.analyze.kernel_times.durations import device_time
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.programme import Gpu
 
 MOST = 1_500

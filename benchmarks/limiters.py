@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import _sheet
 
-from gapless.analyze.report import report
+from gapless.analyze.reports import report
 from gapless.model.estimate import CLEAR, SURE, Estimate
 from gapless.model.session import load
 from gapless.replay.path import BUSY

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import _sheet
 import numpy as np
 
-from gapless.analyze.report import report
+from gapless.analyze.reports import report
 from gapless.model.estimate import Estimate
 from gapless.model.session import load
 

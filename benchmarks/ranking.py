@@ -22,9 +22,9 @@ from torch import nn
 from torch.nn import functional
 
 import gapless
+from gapless.analyze.profile.building import of_file
 from gapless.analyze.profile.pricing import ASSUMED
-from gapless.analyze.profile.profile import of_file
-from gapless.analyze.report import report
+from gapless.analyze.reports import report
 from gapless.emulation.emulator import Emulator
 from gapless.model.wording import three_digits
 

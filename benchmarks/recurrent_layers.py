@@ -20,8 +20,8 @@ from pathlib import Path
 import _sheet
 from openpyxl import load_workbook
 
-from gapless.analyze.estimate.kernels import recurrent_time
-from gapless.analyze.estimate.recurrent import chain
+from gapless.analyze.kernel_times.durations import recurrent_time
+from gapless.analyze.kernel_times.recurrent import chain
 from gapless.model.programme import Entry, Gpu
 
 GPU = Gpu(name="V100", bandwidth=900, fp32=15.7, fp16=125, l2_bytes=6 << 20, multiprocessors=80)

@@ -35,7 +35,7 @@ from typing import Any
 import _sheet
 
 from gapless.analyze.profile.coverage import coverage
-from gapless.analyze.profile.steps import find_steps, main_device
+from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.errors import UnreadableInput
 from gapless.replay.change import Change
 from gapless.replay.fidelity import DRIFT, EXPLAINED, LEAST_WORK, SPAN, Fidelity, fidelity

@@ -35,7 +35,7 @@ from timm.optim import create_optimizer_v2
 
 import gapless
 from gapless.analyze.estimate.estimate import estimate
-from gapless.analyze.steps import find_steps
+from gapless.analyze.run.steps import find_steps
 from gapless.emulation.emulator import Emulator
 from gapless.model import Session, gpus
 from gapless.model.estimate import Estimate

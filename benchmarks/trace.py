@@ -52,8 +52,8 @@ timeline = read(sys.argv[1])
 """
 REPORTED = """
 import io, sys, time
-from gapless.analyze.profile.profile import of_file
-from gapless.analyze.profile.report import report
+from gapless.analyze.profile.building import of_file
+from gapless.analyze.profile.profile_report import report
 from gapless.render import Style, renderer
 
 render = renderer("json")

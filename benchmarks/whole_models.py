@@ -20,7 +20,7 @@ from _kernel_tables import GPUS
 from _language_models import MODELS
 
 import gapless
-from gapless.analyze.report import report
+from gapless.analyze.reports import report
 from gapless.emulation.emulator import Emulator
 from gapless.model import Session
 from gapless.model.estimate import Estimate

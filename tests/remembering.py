@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.analyze.memory import findings
+from gapless.analyze.memory_report import findings
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import Wishes, report
 from gapless.memory.sizes import MIB

@@ -40,7 +40,7 @@ def words(case: str, small: bool) -> list[str]:
 
 def predicted(case: str, small: bool, gpu: str) -> Found:
     """What the check says: milliseconds of a step with their interval, bytes, calls."""
-    from gapless.analyze.report import report
+    from gapless.analyze.reports import report
     from gapless.memory.report import Wishes
     from gapless.memory.report import report as of_memory
     from gapless.model.session import load

@@ -169,8 +169,8 @@ def fixes(small: bool) -> Found:
 def predicted(name: str, gpu: str, size: int) -> Found:
     """Waits of both versions, and the gain in milliseconds of leaving out those of the first."""
     from gapless.analyze.estimate.estimate import estimate
-    from gapless.analyze.report import report
-    from gapless.analyze.steps import find_steps
+    from gapless.analyze.reports import report
+    from gapless.analyze.run.steps import find_steps
     from gapless.emulation.emulator import Emulator
 
     _, wrong, right = CASES[name]

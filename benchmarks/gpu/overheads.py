@@ -90,7 +90,7 @@ def in_turn(ways: dict[str, Step], small: bool) -> Found:
 
 def profile(small: bool) -> Found:
     """Steps while `gapless.profile` waits for its window, in it without stacks and with, and behind it."""
-    from gapless.analyze.boundary import StepEnds
+    from gapless.analyze.run.boundary import StepEnds
     from gapless.capture import profiling
 
     step, block = training(32 if small else 128), 4 if small else 20

@@ -106,8 +106,8 @@ def part(name: str, emulated: bool) -> Any:
 
 def compare(before: str, after: str, seconds: tuple[float, float]) -> list[object]:
     """A row of the sheet: what leaving out the waits that went was to save, and what it did."""
-    from gapless.analyze.profile.findings import findings
-    from gapless.analyze.profile.profile import profile
+    from gapless.analyze.profile.building import profile
+    from gapless.analyze.profile.profile_findings import findings
     from gapless.trace.read import read
 
     timeline = read(packed(KEPT / "profiles", before))

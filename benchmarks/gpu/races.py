@@ -255,7 +255,7 @@ def part(name: str, emulated: bool) -> Any:
 def rules(function: Case) -> Found:
     """What is found in both versions without a GPU."""
     import gapless
-    from gapless.analyze.races import findings
+    from gapless.analyze.findings.race_findings import findings
 
     found: Found = {}
     for version in ("wrong", "right"):

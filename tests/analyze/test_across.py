@@ -11,7 +11,7 @@ from tracing import training
 
 from gapless.analyze import report
 from gapless.analyze.across import shared, summarized, summary
-from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.building import profile
 from gapless.model import Finding, Profile, Report, SourceLine, Verdict
 from gapless.model.finding import Frequency, Loss
 from gapless.model.profile import Steps

@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 
 from gapless.analyze import report
 from gapless.analyze.compare import Subject, compare_profiles, compare_reports, slowest, subject
+from gapless.analyze.compare.device_time import LISTED
 from gapless.analyze.compare.matching import DRIFT, Place, match_names, match_places, spelling
 from gapless.analyze.compare.verdict import verdict
-from gapless.analyze.compare.work import LISTED
-from gapless.analyze.tables.comparison import tables
+from gapless.analyze.tables.comparison_tables import tables
 from gapless.model import Environment, Profile, Site, SourceLine
 from gapless.model.comparison import Comparison, Measure, percents, scale
 from gapless.model.profile import Collectives, KernelTime, Recording, Split

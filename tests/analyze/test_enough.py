@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gapless.analyze.enough import Enough
+from gapless.analyze.run.enough import Enough
 from gapless.capture.stopping import variables
 from gapless.model import Mark, SourceLine
 

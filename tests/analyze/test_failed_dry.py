@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gapless.analyze import report
-from gapless.analyze.failed_dry import suspected, with_failed_dry
+from gapless.analyze.run.failed_dry import suspected, with_failed_dry
 from gapless.commands._again import Again, Ran
 from gapless.commands._progress import Progress
 from gapless.commands._with_values import _left, with_values

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.analyze import report
-from gapless.analyze.steps import Steps, find_steps
-from gapless.analyze.turns import in_turn
-from gapless.analyze.verdicts.session import syncs
+from gapless.analyze.run.steps import Steps, find_steps
+from gapless.analyze.run.turns import in_turn
+from gapless.analyze.verdicts.session_verdict import syncs
 from gapless.model import Event, Mark, Session, Site
 from gapless.model.tally import StepTally
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from timelines import assert_sound
 from tracing import Trace, training
 
-from gapless.analyze.join import ENOUGH, join, of_passes
+from gapless.analyze.profile.join import ENOUGH, join, of_passes
 from gapless.analyze.profile.lines import Places
 from gapless.errors import UnreadableInput
 from gapless.trace.timeline import HostKind, Timeline

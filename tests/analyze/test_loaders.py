@@ -7,8 +7,8 @@ import pytest
 from one_truth import contradictions
 
 from gapless.analyze.loaders import findings, joined, limiting, own_step
-from gapless.analyze.session import fed
-from gapless.analyze.verdicts.session import verdict
+from gapless.analyze.session_report import fed
+from gapless.analyze.verdicts.session_verdict import verdict
 from gapless.model import Change, Environment, Finding, Frequency, Report, SourceLine, StepSummary, Verdict
 from gapless.model.estimate import BATCHES_IN_TIME, Count, Estimate, Range, Throughput
 from gapless.model.loader_use import LoaderUse

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 from building import line
 
-from gapless.analyze.loop import training_loops
+from gapless.analyze.run.loop import training_loops
 from gapless.files.input import source_text
 from gapless.model import Mark
 

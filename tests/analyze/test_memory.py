@@ -7,11 +7,11 @@ import pytest
 from building import line
 
 from gapless.analyze import report
-from gapless.analyze.memory import findings, replayed
-from gapless.analyze.tables.memory import tables
-from gapless.analyze.tables.offers import offers
+from gapless.analyze.memory_report import findings, replayed
+from gapless.analyze.tables.memory_tables import tables
+from gapless.analyze.tables.offers_tables import offers
 from gapless.analyze.verdicts.asked import with_answer
-from gapless.analyze.verdicts.memory import fits, verdict, with_memory
+from gapless.analyze.verdicts.memory_verdict import fits, verdict, with_memory
 from gapless.analyze.verdicts.search import with_search
 from gapless.memory.recorder import Recorder
 from gapless.memory.sentence import answer

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gapless.analyze.memory import findings
-from gapless.analyze.memory_events import memory_runs
+from gapless.analyze.memory_report import findings
+from gapless.analyze.profile.memory_events import memory_runs
 from gapless.errors import UnreadableInput
 from gapless.memory.allocator import Allocator
 from gapless.memory.driver import UNLIMITED, Driver

@@ -17,7 +17,7 @@ from tracing import training
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.building import profile
 from gapless.commands.show import reports
 from gapless.errors import UnreadableInput
 from gapless.model import Report, Session, SourceLine, memory

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.analyze.loop import Loop
-from gapless.analyze.period import Unknown, length, recurring, value
+from gapless.analyze.run.loop import Loop
+from gapless.analyze.run.period import Unknown, length, recurring, value
 
 SOURCE = """\
 def estimate_loss(model):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.analyze import report
-from gapless.analyze.phases import distance, named
-from gapless.analyze.verdicts.session import verdict
+from gapless.analyze.run.phases import distance, named
+from gapless.analyze.verdicts.session_verdict import verdict
 from gapless.model import Ending, Event, Recurrence, Site, SourceLine
 from gapless.model.estimate import Estimate, Range
 from gapless.model.finding import Caller

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gapless.analyze.planned import LOOKED_AT, Planner
+from gapless.analyze.run.planned import LOOKED_AT, Planner
 from gapless.capture.stopping import variables
 from gapless.model import Mark, SourceLine
 from gapless.model.planned import Planned

@@ -13,7 +13,7 @@ from simulated_ranks import EPOCH, MS, simulated
 
 from gapless.analyze.collectives.meetings import Meetings, by_group, meetings, numbers, rank_in_name
 from gapless.analyze.collectives.pairing import match
-from gapless.analyze.ranks import group, remarks, runs, slow_rank, summaries
+from gapless.analyze.collectives.ranks import group, remarks, runs, slow_rank, summaries
 from gapless.model import Profile
 from gapless.model.profile import Collectives, Split, Steps
 

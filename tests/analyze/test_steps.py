@@ -7,7 +7,7 @@ from building import Simulation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.analyze.steps import StepTally, find_steps
+from gapless.analyze.run.steps import StepTally, find_steps
 
 D, G = "Adam.step#0", "Adam.step#1"
 

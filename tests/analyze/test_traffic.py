@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programmes import A100
 
-from gapless.analyze.estimate.communication import moved
-from gapless.analyze.session import report
-from gapless.analyze.traffic import buffers
+from gapless.analyze.estimate.collective_times import moved
+from gapless.analyze.estimate.traffic import buffers
+from gapless.analyze.session_report import report
 from gapless.model import Environment, Mark, Session, SourceLine
 from gapless.model.programme import Entry, Programme, Segment
 from gapless.render import renderer

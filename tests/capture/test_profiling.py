@@ -16,7 +16,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity
 
 import gapless
 import gapless.capture.profiling as profiling
-from gapless.analyze.boundary import StepEnds
+from gapless.analyze.run.boundary import StepEnds
 from gapless.capture.profiling import PASSES, Machine, Profiling, Recipe, Schedule
 from gapless.capture.stopping import EnoughSteps, Stopper, Watcher
 from gapless.errors import UsageError

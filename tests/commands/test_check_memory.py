@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gapless.analyze.report import report  # noqa: E402
+from gapless.analyze.reports import report  # noqa: E402
 from gapless.commands import main  # noqa: E402
 from gapless.emulation.emulator import Emulator  # noqa: E402
 

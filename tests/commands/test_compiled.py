@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gapless.capture.compiled.again as again
-from gapless.analyze.compiled import notes
+from gapless.analyze.findings.compiled_code import notes
 from gapless.commands import _compiled
 from gapless.emulation.emulator import Emulator
 from gapless.loading import forked

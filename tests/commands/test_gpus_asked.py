@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.analyze.tables.offers import offers
-from gapless.analyze.verdicts.offers import of_offers
+from gapless.analyze.tables.offers_tables import offers
+from gapless.analyze.verdicts.offers_verdict import of_offers
 from gapless.commands._gpus import chosen
 from gapless.errors import UsageError
 from gapless.model import Environment, Report, Verdict

@@ -8,7 +8,7 @@ import re
 import pytest
 from pages import Page
 
-from gapless.analyze.inference import waits_end_iterations
+from gapless.analyze.run.inference import waits_end_iterations
 from gapless.commands import main
 from gapless.model import SourceLine
 

@@ -12,7 +12,7 @@ from simulated_ranks import MS, simulated
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.session import fed
+from gapless.analyze.session_report import fed
 from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary, Verdict
 from gapless.model.estimate import Count, Estimate, Range, Throughput
 from gapless.model.loader_use import LoaderUse

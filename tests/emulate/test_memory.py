@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from gapless.analyze.steps import find_steps
+from gapless.analyze.run.steps import find_steps
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.memory_run import NOT_MODELLED
 from gapless.emulation.memory.requests import supported

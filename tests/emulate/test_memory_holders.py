@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gapless.analyze.memory import replayed  # noqa: E402
+from gapless.analyze.memory_report import replayed  # noqa: E402
 from gapless.emulation.emulator import Emulator  # noqa: E402
 from gapless.emulation.memory import references  # noqa: E402
 from gapless.emulation.memory.requests import supported  # noqa: E402

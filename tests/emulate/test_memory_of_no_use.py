@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gapless.analyze.memory import replayed  # noqa: E402
+from gapless.analyze.memory_report import replayed  # noqa: E402
 from gapless.emulation.emulator import Emulator  # noqa: E402
 from gapless.emulation.memory.requests import supported  # noqa: E402
 from gapless.model.memory_report import MemoryReport  # noqa: E402

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import gapless
-from gapless.analyze.estimate.communication import collective_time, communication
+from gapless.analyze.estimate.collective_times import collective_time, communication
 from gapless.emulation.distributed.store import LoneStore
 from gapless.emulation.distributed.world import World
 from gapless.emulation.dry.guesses.guess import Guess

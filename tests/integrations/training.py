@@ -6,8 +6,8 @@ import profiled_gpu
 import pytest
 from tracing import training
 
-from gapless.analyze.profile.profile import profile
-from gapless.analyze.profile.report import report
+from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.profile_report import report
 from gapless.capture import profiling
 from gapless.integrations import _window
 from gapless.model import Report

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.analyze.memory import with_longest
-from gapless.analyze.verdicts.memory import fits, not_fitting, shorter, too_long
+from gapless.analyze.memory_report import with_longest
+from gapless.analyze.verdicts.memory_verdict import fits, not_fitting, shorter, too_long
 from gapless.commands import main
 from gapless.memory.lengths import Refused, law, with_lengths
 from gapless.memory.longest import longest_batch

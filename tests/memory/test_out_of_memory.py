@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapless.analyze.memory import findings
-from gapless.analyze.verdicts.memory import verdict
+from gapless.analyze.memory_report import findings
+from gapless.analyze.verdicts.memory_verdict import verdict
 from gapless.commands import main
 from gapless.memory.report import Wishes, report
 from gapless.memory.sentence import apart

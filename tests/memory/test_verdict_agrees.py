@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapless.analyze.memory import findings
-from gapless.analyze.memory import report as document
-from gapless.analyze.verdicts.memory import besides, fits
+from gapless.analyze.memory_report import findings
+from gapless.analyze.memory_report import report as document
+from gapless.analyze.verdicts.memory_verdict import besides, fits
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import Wishes, report
 from gapless.memory.sizes import MIB

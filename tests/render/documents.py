@@ -10,7 +10,7 @@ from render.reports import hostile, of_profile
 
 from gapless.analyze import report
 from gapless.analyze.compare import Subject, compare_profiles, compare_reports
-from gapless.analyze.compare.memory import of_memory
+from gapless.analyze.compare.recordings import of_memory
 from gapless.memory.compare import compare_runs
 from gapless.model import Report
 from gapless.model.proof import CaseResult, Cost, Difference, Proof

@@ -7,9 +7,9 @@ from building import example
 from hypothesis import strategies as st
 from tracing import training
 
-from gapless.analyze.profile.profile import profile
-from gapless.analyze.profile.report import report
-from gapless.analyze.tables.profile import tables
+from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.profile_report import report
+from gapless.analyze.tables.profile_tables import tables
 from gapless.model import Change, Ending, Finding, Report, SourceLine, Table, Verdict
 from gapless.model.table import Column, Row
 

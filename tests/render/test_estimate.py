@@ -10,8 +10,8 @@ import pytest
 from programmes import add, read, session
 
 from gapless.analyze import report
-from gapless.analyze.tables.session import tables
-from gapless.analyze.verdicts.session import verdict
+from gapless.analyze.tables.session_tables import tables
+from gapless.analyze.verdicts.session_verdict import verdict
 from gapless.model.estimate import Range
 from gapless.model.profile import Price
 from gapless.render import Style, renderer

@@ -18,8 +18,8 @@ from tracing import training
 
 from gapless.analyze import report
 from gapless.analyze.compare import compare_profiles, compare_reports, subject
-from gapless.analyze.profile.findings import findings
-from gapless.analyze.profile.profile import of_file, profile
+from gapless.analyze.profile.building import of_file, profile
+from gapless.analyze.profile.profile_findings import findings
 from gapless.model import Change, Report, SourceLine, Table, Verdict
 from gapless.model.finding import Caller, Spot
 from gapless.model.table import Column, Row

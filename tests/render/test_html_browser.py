@@ -16,7 +16,7 @@ from tracing import training
 
 from gapless.analyze import report
 from gapless.analyze.across import summarized
-from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.building import profile
 from gapless.memory.report import Wishes
 from gapless.model import Report, SourceLine, Table, Verdict
 from gapless.model.memory_report import MemoryReport

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from render.reports import names
 from tracing import Trace, training
 
-from gapless.analyze.profile.profile import of_file, profile
-from gapless.analyze.profile.report import report
+from gapless.analyze.profile.building import of_file, profile
+from gapless.analyze.profile.profile_report import report
 from gapless.commands import main
 from gapless.errors import UnreadableInput, UsageError
 from gapless.model import Report, Verdict

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from tracing import training
 
-from gapless.analyze.profile.profile import profile
-from gapless.analyze.profile.report import report
-from gapless.analyze.tables.profile import tables
+from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.profile_report import report
+from gapless.analyze.tables.profile_tables import tables
 from gapless.model import Finding, Frequency, Loss, RankSummary, Report, Site, SourceLine
 from gapless.render import Style, renderer
 

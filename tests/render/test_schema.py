@@ -12,8 +12,8 @@ from tracing import training
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.profile.profile import profile
-from gapless.analyze.profile.report import report as explain
+from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.profile_report import report as explain
 from gapless.commands import main
 from gapless.emulation.emulator import Emulator
 from gapless.model import Ending, Session

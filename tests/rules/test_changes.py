@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.analyze.findings import finding
+from gapless.analyze.findings.finding import finding
 from gapless.model import Frequency, Hit, Site, SourceLine, WaitRule
 from gapless.rules import match, of_kind, rule
 

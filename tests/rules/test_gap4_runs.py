@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from gapless.analyze.memory import findings
+from gapless.analyze.memory_report import findings
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import Wishes, report
 from gapless.memory.sizes import MIB

@@ -12,7 +12,7 @@ import pytest
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.graphs import findings
+from gapless.analyze.findings.graph_faults import findings
 from gapless.model import GraphFault, GraphRule, Session
 from gapless.model.session import decode, encode
 from gapless.render import Style, renderer

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rules.profiles import MS, cost, found, profile, site, steps
 from simulated_ranks import simulated
 
-from gapless.analyze.ranks import side_by_side
+from gapless.analyze.collectives.ranks import side_by_side
 from gapless.model import Hit, Profile, SourceLine
 from gapless.model.profile import Collectives, KernelTime, LineTime, PhaseTime, Split, Steps
 from gapless.rules import rule

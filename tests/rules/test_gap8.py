@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.races import findings
+from gapless.analyze.findings.race_findings import findings
 from gapless.commands._gate import exceeded
 from gapless.model import Race, RaceRule, Session, SourceLine
 from gapless.model.race import Access, RaceKind

@@ -20,7 +20,7 @@ from rules.test_matching import BOOL, H2D, INDEX, ITEM, LINES, advice, lib, site
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.loop import in_a_loop
+from gapless.analyze.run.loop import in_a_loop
 from gapless.emulation.core.fused_form import fused_form
 from gapless.model import FINE, NOTHING, Session, Site, SourceLine
 from gapless.rules import match

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.analyze.memory import lasts, replayed
-from gapless.analyze.steps import find_steps
+from gapless.analyze.memory_report import lasts, replayed
+from gapless.analyze.run.steps import find_steps
 from gapless.model import Session
 from gapless.model.attempt import Attempt
 from gapless.model.estimate import Range

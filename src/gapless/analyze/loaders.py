@@ -8,10 +8,10 @@ from statistics import NormalDist
 import msgspec
 import numpy as np
 
-from gapless.analyze.findings import finding
-from gapless.analyze.order import order
-from gapless.analyze.tables.loader import tables
-from gapless.analyze.verdicts.loader import verdict
+from gapless.analyze.findings.finding import finding
+from gapless.analyze.findings.order import order
+from gapless.analyze.tables.loader_tables import tables
+from gapless.analyze.verdicts.loader_verdict import verdict
 from gapless.model import Finding, Frequency, Hit, LoaderRule, Report, Rule
 from gapless.model.estimate import BATCHES_IN_TIME, LITTLE, Estimate, Range
 from gapless.model.loader_use import LoaderUse
@@ -21,7 +21,7 @@ from gapless.model.wording import duration
 from gapless.rules import _loader as told
 from gapless.rules import of_kind
 
-STARVED, BEGINS = "GAP301", "GAP305"
+STARVED = "GAP301"
 _END = NormalDist().inv_cdf(0.9)
 _DRAWN = [NormalDist().inv_cdf((place + 0.5) / 64) for place in range(64)]
 """Ends of an interval, and lengths of a step that are alike likely, in standard deviations."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gapless.analyze.memory import lasts
-from gapless.analyze.steps import Steps
+from gapless.analyze.memory_report import lasts
+from gapless.analyze.run.steps import Steps
 from gapless.errors import UsageError
 from gapless.model import Session
 from gapless.model.estimate import Estimate, Range

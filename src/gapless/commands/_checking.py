@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gapless.analyze import WARM_UP, report
-from gapless.analyze.enough import Enough
-from gapless.analyze.inference import ITERATION, TRAINING_STEP, may_train, noun_of
-from gapless.analyze.planned import Planner
-from gapless.analyze.turns import tally
+from gapless.analyze.run.enough import Enough
+from gapless.analyze.run.inference import ITERATION, TRAINING_STEP, may_train, noun_of
+from gapless.analyze.run.planned import Planner
+from gapless.analyze.run.turns import tally
 from gapless.capture.children import Plan
 from gapless.capture.finishing import Abandoned, Finishing
 from gapless.capture.stopping import Watcher, variables

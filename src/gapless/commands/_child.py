@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.analyze import WARM_UP, report
-from gapless.analyze.inference import may_train
-from gapless.analyze.turns import in_turn, tally
+from gapless.analyze.run.inference import may_train
+from gapless.analyze.run.turns import in_turn, tally
 from gapless.capture.child import Child, ChildWatcher
 from gapless.capture.children import Plan
 from gapless.commands import _ranks

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gapless.analyze.attempts import attempt
-from gapless.analyze.tables.attempts import until_full
+from gapless.analyze.phrases.fit import until_full
 from gapless.capture.signals import Terminated, terminable
 from gapless.commands import _ranks
 from gapless.commands._again import Again

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from gapless.analyze.loop import Loop
+from gapless.analyze.run.loop import Loop
 from gapless.commands import _ranks
 from gapless.model import Report, Session
 from gapless.model.loader_use import LoaderUse
@@ -54,7 +54,7 @@ class Loaders:
         measured = session.loaders  # by the process that made the steps, where this one has started it
         if measured or not self._uses.uses or not can_measure(session):
             return session, found
-        from gapless.analyze.session import fed
+        from gapless.analyze.session_report import fed
         from gapless.capture.signals import INTERRUPTED, TERMINATED, Terminated, terminable
         from gapless.loading.examine import Interrupted
 

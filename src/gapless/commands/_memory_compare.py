@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gapless.analyze.compare.memory import of_memory
+from gapless.analyze.compare.recordings import of_memory
 from gapless.commands._memory_input import choose, read
 from gapless.commands._saved import nearby
 from gapless.files.kinds import kind_of

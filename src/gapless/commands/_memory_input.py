@@ -64,7 +64,7 @@ def read(path: str) -> tuple[MemoryRun, ...]:
 
 
 def _of_profile(path: str) -> tuple[MemoryRun, ...]:
-    from gapless.analyze.memory_events import memory_runs
+    from gapless.analyze.profile.memory_events import memory_runs
     from gapless.trace.read import read as read_trace
 
     return memory_runs(read_trace(path))
@@ -72,7 +72,7 @@ def _of_profile(path: str) -> tuple[MemoryRun, ...]:
 
 def _of_session(path: str) -> Recorded:
     """What `gapless check --memory` recorded."""
-    from gapless.analyze.inference import noun_of
+    from gapless.analyze.run.inference import noun_of
     from gapless.model.session import load
 
     session = load(path)

@@ -85,8 +85,8 @@ def of_pair(
     **wishes: Any,
 ) -> Profile:
     """The profile of the files that `path` names: a pair, or a trace for itself; `wishes` as for these."""
-    from gapless.analyze.join import of_passes
-    from gapless.analyze.profile.profile import of_file
+    from gapless.analyze.profile.building import of_file
+    from gapless.analyze.profile.join import of_passes
 
     if path not in pairs:
         return of_file(path, progress, **wishes)

@@ -10,7 +10,7 @@ import msgspec
 
 from gapless.analyze.attempts import attempt
 from gapless.analyze.remedies import candidates, reckoned
-from gapless.analyze.session import fed
+from gapless.analyze.session_report import fed
 from gapless.capture.signals import Terminated, terminable
 from gapless.commands._again import Again
 from gapless.commands._argument import given

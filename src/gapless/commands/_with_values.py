@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gapless.analyze.failed_dry import suspected
+from gapless.analyze.run.failed_dry import suspected
 from gapless.capture.signals import Terminated, terminable
 from gapless.commands._again import Again, Ran
 from gapless.commands._progress import Progress

@@ -10,9 +10,9 @@ import click
 from click.core import ParameterSource
 
 from gapless.analyze import WARM_UP
-from gapless.analyze.enough import LONGER
-from gapless.analyze.inference import waits_end_iterations
-from gapless.analyze.turns import in_turn
+from gapless.analyze.run.enough import LONGER
+from gapless.analyze.run.inference import waits_end_iterations
+from gapless.analyze.run.turns import in_turn
 from gapless.capture import children
 from gapless.capture.finishing import Finishing
 from gapless.capture.run import run

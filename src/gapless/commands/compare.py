@@ -229,7 +229,7 @@ def _side_by_side(names: tuple[str, str], sessions: Sequence[Session]) -> Compar
 
 def _subject(name: str, kind: Kind, quiet: bool) -> Subject:
     from gapless.analyze.compare import subject
-    from gapless.analyze.profile.findings import findings
+    from gapless.analyze.profile.profile_findings import findings
     from gapless.model.profile import load
 
     if kind == "trace":
@@ -245,7 +245,7 @@ def _profiles(name: str, quiet: bool) -> tuple[Sequence[Profile], tuple[str, ...
     Raises:
         UnreadableInput: none of them can.
     """
-    from gapless.analyze.profile.profile import of_file
+    from gapless.analyze.profile.building import of_file
     from gapless.trace.find import find_traces
 
     profiles, failures = read_profiles(find_traces([name]), of_file, quiet=quiet)

@@ -259,7 +259,7 @@ def _of_profile(path: str) -> float:
 
         found = load_profiles(path)[0]
     else:
-        from gapless.analyze.profile.profile import of_file
+        from gapless.analyze.profile.building import of_file
 
         found = of_file(path, priced=False)
     step = own_step(found)

@@ -11,9 +11,9 @@ import click
 import msgspec
 
 from gapless.analyze import report as as_document
-from gapless.analyze.inference import in_own_words
-from gapless.analyze.memory import with_longest
-from gapless.analyze.verdicts.memory import too_long
+from gapless.analyze.memory_report import with_longest
+from gapless.analyze.run.inference import in_own_words
+from gapless.analyze.verdicts.memory_verdict import too_long
 from gapless.commands import _output
 from gapless.commands._bar import bar
 from gapless.commands._memory_input import choose, parse_size, read, recorded, room
@@ -143,7 +143,7 @@ def _wishes(
 
 def _made(run: MemoryRun, wishes: Wishes, quiet: bool, finished: bool) -> MemoryReport:
     """The report, with what the rules find; `finished` says that the program came to its own end."""
-    from gapless.analyze.memory import findings, with_handler
+    from gapless.analyze.memory_report import findings, with_handler
     from gapless.memory.report import report
 
     with _progress(quiet) as progress:

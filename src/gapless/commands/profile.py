@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import click
 
-from gapless.analyze.boundary import StepEnds
+from gapless.analyze.run.boundary import StepEnds
 from gapless.capture.run import run
 from gapless.capture.stopping import Stopper, Watcher
 from gapless.capture.target import Target
@@ -238,7 +238,7 @@ class Conclusion:
             self.status = self.status or EXIT_UNREADABLE
 
     def _explain(self, session: Session) -> None:
-        from gapless.analyze.profile.report import reports as of_runs
+        from gapless.analyze.profile.profile_report import reports as of_runs
         from gapless.capture.profiling import listed
         from gapless.commands._passes import Task, find_pairs, of_pairs, source_of
         from gapless.commands.trace import MOST_PRICED

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
-from gapless.analyze.boundary import StepEnds
-from gapless.analyze.join import of_passes
-from gapless.analyze.profile.report import report
+from gapless.analyze.profile.join import of_passes
+from gapless.analyze.profile.profile_report import report
+from gapless.analyze.run.boundary import StepEnds
 from gapless.capture import profiling
 from gapless.commands import _output
 from gapless.commands._passes import source_of

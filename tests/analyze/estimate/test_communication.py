@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.analyze.estimate.communication import (
+from gapless.analyze.estimate.collective_times import (
     OVER_NETWORK,
     bandwidth,
     collective_spread,

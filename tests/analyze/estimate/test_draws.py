@@ -12,7 +12,7 @@ from programmes import A100, MS, add, prefetch, read, send, session, synchronize
 
 from gapless.analyze import report
 from gapless.analyze.estimate import draws, machine, timing
-from gapless.analyze.estimate.communication import Moving
+from gapless.analyze.estimate.collective_times import Moving
 from gapless.analyze.estimate.draws import COMMON, COUNT, FAMILY, HIGH, Doubt, interval, paces
 from gapless.analyze.estimate.machine import Timed, run
 from gapless.analyze.estimate.spread import UNPROVEN

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.spread import spread
-from gapless.analyze.estimate.work import work
+from gapless.analyze.kernel_times.durations import device_time
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.gpus import find
 from gapless.model.programme import Entry, sheet
 

@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from programmes import A100
 
-from gapless.analyze.estimate import cards
-from gapless.analyze.estimate.families import family_of
-from gapless.analyze.estimate.kernels import device_time, peak
 from gapless.analyze.estimate.spread import SPREADS, START, UNSEEN, spread
-from gapless.analyze.estimate.work import work
+from gapless.analyze.kernel_times import cards
+from gapless.analyze.kernel_times.durations import device_time, peak
+from gapless.analyze.kernel_times.families import family_of
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.gpus import CARDS
 from gapless.model.programme import Entry, Gpu, sheet
 

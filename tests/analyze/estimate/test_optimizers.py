@@ -13,12 +13,12 @@ from programmes import add, session
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.estimate.kernels import device_time
-from gapless.analyze.estimate.lists import CHUNK, listed
-from gapless.analyze.estimate.optimizers import is_worth_joining, joined
+from gapless.analyze.estimate.joined_optimizers import is_worth_joining, joined
 from gapless.analyze.estimate.times import OF_2017, RENTED, USUAL
 from gapless.analyze.estimate.timing import times_of
-from gapless.analyze.estimate.work import work
+from gapless.analyze.kernel_times.durations import device_time
+from gapless.analyze.kernel_times.lists import CHUNK, listed
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
 from gapless.model import gpus
 from gapless.model.optimizer import Joined, OptimizerUse

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.analyze.estimate import products
-from gapless.analyze.estimate.products import FP32, HALF, SKINNY, SPLITS, Form, Product, Rates, arithmetic
+from gapless.analyze.kernel_times import products
+from gapless.analyze.kernel_times.products import FP32, HALF, SKINNY, SPLITS, Form, Product, Rates, arithmetic
 
 
 def way(asked: Product, form: Form, rates: Rates, tile: tuple[int, int], split: int) -> float:

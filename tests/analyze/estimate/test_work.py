@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programmes import A100
 
-from gapless.analyze.estimate.families import CONVOLUTION, DISTANCE, MATMUL, UNKNOWN
-from gapless.analyze.estimate.kernels import CLOCK, device_time, peak
 from gapless.analyze.estimate.throughput import throughput
 from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import Times
-from gapless.analyze.estimate.work import TURNED, work
+from gapless.analyze.kernel_times.durations import CLOCK, device_time, peak
+from gapless.analyze.kernel_times.families import CONVOLUTION, DISTANCE, MATMUL, UNKNOWN
+from gapless.analyze.kernel_times.operator_work import TURNED, work
 from gapless.model.gpus import find
 from gapless.model.programme import Entry, sheet
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.building import profile
 from gapless.model import Profile
 from gapless.trace.read import read
 from gapless.trace.timeline import Timeline

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace
 
-from gapless.analyze.profile.profile import profile
-from gapless.analyze.profile.report import report
+from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.profile_report import report
 from gapless.model import Report
 from gapless.render import text
 from gapless.render._style import Style

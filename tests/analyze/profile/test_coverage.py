@@ -12,10 +12,10 @@ from typing import Any, Literal
 import pytest
 from tracing import Trace, training
 
+from gapless.analyze.profile.building import profile
 from gapless.analyze.profile.coverage import coverage
-from gapless.analyze.profile.profile import profile
-from gapless.analyze.profile.report import report
-from gapless.analyze.profile.steps import find_steps, main_device
+from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
 from gapless.trace.read import read_bytes

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tracing import Trace
 
-from gapless.analyze.estimate.recorded import entry
-from gapless.analyze.profile.profile import of_file, profile
-from gapless.analyze.report import report
+from gapless.analyze.kernel_times.recorded import entry
+from gapless.analyze.profile.building import of_file, profile
+from gapless.analyze.reports import report
 from gapless.model import gpus
 from gapless.model.efficiency import Efficiency
 from gapless.render import Style, renderer

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from tracing import Trace, training
 
+from gapless.analyze.profile.building import profile
 from gapless.analyze.profile.costs import MOST
-from gapless.analyze.profile.findings import findings
-from gapless.analyze.profile.profile import profile
-from gapless.analyze.profile.report import report
+from gapless.analyze.profile.profile_findings import findings
+from gapless.analyze.profile.profile_report import report
 from gapless.errors import UnreadableInput
 from gapless.model import Cost, Profile, Site, SourceLine
 from gapless.model.profile import Steps, decode, encode

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tracing import training
 
-from gapless.analyze.profile.profile import profile
-from gapless.analyze.profile.report import report
+from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.profile_report import report
 from gapless.errors import UnreadableInput
 from gapless.render import Style, renderer
 from gapless.trace.read import read_bytes

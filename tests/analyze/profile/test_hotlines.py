@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracing import Trace
 
-from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.building import profile
 from gapless.model import SourceLine
 
 US = 1_000

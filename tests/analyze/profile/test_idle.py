@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tracing import Trace, training
 
 from gapless.analyze.profile.idle import Stretch, attribute
-from gapless.analyze.profile.steps import compute_busy, covered, find_steps, main_device
+from gapless.analyze.profile.trace_steps import compute_busy, covered, find_steps, main_device
 from gapless.analyze.profile.waits import find_waits
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

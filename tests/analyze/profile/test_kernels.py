@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tracing import Trace
 
 from gapless.analyze.profile.kernels import MOST, top_kernels
-from gapless.analyze.profile.steps import covered, find_steps, main_device
+from gapless.analyze.profile.trace_steps import covered, find_steps, main_device
 from gapless.model.profile import KernelTime
 from gapless.trace.timeline import Timeline
 

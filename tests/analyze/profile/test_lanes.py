@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tracing import Trace, training
 
-from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.building import profile
 from gapless.analyze.profile.thin import Bars, bars, by_what, merged, thinned, within
 from gapless.model import Profile
 from gapless.model.lanes import Boxes, Lanes

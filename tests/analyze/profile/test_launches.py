@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tracing import Trace
 
 from gapless.analyze.profile.launches import launches
-from gapless.analyze.profile.steps import find_steps, main_device
+from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.model.profile import Launches
 from gapless.trace.timeline import Timeline
 

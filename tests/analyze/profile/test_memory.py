@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace
 
-from gapless.analyze.profile.memory import POINTS, memory_use
-from gapless.analyze.profile.steps import find_steps
+from gapless.analyze.profile.memory_curve import POINTS, memory_use
+from gapless.analyze.profile.trace_steps import find_steps
 from gapless.model.profile import MemoryUse
 from gapless.trace.timeline import Timeline
 

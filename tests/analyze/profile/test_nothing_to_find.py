@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tracing import Dialect, Trace
 
-from gapless.analyze.profile.profile import profile
-from gapless.analyze.profile.report import report
+from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.profile_report import report
 from gapless.model import Report
 
 STEPS = 6

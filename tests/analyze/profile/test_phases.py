@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Dialect, Trace
 
-from gapless.analyze.profile.phases import phases
-from gapless.analyze.profile.steps import compute_busy, covered, find_steps, main_device
+from gapless.analyze.profile.trace_steps import compute_busy, covered, find_steps, main_device
+from gapless.analyze.profile.training_phases import phases
 from gapless.trace.timeline import Timeline
 
 BATCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tracing import Trace, training
 
-from gapless.analyze.profile.findings import findings
-from gapless.analyze.profile.profile import profile
-from gapless.analyze.profile.report import report
+from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.profile_findings import findings
+from gapless.analyze.profile.profile_report import report
 from gapless.errors import UsageError
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from gapless.analyze.ranks import remarks, runs, side_by_side, slow_rank, summaries
+from gapless.analyze.collectives.ranks import remarks, runs, side_by_side, slow_rank, summaries
 from gapless.model import Profile
 from gapless.rules import rule
 

@@ -8,7 +8,7 @@ import pytest
 from tracing import Trace
 
 from gapless.analyze.profile.recording import recording
-from gapless.analyze.profile.steps import find_steps, main_device
+from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.model.profile import Recording
 from gapless.trace.timeline import Timeline
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tracing import Trace
 
 from gapless.analyze.profile.split import occupancy, sm_efficiency, split, utilization
-from gapless.analyze.profile.steps import find_steps, is_communication
+from gapless.analyze.profile.trace_steps import find_steps, is_communication
 from gapless.model.profile import Split
 from gapless.trace.timeline import Timeline
 

@@ -13,11 +13,10 @@ from tracing import Trace
 
 from gapless.analyze.profile.kernels import top_kernels
 from gapless.analyze.profile.launches import launches
-from gapless.analyze.profile.memory import memory_use
-from gapless.analyze.profile.phases import phases
+from gapless.analyze.profile.memory_curve import memory_use
 from gapless.analyze.profile.recording import recording
 from gapless.analyze.profile.split import occupancy, sm_efficiency, split, utilization
-from gapless.analyze.profile.steps import (
+from gapless.analyze.profile.trace_steps import (
     StepSpans,
     compute_busy,
     covered,
@@ -25,6 +24,7 @@ from gapless.analyze.profile.steps import (
     is_communication,
     main_device,
 )
+from gapless.analyze.profile.training_phases import phases
 from gapless.trace.timeline import Timeline
 
 SGD = "Optimizer.step#SGD.step"

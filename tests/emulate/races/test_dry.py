@@ -6,7 +6,7 @@ import pytest
 from emulate.races.patterns import PATTERNS
 
 import gapless
-from gapless.analyze.races import findings
+from gapless.analyze.findings.race_findings import findings
 
 KINDS = {
     "copy_to_cpu_read_wrong_801": {"GAP801"},

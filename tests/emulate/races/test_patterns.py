@@ -12,7 +12,7 @@ import torch.distributed as dist
 from emulate.races.patterns import DEVICES, PATTERNS, RANKS, __file__, reports, threads
 
 import gapless
-from gapless.analyze.races import findings
+from gapless.analyze.findings.race_findings import findings
 from gapless.emulation.races import threads as holding
 
 

@@ -8,12 +8,12 @@ from statistics import quantiles
 import msgspec
 
 from gapless.analyze.compare.both import Both, both, stepped
-from gapless.analyze.compare.findings import finding_changes
-from gapless.analyze.compare.lines import lines
+from gapless.analyze.compare.changed_findings import finding_changes
+from gapless.analyze.compare.changed_lines import lines
+from gapless.analyze.compare.device_time import kernels, operators
 from gapless.analyze.compare.notes import profile_notes
 from gapless.analyze.compare.sentence import profile_sentence
 from gapless.analyze.compare.subject import Subject
-from gapless.analyze.compare.work import kernels, operators
 from gapless.model import Profile
 from gapless.model.comparison import Comparison, Measure, PhaseChange, Side, Spread
 

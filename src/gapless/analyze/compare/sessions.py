@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.analyze.compare.findings import session_changes
+from gapless.analyze.compare.changed_findings import session_changes
 from gapless.analyze.compare.notes import session_notes
 from gapless.analyze.compare.sentence import session_sentence
 from gapless.model import Finding, Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gapless.analyze.ranks import runs, summaries
+from gapless.analyze.collectives.ranks import runs, summaries
 from gapless.model import Finding, Profile
 
 _MARGIN = 0.01

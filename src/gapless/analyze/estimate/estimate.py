@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from gapless.analyze.estimate.communication import Moving, assumed, communication
+from gapless.analyze.estimate.collective_times import Moving, assumed, communication
 from gapless.analyze.estimate.draws import APART, interval, normal, paces, shares
 from gapless.analyze.estimate.fusion import ASSUMED, DOUBT, as_compiled, fused, launches
+from gapless.analyze.estimate.joined_optimizers import is_worth_joining, joined
 from gapless.analyze.estimate.machine import SHALLOW, Run, modelled, run
-from gapless.analyze.estimate.optimizers import is_worth_joining, joined
-from gapless.analyze.estimate.steps import Step, arrivals, chosen, left_out, recorded
+from gapless.analyze.estimate.programme_steps import Step, arrivals, chosen, left_out, recorded
 from gapless.analyze.estimate.throughput import throughput
 from gapless.analyze.estimate.timing import Times, times_of
 from gapless.analyze.profile.pricing import removal
-from gapless.analyze.steps import Steps
+from gapless.analyze.run.steps import Steps
 from gapless.model import Session, Site
 from gapless.model.estimate import BATCHES_IN_TIME, Compiling, Estimate, Range
 from gapless.model.optimizer import Joined, OptimizerUse

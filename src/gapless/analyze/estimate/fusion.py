@@ -15,9 +15,9 @@ from itertools import pairwise
 
 import msgspec
 
-from gapless.analyze.estimate.families import family_of
-from gapless.analyze.estimate.steps import Step
-from gapless.analyze.estimate.work import work
+from gapless.analyze.estimate.programme_steps import Step
+from gapless.analyze.kernel_times.families import family_of
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.programme import Entry
 
 FUSED = "triton::fused"

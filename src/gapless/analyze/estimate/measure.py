@@ -11,8 +11,8 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from gapless.analyze.estimate.families import family_of
-from gapless.analyze.profile.steps import find_steps, main_device
+from gapless.analyze.kernel_times.families import family_of
+from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.model.gpus import GPUS
 from gapless.model.programme import Calibration, Entry, Measured, Programme, Shape, sheet
 from gapless.replay.clock import Clock

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from gapless.analyze.estimate.cards import reach
-from gapless.analyze.estimate.families import (
+from gapless.analyze.kernel_times.cards import reach
+from gapless.analyze.kernel_times.durations import device_time, peak
+from gapless.analyze.kernel_times.families import (
     ATTENTION,
     CONVOLUTION,
     DISTANCE,
@@ -21,8 +22,7 @@ from gapless.analyze.estimate.families import (
     TRITON,
     UNKNOWN,
 )
-from gapless.analyze.estimate.kernels import device_time, peak
-from gapless.analyze.estimate.work import Work
+from gapless.analyze.kernel_times.operator_work import Work
 from gapless.model.programme import Gpu
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, family_of
-from gapless.analyze.estimate.kernels import peak
-from gapless.analyze.estimate.steps import Arrived, Step
+from gapless.analyze.estimate.programme_steps import Arrived, Step
 from gapless.analyze.estimate.timing import Times
-from gapless.analyze.estimate.work import products, work
+from gapless.analyze.kernel_times.durations import peak
+from gapless.analyze.kernel_times.families import ATTENTION, CONVOLUTION, MATMUL, family_of
+from gapless.analyze.kernel_times.operator_work import products, work
 from gapless.model.estimate import Count, Throughput
 from gapless.model.programme import Entry, Shape
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from gapless.analyze.estimate.draws import Doubt
 from gapless.analyze.estimate.emptying import emptying
-from gapless.analyze.estimate.families import UNKNOWN
-from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.machine import Timed
 from gapless.analyze.estimate.measure import Lookup, lookup
+from gapless.analyze.estimate.programme_steps import Step
 from gapless.analyze.estimate.spread import UNPROVEN, spread, unproven
-from gapless.analyze.estimate.steps import Step
 from gapless.analyze.estimate.times import USUAL, Host, of_machines_with
-from gapless.analyze.estimate.work import work
+from gapless.analyze.kernel_times.durations import device_time
+from gapless.analyze.kernel_times.families import UNKNOWN
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.memory import MemoryRun
 from gapless.model.programme import Calibration, Entry, Gpu, HostSpeed, Programme
 

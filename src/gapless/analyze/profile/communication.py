@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.analyze.profile.steps import is_communication
+from gapless.analyze.profile.trace_steps import is_communication
 from gapless.model.profile import Collectives
 from gapless.trace.timeline import Ints, Timeline, distinct
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gapless.analyze.profile.steps import StepSpans, covered
+from gapless.analyze.profile.trace_steps import StepSpans, covered
 from gapless.model import gpus
 from gapless.model.copies import PINNED, STAGED, START, Memory
 from gapless.model.profile import CopyTime

@@ -12,7 +12,7 @@ import numpy as np
 from gapless.analyze.profile import waits as waiting
 from gapless.analyze.profile.idle import Stretch, loading_rows
 from gapless.analyze.profile.lines import Place, Places, launching
-from gapless.analyze.profile.steps import StepSpans, compute_busy, covered
+from gapless.analyze.profile.trace_steps import StepSpans, compute_busy, covered
 from gapless.analyze.profile.waits import HostWaits, allocator_calls
 from gapless.model import Cause, Cost, Site, Stack
 from gapless.trace.timeline import Bools, Ints, Timeline, distinct

@@ -15,7 +15,7 @@ from gapless.analyze.profile.contradictions import contradictory, lengthless
 from gapless.analyze.profile.holes import Launches
 from gapless.analyze.profile.promises import begun, left_out
 from gapless.analyze.profile.spans import Spans, intersect
-from gapless.analyze.profile.steps import StepSpans, compute_busy
+from gapless.analyze.profile.trace_steps import StepSpans, compute_busy
 from gapless.model.coverage import Coverage, Kind, Missing
 from gapless.trace.names import LAUNCH
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, distinct, is_among, union

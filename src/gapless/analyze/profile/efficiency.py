@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from gapless.analyze.profile.kernels import launching_rows
-from gapless.analyze.profile.steps import StepSpans, covered
+from gapless.analyze.profile.trace_steps import StepSpans, covered
 from gapless.model import gpus
 from gapless.model.efficiency import Efficiency, Rate
 from gapless.model.programme import Entry, Gpu, sheet
@@ -90,8 +90,8 @@ def card_of(facts: Facts, device: int) -> gpus.Card | None:
 
 def _rates(timeline: Timeline, rows: Ints, card: gpus.Card | None) -> list[tuple[str, Rate]]:
     """The family and the rate of each operator with each of its shapes."""
-    from gapless.analyze.estimate.families import ATTENTION, UNKNOWN, family_of, stem_of
-    from gapless.analyze.estimate.recorded import entry
+    from gapless.analyze.kernel_times.families import ATTENTION, UNKNOWN, family_of, stem_of
+    from gapless.analyze.kernel_times.recorded import entry
 
     def known(name: str) -> bool:
         family = family_of(name)
@@ -120,8 +120,8 @@ def _rates(timeline: Timeline, rows: Ints, card: gpus.Card | None) -> list[tuple
 
 
 def _rate(asked: Entry, calls: int, time: int, card: gpus.Card | None) -> tuple[str, Rate]:
-    from gapless.analyze.estimate.kernels import device_time, roof
-    from gapless.analyze.estimate.work import work
+    from gapless.analyze.kernel_times.durations import device_time, roof
+    from gapless.analyze.kernel_times.operator_work import work
 
     each, nbytes = work(asked), asked.reads + asked.writes
     gpu = sheet(card) if card is not None else Gpu()

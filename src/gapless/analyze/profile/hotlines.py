@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gapless.analyze.profile.lines import Places
-from gapless.analyze.profile.steps import StepSpans
+from gapless.analyze.profile.trace_steps import StepSpans
 from gapless.model import Site
 from gapless.model.profile import LineTime
 from gapless.trace.timeline import Timeline

@@ -11,7 +11,7 @@ import numpy as np
 
 from gapless.analyze.profile.lines import enclosing
 from gapless.analyze.profile.spans import EMPTY, Spans, complement, flat, intersect, subtract
-from gapless.analyze.profile.steps import StepSpans, compute_busy, is_communication
+from gapless.analyze.profile.trace_steps import StepSpans, compute_busy, is_communication
 from gapless.analyze.profile.waits import HostWaits, allocator_calls
 from gapless.model import Cause
 from gapless.trace.names import LOADING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gapless.analyze.profile.steps import StepSpans, covered, is_communication, sums
+from gapless.analyze.profile.trace_steps import StepSpans, covered, is_communication, sums
 from gapless.model.profile import KernelTime
 from gapless.trace.timeline import Bools, Floats, HostKind, Ints, Timeline, WorkKind
 

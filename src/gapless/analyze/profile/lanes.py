@@ -10,8 +10,8 @@ import numpy as np
 
 from gapless.analyze.profile.idle import Stretch
 from gapless.analyze.profile.lines import library
-from gapless.analyze.profile.steps import StepSpans, compute_busy, covered, is_communication
 from gapless.analyze.profile.thin import Bars, bars, by_what, thinned, within
+from gapless.analyze.profile.trace_steps import StepSpans, compute_busy, covered, is_communication
 from gapless.model import Cost
 from gapless.model.lanes import Boxes, Lane, LaneKind, Lanes, Window
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, concatenate, distinct

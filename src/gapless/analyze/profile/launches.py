@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from gapless.analyze.profile.steps import StepSpans, covered
+from gapless.analyze.profile.trace_steps import StepSpans, covered
 from gapless.model.profile import Launches
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, union
 

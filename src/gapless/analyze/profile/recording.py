@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from gapless.analyze.profile.steps import StepSpans, covered
+from gapless.analyze.profile.trace_steps import StepSpans, covered
 from gapless.model.profile import Recording
 from gapless.trace.timeline import HostKind, Ints, Timeline, distinct, union
 

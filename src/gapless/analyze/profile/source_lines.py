@@ -13,7 +13,7 @@ from functools import cache
 
 import msgspec
 
-from gapless.analyze.loop import parsed
+from gapless.analyze.run.loop import parsed
 from gapless.model import Cost, Profile, Site, SourceLine, Stack
 from gapless.model.profile import LineTime
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from gapless.analyze.profile.steps import StepSpans, below, covered, is_communication
+from gapless.analyze.profile.trace_steps import StepSpans, below, covered, is_communication
 from gapless.model.profile import Split
 from gapless.trace.names import LOADING
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, union

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.analyze.verdicts.memory import first_to_fill
-from gapless.analyze.verdicts.offers import of_offers
+from gapless.analyze.verdicts.memory_verdict import first_to_fill
+from gapless.analyze.verdicts.offers_verdict import of_offers
 from gapless.memory.parts import allowed, answered
 from gapless.model import Report, Verdict
 from gapless.model.memory_report import MemoryReport

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gapless.analyze.tables.attempts import memory
-from gapless.analyze.verdicts.memory import first_to_fill, growing
+from gapless.analyze.phrases.fit import memory_of
+from gapless.analyze.verdicts.memory_verdict import first_to_fill, growing
 from gapless.model import Report, Verdict
 from gapless.model.attempt import Search
 from gapless.model.memory_report import MemoryReport
@@ -37,7 +37,7 @@ def with_search(report: Report, usual: Verdict) -> Verdict:
     return msgspec.structs.replace(
         usual,
         sentence=sentence,
-        why=(f"{memory(best)} reserved at most", *_why(made), usual.sentence, *usual.why),
+        why=(f"{memory_of(best)} reserved at most", *_why(made), usual.sentence, *usual.why),
     )
 
 
@@ -51,7 +51,9 @@ def _why(search: Search) -> Iterator[str]:
     if above:
         one = above[0]
         short = (
-            f"needs {memory(one)}: {binary_size(one.needs - one.has)} short" if not one.failed else one.failed
+            f"needs {memory_of(one)}: {binary_size(one.needs - one.has)} short"
+            if not one.failed
+            else one.failed
         )
         yield f"{search.argument}={one.value} {'does not run: ' if one.failed else ''}{short}"
     if search.holes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from gapless.analyze.verdicts.phases import missed
+from gapless.analyze.verdicts.phases_verdict import missed
 from gapless.model import Report
 from gapless.model.wording import binary_size, count
 

@@ -1,0 +1,1 @@
+"""Findings made of what rules say, and their order."""

@@ -1,0 +1,30 @@
+"""Mistakes with CUDA graphs to findings: one for each place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gapless.analyze.findings.finding import finding
+from gapless.model import Finding, Frequency, GraphRule
+from gapless.model.graph_fault import GraphFault
+from gapless.model.wording import count
+from gapless.rules import of_kind
+
+
+def findings(faults: Sequence[GraphFault]) -> list[Finding]:
+    """What the rules say of `faults`, in the order in which they were met."""
+    return [found for fault in faults for found in _of_fault(fault)]
+
+
+def _of_fault(fault: GraphFault) -> list[Finding]:
+    found = []
+    for rule in of_kind(GraphRule):
+        hit = rule.of_graph(fault)
+        if hit is not None:
+            met = (f"met {count(fault.times, 'time')}",) if fault.times > 1 else ()
+            hit = msgspec.structs.replace(hit, evidence=(*hit.evidence, *met))
+            often = Frequency(when="no-steps", waits=0.0)
+            found.append(finding(rule, hit, often, place="not known", backward=False))
+    return found

@@ -1,0 +1,43 @@
+"""How a run's optimizers go through their parameters, to findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.analyze.findings.finding import finding
+from gapless.model import Finding, Frequency, OptimizerRule
+from gapless.model.estimate import Estimate
+from gapless.model.optimizer import Joined
+from gapless.model.profile import Price
+from gapless.rules import of_kind
+
+
+def findings(estimate: Estimate | None) -> Iterator[Finding]:
+    """What the rules find in the optimizers of an estimated step, with what it would save."""
+    if estimate is None or estimate.reasons:
+        return
+    for use in estimate.optimizers:
+        for rule in of_kind(OptimizerRule):
+            for hit in rule.of_optimizer(use):
+                yield finding(
+                    rule,
+                    hit,
+                    Frequency(when="every-step", waits=0.0),
+                    place=f"the optimizer {use.name}",
+                    price=_price(use.joined) if use.joined is not None else None,
+                )
+
+
+def _price(joined: Joined) -> Price:
+    saved = joined.saved
+    return Price(
+        alone=saved.likely,
+        last=saved.likely,
+        least_alone=saved.least,
+        least_last=saved.least,
+        most_alone=saved.most,
+        most_last=saved.most,
+        removal="free",
+        estimated=True,
+        of=joined.before,
+    )

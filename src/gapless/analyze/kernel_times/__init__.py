@@ -1,0 +1,1 @@
+"""How long operators take on a GPU that is not there."""

@@ -1,0 +1,116 @@
+"""What a run did with the GPU's memory, to findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gapless.analyze.findings.finding import finding
+from gapless.analyze.findings.order import order
+from gapless.analyze.run.handled import handler_of
+from gapless.analyze.run.loop import ReadSource
+from gapless.analyze.tables.memory_tables import tables
+from gapless.analyze.verdicts.memory_verdict import growth, verdict
+from gapless.files.input import source_text
+from gapless.model import Finding, Frequency, Hit, MemoryRule, Report, When
+from gapless.model.loader_use import LoaderUse
+from gapless.model.memory import MemoryRun
+from gapless.model.memory_report import MemoryReport
+from gapless.rules import of_kind
+
+if TYPE_CHECKING:
+    from gapless.memory.trials import Where
+
+
+def replayed(
+    run: MemoryRun, drawn: bool = False, finished: bool = False, read: ReadSource = source_text
+) -> MemoryReport:
+    """What replaying the allocator on `run` says and the rules find; if `drawn`, laid out for a page.
+
+    `finished` says that the program came to its own end; `read` gives the text of its source files.
+    """
+    from gapless.memory.report import report as replay  # loaded when memory was recorded
+    from gapless.memory.tracking import track
+
+    made = with_handler(msgspec.structs.replace(replay(run), finished=finished), run, read)
+    made = msgspec.structs.replace(made, findings=findings(made))
+    return msgspec.structs.replace(made, track=track(run, made)) if drawn else made
+
+
+def with_handler(report: MemoryReport, run: MemoryRun, read: ReadSource = source_text) -> MemoryReport:
+    """`report` of `run`, with the line that handles its lack of memory, where the emulated run had none."""
+    lack = report.lack
+    if lack is None or lack.recorded:
+        return report
+    return msgspec.structs.replace(report, handler=handler_of(run, lack, read))
+
+
+def with_longest(
+    reports: Sequence[MemoryReport],
+    runs: Sequence[MemoryRun],
+    uses: Sequence[LoaderUse],
+    where: Where | None = None,
+) -> tuple[MemoryReport, ...]:
+    """`reports` of `runs`, with what the longest item needs that the loaders of their steps have, `where`
+    it is asked about."""
+    lengths = [
+        max(use.fetch.padding.lengths)
+        for use in uses
+        if use.per_step
+        and use.fetch is not None
+        and use.fetch.padding is not None
+        and use.fetch.padding.lengths
+    ]
+    if not lengths or len(runs) != len(reports):
+        return tuple(reports)
+    from gapless.memory.longest import longest_batch  # loaded when memory was recorded
+
+    return tuple(
+        one
+        if one.lack is not None
+        else msgspec.structs.replace(one, longest=longest_batch(run, max(lengths), where))
+        for one, run in zip(reports, runs, strict=True)
+    )
+
+
+def lasts(report: MemoryReport, room: int) -> int:
+    """Steps after which memory that grows fills `room` bytes; -1 where it does not grow, or has ended."""
+    if report.finished or not growth(report) or not report.grows_by:
+        return -1
+    return max((room - report.baseline.peak_allocated) * report.grows_every // report.grows_by, 0)
+
+
+def of_run(run: MemoryRun, drawn: bool = False) -> Report:
+    """The document of what replaying `run` says."""
+    return report(replayed(run, drawn))
+
+
+def findings(memory: MemoryReport) -> tuple[Finding, ...]:
+    """What the rules find in `memory`, by code."""
+    return tuple(
+        finding(rule, hit, _frequency(hit, memory), place="the GPU's memory")
+        for rule in of_kind(MemoryRule)
+        for hit in rule.of_memory(memory)
+    )
+
+
+def _frequency(hit: Hit, memory: MemoryReport) -> Frequency:
+    when: When = "every-step" if memory.steps and hit.steps >= max(memory.steps - 3, 1) else "some-steps"
+    if not hit.steps or not memory.steps:
+        when = "no-steps"
+    return Frequency(when=when, waits=0.0, every=hit.every if when == "some-steps" and hit.every > 1 else 0)
+
+
+def report(made: MemoryReport) -> Report:
+    """What replaying a run's memory says, as a document."""
+    return Report(
+        verdict=verdict(made),
+        kind="memory",
+        findings=order(made.findings),
+        tables=tables(made),
+        notes=made.notes,
+        memory=(made,),
+        path=made.path,
+    )

@@ -1,0 +1,1 @@
+"""Words for numbers that verdicts and tables both use."""

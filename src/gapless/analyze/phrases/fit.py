@@ -1,0 +1,34 @@
+"""Whether runs fit GPUs, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gapless.model.attempt import Attempt
+from gapless.model.offer import Offer
+from gapless.model.wording import binary_size, in_unit, unit_of
+
+
+def until_full(lasts: int) -> str:
+    """``for 12 more steps``: how long memory that grows still fits; "" where it does not grow."""
+    return f"for {lasts:,} more step{'' if lasts == 1 else 's'}" if lasts >= 0 else ""
+
+
+def memory_of(attempt: Attempt) -> str:
+    """``66.7 of 78.7 GiB``; what is needed alone where nothing says what there is."""
+    if attempt.has < 0:
+        return binary_size(attempt.needs)
+    unit = unit_of(attempt.has)
+    needs = in_unit(attempt.needs, unit) if unit_of(attempt.needs) == unit else binary_size(attempt.needs)
+    return f"{needs} of {binary_size(attempt.has)}"
+
+
+def cheapest(found: Iterable[Offer]) -> Offer | None:
+    """The one that fits and costs least for what it does; None where no price is known."""
+    priced = [one for one in found if one.cost >= 0 and one.fits is not False]
+    return min(priced, key=lambda one: one.cost, default=None)
+
+
+def short_name(gpu: str) -> str:
+    """The name without its vendor."""
+    return gpu.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("GeForce ")

@@ -1,0 +1,37 @@
+"""What limits a step, in words."""
+
+from __future__ import annotations
+
+from gapless.model.estimate import SURE, Estimate
+from gapless.model.wording import host, percent
+
+_LIMITED = {
+    "host": ("the CPU", ", which launches the kernels"),
+    "device": ("the GPU", ""),
+    "input": ("the data loader", ""),
+    "communication": ("communication", " between ranks"),
+    "copies": ("copies", " between CPU and GPU"),
+}
+
+
+def limited(estimate: Estimate) -> str:
+    """``Almost certainly limited by the CPU, which launches the work (its speed is …)``; where nothing limits
+    most of the drawn machines ``Cannot tell what limits it: the GPU (54 %) or the CPU (46 %)``."""
+    what, speed = limiter(estimate), estimate.speed
+    if not estimate.clear:
+        assumed = "host" in [*estimate.limiters][:2] and not estimate.calibrated and speed is None
+        whose = "; the CPU's speed is assumed (--calibrate)" if assumed else ""
+        return f"Cannot tell what limits it: {what}{whose}"
+    how = "Almost certainly" if estimate.sure >= SURE else f"Probably ({percent(estimate.sure)})"
+    whose = ""
+    if estimate.limiter == "host" and not estimate.calibrated:
+        whose = f" ({host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"
+    return f"{how} limited by {what}{whose}"
+
+
+def limiter(estimate: Estimate) -> str:
+    """What limits a step; the two likeliest, with their shares, where neither does in most machines."""
+    if estimate.clear:
+        return "".join(_LIMITED[estimate.limiter])
+    two = [*estimate.limiters.items()][:2]
+    return " or ".join(f"{_LIMITED[name][0]} ({percent(share)})" for name, share in two)

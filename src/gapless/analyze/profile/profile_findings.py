@@ -1,0 +1,144 @@
+"""Profiles to findings: every rule asked, and the answers in the order of what the GPU lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gapless.analyze.collectives.ranks import side_by_side
+from gapless.analyze.findings.finding import finding
+from gapless.analyze.findings.order import order
+from gapless.analyze.profile.grouping import NEARLY, NOWHERE, WaitGroup, long, unseen, wait_groups
+from gapless.model import Finding, Frequency, Hit, Loss, Profile, ProfileRule, RanksRule, Rule, Site, When
+from gapless.model.profile import Price
+from gapless.model.wording import count, duration, percent
+from gapless.rules import of_kind
+
+_RECORDING = "GAP7"
+"""Rules of how the profile was taken: all that is asked of one that is not complete, beside its waits."""
+
+
+def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
+    """What the rules find in these profiles, of the ranks of one run; the first is looked at closely."""
+    if not profiles:
+        return ()
+    one = profiles[0]
+    found = [_of_waits(group, one) for group in wait_groups(one.costs)]
+    rules = [
+        rule for rule in of_kind(ProfileRule) if one.coverage.complete or rule.code.startswith(_RECORDING)
+    ]
+    hits = [(rule, hit) for rule in rules for hit in rule.of_profile(one)]
+    ranks = None
+    if len(profiles) > 1 and all(each.coverage.complete for each in profiles):
+        ranks = side_by_side(profiles)
+        hits = [(rule, rule.beside(hit, ranks)) for rule, hit in hits]
+    found += [_of_hit(rule, hit, one) for rule, hit in hits]
+    if ranks is not None:
+        found += [_of_hit(rule, hit, one) for rule in of_kind(RanksRule) for hit in rule.of_ranks(ranks)]
+    return order(found)
+
+
+def _of_waits(group: WaitGroup, profile: Profile) -> Finding:
+    costs = [profile.costs[position] for position in group.costs]
+    longest = max(costs, key=lambda cost: (cost.idle, cost.blocked))
+    idle = sum(cost.idle for cost in costs) if profile.coverage.complete else 0
+    blocked, working = sum(cost.blocked for cost in costs), sum(cost.working for cost in costs)
+    price = _price(group, profile)
+    # Pinned memory makes the copy itself shorter, which no other wait has to offer.
+    faster = price is not None and price.alone >= (1 - NEARLY) * blocked
+    faster = faster and all(cost.site.mechanism == "h2d" for cost in costs)
+    hidden = not faster and unseen(idle, blocked, working, profile.steps.total)
+    loss = Loss(
+        idle=idle,
+        share=_share(idle, profile),
+        blocked=blocked,
+        working=working,
+        unknown=not profile.coverage.complete or hidden,
+        calls=sum(cost.calls for cost in costs),
+        start=longest.start,
+        end=longest.end,
+    )
+    return finding(
+        group.rule,
+        Hit(
+            evidence=_told(loss, profile, faster),
+            remedy=group.remedy,
+            bytes=sum(cost.bytes for cost in costs),
+        ),
+        _frequency(loss.calls, max(cost.steps for cost in costs), profile),
+        sites=tuple(cost.site for cost in costs),
+        line=group.line,
+        place=group.place,
+        backward=group.backward,
+        loss=loss,
+        price=None if loss.unknown else price,
+    )
+
+
+def _price(group: WaitGroup, profile: Profile) -> Price | None:
+    if profile.prices is None:
+        return None
+    return next((one for one in profile.prices.each if one.costs == tuple(group.costs)), None)
+
+
+def _told(loss: Loss, profile: Profile, faster: bool) -> tuple[str, ...]:
+    """The numbers of a wait in words: that a long one cost nothing is worth knowing, too."""
+    steps = max(profile.steps.count, 1)
+    per = (
+        f"of each {duration(profile.steps.mean)} step" if steps > 1 else f"of {duration(profile.steps.total)}"
+    )
+    told = []
+    if loss.share >= NOWHERE:
+        told.append(f"the GPU idles {duration(loss.idle / steps)} {per} because of it, {percent(loss.share)}")
+    if loss.calls:
+        each, syncs = " per step" if steps > 1 else "", count(loss.calls, "sync")
+        blocked = f"the CPU stops for {duration(loss.blocked / steps)}{each}, {syncs} in all"
+        if not profile.coverage.complete:
+            blocked += "; the cost is unknown"
+        elif loss.unknown:
+            blocked += ", for something that the profile does not show: the cost is unknown"
+        elif long(loss.idle, loss.blocked, profile.steps.total):
+            blocked += (
+                ", while its copies run"
+                if faster
+                else ", nearly all of it while the GPU works: shortening the sync alone gains little"
+            )
+        told.append(blocked)
+    return tuple(told)
+
+
+def _of_hit(rule: Rule, hit: Hit, profile: Profile) -> Finding:
+    loss = Loss(
+        idle=hit.idle,
+        share=_share(hit.idle, profile),
+        blocked=hit.blocked,
+        calls=hit.calls,
+        start=hit.start,
+        end=hit.end,
+        rank=hit.rank,
+    )
+    frequency = _frequency(hit.calls, hit.steps, profile)
+    return finding(rule, hit, frequency, place=_place(hit.site, profile) if hit.site else "", loss=loss)
+
+
+def _place(site: Site, profile: Profile) -> str:
+    """Where a site without a line is, in words."""
+    told = (cost.place for cost in profile.costs if cost.site == site and cost.place)
+    return next(told, site.operator)
+
+
+def _share(time: int, profile: Profile) -> float:
+    return time / profile.steps.total if profile.steps.total else 0.0
+
+
+def _frequency(calls: int, steps: int, profile: Profile) -> Frequency:
+    """How often: told by steps where the trace has any."""
+    every = profile.steps.count
+    when: When = "some-steps"
+    if profile.steps.source == "span" or every < 2:
+        when = "no-steps"
+    elif steps >= every:
+        when = "every-step"
+    per_step = calls / every if every else 0.0
+    return Frequency(
+        when=when, waits=calls if when == "no-steps" else per_step, per_step=per_step, total=calls
+    )

@@ -1,0 +1,93 @@
+"""Which of the values that a dry run assumed decided something: a branch, a size, a loop's end."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from gapless.analyze.run.loop import ReadSource, tree_of
+from gapless.files.input import source_text
+from gapless.model.assumption import Assumption
+from gapless.model.source import Stack
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def decisions(assumptions: Sequence[Assumption], read: ReadSource = source_text) -> tuple[Assumption, ...]:
+    """Those that decided something, by line: what broke a loop first, then sizes and branches.
+
+    Numbers that are only kept or printed decide nothing; of values copied to the CPU it is not known.
+    """
+    found = [one for one in assumptions if not one.given and _decides(one, read)]
+    by_line: dict[tuple[str, str], Assumption] = {}
+    for one in found:
+        by_line.setdefault((one.line.where if one.line is not None else "", one.kind), one)
+    return tuple(sorted(by_line.values(), key=lambda one: (not one.broken, one.kind != "size", -one.times)))
+
+
+def _decides(assumption: Assumption, read: ReadSource) -> bool:
+    if assumption.broken or assumption.kind in ("size", "bool"):
+        return True
+    return assumption.kind != "values" and _used_to_decide(assumption.stack, read)
+
+
+def _used_to_decide(stack: Stack, read: ReadSource) -> bool:
+    """Whether a number that was read at `stack` is compared, indexes something, or counts a loop's turns."""
+    for frame in stack:
+        tree = tree_of(frame.file, read)
+        found = _at(tree, frame.line) if tree is not None else None
+        if found is not None:
+            return found
+        if frame.is_user and frame.function == "<module>":
+            break
+    return False
+
+
+def _at(tree: ast.Module, line: int) -> bool | None:
+    """What the line does with a value; None where it hands it on to its caller."""
+    scope = _scope(tree, line)
+    if any(_holds(test, line) for test in _tests(scope)):
+        return True
+    names: set[str] = set()
+    returns = False
+    for node in ast.walk(scope):
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and _holds(node, line):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {one.id for t in targets for one in ast.walk(t) if isinstance(one, ast.Name)}
+        returns = returns or (isinstance(node, ast.Return) and _holds(node, line))
+    if any(names & _names(test) for test in _tests(scope)):
+        return True
+    handed = any(isinstance(node, ast.Return) and names & _names(node) for node in ast.walk(scope))
+    return None if returns or handed else False
+
+
+def _scope(tree: ast.Module, line: int) -> ast.AST:
+    found: ast.AST = tree
+    for node in ast.walk(tree):  # outer ones come first
+        if isinstance(node, _SCOPES) and _holds(node, line):
+            found = node
+    return found
+
+
+def _tests(scope: ast.AST) -> Iterator[ast.AST]:
+    """Everything in a function that decides which way it goes, or how much there is of something."""
+    for node in ast.walk(scope):
+        if isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
+            yield node.test
+        elif isinstance(node, ast.Compare):
+            yield node
+        elif isinstance(node, ast.Subscript):
+            yield node.slice
+        elif isinstance(node, ast.comprehension):
+            yield from node.ifs
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
+            yield from node.args
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _holds(node: ast.AST, line: int) -> bool:
+    first = getattr(node, "lineno", None)
+    return first is not None and first <= line <= (getattr(node, "end_lineno", None) or first)

@@ -1,0 +1,224 @@
+"""Whether a running script has been seen for long enough: its steps, and what recurs between them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gapless.analyze.run.loop import Loop, ReadSource, node_of, outside_torch, training_loops
+from gapless.analyze.run.period import Recurring, Unknown, Variables, length, recurring, stride, value
+from gapless.analyze.run.phases import telling
+from gapless.files.input import source_text
+from gapless.model import Mark, Recurrence
+
+LONGER = 10.0
+"""Seconds for which a script runs on, after the steps it is run for, to come to what recurs between them."""
+_MARKS = 20
+
+Look = Callable[[Loop], Variables | None]
+"""Gives the variables of the running function that `Loop` is in; None where none runs in it."""
+
+
+@dataclass
+class _Watch:
+    """Something that recurs, and how far the run is on the way to it; `due` is in steps, -1 where unknown."""
+
+    of: Recurring
+    times: int = 0
+    every: int = 0
+    passes: int = 0
+    """How often the training loop goes around from one to the next; 0 where unknown."""
+    due: int = -1
+    held: bool = False
+    """Whether its test held at the mark before."""
+    counted: object = None
+    worth: bool = True
+    """Whether it can be told that the run has come to it."""
+
+
+@dataclass
+class Enough:
+    """Tells at each mark whether the script has run for long enough.
+
+    That is after `steps` steps; or later, while within `longer` seconds of script time from there on it may
+    come to a part of its loop that it has not come to yet.
+    """
+
+    steps: int
+    look: Look
+    longer: float = LONGER
+    read: ReadSource = source_text
+    batches: Callable[[Loop], float] = lambda loop: 0.0
+    """How many batches each step has of a DataLoader that `Loop` goes through; 0 where nobody knows."""
+    _marks: list[Mark] = field(default_factory=list)
+    _loops: tuple[Loop, ...] = ()
+    _watched: tuple[_Watch, ...] = ()
+    _passes: dict[int, object] = field(default_factory=dict)
+    _since: dict[int, int] = field(default_factory=dict)
+    _counter: tuple[int, int, int] | None = None
+    _turns: float = 0.0
+    _times: list[tuple[float, int]] = field(default_factory=list)
+    _reached: float = -1.0
+    _strand: int = -1
+
+    def __call__(self, mark: Mark, count: int) -> bool:
+        """Whether `mark`, with which `count` steps have been made, is the last that is needed."""
+        if not self.longer:
+            return count >= self.steps
+        if self._strand < 0:
+            self._strand = mark.strand
+        if mark.strand == self._strand:  # of threads that train side by side the first is followed
+            self._come_to(mark, count)
+        if count < self.steps:
+            return False
+        if self._reached < 0:
+            self._reached = mark.time
+        left = self._reached + self.longer - mark.time
+        return left <= 0 or not any(self._affordable(one, left) for one in self._watched)
+
+    def _come_to(self, mark: Mark, count: int) -> None:
+        mark = outside_torch(mark)
+        self._marks = [*self._marks, mark][-_MARKS:]
+        self._times = [*self._times, (mark.time, count)][-_MARKS:]
+        if not self._loops or not self._loops[0].holds(mark.stack):
+            self._find()
+        self._follow(count)
+
+    def overdue(self, seconds: float) -> bool:
+        """Whether, at `seconds` since the capture began, the script is within a part that takes too long."""
+        return 0 <= self._reached < seconds - 2 * self.longer
+
+    def waiting_for(self) -> list[str]:
+        """What the script runs on for."""
+        return [one.name for one in telling(one for one in self.phases() if not one.times)]
+
+    def phases(self) -> tuple[Recurrence, ...]:
+        """What recurs in the loop, and how often the run has come to it, as far as can be told."""
+        return tuple(
+            Recurrence(name=one.of.name, every=one.every, times=one.times, line=one.of.line)
+            for one in self._watched
+            if one.worth or one.of.test is not None
+        )
+
+    def _find(self) -> None:
+        found = training_loops(self._marks, (), self.read)
+        if not found:  # another loop than the one before
+            self._marks = self._marks[-1:]
+            found = training_loops(self._marks, (), self.read)
+        self._loops = found
+        self._watched = tuple(_Watch(one) for one in recurring(self._loops, self.read))
+        self._passes, self._since = {}, {}
+        self._counter, self._turns = None, 0.0
+
+    # -- what the run comes to --------------------------------------------------------------------
+
+    def _follow(self, count: int) -> None:
+        """Take note of how far the loops are at the mark that was just seen."""
+        seen = [self.look(loop) for loop in self._loops]
+        around = self._went_around(seen, count)
+        self._count_turns(count, seen[0] if seen else None)
+        for one in self._watched:
+            names = seen[one.of.level]
+            if names is None:
+                one.worth = False
+                continue
+            holds = self._test(one, names)
+            if one.of.level == 0:
+                one.times += one.held
+            elif one.of.level in around:
+                one.times += one.of.test is None or one.held or holds
+            one.held = holds
+            if one.of.test is None:
+                self._towards_pass(one, seen, count)
+
+    def _went_around(self, seen: list[Variables | None], count: int) -> set[int]:
+        """The loops above the training loop that began another pass since the last mark.
+
+        One did whose variable changed, or in which that of the next loop within counts from the start again.
+        """
+        values: dict[int, object] = {}
+        for level, (loop, names) in enumerate(zip(self._loops, seen, strict=True)):
+            held = names.get(_first_name(loop.target)) if names is not None and loop.target else None
+            plain = isinstance(held, int | float | str)
+            values[level] = held if plain or held is None else ("object", id(held))
+        before, self._passes = self._passes, values
+        around = set()
+        for level in range(1, len(self._loops)):
+            now, then = values.get(level), before.get(level)
+            inner, earlier = values.get(level - 1), before.get(level - 1)
+            if (then is not None and now != then) or _fell(earlier, inner):
+                around.add(level)
+                self._since[level] = count
+        return around
+
+    def _count_turns(self, count: int, names: Variables | None) -> None:
+        """How often the training loop goes around for a step: several times where gradients are accumulated.
+
+        Its own variable tells it where that counts, else the batches it is given. `_counter` is that variable
+        at the mark before, and at an earlier one, which was the first in its turn, with the steps until then.
+        """
+        node, now = node_of(self._loops[0], self.read) if self._loops else None, self._passes.get(0)
+        each = stride(node.iter, names or {}) if isinstance(node, ast.For) else 0
+        if not each or not isinstance(now, int):
+            self._turns = self.batches(self._loops[0]) if self._loops else 0.0
+            return
+        last, first, since = self._counter or (now, 0, 0)
+        if now > last:
+            if 0 < since < count:
+                self._turns = (now - first) / each / (count - since)
+            first, since = (first, since) if since else (now, count)
+        self._counter = (now, 0, 0) if now < last else (now, first, since)
+
+    def _test(self, one: _Watch, names: Variables) -> bool:
+        """Whether the test of `one` holds now; how often it does, and when next, is noted."""
+        modulo = one.of.modulo
+        if one.of.test is None or modulo is None:
+            return False
+        try:
+            counted, every = value(modulo.left, names), value(modulo.right, names)
+            holds = bool(value(one.of.test, names))
+        except Unknown:
+            one.worth = False
+            return False
+        if not (isinstance(counted, int) and isinstance(every, int) and every > 0):
+            one.worth = False
+            return False
+        one.worth = not one.of.level
+        moved = isinstance(one.counted, int) and counted != one.counted
+        if not one.of.level:
+            one.every = every
+            one.due = -counted % every + 1 if moved else -1
+        one.counted = counted
+        # At 0 nothing tells whether it was before the first step, or will not be.
+        return holds and counted != 0
+
+    def _towards_pass(self, one: _Watch, seen: list[Variables | None], count: int) -> None:
+        """When the loop of `one` begins its next pass, where the loops within say how long they are."""
+        if not one.passes:
+            one.passes = 1
+            for loop, names in zip(self._loops[: one.of.level], seen, strict=False):
+                node = node_of(loop, self.read) if names is not None else None
+                one.passes *= length(node.iter, names or {}) if isinstance(node, ast.For) else 0
+        one.every = max(round(one.passes / (self._turns or 1.0)), min(one.passes, 1))
+        one.worth = self._passes.get(one.of.level) is not None or isinstance(
+            self._passes.get(one.of.level - 1), int
+        )
+        one.due = max(self._since.get(one.of.level, 0) + one.every - count, 0) + 1 if one.every else -1
+
+    def _affordable(self, one: _Watch, left: float) -> bool:
+        """Whether the run may come to `one` in the seconds that are `left`."""
+        if one.times or not one.worth:
+            return False
+        (began, first), (now, last) = self._times[0], self._times[-1]
+        step = (now - began) / max(last - first, 1)
+        return one.due < 0 or one.due * step <= left
+
+
+def _first_name(target: str) -> str:
+    """``i`` of ``i, (x, y)``."""
+    return target.split(",")[0].strip("() ")
+
+
+def _fell(before: object, now: object) -> bool:
+    return isinstance(before, int | float) and isinstance(now, int | float) and now < before

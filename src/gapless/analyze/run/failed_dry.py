@@ -1,0 +1,72 @@
+"""A script that failed without values: whether an assumed value may be why, and what a report says of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gapless.analyze.run.assumed import decisions
+from gapless.analyze.run.loop import ReadSource
+from gapless.files.input import source_text
+from gapless.model import Session, Verdict
+from gapless.model.assumption import Assumption, FailedDry, answer
+
+_WITHOUT_DOUBT = frozenset(
+    {
+        "ConnectionError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError",
+        "OutOfMemoryError", "PermissionError", "SyntaxError",
+    }
+)  # fmt: skip
+"""Errors that no number in a tensor brings about."""
+_SHAPE_NEEDED = "which a dry run does not have"
+"""What `NotEmulated` says where a result's shape depends on values."""
+_NAMED = 2
+"""Assumptions that are named as the likely reason."""
+
+
+def suspected(session: Session, read: ReadSource = source_text) -> FailedDry | None:
+    """How the script failed, if values that it does not have may be why; None if they cannot be."""
+    ending = session.ending
+    if not session.environment.dry:
+        return None
+    if ending.how == "not-emulated":
+        return FailedDry(message=ending.message) if _SHAPE_NEEDED in ending.message else None
+    failed = ending.how == "error" or (ending.how == "exit" and ending.status)
+    name = ending.message.partition(":")[0].rpartition(".")[2]
+    if not failed or not session.assumptions or name in _WITHOUT_DOUBT:
+        return None
+    message = ending.message or f"it exited with status {ending.status}"
+    deciding = decisions(session.assumptions, read) or session.assumptions
+    where = ending.where.replace("\\", "/").rpartition("/")[2]
+    return FailedDry(message=message, where=where, assumed=_nearest(deciding, where))
+
+
+def _nearest(assumptions: tuple[Assumption, ...], where: str) -> tuple[str, ...]:
+    """Those that are the most likely reasons: the last ones before the line that failed, in its file."""
+    file, _, number = where.rpartition(":")
+    line = int(number) if number.isdigit() else 0
+
+    def distance(one: Assumption) -> tuple[bool, int]:
+        at = one.line
+        before = at is not None and at.short.rpartition(":")[0] == file and at.line <= line
+        return not before, line - at.line if before and at is not None else 0
+
+    nearest = sorted(assumptions, key=distance)[:_NAMED]
+    return tuple(f"{answer(one)} at {one.line.short}" for one in nearest if one.line is not None)
+
+
+def with_failed_dry(verdict: Verdict, failed_dry: FailedDry | None) -> Verdict:
+    """`verdict`, which says first that the script failed without values, where it did."""
+    if failed_dry is None:
+        return verdict
+    at = f" at {failed_dry.where}" if failed_dry.where else ""
+    assumed = f", after assuming {' and '.join(failed_dry.assumed)}" if failed_dry.assumed else ""
+    reason = f"The failure without values{at}: {failed_dry.message.rstrip('.')}{assumed}"
+    if not failed_dry.kept:
+        smaller = f" and a smaller batch (`{failed_dry.smaller}`)" if failed_dry.smaller else ""
+        sentence = f"Checked with values{smaller}: without them the script failed{at}. {verdict.sentence}"
+        return msgspec.structs.replace(verdict, sentence=sentence, why=(*verdict.why, reason))
+    failure = f"Without values the script failed{at}, probably because of an assumed value"
+    sentence = f"{failure}: {failed_dry.kept}"
+    return msgspec.structs.replace(
+        verdict, sentence=sentence, level="unknown", why=(reason, verdict.sentence), facts=(), confidence=""
+    )

@@ -1,0 +1,76 @@
+"""How often a group of waits happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from gapless.analyze.run.group import Group, Part
+from gapless.analyze.run.phases import EVALUATION
+from gapless.analyze.run.steps import Steps
+from gapless.model import Frequency, Recurrence, When
+
+_OUTSIDE: dict[Part, When] = {"before": "set-up", "after": "after"}
+
+
+def frequency(group: Group, steps: Steps) -> Frequency:
+    """When and how often the waits of `group` happen."""
+    total = group.total
+    whole = float(total)
+    if group.phase is not None:
+        return _of_phase(group.phase, total)
+    if group.part != "steps":
+        return Frequency(when=_OUTSIDE[group.part], waits=whole, total=total)
+    if not steps.seen:
+        return Frequency(when="no-steps", waits=whole, total=total)
+    counts = [group.steps[step] for step in steps.steady_with(group.steps)]
+    hit = [count for count in counts if count]
+    if not hit:
+        return Frequency(when="first-step", waits=whole, total=total)
+    per_step = sum(counts) / len(counts)
+    if len(hit) == len(counts) and _twice_in_a_row(group, steps):
+        return Frequency(when="every-step", waits=per_step, per_step=per_step, every=1, total=total)
+    apart = {
+        _distance([step - part.start for step in part if group.steps[step]], len(part))
+        for part in steps.parts
+        if any(group.steps[step] for step in part)
+    }
+    every = apart.pop() if len(apart) == 1 else 0
+    return Frequency(
+        when="some-steps", waits=sum(hit) / len(hit), per_step=per_step, every=every, total=total
+    )
+
+
+def _of_phase(phase: Recurrence, total: int) -> Frequency:
+    """Waits of a phase, for each of those that were seen."""
+    return Frequency(
+        when="evaluation" if phase.name == EVALUATION else "phase",
+        waits=total / max(phase.times, 1),
+        total=total,
+        phase=phase.name,
+        times=phase.times,
+        apart=phase.every,
+    )
+
+
+def _twice_in_a_row(group: Group, steps: Steps) -> bool:
+    """Whether a wait of all steady steps is known to be one of every step.
+
+    A single steady step may be the tenth of every ten. The step before it, which
+    warmed up, or what stands behind the last optimizer's step tells.
+    """
+    steady = steps.steady
+    return len(steady) > 1 or group.steps[steady[0] - 1] > 0 or group.trailing > 0
+
+
+def _distance(hit: Sequence[int], seen: int) -> int:
+    """N where `hit` are every N-th of `seen` steps, 0 where they are not, or too few to tell."""
+    if len(hit) < 2:
+        return 0
+    distances = {later - earlier for earlier, later in pairwise(hit)}
+    found = distances.pop()
+    # Missing one at either end would break the rhythm as much as an irregular one between them. What stands
+    # behind the optimizer's step in an iteration falls into the next step, hence no `>=`.
+    if distances or found < 2 or hit[0] > found or hit[-1] + found < seen:
+        return 0
+    return found

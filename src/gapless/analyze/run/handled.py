@@ -1,0 +1,55 @@
+"""Whether a script handles its own out-of-memory errors, as sweeps over sizes do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gapless.analyze.run.loop import ReadSource, tree_of
+from gapless.model import SourceLine
+from gapless.model.memory import MemoryRun
+from gapless.model.memory_answer import OutOfMemory
+
+_ERROR = "OutOfMemoryError"
+_GENERAL = ("RuntimeError", "Exception")
+"""What is caught where a handler then looks at the message."""
+_MESSAGE = "out of memory"
+
+
+def handler_of(run: MemoryRun, lack: OutOfMemory, read: ReadSource) -> SourceLine | None:
+    """The line of the script that catches the error of the request which fails; None where none does."""
+    if not 0 <= lack.event < len(run.place):
+        return None
+    for frame in run.stack(run.place[lack.event]):
+        tree = tree_of(frame.file, read) if frame.is_user else None
+        line = next(_handlers(tree, frame.line), 0) if tree is not None else 0
+        if line:
+            return SourceLine(frame.file, line)
+    return None
+
+
+def _handlers(tree: ast.Module, line: int) -> Iterator[int]:
+    """The lines of the handlers of out-of-memory errors around `line`."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Try) or not node.body:
+            continue
+        if node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0):
+            yield from (one.lineno for one in node.handlers if _catches(one))
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    """Whether `handler` is for running out of memory: by its type, or because it looks for the message."""
+    named = {
+        each.attr if isinstance(each, ast.Attribute) else each.id
+        for each in ast.walk(handler.type or ast.Name("Exception"))
+        if isinstance(each, ast.Attribute | ast.Name)
+    }
+    if _ERROR in named:
+        return True
+    texts = (
+        each.value.lower()
+        for statement in handler.body
+        for each in ast.walk(statement)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    )
+    return bool(named & {*_GENERAL}) and any(_MESSAGE in text for text in texts)

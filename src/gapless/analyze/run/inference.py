@@ -1,0 +1,154 @@
+"""Runs that train nothing: what their iterations are called, and whether a script may yet begin to train."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import msgspec
+
+from gapless.analyze.run.loop import Loop, ReadSource, training_loops
+from gapless.analyze.run.steps import Steps, find_steps
+from gapless.files.input import source_text
+from gapless.model import Finding, Mark, Report, Session, Table, Verdict
+from gapless.model.estimate import Estimate
+from gapless.model.source import Stack
+from gapless.model.tally import UNTRAINED
+from gapless.model.wording import renamed
+
+TRAINING_STEP = "step"
+ITERATION, BATCH, TOKEN, DENOISING, REQUEST = "iteration", "batch", "token", "denoising step", "request"
+
+_TRAINS = re.compile(r"\bbackward\(|\boptim\b|[Oo]ptimizer|Trainer\(|\.fit\(|autograd\.grad")
+"""What the source of a script that trains says somewhere."""
+_HAS_MODULES = re.compile(r"\bnn\.(?!functional\b)|\bModule\b|from_pretrained|pipeline\(|\bjit\.|hub\.load")
+"""The same for one that calls modules."""
+_BY_HEADER = (
+    (DENOISING, re.compile(r"time_?steps?|denois|sigmas?\b|diffusion|num_inference_steps", re.IGNORECASE)),
+    (TOKEN, re.compile(r"token|max_length|generat", re.IGNORECASE)),
+    (REQUEST, re.compile(r"request", re.IGNORECASE)),
+)
+"""What the first line of a loop says of its iterations."""
+
+
+def noun(steps: Steps, marks: Sequence[Mark], loops: Sequence[Loop], read: ReadSource) -> str:
+    """What an iteration of the run is called: ``step`` where something is trained."""
+    if not steps.marks or steps.marks[0].kind not in UNTRAINED:
+        return TRAINING_STEP
+    frames = [frame for mark in steps.marks for frame in mark.stack]
+    if any(frame.library == "transformers" and "generation" in frame.file for frame in frames):
+        return TOKEN
+    if any(frame.library == "diffusers" and "pipeline" in frame.file for frame in frames):
+        return DENOISING
+    header = _header(loops[0], read) if loops else ""
+    told = next((name for name, words in _BY_HEADER if words.search(header)), "")
+    batches = sum(mark.kind == "batch" for mark in marks)
+    return told or (BATCH if 2 * batches >= steps.seen else ITERATION)
+
+
+def noun_of(session: Session, read: ReadSource = source_text) -> str:
+    """What an iteration of `session` is called."""
+    steps = find_steps(session.marks, read)
+    return noun(steps, session.marks, training_loops(steps.marks, session.marks, read), read)
+
+
+def may_train(mark: Mark, read: ReadSource = source_text) -> bool:
+    """Whether the files of the user's that led to `mark` speak of training, which is then still to come."""
+    return any(_TRAINS.search(text) for text in _sources(mark.stack, read))
+
+
+def waits_end_iterations(stack: Stack, read: ReadSource = source_text) -> bool:
+    """Whether the wait at `stack` may end an iteration: the user's files that led there are known, and speak
+    of neither modules nor training, whose marks tell iterations better."""
+    texts = list(_sources(stack, read))
+    return bool(texts) and not any(_TRAINS.search(text) or _HAS_MODULES.search(text) for text in texts)
+
+
+def _sources(stack: Stack, read: ReadSource) -> Iterator[str]:
+    """The texts of the user's files in `stack`, as far as they can be read."""
+    for file in dict.fromkeys(frame.file for frame in stack if frame.is_user):
+        with contextlib.suppress(OSError, SyntaxError, ValueError):
+            yield read(file)
+
+
+def _header(loop: Loop, read: ReadSource) -> str:
+    try:
+        return read(loop.file).splitlines()[loop.first - 1]
+    except (OSError, SyntaxError, ValueError, IndexError):
+        return ""
+
+
+def in_own_words(report: Report) -> Report:
+    """`report` of a run that trains nothing, with its iterations called what they are."""
+    if report.steps.noun == TRAINING_STEP:
+        return report
+    words = partial(renamed, noun=report.steps.noun)
+    return msgspec.structs.replace(
+        report,
+        verdict=_verdict(report.verdict, words),
+        findings=_findings(report.findings, words),
+        tables=tuple(_table(one, words) for one in report.tables),
+        notes=tuple(map(words, report.notes)),
+        memory=tuple(
+            msgspec.structs.replace(
+                one,
+                sentence=words(one.sentence),
+                advice=words(one.advice),
+                answer=_verdict(one.answer, words),
+                findings=_findings(one.findings, words),
+                notes=tuple(map(words, one.notes)),
+            )
+            for one in report.memory
+        ),
+    )
+
+
+def _verdict(verdict: Verdict, words: Callable[[str], str]) -> Verdict:
+    return msgspec.structs.replace(
+        verdict,
+        sentence=words(verdict.sentence),
+        why=tuple(map(words, verdict.why)),
+        facts=tuple(map(words, verdict.facts)),
+        do_first=tuple(msgspec.structs.replace(one, what=words(one.what)) for one in verdict.do_first),
+        confidence=words(verdict.confidence),
+        not_seen=tuple(map(words, verdict.not_seen)),
+        per=words(verdict.per),
+    )
+
+
+def _findings(findings: Sequence[Finding], words: Callable[[str], str]) -> tuple[Finding, ...]:
+    return tuple(
+        msgspec.structs.replace(
+            one,
+            evidence=tuple(map(words, one.evidence)),
+            remedy=words(one.remedy),
+            change=words(one.change),
+        )
+        for one in findings
+    )
+
+
+def _table(table: Table, words: Callable[[str], str]) -> Table:
+    return msgspec.structs.replace(
+        table,
+        title=words(table.title),
+        columns=tuple(msgspec.structs.replace(one, name=words(one.name)) for one in table.columns),
+        rows=tuple(
+            msgspec.structs.replace(
+                row, cells=tuple(words(cell) if isinstance(cell, str) else cell for cell in row.cells)
+            )
+            for row in table.rows
+        ),
+        notes=tuple(map(words, table.notes)),
+    )
+
+
+def tokens_alone(estimate: Estimate | None, name: str) -> Estimate | None:
+    """`estimate` of the generation of tokens: each call of the model makes one of each sample."""
+    done = estimate.throughput if estimate is not None else None
+    if estimate is None or done is None or name != TOKEN:
+        return estimate
+    made = msgspec.structs.replace(done, samples=None, tokens=done.samples)
+    return msgspec.structs.replace(estimate, throughput=made)

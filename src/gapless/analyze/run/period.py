@@ -1,0 +1,270 @@
+"""The loop's period: what its source says recurs less often than steps, and how far a run is from it."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gapless.analyze.run.loop import Loop, ReadSource, body_of, tree_of
+from gapless.analyze.run.phases import at_place, named
+from gapless.files.input import source_text
+from gapless.model import SourceLine
+
+_TRIVIAL = re.compile(
+    r"append|clear|close|debug|enumerate|float|flush|format|info|int|iter|join|len|log|max|min|next|perf_counter|"
+    r"print|range|reset|round|set_description|set_epoch|set_postfix|str|sum|time|tqdm|train|update|warning|"
+    r"write|zero_grad|zeros|zip"
+)
+"""Calls that nobody would run on for."""
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+}
+_COUNT: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_PLAIN = (int, float, str, bool, type(None))
+
+Variables = Mapping[str, object]
+"""Names and what they stand for in a running function."""
+
+
+@dataclass(frozen=True)
+class Recurring:
+    """What the body of `loop`, which is `level` loops above the steps, does now and then: where `test` holds,
+    or (None) in each pass."""
+
+    name: str
+    line: SourceLine
+    level: int
+    loop: Loop
+    test: ast.expr | None = None
+
+    @property
+    def modulo(self) -> ast.BinOp | None:
+        """The ``step % N`` in the test."""
+        nodes = ast.walk(self.test) if self.test is not None else ()
+        return next((n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)), None)
+
+
+def recurring(loops: Sequence[Loop], read: ReadSource = source_text) -> tuple[Recurring, ...]:
+    """What recurs every N steps in the training loop, first of `loops`, and in passes of those around it."""
+    found: dict[tuple[str, int], Recurring] = {}
+    for level, loop in enumerate(loops):
+        functions = _functions(loop, read)
+        for statement in body_of(loop, read):
+            for one in _in_statement(statement, loop, level, functions):
+                found.setdefault((one.name, one.level if one.test is None else one.line.line), one)
+    return tuple(found.values())
+
+
+def _functions(loop: Loop, read: ReadSource) -> dict[str, str]:
+    """The phases that functions of the loop's file are by what they do: evaluate a model, or save it."""
+    found = {}
+    for node in ast.walk(tree_of(loop.file, read) or ast.Module([], [])):
+        if isinstance(node, ast.FunctionDef):
+            called = [name for call in _calls(node.body) if (name := named(call))]
+            found[node.name] = named(node.name) or next(iter(called), "")
+    return found
+
+
+def _in_statement(
+    statement: ast.stmt, loop: Loop, level: int, functions: Mapping[str, str]
+) -> Iterator[Recurring]:
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    if level and first <= loop.inner[0] and loop.inner[1] <= last:
+        if not isinstance(statement, ast.For | ast.AsyncFor | ast.While):
+            for inner in _parts(statement):
+                yield from _in_statement(inner, loop, level, functions)
+        return
+    if isinstance(statement, ast.If) and _modulo(statement.test):
+        name = _of_calls(_calls(statement.body), functions)
+        if name:
+            yield Recurring(name, SourceLine(loop.file, first), level, loop, statement.test)
+    elif isinstance(statement, ast.With | ast.Try | ast.If):
+        for inner in _parts(statement):
+            yield from _in_statement(inner, loop, level, functions)
+    elif level:
+        calls = [call for call in _calls([statement]) if not _TRIVIAL.fullmatch(call)]
+        if calls:
+            looped = isinstance(statement, ast.For | ast.While)
+            name = _of_calls(calls, functions) or at_place(loop, first, looped)
+            yield Recurring(name, SourceLine(loop.file, first), level, loop)
+
+
+def _of_calls(calls: Iterable[str], functions: Mapping[str, str]) -> str:
+    """The phase that one of `calls` tells of; "" where none does."""
+    return next((name for call in calls if (name := functions.get(call) or named(call))), "")
+
+
+def _parts(statement: ast.stmt) -> list[ast.stmt]:
+    """The statements directly within a compound one, whichever branch they are in."""
+    return [
+        inner
+        for field in ("body", "orelse", "finalbody")
+        for inner in getattr(statement, field, ())
+        if isinstance(inner, ast.stmt)
+    ]
+
+
+def _modulo(test: ast.expr) -> bool:
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in ast.walk(test))
+
+
+def _calls(body: Sequence[ast.stmt]) -> list[str]:
+    """The names of what is called in `body`, without what stands before the last dot."""
+    called = [node.func for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    return [
+        func.attr if isinstance(func, ast.Attribute) else func.id
+        for func in called
+        if isinstance(func, ast.Attribute | ast.Name)
+    ]
+
+
+class Unknown(Exception):  # no error: the value of an expression that nobody may compute
+    """An expression whose value cannot be told without running code of the script's."""
+
+
+def value(node: ast.expr, names: Variables) -> Any:
+    """What `node` comes to, where that needs nothing but plain values: numbers, strings, attributes that are
+    stored and not computed.
+
+    Raises:
+        Unknown: it needs more.
+    """
+    match node:
+        case ast.Constant(value=constant):
+            return constant
+        case ast.Name(id=name):
+            found = names.get(name, Unknown)
+        case ast.Attribute(value=owner, attr=attr):
+            found = _stored(_object(owner, names), attr)
+        case ast.Subscript(value=owner, slice=index):
+            held = _object(owner, names)
+            found = held.get(value(index, names), Unknown) if type(held) is dict else Unknown
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not value(operand, names)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand, names)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _COUNT:
+            try:
+                return _COUNT[type(op)](_number(left, names), _number(right, names))
+            except ZeroDivisionError:
+                raise Unknown from None
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
+            try:
+                return _COMPARE[type(op)](value(left, names), value(right, names))
+            except TypeError:
+                raise Unknown from None
+        case ast.BoolOp(op=op, values=parts):
+            return _both(isinstance(op, ast.And), parts, names)
+        case _:
+            raise Unknown
+    if not isinstance(found, _PLAIN):
+        raise Unknown
+    return found
+
+
+def _object(node: ast.expr, names: Variables) -> Any:
+    match node:
+        case ast.Name(id=name):
+            return names.get(name, Unknown)
+        case ast.Attribute(value=owner, attr=attr):
+            return _stored(_object(owner, names), attr)
+    raise Unknown
+
+
+def _stored(owner: object, attr: str) -> object:
+    """An attribute that is stored in the object or its class; a property is not asked."""
+    classes = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
+    try:
+        own = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        own = {}
+    kept = [own] if type(own) is dict else []
+    return next((held[attr] for held in (*kept, *map(vars, classes)) if attr in held), Unknown)
+
+
+def _number(node: ast.expr, names: Variables) -> Any:
+    found = value(node, names)
+    if not isinstance(found, int | float):
+        raise Unknown
+    return found
+
+
+def _both(every: bool, parts: Sequence[ast.expr], names: Variables) -> bool:
+    """``and`` (`every`) or ``or`` of `parts`: what is not known is left out, and all of it must not be."""
+    known = []
+    for part in parts:
+        try:
+            known.append(bool(value(part, names)))
+        except Unknown:
+            continue
+    if not known:
+        raise Unknown
+    return all(known) if every else any(known)
+
+
+def length(node: ast.expr, names: Variables) -> int:
+    """How many passes a loop over `node` has; 0 where only code of the script's would tell."""
+    match node:
+        case ast.Call(func=ast.Name(id="range"), args=arguments) if arguments:
+            try:
+                return len(range(*(int(_number(one, names)) for one in arguments)))
+            except (Unknown, ValueError):
+                return 0
+        case ast.Call(func=ast.Name(id="enumerate" | "tqdm" | "zip" | "iter"), args=[first, *_]):
+            return length(first, names)
+        case ast.Name() | ast.Attribute():
+            try:
+                return _size(_object(node, names))
+            except Unknown:
+                return 0
+    return 0
+
+
+def stride(node: ast.expr, names: Variables) -> int:
+    """What the variable of a loop over `node` grows by in each pass; 0 where it does not count them.
+
+    >>> stride(ast.parse("range(0, 32, 8)", mode="eval").body, {})
+    8
+    """
+    match node:
+        case ast.Call(func=ast.Name(id="range"), args=[_, _, each]):
+            try:
+                return max(int(_number(each, names)), 0)
+            except Unknown:
+                return 0
+        case ast.Call(func=ast.Name(id="range" | "enumerate")):
+            return 1
+        case ast.Call(func=ast.Name(id="tqdm"), args=[first, *_]):
+            return stride(first, names)
+    return 0
+
+
+def _size(held: object) -> int:
+    kind = type(held)
+    if kind.__name__ == "Tensor" and kind.__module__ == "torch":
+        shape = held.shape  # type: ignore[attr-defined]
+        return int(shape[0]) if len(shape) else 0
+    plain = kind in (list, tuple, range, dict) or (
+        kind.__name__ == "DataLoader" and kind.__module__.startswith("torch.utils.data")
+    )
+    try:
+        return len(held) if plain else 0  # type: ignore[arg-type]
+    except TypeError:  # a DataLoader of an iterable data set
+        return 0

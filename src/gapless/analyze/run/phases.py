@@ -1,0 +1,213 @@
+"""Phases: parts of a run that recur less often than steps do, told by where in the loops their waits lie.
+
+What lies in a loop around the training loop, and not in that one, recurs with each of its passes. An
+evaluation is told by the model's mode, or by the name of the function; a checkpoint by ``torch.save``. A
+rollout may be in evaluation mode: the name of its function tells it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from gapless.analyze.run.loop import Loop
+from gapless.analyze.run.steps import Steps
+from gapless.model import Event, Finding, Recurrence, Session, Site, SourceLine, Stack
+from gapless.rules import match
+
+EVALUATION = "evaluation"
+CHECKPOINT = "checkpoint"
+ROLLOUT = "rollout"
+
+_COUNTED = ("epoch", "iteration", "update", "episode", "round", "trial", "fold")
+"""What passes of a loop are called, as its variable tells."""
+_NAMES = (
+    (EVALUATION, re.compile(r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation|test)(?:_|$)")),
+    (CHECKPOINT, re.compile(r"(?:^|_)(?:checkpoint|checkpoints|ckpt|save_model|save_state)(?:_|$)|^_?save$")),
+    (ROLLOUT, re.compile(r"(?:^|_)(?:rollout|rollouts|collect|trajectory|trajectories)(?:_|$)")),
+)
+
+
+_SAVING = re.compile(r"^_?save_(?:checkpoint|model|pretrained|state)$")
+"""What libraries call the function that saves one; ``torch.utils.checkpoint`` saves none."""
+
+KNOWN = (EVALUATION, CHECKPOINT, ROLLOUT)
+"""Phases that have a name of their own; others are called by the loop they are in."""
+
+
+def telling(phases: Iterable[Recurrence]) -> list[Recurrence]:
+    """Those of `phases` that have a name of their own, or all where none has."""
+    phases = list(phases)
+    return [one for one in phases if one.name in KNOWN] or phases
+
+
+def named(function: str) -> str:
+    """The phase that a function of this name is; "" where its name says none.
+
+    >>> named("evaluate_policy")
+    'evaluation'
+    """
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", function.rpartition(".")[2]).lower()
+    return next((name for name, pattern in _NAMES if pattern.search(words)), "")
+
+
+class Phases:
+    """Which phase each event of a session is in, and how often each phase was seen."""
+
+    def __init__(self, session: Session, steps: Steps, loops: Sequence[Loop]) -> None:
+        self._steps = steps
+        self._known = session.phases
+        self._by_site = _by_site(session, steps, loops) if steps.seen else {}
+        self._rolls_out = [_rolls_out(site.stack) for site in session.sites]
+        self._ticks: dict[str, set[int]] = {}
+        for event in session.events:
+            name = self.name(event)
+            if name:
+                self._ticks.setdefault(name, set()).add(event.tick)
+
+    def name(self, event: Event) -> str:
+        """The phase `event` is in; "" for training steps, set-up and what follows the last step."""
+        if event.phase != "eval":
+            return self._by_site.get(event.site, "")
+        return ROLLOUT if self._rolls_out[event.site] else EVALUATION
+
+    def recurrence(self, name: str) -> Recurrence:
+        """How often the phase `name` was seen; never (`times` is 0) where no steps tell one from the next."""
+        if not self._steps.seen:
+            return Recurrence(name=name)
+        at = sorted({self._steps.of(tick) for tick in self._ticks.get(name, ())})
+        known = [one for one in self._known if one.name == name]
+        every = distance(at, self._steps.seen) or (known[0].every if len(known) == 1 else 0)
+        return Recurrence(name=name, every=every, times=len(at), line=known[0].line if known else None)
+
+    def steps(self) -> frozenset[int]:
+        """The steps in which there is more than a step: a phase that is part of the training."""
+        return frozenset(
+            self._steps.of(tick)
+            for name, ticks in self._ticks.items()
+            if name != EVALUATION
+            for tick in ticks
+        )
+
+
+def summed(known: Iterable[Recurrence], findings: Iterable[Finding]) -> tuple[Recurrence, ...]:
+    """The phases of a run with their syncs, those that were reached first; `known` are told by the source."""
+    found: dict[str, Recurrence] = {}
+    for one in findings:
+        often = one.frequency
+        if often.phase:
+            before = found.get(often.phase)
+            waits = often.waits + (before.waits if before else 0.0)
+            found[often.phase] = Recurrence(
+                name=often.phase, every=often.apart, times=often.times, waits=waits, line=one.line
+            )
+    rest = [one for one in known if one.name not in found]
+    return (*sorted(found.values(), key=lambda one: -one.waits), *sorted(rest, key=lambda one: not one.times))
+
+
+def distance(at: Sequence[int], seen: int) -> int:
+    """N where phases that came before the steps `at` came every N steps; 0 where they did not, or once.
+
+    What follows the last of the `seen` steps may come early: the run was over.
+    """
+    if len(at) > 2 and at[-1] == seen:
+        at = at[:-1]
+    between = {later - earlier for earlier, later in pairwise(at)}
+    return between.pop() if len(between) == 1 else 0
+
+
+def _by_site(session: Session, steps: Steps, loops: Sequence[Loop]) -> dict[int, str]:
+    """The phase of each site that waits in one.
+
+    What recurs with every single step is a part of it, in whatever loop it is. What happened only before the
+    first step is no phase where just a loop of a library is around it: that may have called the script. Nor
+    is a model that is moved then: the loop is one of experiments, and each sets up its own.
+    """
+    calls = _most_calls(session.events)
+    later = {event.site for event in session.events if steps.of(event.tick) not in steps.firsts}
+    found: dict[int, str] = {}
+    for number, site in enumerate(session.sites):
+        name = _phase(site, loops, calls.get(number, 0))
+        if name and (number in later or not (_of_a_library(site, loops) or _moves_a_module(site))):
+            found[number] = name
+    steady = set(steps.steady)
+    at: dict[int, set[int]] = {}
+    for event in session.events:
+        if event.site in found and event.phase == "train":
+            at.setdefault(event.site, set()).add(steps.of(event.tick))
+    by_name: dict[str, set[int]] = {}
+    for number, name in found.items():
+        by_name.setdefault(name, set()).update(at.get(number, ()))
+    return {number: name for number, name in found.items() if not steady <= by_name[name] or len(steady) < 2}
+
+
+def _most_calls(events: Iterable[Event]) -> dict[int, int]:
+    """How often each site was reached between two marks, at most."""
+    most: dict[int, int] = {}
+    for event in events:
+        most[event.site] = max(most.get(event.site, 0), event.calls)
+    return most
+
+
+def _phase(site: Site, loops: Sequence[Loop], calls: int) -> str:
+    """The phase that `site` is in by the loops that hold it; "" for the training loop, and for none."""
+    level = next((number for number, loop in enumerate(loops) if loop.holds(site.stack)), None)
+    if level is None:
+        return ""
+    if _saves(site.stack, loops[level]):
+        return CHECKPOINT
+    if not level:
+        return ""
+    loop = loops[level]
+    depth = next(n for n, frame in enumerate(site.stack) if loop.holds((frame,)))
+    functions = (named(frame.function) for frame in reversed(site.stack[:depth]) if frame.is_user)
+    looped = calls > 1 and not _moves_a_module(site)  # which copies each of its parameters
+    return next(filter(None, functions), "") or at_place(loop, site.stack[depth].line, looped)
+
+
+def _moves_a_module(site: Site) -> bool:
+    return match(site).name == "module-moved"
+
+
+def _of_a_library(site: Site, loops: Sequence[Loop]) -> bool:
+    """Whether the innermost of the loops that hold `site` is in a library's code."""
+    loop = next(one for one in loops if one.holds(site.stack))
+    return not next(frame for frame in site.stack if loop.holds((frame,))).is_user
+
+
+def _saves(stack: Stack, loop: Loop) -> bool:
+    """Whether what happens below `loop` is ``torch.save``, or in a function that saves a checkpoint."""
+    below = itertools.takewhile(lambda frame: not loop.holds((frame,)), stack)
+    return any(_saving(frame) for frame in below)
+
+
+def _saving(frame: SourceLine) -> bool:
+    name = frame.function.rpartition(".")[2]
+    if frame.is_user:
+        return "save" in name and named(name) == CHECKPOINT
+    return bool(_SAVING.search(name)) or (
+        frame.library == "torch" and frame.file.endswith("serialization.py")
+    )
+
+
+def _rolls_out(stack: Stack) -> bool:
+    """Whether the innermost function that is a phase by its name is a rollout."""
+    told = (named(frame.function) for frame in stack if frame.library != "torch")  # which validates arguments
+    return next((name for name in told if name in (EVALUATION, ROLLOUT)), "") == ROLLOUT
+
+
+def at_place(loop: Loop, line: int, looped: bool) -> str:
+    """The phase by where in the loop's body it is, before or after the way to the steps.
+
+    `looped` says that it does the same several times.
+    """
+    before = line < loop.inner[0]
+    counted = next((word for word in _COUNTED if word in loop.target.lower()), "")
+    if before and looped and counted != "epoch":
+        return ROLLOUT
+    if counted:
+        return f"{counted} {'start' if before else 'end'}"
+    return f"pass of the loop at {os.path.basename(loop.file)}:{loop.first}"

@@ -1,0 +1,235 @@
+"""How many steps a run is to make: told from the loops around a running step."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gapless.analyze.run.loop import Loop, ReadSource, node_of, outside_torch, training_loops
+from gapless.analyze.run.period import Unknown, Variables, length, value
+from gapless.files.input import source_text
+from gapless.model import Mark
+from gapless.model.planned import Planned
+
+LOOKED_AT = (3, 4)
+"""Steps at which the variables of the loops are compared: the first ones may still be restarted."""
+_SENSIBLE = 10**8
+"""A limit of more steps is one that nobody means to reach."""
+_LIGHTNING = "FitLoop.run"
+"""The function of Lightning whose loop goes through epochs."""
+_OWN_STEPS = "not self.trainer.strategy._lightning_module._automatic_optimization"
+"""What says in it that the script's module steps its optimizers itself, however often."""
+
+Look = Callable[[Loop], Variables | None]
+Batches = Callable[[Loop], tuple[float, int]]
+"""For a loop that goes through a DataLoader its batches per step, and per pass; zeros where nobody knows."""
+
+
+@dataclass
+class Planner:
+    """Looks at each step mark of a running script; `planned` is what its loops say."""
+
+    look: Look
+    batches: Batches = lambda loop: (0.0, 0)
+    read: ReadSource = source_text
+    planned: Planned = field(default_factory=Planned)
+    _marks: list[Mark] = field(default_factory=list)
+    _before: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, mark: Mark, count: int) -> None:
+        """Take note of `mark`, with which `count` steps have been made."""
+        if count > LOOKED_AT[-1]:
+            return
+        mark = outside_torch(mark)
+        self._marks.append(mark)
+        if count not in LOOKED_AT:
+            return
+        loops = training_loops(self._marks[-2:], (), self.read)
+        running = [(loop, names) for loop in loops if (names := self.look(loop)) is not None]
+        counters = self._counters(running, mark)
+        if count == LOOKED_AT[-1]:
+            self.planned = self._plan(running, counters, count, mark)
+        self._before = counters
+
+    def _counters(self, running: Sequence[tuple[Loop, Variables]], mark: Mark) -> dict[str, float]:
+        """The numbers that decide whether a loop is left, and what the variables of loops are."""
+        found: dict[str, float] = {}
+        for loop, names in running:
+            for test in _exits(loop, self.read):
+                for side in _sides(test):
+                    known = _number_of(side, names)
+                    if known is not None:
+                        found[ast.unparse(side)] = known
+            counter = _counter(loop.target, names)
+            if counter is not None:
+                found[f"{loop.file}:{loop.first}"] = counter
+        return found
+
+    def _plan(
+        self, running: Sequence[tuple[Loop, Variables]], now: dict[str, float], count: int, mark: Mark
+    ) -> Planned:
+        told = [limit for loop, names in running if (limit := self._of_trainer(loop, names))]
+        if told:
+            return Planned(steps=told[0])
+        lengths = [self._length(loop, names) for loop, names in running]
+        limits, leaves = [], False
+        for level, (loop, names) in enumerate(running):
+            for test in _exits(loop, self.read):
+                bound, own = self._bound(test, names, now, count), _first(loop.target)
+                if (
+                    bound and own and ast.unparse(_grows(test)[0]) == own
+                ):  # counts anew in each pass of the loop
+                    lengths[level] = min(lengths[level] or bound[0], bound[0])
+                elif bound:
+                    limits.append(bound[1])
+                else:
+                    leaves = True
+        whole = self._product(running, lengths, now)
+        if limits and (not whole or min(limits) < whole):
+            return Planned(steps=min(limits), most=leaves)
+        if not whole or whole > _SENSIBLE:
+            return Planned()
+        passes = lengths[1] if len(lengths) == 2 else 0
+        return Planned(steps=whole, passes=passes, most=leaves)
+
+    def _of_trainer(self, loop: Loop, names: Variables) -> int:
+        """The number of steps that a library's training loop has in a variable; 0 where it has none."""
+        for frame in self._marks[-1].stack:
+            if not frame.library or frame.file != loop.file:
+                continue
+            if frame.function.rpartition(".")[2] == "_inner_training_loop":  # of transformers
+                return int(max(_in_words("max_steps", names), 0))
+            if frame.function.endswith(_LIGHTNING):
+                return _of_lightning(names)
+        return 0
+
+    def _product(
+        self, running: Sequence[tuple[Loop, Variables]], lengths: Sequence[int], now: dict[str, float]
+    ) -> int:
+        """The passes of all loops together, as steps; 0 where one of them is not known."""
+        if not running or not all(lengths):
+            return 0
+        whole = 1
+        for each in lengths:
+            whole *= each
+        innermost = running[0][0]
+        each_step, _ = self.batches(innermost)
+        key = f"{innermost.file}:{innermost.first}"
+        if key in now and key in self._before and now[key] > self._before[key]:
+            each_step = now[key] - self._before[key]
+        return round(whole / each_step) if each_step > 1 else whole
+
+    def _length(self, loop: Loop, names: Variables) -> int:
+        node = node_of(loop, self.read)
+        passes = length(node.iter, names) if isinstance(node, ast.For) else 0
+        return passes or self.batches(loop)[1]
+
+    def _bound(
+        self, test: ast.expr, names: Variables, now: dict[str, float], count: int
+    ) -> tuple[int, int] | None:
+        """The number that `test` compares with, which lets a loop be left, and the steps until what it
+        compares has grown to that; None where nothing is known to grow."""
+        grows, limit = _grows(test)
+        name, bound = ast.unparse(grows), _number_of(limit, names)
+        reached, before = now.get(name), self._before.get(name)
+        if bound is None or reached is None or before is None or reached <= before:
+            return None
+        to_come = max(round((bound - reached) / (reached - before)), 0)
+        counted_later = (
+            reached == count - 1 and to_come > 0
+        )  # the step that has just ended is not counted yet
+        return int(bound), count + to_come - counted_later
+
+
+def _of_lightning(names: Variables) -> int:
+    """The optimizer steps that `max_epochs`, `limit_train_batches` and `max_steps` let a trainer make, as the
+    variables of its loop through epochs have them; 0 where there is no end, or no telling."""
+    batches, epochs = _in_words("self.max_batches", names), _in_words("self.max_epochs", names)
+    most = _in_words("self.epoch_loop.max_steps", names)
+    together = max(int(_in_words("self.trainer.accumulate_grad_batches", names)), 1)
+    try:
+        if value(ast.parse(_OWN_STEPS, mode="eval").body, names):
+            return 0
+    except Unknown:
+        return 0
+    limits = [int(most)] if most > 0 else []
+    if epochs > 0 and 0 < batches < math.inf:
+        limits.append(math.ceil(batches / together) * int(epochs))
+    return min(limits, default=0)
+
+
+def _in_words(expression: str, names: Variables) -> float:
+    """The number that `expression` comes to; 0 where it is none, or not known."""
+    return _number_of(ast.parse(expression, mode="eval").body, names) or 0
+
+
+def _grows(test: ast.expr) -> tuple[ast.expr, ast.expr]:
+    """What a comparison lets grow, and up to what; two constants where `test` is none."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        if isinstance(test.ops[0], ast.LtE | ast.Lt):
+            return test.comparators[0], test.left
+        if isinstance(test.ops[0], ast.GtE | ast.Gt | ast.Eq):
+            return test.left, test.comparators[0]
+    return ast.Constant(value=None), ast.Constant(value=None)
+
+
+def _exits(loop: Loop, read: ReadSource) -> Iterator[ast.expr]:
+    """The conditions on which `loop` is left before it has ended."""
+    node = node_of(loop, read)
+    if isinstance(node, ast.While) and not (isinstance(node.test, ast.Constant) and node.test.value):
+        yield from _negated(node.test)
+    for statement in node.body if node is not None else ():
+        yield from _leaving(statement, own=True)
+
+
+def _negated(test: ast.expr) -> Iterator[ast.expr]:
+    """A condition of a ``while``, as that of leaving it: ``step < 100`` as ``100 <= step``."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Lt | ast.LtE):
+        yield ast.Compare(left=test.left, ops=[ast.GtE()], comparators=test.comparators)
+    else:
+        yield test
+
+
+def _leaving(statement: ast.stmt, own: bool) -> Iterator[ast.expr]:
+    """The tests under which `statement` leaves the loop: by ``return``, or a ``break`` of its `own`."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return
+    inner_loop = isinstance(statement, ast.For | ast.AsyncFor | ast.While)
+    for inner in _statements(statement):
+        leaves = isinstance(inner, ast.Return) or (own and not inner_loop and isinstance(inner, ast.Break))
+        if leaves:
+            yield statement.test if isinstance(statement, ast.If) else ast.Constant(value=True)
+        else:
+            yield from _leaving(inner, own and not inner_loop)
+
+
+def _statements(statement: ast.stmt) -> list[ast.stmt]:
+    nodes = [inner for part in ("body", "orelse", "finalbody") for inner in getattr(statement, part, ())]
+    nodes += [inner for handler in getattr(statement, "handlers", ()) for inner in handler.body]
+    return [inner for inner in nodes if isinstance(inner, ast.stmt)]
+
+
+def _sides(test: ast.expr) -> list[ast.expr]:
+    return [test.left, *test.comparators] if isinstance(test, ast.Compare) else []
+
+
+def _number_of(node: ast.expr, names: Variables) -> float | None:
+    try:
+        known = value(node, names)
+    except Unknown:
+        return None
+    return known if isinstance(known, int | float) and not isinstance(known, bool) else None
+
+
+def _counter(target: str, names: Variables) -> float | None:
+    """What the first variable of a loop's `target` is, where that is a number."""
+    name = _first(target)
+    held = names.get(name) if name else None
+    return held if isinstance(held, int) and not isinstance(held, bool) else None
+
+
+def _first(target: str) -> str:
+    """``i`` of ``i, (x, y)``."""
+    return target.split(",")[0].strip("() ")

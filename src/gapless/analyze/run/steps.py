@@ -1,0 +1,214 @@
+"""Steps: which of a session's marks end one, and to which step a tick belongs."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+
+import msgspec
+
+from gapless.analyze.run.loop import ReadSource
+from gapless.analyze.run.turns import in_turn
+from gapless.files.input import source_text
+from gapless.model import Event, Mark
+from gapless.model.source import user_line
+from gapless.model.tally import ADVANCING, PLACE, StepTally, StrandTally, step_ends
+
+__all__ = ["WARM_UP", "StepTally", "Steps", "find_steps"]
+
+WARM_UP = 2
+"""Steps that do not count for frequencies: caches fill and optimizers make their state in them."""
+
+_NAMED = 3
+"""Up to so many other optimizers are named that step with the one that ends a step."""
+_NAMED_IN_A_ROW = 4
+"""Up to so many optimizers are named that end steps one after the other."""
+
+
+@dataclass(frozen=True)
+class Strand:
+    """A thread or an asyncio task that trains beside others: its marks that advance the tick are at `ticks`
+    of the session, and from `begin` on in `Steps`, where the strands come one after the other."""
+
+    ticks: tuple[int, ...]
+    begin: int
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a run; `ends` holds, for each, the number of tick-advancing marks before its last one.
+
+    `mixed` are the steps in which there is more than a step, such as a rollout. Where several threads train
+    side by side, the steps of the first come before those of the second: `firsts` are the first step of each,
+    and `placed` says where the session's events are.
+    """
+
+    ends: tuple[int, ...] = ()
+    source: str = ""
+    marks: tuple[Mark, ...] = ()
+    mixed: frozenset[int] = frozenset()
+    firsts: tuple[int, ...] = (0,)
+    strands: dict[int, Strand] = field(default_factory=dict)
+
+    @property
+    def seen(self) -> int:
+        return len(self.ends)
+
+    @property
+    def parts(self) -> list[range]:
+        """The steps of each thread."""
+        return [range(first, end) for first, end in pairwise((*self.firsts, self.seen))]
+
+    @property
+    def steady(self) -> Sequence[int]:
+        """The steps that count for frequencies: all but the first ones, and always at least one."""
+        if len(self.firsts) == 1:
+            return _steady(range(self.seen))
+        return [step for part in self.parts for step in _steady(part)]
+
+    def steady_with(self, counts: Mapping[int, int]) -> Sequence[int]:
+        """The steady steps of the threads that have one of `counts`, by step; of all if none has."""
+        if len(self.firsts) == 1:
+            return self.steady
+        parts = [part for part in self.parts if any(counts.get(step) for step in part)]
+        return [step for part in parts for step in _steady(part)] or self.steady
+
+    def of(self, tick: int) -> int:
+        """The step (from 0) that `tick` falls into; `seen` for what comes after the last step."""
+        return bisect_left(self.ends, tick)
+
+    def placed(self, events: Sequence[Event], parents: Sequence[int]) -> tuple[Event, ...]:
+        """`events` with the ticks of the thread that each is of, in order of time.
+
+        Those of a thread without steps are of the one that started it, and in the end of the first.
+        """
+        if not self.strands:
+            return tuple(events)
+        last = max(one.begin + len(one.ticks) for one in self.strands.values())
+        return tuple(
+            msgspec.structs.replace(event, tick=_placed(event.tick, self._strand(event, parents), last))
+            for event in events
+        )
+
+    def loop_of(self, event: Event, parents: Sequence[int]) -> int:
+        """Which of the training loops that run side by side `event` is of, from 0; -1 where one runs."""
+        if not self.strands:
+            return -1
+        begins = sorted({strand.begin for strand in self.strands.values()})
+        return begins.index(self._strand(event, parents).begin)
+
+    def _strand(self, event: Event, parents: Sequence[int]) -> Strand:
+        number = event.strand
+        while number not in self.strands and 0 < number < len(parents):
+            number = parents[number]
+        return self.strands.get(number) or next(iter(self.strands.values()))
+
+
+def _steady(part: range) -> range:
+    return part[min(WARM_UP, max(len(part) - 1, 0)) :]
+
+
+def _placed(tick: int, strand: Strand, last: int) -> int:
+    own = bisect_left(strand.ticks, tick)
+    return strand.begin + own if own < len(strand.ticks) else last
+
+
+def find_steps(marks: Iterable[Mark], read: ReadSource = source_text) -> Steps:
+    """The steps told by `marks`, which are in order of time. `read` gives the text of source files."""
+    marks = tuple(marks)
+    tally = StepTally(partial(in_turn, read=read))
+    for mark in marks:
+        tally.add(mark)
+    advancing = [mark for mark in marks if mark.kind in ADVANCING]
+    parts = list(step_ends(advancing, tally))
+    chosen = tuple(advancing[position] for _, positions in parts for position in positions)
+    source = _source(tally, chosen[-1]) if chosen else ""
+    if len(parts) < 2:
+        return Steps(tuple(position for _, positions in parts for position in positions), source, chosen)
+    return _side_by_side(advancing, tally, parts, Steps(source=source, marks=chosen))
+
+
+def _side_by_side(
+    advancing: Sequence[Mark], tally: StepTally, parts: list[tuple[frozenset[int], list[int]]], steps: Steps
+) -> Steps:
+    """`steps` of several threads, those of one after those of the other."""
+    ends: list[int] = []
+    firsts: list[int] = []
+    strands: dict[int, Strand] = {}
+    begin = 0
+    for numbers, positions in parts:
+        ticks = [at for at, mark in enumerate(advancing) if tally.strand_of(mark.strand) in numbers]
+        firsts.append(len(ends))
+        ends += [begin + bisect_left(ticks, position) for position in positions]
+        own = {mark.strand for mark in advancing if tally.strand_of(mark.strand) in numbers}
+        strands.update(dict.fromkeys(sorted(own), Strand(tuple(ticks), begin)))
+        begin += len(ticks)
+    return replace(steps, ends=tuple(ends), firsts=tuple(firsts), strands=strands)
+
+
+def _source(tally: StepTally, last: Mark) -> str:
+    kind = tally.kind
+    if kind == "user":
+        return "gapless.step()"
+    if kind == "profiler":
+        return "profiler.step()"
+    if kind == "gradients":
+        return "a backward pass (no optimizer)"
+    if kind == "forward":
+        return f"a call of {last.name or 'a module'}"
+    if kind == "wait":
+        line = user_line(last.stack)
+        return f"the sync at {line.short}" if line is not None else "a sync"
+    return " and ".join(dict.fromkeys(_optimizers(tally, strand) for _, strand in tally.strands(kind)))
+
+
+def _optimizers(tally: StepTally, strand: StrandTally) -> str:
+    """What ends the steps of a strand: which optimizers, and how often others step in each."""
+    defining = strand.defining("optimizer")
+    optimizers = [name for name, stepper in strand.steppers.items() if stepper.kind == "optimizer"]
+    places = {name.partition(PLACE)[0] for name in optimizers}
+    if len(places) == 1 < len(optimizers) and len(defining) == 1:
+        kind = places.pop().split("#")[0]
+        return f"{kind} (at {len(optimizers)} lines of the loop)"
+    names = [name for name in optimizers if name in defining]
+    others = [name for name in optimizers if name not in defining]
+    label = _labels(optimizers)
+    source = " or ".join(label[name] for name in names)
+    if len(names) > _NAMED_IN_A_ROW:
+        kinds = dict.fromkeys(name.split("#")[0] for name in names)
+        source = f"one of {len(names)} optimizers ({', '.join(kinds)})"
+    elif len(names) == 1:
+        source += _members(tally, names[0])
+    if not others:
+        return source
+    steps = sum(strand.steppers[name].count for name in names)
+    turns = {name: max(1, round(strand.steppers[name].count / steps)) for name in others}
+    if len(others) > _NAMED:
+        return f"{source} (with {sum(turns.values())} of {len(others)} other optimizers to each)"
+    told = " and ".join(f"{turn} of {label[name]}" for name, turn in turns.items())
+    return f"{source} (with {told} to each)"
+
+
+def _members(tally: StepTally, lead: str) -> str:
+    """The optimizers that step together with `lead`, in words."""
+    members = [name for name, first in tally.leads.items() if first == lead]
+    kinds = {name.split("#")[0] for name in members} - {lead.split("#")[0]}
+    if len(members) == 1 and kinds:
+        return f" and {kinds.pop()}"
+    return f" and those of {len(members)} other optimizers" if members else ""
+
+
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """``Adam.step#0`` as ``Adam.step``, or as ``the 1st Adam.step`` where there are several."""
+    kinds: dict[str, list[str]] = {}
+    for name in sorted(names):
+        kinds.setdefault(name.split("#")[0], []).append(name)
+    labels = {}
+    for kind, members in kinds.items():
+        for position, name in enumerate(members, 1):
+            ordinal = {1: "1st", 2: "2nd", 3: "3rd"}.get(position, f"{position}th")
+            labels[name] = kind if len(members) == 1 else f"the {ordinal} {kind}"
+    return labels

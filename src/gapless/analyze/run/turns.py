@@ -1,0 +1,95 @@
+"""Whether two calls are made one after the other in each pass of one loop, as its source tells."""
+
+from __future__ import annotations
+
+import ast
+from functools import partial
+
+from gapless.analyze.run.loop import LOOPS, SCOPES, ReadSource, nodes_around, tree_of
+from gapless.files.input import source_text
+from gapless.model import Stack
+from gapless.model.tally import StepTally
+
+_LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
+
+
+def tally(read: ReadSource = source_text) -> StepTally:
+    """A tally that reads the source: steps of one optimizer at two lines of each pass are one iteration."""
+    return StepTally(partial(in_turn, read=read))
+
+
+def in_turn(one: Stack, other: Stack, read: ReadSource = source_text) -> bool:
+    """Whether both calls are made in each pass of the innermost loop around them.
+
+    They part where one function calls both, at two lines of it. False where one of the lines is in a loop
+    that the other is not in, where they are in branches of which only one is taken, and where the source
+    cannot be read.
+    """
+    for first, second in zip(reversed(one), reversed(other), strict=False):
+        if (first.file, first.function) != (second.file, second.function):
+            return False
+        if first.line != second.line:
+            tree = tree_of(first.file, read) if first.is_user else None
+            low, high = sorted((first.line, second.line))
+            return tree is not None and _same_pass(tree, low, high)
+    return False
+
+
+def _same_pass(tree: ast.Module, low: int, high: int) -> bool:
+    around = [_innermost(tree, line) for line in (low, high)]
+    loop = around[0]
+    if loop is None or loop is not around[1]:
+        return False
+    return not any(_exclusive(node, low, high) for node in (loop, *nodes_around(loop, low, high)))
+
+
+def _innermost(tree: ast.Module, line: int) -> ast.AST | None:
+    """The loop around `line` in the function that it is in."""
+    found: ast.AST | None = None
+    for node in nodes_around(tree, line, line):
+        if isinstance(node, SCOPES):
+            found = None
+        elif isinstance(node, LOOPS) and any(_within(part, line) for part in node.body):
+            found = node
+    return found
+
+
+def _exclusive(node: ast.AST, low: int, high: int) -> bool:
+    """Whether `node` takes the way past `low` or the one past `high`, and not both."""
+    blocks = [
+        block
+        for name in ("body", "orelse", "handlers", "cases")
+        if isinstance(block := getattr(node, name, None), list)
+    ]
+    if isinstance(node, ast.If | ast.Match | ast.Try):
+        if isinstance(node, ast.Match | ast.Try):
+            blocks = [[part] for block in blocks[1:] for part in block] + blocks[:1]
+        at = [
+            next((n for n, block in enumerate(blocks) if _any_within(block, line)), -1)
+            for line in (low, high)
+        ]
+        return at[0] != at[1] and -1 not in at
+    return any(_leaves(part, low) for block in blocks for part in block if not _within(part, high))
+
+
+def _leaves(statement: ast.stmt, line: int) -> bool:
+    """Whether the branch of `statement` that `line` is in leaves the pass."""
+    if not _within(statement, line):
+        return False
+    inner = [node for node in ast.walk(statement) if isinstance(node, ast.If) and _within(node, line)]
+    for node in inner:
+        block = node.body if _any_within(node.body, line) else node.orelse
+        if block and _any_within(block, line) and isinstance(block[-1], _LEAVING):
+            return True
+    return False
+
+
+def _any_within(block: list[ast.stmt], line: int) -> bool:
+    return any(_within(part, line) for part in block)
+
+
+def _within(node: ast.AST, line: int) -> bool:
+    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+    if first is None and isinstance(node, ast.match_case):
+        return _any_within(node.body, line)
+    return first is not None and first <= line <= (last or first)

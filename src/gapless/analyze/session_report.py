@@ -1,0 +1,255 @@
+"""`Session` to `Report`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from gapless.analyze.estimate.traffic import buffers, traffic
+from gapless.analyze.findings.compiled_code import findings as of_compiled
+from gapless.analyze.findings.compiled_code import notes as compiled_notes
+from gapless.analyze.findings.finding import finding, known_from
+from gapless.analyze.findings.graph_faults import findings as of_graphs
+from gapless.analyze.findings.optimizer_findings import findings as of_optimizers
+from gapless.analyze.findings.order import order
+from gapless.analyze.findings.race_findings import findings as of_races
+from gapless.analyze.loaders import findings as of_loaders
+from gapless.analyze.loaders import limiting, of_whole_steps
+from gapless.analyze.loaders import notes as loader_notes
+from gapless.analyze.memory_report import replayed, with_longest
+from gapless.analyze.offers import offers, with_costs
+from gapless.analyze.run.assumed import decisions
+from gapless.analyze.run.counted import counted_events
+from gapless.analyze.run.failed_dry import with_failed_dry
+from gapless.analyze.run.frequency import frequency
+from gapless.analyze.run.group import Group, group_events, happens_once
+from gapless.analyze.run.inference import in_own_words, noun, tokens_alone
+from gapless.analyze.run.later import later_steps, with_late_sites
+from gapless.analyze.run.later import remark as later_remark
+from gapless.analyze.run.loop import ReadSource, training_loops
+from gapless.analyze.run.merge import callers, merged, spots
+from gapless.analyze.run.phases import Phases, summed
+from gapless.analyze.run.steps import Steps, find_steps
+from gapless.analyze.tables.session_tables import tables
+from gapless.analyze.verdicts.search import with_search
+from gapless.analyze.verdicts.session_verdict import verdict
+from gapless.files.input import source_text
+from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, Site, StepSummary, Verdict
+from gapless.model.assumption import left_out
+from gapless.model.estimate import Estimate
+from gapless.model.loader_use import LoaderUse
+from gapless.model.memory import MemoryRun
+from gapless.model.planned import Planned
+from gapless.model.readiness import Readiness
+from gapless.model.tally import UNTRAINED
+
+
+def report(
+    session: Session,
+    read: ReadSource = source_text,
+    priced: bool = True,
+    drawn: bool = False,
+    by_line: bool = False,
+) -> Report:
+    """What `session` means, all of it: waits, loaders and memory. `read` gives the text of source files.
+
+    With `priced`, what a step and each wait in it would take on the GPU is estimated, where the session holds
+    what its steps asked of the device; with `drawn` the memory is laid out for a page to draw. `by_line`
+    keeps apart what one change mends at several lines, so that two runs can be compared line by line.
+    """
+    steps = find_steps(session.marks, read)
+    recorded, session = session, with_late_sites(session, steps)
+    session = msgspec.structs.replace(session, events=steps.placed(session.events, session.strands))
+    if steps.strands:  # what a step of each would take depends on how they share the GPU
+        session = msgspec.structs.replace(session, programme=None)
+    session = msgspec.structs.replace(session, events=counted_events(session, steps))
+    loops = training_loops(steps.marks, session.marks, read)
+    phases = Phases(session, steps, loops)
+    steps = replace(steps, mixed=phases.steps())
+    groups = group_events(session, steps, loops, phases)
+    groups = groups if by_line else merged(groups, session, steps)
+    waits = [_finding(group, session, steps, read) for group in groups]
+    estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
+    name = noun(steps, session.marks, loops, read)
+    estimate = tokens_alone(estimate, name)
+    nccl = buffers(session)
+    finished = session.ending.how == "finished"
+    memory = tuple(
+        msgspec.structs.replace(replayed(run, drawn, finished, read), nccl=nccl) for run in session.memory
+    )
+    found = Report(
+        verdict=Verdict(sentence=""),
+        script=session.script,
+        environment=session.environment,
+        ending=session.ending,
+        steps=msgspec.structs.replace(summarize(groups, steps), noun=name),
+        phases=summed(session.phases, waits),
+        findings=(
+            *of_races(session.races),
+            *of_graphs(session.graphs),
+            *waits,
+            *of_optimizers(estimate),
+            *of_compiled(session.compiled),
+            *(one for made in memory for one in made.findings),
+        ),
+        notes=(
+            *session.notes,
+            *([left_out(session.switch)] if session.switch is not None else []),
+            *_remarks(steps, session.cut),
+            *later_remark(recorded, steps),
+            *compiled_notes(session.compiled),
+            *(note for run in session.memory for note in run.notes),
+        ),
+        unknown=session.unknown,
+        assumptions=decisions(session.assumptions, read),
+        switch=session.switch,
+        failed_dry=session.failed_dry,
+        estimate=estimate,
+        traffic=traffic(session, steps),
+        memory=memory,
+        offers=offers(session, steps, estimate, memory),
+        asked=session.asked,
+        search=session.search,
+        remedies=session.remedies,
+        readiness=_readiness(session, steps) if priced else None,
+        compiled=session.compiled,
+        planned=_planned(session, steps),
+    )
+    return fed(found, session.loaders, session.memory)
+
+
+def _planned(session: Session, steps: Steps) -> Planned:
+    """How many steps the run has: those that were seen where it ended by itself."""
+    if session.ending.how != "finished":
+        return session.planned
+    later = later_steps(session.later, session, steps) if session.later is not None else 0
+    return Planned(steps=steps.seen + later)
+
+
+def _readiness(session: Session, steps: Steps) -> Readiness | None:
+    if session.programme is None or not session.programme.lines:  # --graphs records them
+        return None
+    from gapless.analyze.estimate.readiness import readiness  # which prices with the replay
+
+    return readiness(session, steps)
+
+
+def fed(found: Report, uses: Sequence[LoaderUse], runs: Sequence[MemoryRun] = ()) -> Report:
+    """`found`, the report of a session, complete: with how its loaders fed it, in order, with its verdict.
+
+    A running check measures the loaders for the step that the report without them estimates. `runs` are the
+    requests of which the report's memory tells: the longest item of a loader decides whether they fit.
+    """
+    estimate = limiting(found.estimate, uses) if found.estimate is not None else None
+    found = msgspec.structs.replace(
+        found,
+        loaders=tuple(uses),
+        memory=with_longest(found.memory, runs, uses),
+        estimate=estimate,
+        offers=with_costs(found.offers, uses, estimate, found.planned.steps),
+        findings=order([*found.findings, *of_whole_steps(of_loaders(uses), estimate)]),
+        notes=tuple(dict.fromkeys([*found.notes, *loader_notes(uses)])),
+    )
+    first = with_failed_dry(with_search(found, verdict(found)), found.failed_dry)
+    return in_own_words(msgspec.structs.replace(found, verdict=first, tables=tables(found)))
+
+
+def _estimated(
+    session: Session, steps: Steps, groups: Sequence[Group], findings: list[Finding]
+) -> tuple[Estimate | None, list[Finding]]:
+    """The estimate, where there is one, and the findings of training steps with their prices in it."""
+    if session.programme is None:
+        return None, findings
+    from gapless.analyze.estimate.estimate import estimate  # the replay is loaded when it is needed
+
+    inside = [n for n, one in enumerate(findings) if one.frequency.when in ("every-step", "some-steps")]
+    what_if = "compile" in session.what_if
+    found = estimate(session, steps, {n: sorted(groups[n].by_site) for n in inside}, what_if)
+    if found is None or not found.prices.each:
+        return found, findings
+    priced = dict(zip(inside, found.prices.each, strict=True))
+    return found, [
+        msgspec.structs.replace(one, price=priced[n]) if n in priced and priced[n].waits else one
+        for n, one in enumerate(findings)
+    ]
+
+
+def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
+    """Waits per steady training step; those of evaluation in between and of the set-up do not count."""
+    if not steps.seen:
+        return StepSummary()
+    counts = [sum(group.steps[step] for group in groups) for step in steps.steady]
+    return StepSummary(
+        seen=steps.seen,
+        steady=len(counts),
+        waits_per_step=sum(counts) / len(counts),
+        least=min(counts),
+        most=max(counts),
+        source=steps.source,
+        side_by_side=_side_by_side(groups, steps),
+    )
+
+
+def _side_by_side(groups: Sequence[Group], steps: Steps) -> tuple[float, ...]:
+    """Waits per steady step of each thread that trains; empty where one does."""
+    if not steps.strands:
+        return ()
+    steady = frozenset(steps.steady)
+    parts = [[step for step in part if step in steady] for part in steps.parts]
+    return tuple(sum(group.steps[step] for group in groups for step in part) / len(part) for part in parts)
+
+
+def _instead_of_a_package(sites: Sequence[Site], session: Session) -> Iterator[str]:
+    """Which package is not installed, where these `sites` are in what a library runs in its stead."""
+    for one in session.fallbacks:
+        inside = [any(map(one.runs, site.stack)) for site in sites]
+        if any(inside):
+            part = "" if all(inside) else "partly "
+            yield (
+                f"{part}made by the fallback of {one.library} without {one.package}: with {one.package} "
+                "installed this path is not taken"
+            )
+            return
+
+
+def _finding(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
+    """`group` as a finding."""
+    often = frequency(group, steps)
+    sites = [session.sites[number] for number in group.by_site]
+    evidence = (*known_from(sites), *_instead_of_a_package(sites, session))
+    hit = Hit(evidence=evidence, remedy=group.remedy, bytes=group.bytes)
+    if happens_once(group, session, steps, read):
+        hit = msgspec.structs.replace(hit, remedy=FINE, change=f"{NOTHING}: it is outside the training loop")
+    found = finding(
+        group.rule,
+        hit,
+        often,
+        sites=tuple(dict.fromkeys(session.sites[number] for number, _ in group.by_site.most_common())),
+        line=group.line,
+        backward=group.backward,
+    )
+    ways = callers(group, session, steps, often.waits)
+    return msgspec.structs.replace(found, spots=spots(group, steps), callers=ways)
+
+
+def _remarks(steps: Steps, cut: float) -> tuple[str, ...]:
+    if cut:
+        return (
+            f"the script was stopped after {cut:.0f} s, in the middle of the code that follows the last "
+            "step: that code has more syncs",
+        )
+    if steps.marks and steps.marks[0].kind == "gradients":
+        return (
+            "no optimizer was created, so each backward pass counts as a step: if that is wrong, call "
+            "`gapless.step()` at the end of an iteration",
+        )
+    if steps.marks and steps.marks[0].kind in UNTRAINED:
+        return (
+            f"nothing is trained: {steps.source} ends each step, unless your code calls `gapless.step()`",
+        )
+    if steps.seen and len(steps.steady) < 3:
+        few = "1 step is" if steps.seen == 1 else f"{steps.seen} steps are"
+        return (f"{few} too few to separate syncs in every step from those in the first steps",)
+    return ()

@@ -1,0 +1,125 @@
+"""One table of the GPUs that were asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gapless.analyze.phrases.fit import cheapest, short_name, until_full
+from gapless.analyze.phrases.speed import LEAST
+from gapless.memory.nccl import cell, note
+from gapless.model import Report, Table
+from gapless.model.memory_report import Buffers
+from gapless.model.offer import Offer
+from gapless.model.table import Row, Tone, table
+from gapless.model.wording import about, binary_size, duration, in_unit, places, reach, three_digits, unit_of
+
+
+def offers(report: Report) -> Table | None:
+    """A row for each GPU: fits or not, the step, what is done in a second, what it costs; None for no GPU."""
+    found = report.offers
+    if not any(one.fits is not None or one.step.likely > 0 for one in found):
+        return None
+    unit = next((one.unit for one in found if one.unit), "")
+    named = [
+        ("fits", any(one.fits is not None for one in found)),
+        ("memory", any(one.fits is not None for one in found)),
+        ("step", True),
+        (f"{unit}/s", bool(unit)),
+        ("MFU", any(one.throughput is not None and one.throughput.flops for one in found)),
+        (f"1M {unit}", any(one.cost >= 0 for one in found)),
+        ("epoch", any(one.epoch >= 0 for one in found)),
+        ("whole run", any(one.run >= 0 for one in found)),
+    ]
+    best = cheapest(found)
+    nccl = next((made.nccl for made in report.memory), None)
+    rows = [_row(one, [wanted for _, wanted in named], nccl, one is best) for one in found]
+    columns = " | ".join(name for name, wanted in named if wanted)
+    return table("GPU", columns, rows, where="before", notes=_notes(report))
+
+
+def _row(offer: Offer, wanted: Sequence[bool], nccl: Buffers | None, best: bool) -> Row:
+    cells = (told for told, shown in zip(_cells(offer, nccl), wanted, strict=True) if shown)
+    return Row((short_name(offer.gpu), *cells), _tone(offer, best))
+
+
+def _tone(offer: Offer, best: bool) -> Tone:
+    if offer.fits is False or offer.lasts >= 0:
+        return "bad"
+    return "good" if best else ""
+
+
+def _fits(offer: Offer, nccl: Buffers | None) -> str:
+    if offer.fits is None:
+        return "?"
+    return until_full(offer.lasts) or cell(offer.fits, -offer.short, nccl)
+
+
+def _share(percent: float) -> str:
+    return f"{three_digits(percent)} %" if percent >= LEAST else f"<{LEAST} %"
+
+
+def _cells(offer: Offer, nccl: Buffers | None) -> tuple[str, ...]:
+    done, step = offer.throughput, offer.whole.likely if offer.step.likely else 0
+    known = done is not None and step > 0
+    return (
+        _fits(offer, nccl),
+        _memory(offer),
+        duration(step) if step else "not known",
+        about(offer.each * 1e9 / step) if offer.each and step else "",
+        _share(100 * done.utilisation(step)) if done is not None and known and done.flops else "",
+        places(offer.cost) if offer.cost >= 0 else "",
+        places(offer.epoch) if offer.epoch >= 0 else "",
+        places(offer.run) if offer.run >= 0 else "",
+    )
+
+
+def _memory(offer: Offer) -> str:
+    """``66.7 of 78.7 GiB``."""
+    if offer.fits is None:
+        return ""
+    unit = unit_of(offer.has)
+    needs = in_unit(offer.needs, unit) if unit_of(offer.needs) == unit else binary_size(offer.needs)
+    return f"{needs} of {binary_size(offer.has)}"
+
+
+def _notes(report: Report) -> tuple[str, ...]:
+    """What these numbers rest on."""
+    found = report.offers
+    prices = [f"{short_name(one.gpu)} {three_digits(one.price)}" for one in found if one.price >= 0]
+    ranges = [
+        f"{reach(one.whole.least, one.whole.most)} on the {short_name(one.gpu)}"
+        for one in found
+        if one.step.likely
+    ]
+    late = any(one.waiting.likely for one in found)
+    planned = report.planned
+    sheets = sorted({one.source for one in found if one.source})
+    asked = ", ".join(dict.fromkeys(line.short for line in report.asked))
+    notes = [
+        f"the script ran once, on an emulated {report.environment.device.removeprefix('NVIDIA ')}; the "
+        "same memory requests and the same work are assumed for every GPU",
+        f"the script asks which GPU it has ({asked}) and may behave differently on another one"
+        if asked
+        else "",
+        f"price per hour: {', '.join(prices)}; the last columns are what that work costs" if prices else "",
+        f"a step may take {', '.join(ranges)}" if ranges else "",
+        "a step includes the time it waits for its batch" if late else "",
+        f"the whole run: {'at most ' if planned.most else ''}{planned.steps:,} steps"
+        if any(one.run >= 0 for one in found)
+        else "",
+        *(f"no step on the {short_name(one.gpu)}: {one.refused}" for one in found if one.refused),
+        *(
+            f"the {short_name(one.gpu)} runs full {one.retries} times, and the cache is emptied each time"
+            for one in found
+            if one.fits and one.retries
+        ),
+        note(
+            next((made.nccl for made in report.memory), None),
+            [(f"the {short_name(one.gpu)}", -one.short) for one in found if one.fits],
+        ),
+        "AMD GPUs are assumed to reach the same shares of their peaks as NVIDIA GPUs"
+        if any(one.gpu.startswith("AMD") for one in found)
+        else "",
+        f"figures: {'; '.join(sheets)}" if sheets else "",
+    ]
+    return tuple(filter(None, notes))

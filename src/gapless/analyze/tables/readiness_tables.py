@@ -1,0 +1,58 @@
+"""What of a step a CUDA graph could hold, and what stands in the way, as tables."""
+
+from __future__ import annotations
+
+from gapless.analyze.phrases.speed import ranged
+from gapless.model import Report, Table
+from gapless.model.readiness import Obstacle, Stretch
+from gapless.model.table import Row, table
+from gapless.model.wording import percent
+
+_FEW = 3
+_NOTE = "a capture needs fixed shapes, inputs that stay at the same addresses, and a few warm-up steps"
+
+
+def tables(report: Report) -> tuple[Table, ...]:
+    """The stretches that could be captured, and the obstacles; nothing where that was not asked."""
+    ready = report.readiness
+    if ready is None or ready.refused:
+        return ()
+    made = []
+    if ready.stretches:
+        rows = [_stretch(one, ready.launches) for one in ready.stretches]
+        made.append(
+            table(
+                "Could be captured, from",
+                "<to | launches | of a step | saves per step",
+                rows,
+                shown=_FEW,
+                where="before",
+                notes=(_NOTE,),
+            )
+        )
+    if ready.obstacles:
+        rows = [_obstacle(one, ready.steps) for one in ready.obstacles]
+        made.append(
+            table("Cannot go into a CUDA graph", "<at | steps | <change", rows, shown=8, where="before")
+        )
+    return tuple(made)
+
+
+def _stretch(stretch: Stretch, launches: int) -> Row:
+    saved = ranged(stretch.saved) if stretch.saved else ""
+    share = percent(stretch.launches / launches) if launches else ""
+    first, last = (at.short if at is not None else "?" for at in (stretch.first, stretch.last))
+    return Row((first, last, str(stretch.launches), share, saved))
+
+
+def _obstacle(obstacle: Obstacle, steps: int) -> Row:
+    often = "each" if obstacle.steps >= steps else f"{obstacle.steps} of {steps}"
+    code = f" ({obstacle.code})" if obstacle.code else ""
+    return Row(
+        (
+            obstacle.reason,
+            obstacle.line.short if obstacle.line is not None else "",
+            often,
+            obstacle.change + code,
+        )
+    )

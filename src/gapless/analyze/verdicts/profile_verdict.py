@@ -1,0 +1,216 @@
+"""The verdict on profiles of one run: what the GPU idles for, and what to change first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gapless.analyze.phrases.copy_share import copies_dominate
+from gapless.analyze.verdicts import copies_verdict as copies
+from gapless.analyze.verdicts.changes import MOST, changes
+from gapless.model import Cause, Change, Finding, Profile, Report, Verdict
+from gapless.model.profile import Asked, Prices
+from gapless.model.verdict import Level
+from gapless.model.wording import ASSUMED, count, duration, percent
+
+ENOUGH = 0.05
+"""A cause that takes less than this share of the steps is not worth the sentence."""
+FINE = 0.02
+"""Idleness below this share of the steps leaves nothing to gain."""
+
+_RECORDING = "GAP7"
+"""Rules of how the profile was taken: what they cost is not lost in training without it."""
+
+_CLAUSES: dict[Cause, str] = {
+    "input": "because the next batch is late",
+    "wait": "because of syncs: the CPU waits for the GPU and then has nothing queued",
+    "communication": "while ranks communicate or wait for one another",
+    "launch": "because kernels finish faster than the CPU launches them",
+    "host": "while the CPU does other work between launches",
+    "allocator": "while the allocator gets memory from the driver or returns it",
+    "graph": "in long driver calls (graph launches, compilation)",
+    "profiler": "because of the profiler's own overhead",
+    "unknown": "for a reason that was not recorded",
+}
+
+
+def verdict(report: Report, profile: Profile) -> Verdict:
+    """The first lines on `profile`, of which `report` holds the findings."""
+    total = profile.steps.total
+    if not total:
+        return Verdict(sentence="The trace covers no time", level="unknown")
+    if not profile.coverage.complete:
+        return _untold(profile)
+    sentence, level = _sentence(report, profile)
+    return Verdict(
+        sentence=sentence,
+        level=level,
+        why=tuple(_why(report, profile)),
+        do_first=_changes(report, profile) if level == "act" else (),
+        confidence=_confidence(profile),
+        not_seen=tuple(_missing(profile)),
+        per="per step" if profile.steps.count > 1 else "",
+    )
+
+
+def _untold(profile: Profile) -> Verdict:
+    """The first lines where too much is missing for a verdict."""
+    held = profile.coverage
+    remedy = held.remedy
+    return Verdict(
+        sentence=f"Cannot tell: {held.reason}",
+        level="unknown",
+        why=(*_of_what_was_recorded(profile), f"{remedy[:1].upper()}{remedy[1:]}"),
+        confidence=_confidence(profile),
+        not_seen=tuple(_missing(profile)),
+    )
+
+
+def _of_what_was_recorded(profile: Profile) -> Iterator[str]:
+    """The GPU's idleness as far as it can be told: exactly, between bounds, or not at all."""
+    held, total = profile.coverage, profile.steps.total
+    idle = profile.idle / total
+    what = _what(profile)
+    if held.idle_known:
+        yield f"The GPU idles {percent(idle)} of {what}; the reason cannot be determined"
+    elif held.profiles > 1 or held.processes > 1 or held.contradictory:
+        return
+    elif held.cut or held.unrecorded:
+        yield f"In what was recorded, the GPU idles {percent(idle)}; this says little about {what}"
+    else:
+        least = max(idle - held.hidden / total, 0.0)
+        known = held.hidden and not any(one.kind == "record" for one in held.missing)
+        between = f"between {percent(least)} and {percent(idle)}" if known else f"at most {percent(idle)}"
+        yield f"As far as this was recorded, the GPU idles {between} of {what}"
+
+
+def _what(profile: Profile) -> str:
+    steps = profile.steps
+    if steps.source == "span":
+        return f"the {duration(steps.total)} recorded"
+    return f"each {duration(steps.mean)} step"
+
+
+def _sentence(report: Report, profile: Profile) -> tuple[str, Level]:
+    total, idle = profile.steps.total, profile.idle
+    what = _what(profile)
+    who = "Your GPU"
+    if report.ranks:
+        named = f"rank {profile.rank}" if profile.rank >= 0 else "the slowest rank"
+        who = f"The GPU of {named} (of {len(report.ranks)} in these files)"
+    causes = profile.idle_by_cause()
+    if copies_dominate(profile):
+        of = who.removeprefix("The GPU") if report.ranks else ""
+        level: Level = "act" if copies.actionable(profile, report.findings) else "fine"
+        return copies.sentence(profile, what, of), level
+    if idle < FINE * total:
+        return (
+            f"{who} is busy {percent(1 - idle / total)} of {what}: nothing to gain from less waiting",
+            "fine",
+        )
+    sentence = f"{who} idles {percent(idle / total)} of {what}"
+    if not causes or causes[0][1] < ENOUGH * total:
+        return f"{sentence}, with no single dominant cause", "act"
+    cause, lost = causes[0]
+    part = f", mostly ({percent(lost / total)})" if lost < 0.95 * idle else ""
+    return f"{sentence}{part or ','} {_CLAUSES[cause]}", "act"
+
+
+def _why(report: Report, profile: Profile) -> Iterator[str]:
+    prices = profile.prices
+    if prices is not None and prices.asked is not None:
+        yield _asked(prices, prices.asked)
+    if copies_dominate(profile):
+        yield from copies.why(profile)
+        return
+    worst = next((one for one in report.findings if one.loss is not None and one.loss.idle), None)
+    if worst is not None:
+        place = worst.line.short if worst.line is not None else worst.place or "unknown lines"
+        it = f"{worst.name} at {place}"
+        said = _is_the_sentence(worst, profile)  # which needs no second time
+        told = [one.replace("because of it", f"because of {it}") for one in worst.evidence[said : said + 2]]
+        yield from (f"{one[:1].upper()}{one[1:]}" for one in told)
+
+
+def _is_the_sentence(worst: Finding, profile: Profile) -> bool:
+    """Whether `worst` begins with what the sentence says: its idleness is all that the main cause has."""
+    causes = profile.idle_by_cause()
+    assert worst.loss is not None
+    if not causes or len(worst.evidence) < 2 or "because of it" in worst.evidence[0]:  # this names the line
+        return False
+    return worst.loss.idle >= 0.99 * causes[0][1]
+
+
+def _asked(prices: Prices, asked: Asked) -> str:
+    """The answer to ``--without`` and ``--what-if``."""
+    parts = [f"without {' and '.join(asked.what)} ({count(asked.waits, 'sync')})"] if asked.what else []
+    parts += [ASSUMED.get(what, f"with {what.removeprefix('half:')} twice as fast") for what in asked.assumed]
+    told = ", ".join(parts)
+    whole, left = duration(prices.span), duration(prices.span - asked.saved)
+    told = f"{told[:1].upper()}{told[1:]}, the {whole} recorded would "
+    if not asked.saved:
+        told += "take as long"
+    elif left == whole:
+        told += f"take {duration(abs(asked.saved))} {'less' if asked.saved > 0 else 'more'}"
+    else:
+        share = percent(abs(asked.saved) / prices.span)
+        told += f"take {left}, {share} {'less' if asked.saved > 0 else 'more'}"
+    if asked.least < asked.saved:
+        told += f" ({duration(asked.saved - asked.least)} of it only if the other ranks also arrive earlier)"
+    return f"At best: {told[:1].lower()}{told[1:]}" if prices.reasons else told
+
+
+def _confidence(profile: Profile) -> str:
+    steps = profile.steps
+    marked = "no steps are marked" if steps.source == "span" else count(steps.count, "step")
+    return ", ".join(part for part in (profile.gpu, marked) if part)
+
+
+def _missing(profile: Profile) -> Iterator[str]:
+    """What is missing where enough is there for a verdict."""
+    held = profile.coverage
+    if held.excerpt:
+        yield f"The trace is an excerpt: {held.excerpt:,} CPU events came before it"
+    if held.endless and held.complete and not held.excerpt:
+        yield "The trace lacks the profiler's end mark, so its end may be missing"
+    if held.silent and held.complete:
+        yield f"Nothing was recorded in the first {duration(held.silent)} of the trace"
+    if held.bare:
+        yield "The trace has no CPU operators"
+    if held.complete and held.missing:
+        yield f"The trace has {100 * held.share:.1f} % of the records"
+    elif held.complete and held.broken:
+        yield f"{count(held.broken, 'damaged event')} {'was' if held.broken == 1 else 'were'} skipped"
+
+
+def _changes(report: Report, profile: Profile) -> tuple[Change, ...]:
+    """Syncs at the price of the replay, everything else at the idleness that goes with it."""
+    per = max(profile.steps.count, 1)
+    prices = profile.prices
+    trusted = prices is not None and not prices.refused and not prices.reasons
+    savings = list(_replayed(report.findings, prices, per)) if prices is not None and trusted else []
+    priced = {position for position, _ in savings}
+    for position, one in enumerate(report.findings):
+        if one.code.startswith(_RECORDING):
+            continue
+        idle = one.loss.idle if one.loss is not None and position not in priced else 0
+        if idle and (one.price is None or not trusted):
+            savings.append((position, idle / per))
+    pins = copies.pins(profile, report.findings) if copies_dominate(profile) else ()
+    mended = {position for pin in pins for position in pin.findings}
+    left = pins[-1].after if pins else profile.steps.mean
+    savings = [(position, saving) for position, saving in savings if position not in mended]
+    if copies_dominate(profile):
+        beside = [n for n, one in enumerate(report.findings) if one.code == "GAP302"]
+        savings += [(position, copies.overlapped(profile, left)) for position in beside[:1]]
+    return (*pins, *changes(report.findings, savings, left, bound=True))[:MOST]
+
+
+def _replayed(findings: Sequence[Finding], prices: Prices, per: int) -> Iterator[tuple[int, float]]:
+    """Findings of syncs in the order of the replay, with what mending each one adds."""
+    positions = {one.price.costs: n for n, one in enumerate(findings) if one.price is not None}
+    before = 0
+    for at, saved in zip(prices.shortest, prices.saved, strict=True):
+        position = positions.get(prices.each[at].costs)
+        if position is not None:
+            yield position, (saved - before) / per
+        before = saved

@@ -1,0 +1,103 @@
+"""The first lines where it was asked how much of a step a CUDA graph could hold."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gapless.analyze.phrases.speed import ranged
+from gapless.analyze.verdicts.changes import MOST
+from gapless.model import Change, Report, Verdict
+from gapless.model.readiness import Obstacle, Readiness, Stretch
+from gapless.model.wording import count, duration, percent, reach
+
+_CAPTURING = ('mode="reduce-overhead"', 'mode="max-autotune"', 'backend="cudagraphs"')
+
+
+def with_readiness(verdict: Verdict, report: Report) -> Verdict:
+    """`verdict` behind what a graph could hold, where that was asked."""
+    ready = report.readiness
+    if ready is None:
+        return verdict
+    sentence = _sentence(ready)
+    own = verdict.sentence[:1].lower() + verdict.sentence[1:]
+    why = (*_captured(report), *_why(ready), f"Apart from that: {own}", *verdict.why)
+    priced = {(one.what, one.line) for one in verdict.do_first}
+    changes = [_change(one) for one in ready.obstacles if not one.input]
+    changes = [one for one in changes if (one.what, one.line) not in priced]
+    return msgspec.structs.replace(
+        verdict,
+        sentence=sentence,
+        why=why,
+        level="act" if ready.eager and ready.stretches else verdict.level,
+        do_first=(*changes, *verdict.do_first)[:MOST],
+    )
+
+
+def _sentence(ready: Readiness) -> str:
+    if ready.refused:
+        return f"Cannot tell what a CUDA graph could hold: {ready.refused}"
+    if not ready.eager:
+        return f"CUDA graphs already launch the whole step ({count(ready.held, 'kernel')})"
+    held = (
+        f"CUDA graphs already launch {percent(ready.held / ready.launches)} of a step" if ready.held else ""
+    )
+    if not ready.stretches:
+        if held:
+            return f"{held}, and nothing else in it can be captured as it is"
+        return "Nothing in a step can be captured in a CUDA graph as it is"
+    longest = ready.stretches[0]
+    share = percent(longest.launches / ready.launches)
+    where = f"{longest.launches} of {ready.launches} launches{_between(longest)}"
+    begins = f"{held}; another one" if held else "A CUDA graph"
+    more = f"{share} more" if held else f"{share} of a step"
+    return f"{begins} could hold {more} as it is ({where}): {_saves(longest, ready)}"
+
+
+def _saves(longest: Stretch, ready: Readiness) -> str:
+    saved, step = longest.saved, ready.step
+    if saved is None or step is None:
+        return "what it saves was not estimated"
+    if not saved.tells(step.likely):
+        return f"a replay saves almost nothing of {duration(step.likely)}"
+    reached = reach(saved.least, saved.most)
+    return f"a replay saves {duration(saved.likely)} ({reached}) of {duration(step.likely)} per step"
+
+
+def _between(part: Stretch) -> str:
+    if part.first is None:
+        return ""
+    if part.last is None or (part.last.file, part.last.line) == (part.first.file, part.first.line):
+        return f", {part.first.short}"
+    if part.last.file == part.first.file and part.last.line > part.first.line:
+        return f", {part.first.short}–{part.last.line}"
+    return f", {part.first.short} to {part.last.short}"
+
+
+def _why(ready: Readiness) -> tuple[str, ...]:
+    stops = [one for one in ready.obstacles if not one.input and one.steps >= ready.steps]
+    told = []
+    if stops:
+        first = stops[0]
+        at = f" at {first.line.short}" if first.line is not None else ""
+        more = f", and {count(len(stops) - 1, 'more obstacle')}" if len(stops) > 1 else ""
+        told.append(f"Main obstacle: {first.reason}{at}{more}")
+    whole = ready.whole
+    if stops and whole is not None and ready.step is not None and whole.tells(ready.step.likely):
+        told.append(f"Without obstacles, one replay of the whole step saves {ranged(whole)}")
+    return tuple(told)
+
+
+def _captured(report: Report) -> tuple[str, ...]:
+    """What the compiler captures already, which runs eagerly here and counts as launches."""
+    names = [one.name for one in report.compiled if any(word in _CAPTURING for word in one.options)]
+    if not names:
+        return ()
+    many = f"{names[0]} and {count(len(names) - 1, 'other')}" if len(names) > 1 else names[0]
+    told = f"PyTorch already turns {many} into CUDA graphs; here the launches are counted as if it did not"
+    return (told,)
+
+
+def _change(obstacle: Obstacle) -> Change:
+    return Change(
+        what=obstacle.change, line=obstacle.line, unit="", codes=(obstacle.code,) if obstacle.code else ()
+    )

@@ -1,0 +1,54 @@
+"""What the verdict says of a step's length, of what such steps get done, and of the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.analyze.phrases.speed import ranged, speed, utilisation
+from gapless.model import Report
+from gapless.model.estimate import Estimate
+from gapless.model.wording import about, span, spans
+
+_SAME = 1.05
+"""The ends of an interval that differ by less are not told apart."""
+
+
+def speeds(report: Report, estimate: Estimate | None) -> Iterator[str]:
+    """How much steps get done as the run will have them, and how long all of them take."""
+    if estimate is None:
+        return
+    done, whole = estimate.throughput, estimate.whole
+    counts = (("samples", done.samples), ("tokens", done.tokens)) if done is not None else ()
+    parts = [f"{speed(counted.number, whole)} {name}/s" for name, counted in counts if counted is not None]
+    if parts and done is not None and done.flops and done.peak:
+        peak = f"{about(done.peak)} TFLOP/s in {done.unit}"
+        parts.append(f"MFU {utilisation(done, whole)} of {peak}")
+    if parts:
+        of_rank = " of this rank" if report.environment.world_size > 1 else ""
+        yield f"Speed{of_rank}: {', '.join(parts)}"
+    yield from _whole_run(report, estimate)
+
+
+def _whole_run(report: Report, estimate: Estimate) -> Iterator[str]:
+    """``All 2,560 steps (20 passes) take 2.9 min (2–4 min)``."""
+    planned, each = report.planned, estimate.whole
+    if not planned.steps or not each.likely:
+        return
+    passes = f" in {planned.passes:,} passes" if planned.passes > 1 else ""
+    least, likely, most = (planned.steps * time for time in (each.least, each.likely, each.most))
+    between = "" if most < _SAME * least else f" ({spans(least, most)})"
+    limit = "at most " if planned.most else ""
+    what = (
+        "run" if report.steps.noun == "step" else "loop"
+    )  # what else a script of inference does is not known
+    yield f"The whole {what}: {limit}{planned.steps:,} steps{passes}, {span(likely)}{between}"
+
+
+def confidence(report: Report, estimate: Estimate | None) -> str:
+    """What the numbers rest on: ``A100, estimated: step 8.8 ms (7–11 ms)``."""
+    if estimate is None:
+        return f"counted on an emulated {report.environment.device}" if report.environment.emulated else ""
+    how = "times from a real profile" if estimate.calibrated else "estimated"
+    gpu = (estimate.gpu or report.environment.device).removeprefix("NVIDIA ")
+    on_time = f"; {ranged(estimate.step)} if every batch were on time" if estimate.waiting.likely else ""
+    return f"{gpu}, {how}: step {ranged(estimate.whole)}{on_time}"
