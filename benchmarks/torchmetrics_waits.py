@@ -22,7 +22,7 @@ from torchmetrics import MetricCollection, aggregation, classification
 
 import gapless
 from gapless.metrics.torchmetrics import unwait
-from gapless.metrics.torchmetrics._measured import COLUMNS, MEASURED, name_of, options_of
+from gapless.metrics.torchmetrics._measured import TABLE_COLUMNS, WAITS_TABLE, name_of, options_of
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,9 @@ def main() -> None:
     columns = ["", "defaults", "unwait", "best options, one collection", "unwait, one collection"]
     text += _sheet.table(columns, time_rows(args.rounds))
     if not args.no_counts:
-        lines = [torchmetrics.__version__, "\t".join(COLUMNS)]
+        lines = [torchmetrics.__version__, "\t".join(TABLE_COLUMNS)]
         lines += ["\t".join(str(cell).replace("\t", " ") for cell in row) for row in measured]
-        MEASURED.write_text("\n".join(lines) + "\n")
+        WAITS_TABLE.write_text("\n".join(lines) + "\n")
     print(_sheet.write("torchmetrics_waits", text))
 
 

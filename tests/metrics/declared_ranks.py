@@ -17,10 +17,14 @@ from ranks import count_collectives
 import gapless.metrics as metrics
 
 
-def plain(found: Any) -> Any:
-    if isinstance(found, dict):
-        return {name: plain(value) for name, value in found.items()}
-    return [plain(one) for one in found] if isinstance(found, list) else found.tolist()
+def plain(value_or_values: Any) -> Any:
+    if isinstance(value_or_values, dict):
+        return {name: plain(value) for name, value in value_or_values.items()}
+    return (
+        [plain(item) for item in value_or_values]
+        if isinstance(value_or_values, list)
+        else value_or_values.tolist()
+    )
 
 
 def main() -> None:
@@ -34,7 +38,7 @@ def main() -> None:
     stacked.update(float(rank + 1))
     for i in range(2 * rank):  # None in the first process.
         kept.update(torch.full((i + 1,), float(rank)))
-    seen: dict[str, Any] = {
+    results: dict[str, Any] = {
         "nothing": plain(Kept().compute()),
         "kinds": plain(kinds.compute()),
         "kept": plain(kept.compute()),
@@ -43,21 +47,21 @@ def main() -> None:
     }
     together = metrics.MetricCollection({"own": Total(), "mean": metrics.MeanMetric(), "sum": Total() + 1})
     together.update(float(rank))
-    seen["together"] = plain(together.compute())
-    seen["read"] = plain(together.read(async_op=True).result())
+    results["together"] = plain(together.compute())
+    results["read"] = plain(together.read(async_op=True).result())
     running = metrics.Running(Kinds(), 2)
     for value in (9.0, 1.0, 2.0):
         running.update(value + rank)
-    seen["running"] = plain(running.compute())
+    results["running"] = plain(running.compute())
     step = Total(dist_sync_on_step=True)
-    seen["step"] = [plain(step(float(rank))), plain(step.compute())]
+    results["step"] = [plain(step(float(rank))), plain(step.compute())]
     total = Total()
     total.update(1.0)
     calls.clear()
     total.compute()
-    seen["collectives"] = list(calls)
+    results["collectives"] = list(calls)
     dist.destroy_process_group()
-    Path(sys.argv[1], f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
+    Path(sys.argv[1], f"{os.environ['RANK']}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

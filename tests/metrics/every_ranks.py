@@ -35,12 +35,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    found = [
+    messages = [
         f"{sample.label} {SHARES[i % len(SHARES)]}"
         for i, sample in enumerate(SAMPLES)
         if not sample.name.startswith("Running") and differs(sample, SHARES[i % len(SHARES)], rank)
     ]
-    (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(found))
+    (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(messages))
     dist.destroy_process_group()
 
 

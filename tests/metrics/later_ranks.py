@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks import SPLIT, count_collectives, data, feed, make, numbers, others
+from ranks import SPLIT, count_collectives, data, feed, make, make_others, numbers
 
 import gapless.metrics as metrics
 
@@ -43,26 +43,26 @@ def apart() -> dict[str, Any]:
     mean.update(100.0)
     if rank == 0:
         store.set("gone on", "1")
-    found = {**readings[0].result(), "mean": readings[1].result()}
-    return {"before": before, "values": numbers(found), "mine": mean.value().item()}
+    results = {**readings[0].result(), "mean": readings[1].result()}
+    return {"before": before, "values": numbers(results), "mine": mean.value().item()}
 
 
 def logged() -> list[Any]:
     """Readings every two updates, afresh each time."""
-    seen: list[Any] = []
+    logged_values: list[Any] = []
     scores = metrics.MetricCollection({"sum": metrics.SumMetric(), "max": metrics.MaxMetric()})
     watcher = scores.every(
-        2, lambda update, found: seen.append([update, numbers(found)]), True, async_op=True
+        2, lambda update, results: logged_values.append([update, numbers(results)]), True, async_op=True
     )
     for i in range(6):
         scores.update(float(10 * dist.get_rank() + i))
     watcher.finish()
-    return seen
+    return logged_values
 
 
 def saved(folder: Path) -> dict[str, Any]:
     """Go on from the states of three processes with two."""
-    collection, more = make(), others()
+    collection, more = make(), make_others()
     for metric in (collection, *more.values()):
         metric.persistent(True)
     states = [torch.load(folder / f"old{i}.pt") for i in range(3)]
@@ -78,15 +78,15 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     calls: list[str] = []
     count_collectives(calls)
-    seen: dict[str, Any] = {"apart": apart(), "collectives": list(calls), "logged": logged()}
+    results: dict[str, Any] = {"apart": apart(), "collectives": list(calls), "logged": logged()}
     collection = make()
     feed(collection, {}, *SPLIT[2][dist.get_rank()])
-    seen["later"] = numbers(collection.read(async_op=True).result())
-    seen["now"] = numbers(collection.compute())
-    seen["saved"] = saved(Path(sys.argv[1]))
+    results["later"] = numbers(collection.read(async_op=True).result())
+    results["now"] = numbers(collection.compute())
+    results["saved"] = saved(Path(sys.argv[1]))
     rank = os.environ["RANK"]
     dist.destroy_process_group()
-    Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(seen))
+    Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

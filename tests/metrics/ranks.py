@@ -38,7 +38,7 @@ def make() -> metrics.MetricCollection:
     )
 
 
-def others() -> dict[str, metrics.Metric]:
+def make_others() -> dict[str, metrics.Metric]:
     return {
         "mean": metrics.MeanMetric(),
         "max": metrics.MaxMetric(),
@@ -81,13 +81,15 @@ def feed(
         rows = slice(low, min(low + 5, stop))
         collection.update(preds[rows], target[rows])
         for name, metric in more.items():
-            metric.update(*given(name, preds[rows], target[rows]))
+            metric.update(*arguments_for(name, preds[rows], target[rows]))
 
 
-def given(name: str, preds: torch.Tensor, target: torch.Tensor) -> tuple[Any, ...]:
+def arguments_for(name: str, preds: torch.Tensor, target: torch.Tensor) -> tuple[Any, ...]:
     """What the metric of that name is given of a batch."""
     if name == "segments":
-        return tuple(torch.stack((one, target % 2), -1).unsqueeze(1) for one in (preds.argmax(1), target))
+        return tuple(
+            torch.stack((labels, target % 2), -1).unsqueeze(1) for labels in (preds.argmax(1), target)
+        )
     if name == "boxes":
         return boxes(preds.abs() + 1, target)
     if name == "found":
@@ -101,18 +103,18 @@ def boxes(corners: torch.Tensor, labels: torch.Tensor) -> tuple[list[Any], list[
     """One image for each row: two objects, and one of them found; in every third image nothing is."""
     preds, target = [], []
     for corner, label in zip(corners, labels, strict=True):
-        there, kinds = torch.stack((corner, corner.flip(0))), torch.stack((label, label % 2))
-        found = {"boxes": there[:1] * 1.1, "scores": corner[:1] / 9, "labels": kinds[:1]}
-        preds.append({name: value[: int(label % 3)] for name, value in found.items()})
-        target.append({"boxes": there, "labels": kinds})
+        targets, kinds = torch.stack((corner, corner.flip(0))), torch.stack((label, label % 2))
+        detections = {"boxes": targets[:1] * 1.1, "scores": corner[:1] / 9, "labels": kinds[:1]}
+        preds.append({name: value[: int(label % 3)] for name, value in detections.items()})
+        target.append({"boxes": targets, "labels": kinds})
     return preds, target
 
 
-def numbers(found: dict[str, Any]) -> dict[str, Any]:
+def numbers(results: dict[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
-    for name, value in found.items():
+    for name, value in results.items():
         several = value.items() if isinstance(value, dict) else [("", value)]
-        plain.update({name + key: one.tolist() for key, one in several})
+        plain.update({name + key: inner_value.tolist() for key, inner_value in several})
     return plain
 
 
@@ -138,13 +140,13 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     calls: list[str] = []
     count_collectives(calls)
-    collection, more = make(), others()
+    collection, more = make(), make_others()
     start, stop = SPLIT[ranks][rank]
     feed(collection, more, start, stop)
-    seen: dict[str, Any] = {"all": results(collection, more)}
+    values: dict[str, Any] = {"all": results(collection, more)}
     before = len(calls)
     collection.compute()
-    seen["cached"] = len(calls) - before
+    values["cached"] = len(calls) - before
     plain = metrics.MetricCollection(
         {"accuracy": metrics.MulticlassAccuracy(4), "recall": metrics.MulticlassRecall(4, top_k=2)}
     )
@@ -152,30 +154,30 @@ def main() -> None:
     plain.update(*data())
     calls.clear()
     plain.compute()
-    seen["collectives"] = list(calls)
+    values["collectives"] = list(calls)
     local = metrics.MeanMetric(sync_on_compute=False)
     local.update(float(rank))
-    seen["local"] = local.compute().item()
+    values["local"] = local.compute().item()
     with local.sync_context():
-        seen["inside"] = local.value().item()
+        values["inside"] = local.value().item()
     core = Square()
     core.update(torch.full((2,), float(rank)))
     calls.clear()
     with core.reduce():
         together = core.compute().item()
-    seen["core"] = [together, core.compute().item(), len(calls)]
-    seen["after"] = local.compute().item()
+    values["core"] = [together, core.compute().item(), len(calls)]
+    values["after"] = local.compute().item()
     step = metrics.MeanMetric(dist_sync_on_step=True)
-    seen["step"] = step(float(rank)).item()
+    values["step"] = step(float(rank)).item()
     alone = metrics.SumMetric(process_group=dist.new_group([0]))
     if rank == 0:
         alone.update(5.0)
-        seen["group"] = alone.compute().item()
+        values["group"] = alone.compute().item()
     collection.reset()
     feed(collection, {}, start, stop)
-    seen["again"] = numbers(collection.compute())
+    values["again"] = numbers(collection.compute())
     dist.destroy_process_group()
-    Path(sys.argv[1], f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
+    Path(sys.argv[1], f"{os.environ['RANK']}.json").write_text(json.dumps(values))
 
 
 if __name__ == "__main__":

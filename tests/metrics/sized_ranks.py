@@ -31,7 +31,7 @@ def feed(collections: dict[str, metrics.MetricCollection]) -> None:
 
 
 def numbers(several: list[dict[str, Any]]) -> dict[str, Any]:
-    return {name: value.tolist() for found in several for name, value in found.items()}
+    return {name: value.tolist() for results in several for name, value in results.items()}
 
 
 def main() -> None:
@@ -41,16 +41,16 @@ def main() -> None:
     feed(alone)
     if dist.get_rank() == 1:
         feed(collections)
-    readings = [one.read(async_op=True) for one in collections.values()]
-    seen: dict[str, Any] = {
-        "whole": numbers([one.compute() for one in alone.values()]),
+    readings = [collection.read(async_op=True) for collection in collections.values()]
+    values: dict[str, Any] = {
+        "whole": numbers([collection.compute() for collection in alone.values()]),
         "later": numbers([reading.result() for reading in readings]),
-        "seen": numbers([one.compute() for one in collections.values()]),
+        "seen": numbers([collection.compute() for collection in collections.values()]),
     }
     rows = torch.eye(2, 3)[: dist.get_rank() + 1].requires_grad_()
     for metric in (metrics.CosineSimilarity("none"), metrics.MeanSquaredError()):
         metric.dist_sync_on_step = True
-        seen[type(metric).__name__] = metric(rows, torch.ones_like(rows) * (dist.get_rank() + 1)).tolist()
+        values[type(metric).__name__] = metric(rows, torch.ones_like(rows) * (dist.get_rank() + 1)).tolist()
     calls: list[str] = []
     reduce = dist.all_reduce
 
@@ -59,11 +59,11 @@ def main() -> None:
         return reduce(*args, **kwargs)
 
     dist.all_reduce = counted
-    known = metrics.MeanIoU(4)
-    known.compute()
-    seen["collectives"] = len(calls)  # Where the size is given, nothing is exchanged but the states.
+    sized = metrics.MeanIoU(4)
+    sized.compute()
+    values["collectives"] = len(calls)  # Where the size is given, nothing is exchanged but the states.
     dist.destroy_process_group()
-    Path(sys.argv[1], f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
+    Path(sys.argv[1], f"{os.environ['RANK']}.json").write_text(json.dumps(values))
 
 
 if __name__ == "__main__":

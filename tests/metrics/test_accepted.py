@@ -27,20 +27,20 @@ MIXED = [("ours", "theirs"), ("theirs", "ours")]
 
 def driven(metric: Any) -> list[Any]:
     """What a metric gives over some batches, updated and called in turn, and again after a reset."""
-    found = []
+    results = []
     for i, batch in enumerate(BATCHES):
         if i % 2:
             metric.update(*batch)
         else:
-            found.append(metric(*batch))
-    found.append(metric.compute())
+            results.append(metric(*batch))
+    results.append(metric.compute())
     metric.reset()
     metric.update(*BATCHES[0])
-    return [*found, metric.compute()]
+    return [*results, metric.compute()]
 
 
-def assert_alike(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found, expected, check_dtype=False)
+def assert_alike(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(actual, expected, check_dtype=False)
 
 
 @pytest.mark.parametrize("torchmetrics_first", [False, True])
@@ -80,8 +80,8 @@ def test_collections_hold_metrics_of_both(kind, chosen):
     expected = driven(torchmetrics.MetricCollection(members(*["theirs"] * 3)))
     collection = COLLECTIONS[kind].MetricCollection(members(*chosen.split()))
     assert type(collection["f1"]) is type(LIBRARIES[chosen.split()[1]].MulticlassF1Score(4))
-    for one in (copy.deepcopy(collection), pickle.loads(pickle.dumps(collection)), collection):
-        assert_alike(driven(one), expected)
+    for copied in (copy.deepcopy(collection), pickle.loads(pickle.dumps(collection)), collection):
+        assert_alike(driven(copied), expected)
 
 
 @pytest.mark.parametrize("groups", [True, [["accuracy", "f1"], ["auroc"]]])
@@ -110,11 +110,11 @@ def test_a_checkpoint_of_a_mixed_collection_has_their_names():
     again = ours.MetricCollection({"mean": torchmetrics.MeanMetric(), "sum": ours.SumMetric()})
     again.persistent()
     again.load_state_dict(saved)
-    found = {
+    states = {
         name: metric.value() if name == "sum" else metric.mean_value / metric.weight
         for name, metric in again.items()
     }
-    assert_alike(found, {"mean": torch.tensor(2.0), "sum": torch.tensor(4.0)})
+    assert_alike(states, {"mean": torch.tensor(2.0), "sum": torch.tensor(4.0)})
 
 
 WRAPPED: dict[str, Callable[[Any, Any], Any]] = {
@@ -189,11 +189,11 @@ def test_what_they_read_and_write_of_a_state_is_the_state(metric):
     metric.reset()
     metric.update(*batches[0])
     metric._reduce_states(kept)
-    found = metric.compute()
+    result = metric.compute()
     metric.reset()
     for batch in (batches[0], *batches[:2]):
         metric.update(*batch)
-    assert_alike(found, metric.compute())
+    assert_alike(result, metric.compute())
     with pytest.raises(AttributeError, match=r"no attribute 'scored\.none'"):
         getattr(metric, "scored.none")
 

@@ -84,21 +84,21 @@ def test_an_update_that_fails_leaves_what_was_there():
 
 def test_results_are_kept_until_the_next_update():
     metric, forgetful = Total(), Total(compute_with_cache=False)
-    for one in (metric, forgetful):
-        one.update(1.0)
-        before = one.compute()
-        one.total += 10
-        assert one.compute() == (1.0 if one is metric else 11.0)
-        one.update(1.0)
+    for total in (metric, forgetful):
+        total.update(1.0)
+        before = total.compute()
+        total.total += 10
+        assert total.compute() == (1.0 if total is metric else 11.0)
+        total.update(1.0)
         assert before == 1.0
-        assert one.compute() == 12.0
+        assert total.compute() == 12.0
 
 
 def test_only_forward_has_gradients():
     metric = Mergeable()
     value = tensor(2.0, requires_grad=True)
-    found = metric(value)
-    found.backward()
+    result = metric(value)
+    result.backward()
     assert value.grad == 1.0
     assert not metric.total.requires_grad
     metric.update(value)
@@ -110,9 +110,9 @@ def test_copies_and_checkpoints(kind):
     metric = kind()
     metric.update(torch.ones(1))
     assert not metric.state_dict()
-    for made in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric)), metric.clone()):
-        made.update(torch.ones(1))
-        assert (made.compute().sum(), metric.compute().sum()) == (2, 1)
+    for copied in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric)), metric.clone()):
+        copied.update(torch.ones(1))
+        assert (copied.compute().sum(), metric.compute().sum()) == (2, 1)
     metric.persistent(True)
     model, other = torch.nn.ModuleDict({"m": metric}), torch.nn.ModuleDict({"m": kind()})
     assert list(model.state_dict()) == ["m.total" if kind is Total else "m.rows"]
@@ -132,11 +132,11 @@ def test_dtypes_change_only_where_it_is_meant():
 
 
 def test_declared_states_follow_the_module_and_say_where_it_is_not():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metric = Total().to("cuda")
         metric.update(torch.ones((), device="cuda"))
         metric.compute()
-        assert (metric.total.device.type, seen.waits) == ("cuda", 0)
+        assert (metric.total.device.type, emulation.waits) == ("cuda", 0)
         with pytest.raises(RuntimeError, match="not being on the same device as input"):
             Stacked().update(torch.ones(3, device="cuda"))
 
@@ -152,18 +152,20 @@ def test_a_metric_without_an_update_warns():
 
 
 def test_declared_and_counted_metrics_in_a_collection():
-    made = metrics.MetricCollection({"own": Total(), "sum": metrics.SumMetric(), "kept": Kept()}, prefix="p/")
+    collection = metrics.MetricCollection(
+        {"own": Total(), "sum": metrics.SumMetric(), "kept": Kept()}, prefix="p/"
+    )
     values = torch.tensor([1.0, 2.0])
     for value in values:
-        found = made(value)
-        assert found["p/own"] == found["p/sum"] == found["p/kept"] == value
-    found = made.compute()
-    assert (found["p/own"], found["p/sum"], found["p/kept"].tolist()) == (3, 3, [1, 2])
-    assert made.metric_state["p/own"] == {"total": tensor(3.0)}
-    made.reset()
-    made.update(5.0 * values[0])
-    assert (made.compute()["p/own"], made["own"].update_count) == (5, 1)
-    assert len(made.compute_groups) == 3
+        results = collection(value)
+        assert results["p/own"] == results["p/sum"] == results["p/kept"] == value
+    results = collection.compute()
+    assert (results["p/own"], results["p/sum"], results["p/kept"].tolist()) == (3, 3, [1, 2])
+    assert collection.metric_state["p/own"] == {"total": tensor(3.0)}
+    collection.reset()
+    collection.update(5.0 * values[0])
+    assert (collection.compute()["p/own"], collection["own"].update_count) == (5, 1)
+    assert len(collection.compute_groups) == 3
 
 
 def test_each_member_gets_the_arguments_it_knows():
@@ -171,12 +173,12 @@ def test_each_member_gets_the_arguments_it_knows():
         def update(self, *values: Any, scale: float) -> None:
             self.total = self.total + scale * sum(values)
 
-    made = metrics.MetricCollection(Pairs(), metrics.MeanSquaredError())
-    found = made(tensor(3.0), tensor(1.0), scale=2.0)
-    assert (found["Pairs"], found["MeanSquaredError"]) == (8.0, 4.0)
+    collection = metrics.MetricCollection(Pairs(), metrics.MeanSquaredError())
+    results = collection(tensor(3.0), tensor(1.0), scale=2.0)
+    assert (results["Pairs"], results["MeanSquaredError"]) == (8.0, 4.0)
     assert Total()._filter_kwargs(value=1, other=2) == {"value": 1}
     with pytest.raises(TypeError, match="misses the argument `scale`"):
-        made.update(tensor(3.0), tensor(1.0))
+        collection.update(tensor(3.0), tensor(1.0))
 
 
 def test_names_where_results_are_dicts():
@@ -194,10 +196,10 @@ def test_names_where_results_are_dicts():
 
 def test_arithmetic_of_declared_and_counted_metrics():
     own, counted = Total(), metrics.SumMetric()
-    made = own + 2 * counted
-    assert [made(value).item() for value in (1.0, 2.0)] == [3.0, 6.0]
-    assert made.compute() == 9.0
-    made.reset()
+    combined = own + 2 * counted
+    assert [combined(value).item() for value in (1.0, 2.0)] == [3.0, 6.0]
+    assert combined.compute() == 9.0
+    combined.reset()
     assert (own.total, counted.update_called) == (0, False)
 
 
@@ -206,9 +208,9 @@ def test_wrappers_of_declared_metrics():
     for value in (1.0, 2.0, 4.0):
         assert running(value) == value
         extremes.update(value)
-        found = extremes.compute()
+        results = extremes.compute()
     assert running.compute() == 6.0
-    assert {name: value.item() for name, value in found.items()} == {"raw": 7.0, "max": 7.0, "min": 1.0}
+    assert {name: value.item() for name, value in results.items()} == {"raw": 7.0, "max": 7.0, "min": 1.0}
     with pytest.raises(ValueError, match="`full_state_update` set to `False`"):
         metrics.Running(Total())
     bootstrap = metrics.BootStrapper(Kept(), num_bootstraps=3, raw=True)
@@ -236,18 +238,18 @@ def test_a_subclass_may_compute_otherwise():
     metric, plain = Percent(3), metrics.MulticlassAccuracy(3)
     assert metric(preds, target) == 100 * plain(preds, target)
     assert metric.compute() == 100 * plain.compute()
-    found = metrics.MetricCollection(Percent(3), metrics.MulticlassAccuracy(3))
-    found.update(preds, target)
-    assert found.compute()["Percent"] == 100 * found.compute()["MulticlassAccuracy"]
+    collection = metrics.MetricCollection(Percent(3), metrics.MulticlassAccuracy(3))
+    collection.update(preds, target)
+    assert collection.compute()["Percent"] == 100 * collection.compute()["MulticlassAccuracy"]
 
 
 def test_a_subclass_may_change_what_it_is_given():
     preds, target = tensor([1, 2, 3]), tensor([1, 2, 2])
-    made = metrics.MetricCollection(
+    collection = metrics.MetricCollection(
         FromZero(3, average="micro"), metrics.MulticlassAccuracy(4, average="micro")
     )
-    for found in (made(preds, target), made.compute()):
-        assert found["FromZero"].item() == found["MulticlassAccuracy"].item() == pytest.approx(2 / 3)
+    for results in (collection(preds, target), collection.compute()):
+        assert results["FromZero"].item() == results["MulticlassAccuracy"].item() == pytest.approx(2 / 3)
 
 
 # Adding up.
@@ -257,13 +259,13 @@ def test_a_subclass_may_change_what_it_is_given():
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("Running")])
 def test_merged_parts_are_the_whole(name):
     for sample in of(name):
-        whole, one, other = sample.make(), sample.make(), sample.make()
-        for seed, part in ((0, one), (1, other)):
+        whole, first, other = sample.make(), sample.make(), sample.make()
+        for seed, part in ((0, first), (1, other)):
             part.update(*sample.data(seed))
             whole.update(*sample.data(seed))
         before = other.compute()
-        one.merge_state(other)
-        assert same(one.compute(), whole.compute()), sample.label
+        first.merge_state(other)
+        assert same(first.compute(), whole.compute()), sample.label
         assert same(other.compute(), before), sample.label
 
 
@@ -346,14 +348,14 @@ def test_synced_states_and_the_way_back(kind):
 
 def test_a_function_gathers_for_a_collection_too():
     options = {"dist_sync_fn": twice, "distributed_available_fn": lambda: True}
-    made = metrics.MetricCollection(
+    collection = metrics.MetricCollection(
         [kind(**options) for kind in (metrics.SumMetric, metrics.MaxMetric, Total)]
     )
-    made.update(3.0)
-    assert made.compute() == {"SumMetric": 6.0, "MaxMetric": 3.0, "Total": 6.0}
-    assert made.read(async_op=True).result() == made.compute()
-    made.update(1.0)
-    assert made.compute()["SumMetric"] == 8.0
+    collection.update(3.0)
+    assert collection.compute() == {"SumMetric": 6.0, "MaxMetric": 3.0, "Total": 6.0}
+    assert collection.read(async_op=True).result() == collection.compute()
+    collection.update(1.0)
+    assert collection.compute()["SumMetric"] == 8.0
 
 
 def test_kinds_of_reductions_over_processes():
@@ -378,7 +380,7 @@ def test_modules_with_metrics_can_be_scripted(name):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_other_modules_can_be_scripted():
     accuracy = metrics.MulticlassAccuracy(3, average="none")
-    for made in (
+    for module in (
         Kinds(),
         Percent(3),
         metrics.ClasswiseWrapper(accuracy),
@@ -386,7 +388,7 @@ def test_other_modules_can_be_scripted():
         metrics.MetricCollection(accuracy, metrics.MeanSquaredError()),
         metrics.SumMetric() + 1,
     ):
-        assert isinstance(torch.jit.script(made), torch.jit.ScriptModule)
+        assert isinstance(torch.jit.script(module), torch.jit.ScriptModule)
 
 
 # Groups that a user chooses.
@@ -399,29 +401,29 @@ def test_groups():
     assert none.compute_groups == {}
     assert len({id(part) for member in none.values() for part in member._parts}) == 3
     assert all(member.update_called for member in none.values())
-    given = [["MulticlassRecall", "MulticlassF1Score"]]
-    chosen = metrics.MetricCollection(copy.deepcopy(parts), compute_groups=given)
-    assert chosen.compute_groups == {0: given[0], 1: ["MulticlassPrecision"]}
+    groups = [["MulticlassRecall", "MulticlassF1Score"]]
+    chosen = metrics.MetricCollection(copy.deepcopy(parts), compute_groups=groups)
+    assert chosen.compute_groups == {0: groups[0], 1: ["MulticlassPrecision"]}
     ids = {name: id(member._parts[0]) for name, member in chosen.items()}
     assert ids["MulticlassRecall"] == ids["MulticlassF1Score"] != ids["MulticlassPrecision"]
 
 
 def test_a_member_that_went_its_own_way_hears_of_later_updates():
-    made = metrics.MetricCollection(metrics.MulticlassRecall(3), metrics.MulticlassPrecision(3))
-    one = tensor([0, 1]), tensor([0, 1])
-    made.update(*one)
-    made["MulticlassRecall"].reset()
-    assert not made["MulticlassRecall"].update_called
-    made.update(*one)
-    assert [member.update_count for member in made.values()] == [1, 2]
-    made.reset()
-    assert not any(member.update_called for member in made.values())
+    collection = metrics.MetricCollection(metrics.MulticlassRecall(3), metrics.MulticlassPrecision(3))
+    batch = tensor([0, 1]), tensor([0, 1])
+    collection.update(*batch)
+    collection["MulticlassRecall"].reset()
+    assert not collection["MulticlassRecall"].update_called
+    collection.update(*batch)
+    assert [member.update_count for member in collection.values()] == [1, 2]
+    collection.reset()
+    assert not any(member.update_called for member in collection.values())
 
 
 def test_collections_of_the_same_metric_do_not_mix_up_its_mates():
     recall, precision = metrics.MulticlassRecall(3), metrics.MulticlassPrecision(3)
-    both, one = metrics.MetricCollection(recall, precision), metrics.MetricCollection([recall])
-    one.update(tensor([0, 1]), tensor([0, 1]))
+    both, alone = metrics.MetricCollection(recall, precision), metrics.MetricCollection([recall])
+    alone.update(tensor([0, 1]), tensor([0, 1]))
     assert (recall.update_count, precision.update_count) == (1, 0)
     both.update(tensor([1, 1]), tensor([0, 1]))
     assert recall.compute() == 0.75

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import gapless
 import gapless.metrics as metrics
-from gapless.metrics.reading import look_for_gone
+from gapless.metrics.reading import report_gone
 
 
 def scored(rows: int, bad: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
@@ -27,8 +27,8 @@ def scored(rows: int, bad: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(autouse=True)
 def device():
-    with gapless.emulate() as seen:
-        yield seen
+    with gapless.emulate() as emulation:
+        yield emulation
 
 
 def test_few_kernels_keep_scores(device):
@@ -36,9 +36,9 @@ def test_few_kernels_keep_scores(device):
     for _ in range(3):
         exact.update(*scored(512))
         binned.update(*scored(512))
-    given, before = scored(512), device.waits
-    assert launched(lambda: exact.update(*given)) <= 6
-    assert launched(lambda: binned.update(*given)) <= 13
+    batch, before = scored(512), device.waits
+    assert launched(lambda: exact.update(*batch)) <= 6
+    assert launched(lambda: binned.update(*batch)) <= 13
     assert launched(exact.compute) <= 27
     assert launched(binned.compute) <= 13
     assert launched(exact.reset) <= 1
@@ -55,8 +55,8 @@ def test_the_update_is_the_first_that_met_one(sizes, at):
         if i == 0 and at:
             metric.check()  # what was looked at stays looked at
     count = sum(1 for i, size in enumerate(sizes) if i >= number and size)
-    found = rf"Detected {count} values? in `target` outside 0 to 1 \(first in update {number + 1}\)"
-    with pytest.raises(RuntimeError, match=found):
+    message = rf"Detected {count} values? in `target` outside 0 to 1 \(first in update {number + 1}\)"
+    with pytest.raises(RuntimeError, match=message):
         metric.check()
     metric.check()
     metric.update(*scored(4, bad=(0, 1)))
@@ -78,13 +78,13 @@ def test_what_is_bad_does_not_count(task, ignored):
     good = target.clone()
     good[3:6] = target[3:6] = 0 if ignored is None else ignored
     target[:2] = 7
-    made = [metrics.AUROC(task=task, ignore_index=ignored, **options).to("cuda") for _ in range(2)]
-    made[0].update(scores[2:].to("cuda"), good[2:].to("cuda"))
-    made[1].update(scores.to("cuda"), target.to("cuda"))
-    torch.testing.assert_close(made[1].compute().cpu(), made[0].compute().cpu())
-    made[0].check()
+    both = [metrics.AUROC(task=task, ignore_index=ignored, **options).to("cuda") for _ in range(2)]
+    both[0].update(scores[2:].to("cuda"), good[2:].to("cuda"))
+    both[1].update(scores.to("cuda"), target.to("cuda"))
+    torch.testing.assert_close(both[1].compute().cpu(), both[0].compute().cpu())
+    both[0].check()
     with pytest.raises(RuntimeError, match=f"Detected {2 * (classes if task == 'multilabel' else 1)} values"):
-        made[1].check()
+        both[1].check()
 
 
 @pytest.mark.parametrize("how", ["copied", "pickled", "saved", "merged", "moved"])
@@ -124,11 +124,11 @@ def test_of_a_metric_that_is_gone_others_tell():
     metric.update(*scored(6, bad=(1, 2)))
     del metric
     gc.collect()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
         for _ in range(2):
-            look_for_gone()
-    assert [str(one.message) for one in told] == [
+            report_gone()
+    assert [str(warning.message) for warning in recorded] == [
         "BinaryAUROC: Detected 2 values in `target` outside 0 to 1 (first in update 2)"
     ]
 

@@ -38,23 +38,23 @@ def averaged() -> Iterator[Sample]:
     ]
     several += [("MultilabelAUROC", {"thresholds": number}) for number in (None, 5)]
     for name, more in several:
-        sample = next(one for one in SAMPLES if one.name == name)
+        sample = next(candidate for candidate in SAMPLES if candidate.name == name)
         yield sample._replace(options={**sample.options, **more, "average": "micro"})
 
 
 def pairs() -> Iterator[Any]:
     for sample in [*SAMPLES, *averaged()]:
-        made = theirs(sample)
-        if made is not None:
-            yield pytest.param(sample, made, sample.make(), id=sample.label)
+        their_metric = theirs(sample)
+        if their_metric is not None:
+            yield pytest.param(sample, their_metric, sample.make(), id=sample.label)
 
 
 PAIRS = list(pairs())
 NOT_READ = {
     "BinaryCalibrationError ConfidenceBins",  # bins here, rows there
     "MulticlassCalibrationError ConfidenceBins",
-    "CriticalSuccessIndex Events",  # what either has here, what each lacks there
-    "CriticalSuccessIndex EventsInOrder",
+    "CriticalSuccessIndex EventCounts",  # what either has here, what each lacks there
+    "CriticalSuccessIndex EventCountsPerPlace",
     "DiceScore SampleScores",  # sums here, every sample there
     "EditDistance DistanceRows",
     "JensenShannonDivergence Every",
@@ -86,8 +86,8 @@ NOT_WRITTEN = {
 """Those of which TorchMetrics keeps more."""
 
 
-def same(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found, expected, rtol=2e-5, atol=1e-5, equal_nan=True, check_dtype=False)
+def same(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(actual, expected, rtol=2e-5, atol=1e-5, equal_nan=True, check_dtype=False)
 
 
 def updated(metric: Any, sample: Sample, *seeds: int) -> None:
@@ -160,16 +160,16 @@ def scores(home: Any, collection: Any) -> Any:
         "matrix": home.MulticlassConfusionMatrix(4),
         "recall": home.MulticlassRecall(4),
     }
-    made = collection(several)
-    made.persistent(True)
-    return made
+    metric_collection = collection(several)
+    metric_collection.persistent(True)
+    return metric_collection
 
 
 class Model(torch.nn.Module):
-    def __init__(self, made: Any) -> None:
+    def __init__(self, metric: Any) -> None:
         super().__init__()
         self.net = torch.nn.Linear(6, 4)
-        self.scores = made
+        self.scores = metric
 
 
 def test_a_models_checkpoint_goes_both_ways():
@@ -197,12 +197,12 @@ def test_on_a_gpu_nothing_waits():
     theirs = torchmetrics.classification.MulticlassRecall(4)
     theirs.persistent(True)
     theirs.update(torch.randn(12, 4), torch.randint(0, 4, (12,)))
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         ours = metrics.MulticlassRecall(4).to("cuda")
         states = {name: value.to("cuda") for name, value in theirs.state_dict().items()}
-        before = seen.waits
+        before = emulation.waits
         ours.load_state_dict(states)
-        assert seen.waits == before
+        assert emulation.waits == before
         same(ours.compute().cpu(), theirs.compute())
 
 

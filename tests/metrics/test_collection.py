@@ -88,9 +88,9 @@ def test_a_member_that_goes_its_own_way_takes_its_state_along():
     collection.update(*batch(2))
     both.update(*batch(2))
     first.update(*batch(2))
-    found = collection.compute()
-    torch.testing.assert_close(found["MulticlassPrecision"], both.compute())
-    torch.testing.assert_close(found["MulticlassRecall"], first.compute())
+    results = collection.compute()
+    torch.testing.assert_close(results["MulticlassPrecision"], both.compute())
+    torch.testing.assert_close(results["MulticlassRecall"], first.compute())
 
 
 def test_arguments_by_name_go_where_they_are_known():
@@ -133,8 +133,8 @@ def test_names():
     nested = metrics.MetricCollection({"x": collection, "y": metrics.MaxMetric()})
     assert list(nested) == ["x_train/a_x", "x_train/b_x", "y"]
     classes = metrics.ClasswiseWrapper(metrics.MulticlassAccuracy(2, average="none"), labels=["cat", "dog"])
-    found = metrics.MetricCollection({"accuracy": classes})(torch.tensor([0, 1]), torch.tensor([0, 0]))
-    assert {name: value.item() for name, value in found.items()} == {
+    results = metrics.MetricCollection({"accuracy": classes})(torch.tensor([0, 1]), torch.tensor([0, 0]))
+    assert {name: value.item() for name, value in results.items()} == {
         "multiclassaccuracy_cat": 0.5,
         "multiclassaccuracy_dog": 0.0,
     }
@@ -180,18 +180,18 @@ def test_arguments_that_are_no_metrics_are_told_and_left_out():
 def test_copies_keep_what_is_shared_and_are_apart():
     collection = metrics.MetricCollection(several())
     collection.update(*batch())
-    for made in (copy.deepcopy(collection), pickle.loads(pickle.dumps(collection)), collection.clone()):
-        assert made.compute_groups == collection.compute_groups
+    for copied in (copy.deepcopy(collection), pickle.loads(pickle.dumps(collection)), collection.clone()):
+        assert copied.compute_groups == collection.compute_groups
         before = collection.compute()
-        made.update(*batch(1))
+        copied.update(*batch(1))
         torch.testing.assert_close(collection.compute(), before)
 
 
 def test_a_collection_in_a_model_is_saved_with_it():
     model, other = (torch.nn.ModuleDict({"metrics": metrics.MetricCollection(several())}) for _ in range(2))
     assert not model.state_dict()
-    for one in (model, other):
-        one["metrics"].persistent()
+    for module in (model, other):
+        module["metrics"].persistent()
     model["metrics"].update(*batch())
     other.load_state_dict(model.state_dict())
     torch.testing.assert_close(other["metrics"].compute(), model["metrics"].compute())
@@ -199,12 +199,12 @@ def test_a_collection_in_a_model_is_saved_with_it():
 
 def test_readings_on_the_cpu_are_there_at_once():
     collection = metrics.MetricCollection(several())
-    told: list[tuple[int, float]] = []
-    collection.every(3, lambda update, found: told.append((update, found["MulticlassAccuracy"].item())))
+    logged: list[tuple[int, float]] = []
+    collection.every(3, lambda update, results: logged.append((update, results["MulticlassAccuracy"].item())))
     for seed in range(6):
         collection.update(*batch(seed))
-    assert [update for update, _ in told] == [3, 6]
-    assert told[-1][1] == pytest.approx(collection.compute()["MulticlassAccuracy"].item())
+    assert [update for update, _ in logged] == [3, 6]
+    assert logged[-1][1] == pytest.approx(collection.compute()["MulticlassAccuracy"].item())
     reading = collection.read()
     assert reading.ready()
     torch.testing.assert_close(reading.result(), collection.compute())
@@ -225,17 +225,17 @@ def test_a_reading_can_be_awaited():
 
 
 def test_readings_of_forward_are_of_all_batches():
-    seen = []
+    logged = []
     collection = metrics.MetricCollection({"mean": metrics.MeanMetric(), "sum": metrics.SumMetric()})
     collection.every(
-        2, lambda update, found: seen.append((update, found["mean"].item(), found["sum"].item()))
+        2, lambda update, results: logged.append((update, results["mean"].item(), results["sum"].item()))
     )
     for value in (1.0, 2.0, 3.0, 6.0):
         assert collection(value)["sum"].item() == value
-    assert seen == [(2, 1.5, 3.0), (4, 3.0, 12.0)]
-    seen.clear()
+    assert logged == [(2, 1.5, 3.0), (4, 3.0, 12.0)]
+    logged.clear()
     afresh = metrics.MetricCollection({"sum": metrics.SumMetric()})
-    afresh.every(2, lambda update, found: seen.append(found["sum"].item()), reset=True)
+    afresh.every(2, lambda update, results: logged.append(results["sum"].item()), reset=True)
     for value in (1.0, 2.0, 3.0, 6.0):
         afresh(value)
-    assert seen == [3.0, 9.0]
+    assert logged == [3.0, 9.0]

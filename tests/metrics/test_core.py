@@ -25,7 +25,7 @@ def test_its_own_examples():
 
 
 def test_nothing_waits_but_a_result_that_has_not_arrived():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         values = torch.arange(1.0, 4.0, device="cuda")
         first, second = Square(), Square()
         first.update(values)  # goes where its first batch is
@@ -38,16 +38,16 @@ def test_nothing_waits_but_a_result_that_has_not_arrived():
         assert not isinstance(first, nn.Module)
         assert first.compute().device.type == second.device.type == "cuda"
         reading = first.read()
-        assert seen.waits == 0
+        assert emulation.waits == 0
         assert reading.result().item() == pytest.approx(70 / 6)
 
 
 def test_copies_share_nothing():
     metric = Square()
     metric.update(torch.ones(2))
-    for made in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
-        made.update(torch.tensor([4.0]))
-        assert (metric.compute().item(), made.compute().item()) == (1.0, 6.0)
+    for copied in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
+        copied.update(torch.tensor([4.0]))
+        assert (metric.compute().item(), copied.compute().item()) == (1.0, 6.0)
 
 
 def test_no_bad_value_passes_in_silence():
@@ -74,14 +74,14 @@ def test_what_a_subclass_must_say():
         Core().value()
 
 
-def seen(sample: Sample, *seeds: int) -> Any:
+def updated_with(sample: Sample, *seeds: int) -> Any:
     metric = sample.make()
     for seed in seeds:
         quietly(metric.update, *sample.data(seed))
     return metric
 
 
-def told(metric: Any) -> Any:
+def state_of(metric: Any) -> Any:
     """The result, or what is said of it where there is no data."""
     try:
         return quietly(metric.compute)
@@ -92,16 +92,16 @@ def told(metric: Any) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_the_identity_and_order_does_not_matter(name: str):
     for sample in of(name):
-        whole, one, two = seen(sample, 0, 1), seen(sample, 0), seen(sample, 1)
+        whole, first, two = updated_with(sample, 0, 1), updated_with(sample, 0), updated_with(sample, 1)
         expected = flat(quietly(whole.compute))
-        other = copy.deepcopy(one)
-        one.merge(two)
-        assert same(quietly(one.compute), expected), sample.label
+        other = copy.deepcopy(first)
+        first.merge(two)
+        assert same(quietly(first.compute), expected), sample.label
         if not any(part.gathers for part in whole._parts):  # rows stay in the order they come in
             two.merge(other)
             assert same(quietly(two.compute), expected), sample.label
         whole.merge(sample.make())
         assert same(quietly(whole.compute), expected), sample.label
         whole.empty()
-        empty, fresh = told(whole), told(sample.make())
+        empty, fresh = state_of(whole), state_of(sample.make())
         assert empty == fresh if isinstance(fresh, str) else same(empty, fresh), sample.label

@@ -45,13 +45,13 @@ def test_other_strategies_are_refused(strategy):
 
 
 def test_nan_on_the_device_comes_with_the_reading():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         loss = metrics.MeanMetric(nan_strategy="error").to("cuda")
         clean, bad = torch.ones(4, device="cuda"), torch.full((3,), NAN, device="cuda")
         for value in (clean, clean, bad, clean):
             loss.update(value)
         reading = loss.read()
-        assert seen.waits == 0
+        assert emulation.waits == 0
         with pytest.raises(RuntimeError, match=r"MeanMetric: Encountered `nan` .*: 3 .*first in update 3"):
             reading.result()
         assert reading.result().item() == 1
@@ -92,7 +92,7 @@ def test_forward_tells_too_and_keeps_what_was_good():
 
 
 def test_a_collection_names_the_metrics():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         collection = metrics.MetricCollection(
             {
                 "loss": metrics.MeanMetric(),
@@ -104,7 +104,7 @@ def test_a_collection_names_the_metrics():
         collection.update(value=zero, preds=torch.eye(3, device="cuda")[:2], target=zero.long())
         collection.update(value=zero, preds=torch.eye(3, device="cuda")[:2], target=wrong.long())
         reading = collection.read()
-        assert seen.waits == 0
+        assert emulation.waits == 0
         with pytest.raises(
             RuntimeError, match=r"^f1, top1: Detected 2 values .* 0 to 2 \(first in update 2\)"
         ):
@@ -238,40 +238,42 @@ def test_a_reset_loses_nothing():
 @pytest.mark.parametrize("how", ["collection", "update", "graph", "compiled"])
 def test_a_reset_after_a_reading_sends_for_what_came_in_between(how: str):
     """And for nothing where nothing came: what was counted is on its way already."""
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         mean = metrics.MeanMetric(nan_strategy="error").to("cuda")
-        made = metrics.MetricCollection([mean, metrics.SumMetric("disable")]) if how == "collection" else mean
+        counted = (
+            metrics.MetricCollection([mean, metrics.SumMetric("disable")]) if how == "collection" else mean
+        )
         value = torch.ones((), device="cuda")
-        made.update(value)
-        step: Any = partial(made.update, value)
+        counted.update(value)
+        step: Any = partial(counted.update, value)
         if how == "graph":
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                made.update(value)
+                counted.update(value)
             step = graph.replay
         elif how == "compiled":
-            step = partial(torch.compile(made.update, backend="eager"), value)
+            step = partial(torch.compile(counted.update, backend="eager"), value)
         step()
-        made.compute()
+        counted.compute()
         before = len(reading.PENDING)
-        made.reset()
+        counted.reset()
         assert how == "graph" or len(reading.PENDING) <= before  # of a replay nobody hears
-        made.update(value)
-        made.compute()
+        counted.update(value)
+        counted.compute()
         value.fill_(NAN)
         step()
-        made.reset()
-        made.update(torch.ones((), device="cuda"))
+        counted.reset()
+        counted.update(torch.ones((), device="cuda"))
         with pytest.raises(RuntimeError, match="1 of them"):
-            made.compute()
-        assert seen.waits == 0
-    del mean, made, step
+            counted.compute()
+        assert emulation.waits == 0
+    del mean, counted, step
     torch.compiler.reset()  # lets the metric go, of which the next test would hear
     gc.collect()
 
 
 def test_metrics_that_are_gone_are_told_of_by_others():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metrics.MulticlassRecall(3).to("cuda").update(*wrong())
         mean = metrics.MeanMetric().to("cuda")
         mean.update(torch.ones(2, device="cuda"))
@@ -279,7 +281,7 @@ def test_metrics_that_are_gone_are_told_of_by_others():
         with pytest.warns(UserWarning, match=r"^MulticlassRecall: Detected 1 value"):
             mean.compute()
         mean.compute()
-        assert seen.waits == 0
+        assert emulation.waits == 0
         metrics.merge_states(mean, [mean.state_dict()])
         copy.deepcopy(metrics.MulticlassRecall(3, validate_args=False).to("cuda")).update(*wrong())
         assert not statistic.GONE or all(part.key == mean.weighted.key for part in statistic.GONE)
@@ -299,22 +301,22 @@ FUNCTION_NAMES = ("multiclass_accuracy", "binary_auroc", "perplexity", "mean_iou
 def test_functions_tell_at_a_later_call(call: Any, name: str):
     with pytest.raises(RuntimeError, match=rf"^{name}: Detected"):
         call("cpu")
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         call("cuda")
         call("cuda")
         with pytest.raises(RuntimeError, match=rf"^{name}: Detected \d"):
             call("cuda")
-        assert seen.waits == 0
+        assert emulation.waits == 0
         statistic.GONE.clear()
         reading.PENDING.clear()
         with metrics.strict(), pytest.raises(RuntimeError, match=rf"{name}: Detected \d"):
             call("cuda")
-        assert seen.waits > 0
+        assert emulation.waits > 0
 
 
 @pytest.mark.parametrize("forward", [False, True])
 def test_strict_updates_tell_at_once_and_wait(forward: bool):
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         several = {"top1": metrics.MulticlassAccuracy(3), "mean": metrics.MulticlassRecall(3)}
         for metric in (metrics.MulticlassAccuracy(3), metrics.MetricCollection(several)):
             metric.to("cuda")
@@ -323,9 +325,9 @@ def test_strict_updates_tell_at_once_and_wait(forward: bool):
                 step(torch.eye(3, device="cuda"), torch.arange(3, device="cuda"))
                 with pytest.raises(RuntimeError, match=r"Detected 1 value"):
                     step(*wrong())
-            before = seen.waits
+            before = emulation.waits
             step(*wrong())
-            assert seen.waits == before
+            assert emulation.waits == before
             with pytest.raises(RuntimeError, match=r"Detected 1 value"):
                 metric.check()
         assert before > 0
@@ -368,8 +370,8 @@ def test_at_the_end_of_the_process_the_rest_is_told(write, python):
     write("script.py", SCRIPT)
     done = python("script.py")
     assert done.returncode == 0, done.stderr
-    told = sorted(re.split(r": Detected \d values? in ", line)[0] for line in done.stderr.splitlines())
-    assert told == [
+    messages = sorted(re.split(r": Detected \d values? in ", line)[0] for line in done.stderr.splitlines())
+    assert messages == [
         "gapless.metrics.torchmetrics: MeanMetric: 2 values were `nan`",
         "gapless.metrics: BinaryAUROC",
         "gapless.metrics: MulticlassAccuracy",
@@ -405,8 +407,8 @@ def test_processes_of_multiprocessing_tell_what_is_theirs(write, plain_python, w
     write("script.py", PROCESSES)
     done = plain_python("script.py", way)
     assert done.returncode == 0, done.stderr
-    told = [line.partition(": Detected")[0] for line in done.stderr.splitlines()]
-    assert told == ["gapless.metrics: MulticlassAccuracy", "joined", "gapless.metrics: MulticlassRecall"]
+    messages = [line.partition(": Detected")[0] for line in done.stderr.splitlines()]
+    assert messages == ["gapless.metrics: MulticlassAccuracy", "joined", "gapless.metrics: MulticlassRecall"]
 
 
 def test_what_cannot_be_read_at_the_end_keeps_nothing_else_from_being_told(monkeypatch, capsys):
@@ -415,6 +417,6 @@ def test_what_cannot_be_read_at_the_end_keeps_nothing_else_from_being_told(monke
         for metric in (broken, other):
             metric.update(*wrong())
         monkeypatch.setattr(broken.counted, "fault_pieces", lambda: torch.zeros(2) @ torch.zeros(3))
-        reading.tell_the_rest()
+        reading.report_at_exit()
         broken.counted.silent = True
     assert capsys.readouterr().err.startswith("gapless.metrics: MulticlassRecall: Detected 1 value")

@@ -28,7 +28,11 @@ THEIRS = [name for name in functional.__all__ if name not in OWN]
 
 @pytest.mark.parametrize("name", THEIRS)
 def test_arguments_are_torchmetrics(name):
-    ours = [one for one in inspect.signature(getattr(functional, name)).parameters if one != "kwargs"]
+    ours = [
+        parameter
+        for parameter in inspect.signature(getattr(functional, name)).parameters
+        if parameter != "kwargs"
+    ]
     reference = list(inspect.signature(their_function(name)).parameters)
     assert reference == ours[: len(reference)]
     assert ours[len(reference) :] == []
@@ -49,20 +53,20 @@ def test_values_are_torchmetrics(name):
     ours = getattr(functional, name)
     for sample in SAMPLES:
         options = {k: v for k, v in sample.options.items() if k != "capacity"}
-        known = inspect.signature(their_function(name)).parameters
-        if functional.function_name(sample.name) == name and set(options) <= set(known):
-            given = sample.data(4)[:2]  # all documents are one query's
+        parameters = inspect.signature(their_function(name)).parameters
+        if functional.function_name(sample.name) == name and set(options) <= set(parameters):
+            batch = sample.data(4)[:2]  # all documents are one query's
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                assert same(ours(*given, **options), their_function(name)(*given, **options)), sample.label
+                assert same(ours(*batch, **options), their_function(name)(*batch, **options)), sample.label
 
 
 def test_functions_do_not_wait():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         logits, target = torch.rand(6, 3, device="cuda"), torch.zeros(6, dtype=torch.long, device="cuda")
         functional.multiclass_accuracy(logits, target, 3)
         functional.accuracy(logits, target, "multiclass", num_classes=3)
         functional.mean_squared_error(logits, logits)
         functional.pearson_corrcoef(logits, logits)
         functional.multiclass_auroc(logits, target, 3)
-        assert seen.waits == 0
+        assert emulation.waits == 0

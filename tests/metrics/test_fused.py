@@ -38,27 +38,29 @@ def test_forms_are_what_the_metrics_divide():
     tp, predicted, actual = torch.tensor([3, 0, 5]), torch.tensor([4, 2, 9]), torch.tensor([7, 0, 8])
     counts = OutcomeCounts(tp, predicted, actual, lambda: actual.sum(-1, keepdim=True))
     numbers = torch.stack((counts.tp, counts.predicted, counts.actual, torch.full((3,), 15))).double()
-    asked = 0
+    compared = 0
     for name in metrics.classification.__all__:
-        made = sample_of(name)
-        row = made.fused_row() if isinstance(made, CountMetric) else None
+        metric = sample_of(name)
+        row = metric.fused_row() if isinstance(metric, CountMetric) else None
         if row is not None:
-            asked += 1
-            for place, whole in zip((0, 4), made.ratio(counts), strict=True):
+            compared += 1
+            for place, whole in zip((0, 4), metric.ratio(counts), strict=True):
                 form = torch.tensor(row[place : place + 4], dtype=torch.float64)
                 torch.testing.assert_close(form @ numbers, whole.double(), msg=name)
-    assert asked >= 7
+    assert compared >= 7
 
 
 def sample_of(name: str) -> Any:
-    return next((one.make() for one in SAMPLES if one.name == name and one.name.startswith("Multi")), None)
+    return next(
+        (sample.make() for sample in SAMPLES if sample.name == name and sample.name.startswith("Multi")), None
+    )
 
 
 def fusible() -> Iterator[Sample]:
     """The samples of which any statistic has a kernel."""
     for sample in SAMPLES:
-        made = sample.make()
-        if any(isinstance(part, FUSED) for part in getattr(made, "_parts", ())):
+        metric = sample.make()
+        if any(isinstance(part, FUSED) for part in getattr(metric, "_parts", ())):
             yield sample
 
 
@@ -66,26 +68,26 @@ def fusible() -> Iterator[Sample]:
 def kernels() -> Iterator[list[str]]:
     """The names of the kernels that Triton launched."""
     hooks = pytest.importorskip("triton").knobs.runtime.launch_enter_hook
-    seen: list[str] = []
+    names: list[str] = []
 
     def enter(metadata: Any) -> None:
-        seen.append(metadata.get()["name"])
+        names.append(metadata.get()["name"])
 
     hooks.add(enter)
-    yield seen
+    yield names
     hooks.remove(enter)
 
 
-def results(made: Any, data: list[tuple[Any, ...]]) -> tuple[Any, Any, Any]:
+def results(metric: Any, data: list[tuple[Any, ...]]) -> tuple[Any, Any, Any]:
     """What a metric says of batches, of one more by ``forward``, and of all at the end, with its state."""
-    for one in data[:-1]:
-        made.update(*one)
-    first, of_batch = made.compute(), made(*data[-1])
-    return [first, of_batch, made.compute()], made._counted_state(), made
+    for arguments in data[:-1]:
+        metric.update(*arguments)
+    first, of_batch = metric.compute(), metric(*data[-1])
+    return [first, of_batch, metric.compute()], metric._counted_state(), metric
 
 
 def on_host(value: Any) -> Any:
-    return torch.utils._pytree.tree_map(lambda one: one.cpu() if isinstance(one, Tensor) else one, value)
+    return torch.utils._pytree.tree_map(lambda item: item.cpu() if isinstance(item, Tensor) else item, value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -97,8 +99,10 @@ def test_values_are_those_of_the_plain_way(kernels, dtype):
             warnings.simplefilter("ignore")
             data = [
                 tuple(
-                    one.to(dtype) if isinstance(one, Tensor) and one.is_floating_point() else one
-                    for one in sample.data(seed, "cuda")
+                    argument.to(dtype)
+                    if isinstance(argument, Tensor) and argument.is_floating_point()
+                    else argument
+                    for argument in sample.data(seed, "cuda")
                 )
                 for seed in range(3)
             ]
@@ -151,15 +155,15 @@ def test_batches_of_all_kinds_are_counted(classes: int, ignored: int | None, mad
     expected = metrics.MetricCollection(several).clone()
     expected.update(preds, target)
     with gapless.emulate(), metrics.fused():
-        found = metrics.MetricCollection(several).to("cuda")
-        found.update(preds.cuda(), target.cuda())
-        torch.testing.assert_close(on_host(found.compute()), expected.compute())
-        found.check()
+        collection = metrics.MetricCollection(several).to("cuda")
+        collection.update(preds.cuda(), target.cuda())
+        torch.testing.assert_close(on_host(collection.compute()), expected.compute())
+        collection.check()
         target.flatten()[:3] = torch.tensor([-2, classes, torch.iinfo(target.dtype).min])
-        found.update(preds.cuda(), target.cuda())
-        with pytest.raises(RuntimeError) as told:
-            found.check()
-    lines = str(told.value).splitlines()
+        collection.update(preds.cuda(), target.cuda())
+        with pytest.raises(RuntimeError) as error:
+            collection.check()
+    lines = str(error.value).splitlines()
     assert len(lines) == 2
     assert all("Detected 3" in line and "(first in update 2)" in line for line in lines)
 
@@ -167,7 +171,7 @@ def test_batches_of_all_kinds_are_counted(classes: int, ignored: int | None, mad
 @pytest.mark.parametrize("average", ["macro", "micro", "weighted"])
 @pytest.mark.parametrize("classes", [10, 1000])
 def test_five_metrics_in_few_launches(kernels, classes: int, average: str):
-    with gapless.emulate() as seen, metrics.fused():
+    with gapless.emulate() as emulation, metrics.fused():
         together = metrics.MetricCollection(five(classes, average)).to("cuda")
 
         def counted(call: Callable[[], Any]) -> int:
@@ -182,14 +186,14 @@ def test_five_metrics_in_few_launches(kernels, classes: int, average: str):
             update(seed)
         together.compute()
         value, preds, target = batch(classes, 3)
-        before = seen.waits
+        before = emulation.waits
         assert counted(lambda: together.update(value=value, preds=preds, target=target)) <= 4
         assert counted(together.compute) <= 6
         assert counted(together.reset) <= 1
-        assert seen.waits == before
+        assert emulation.waits == before
 
 
-MANY = fusing.BINS + 1
+MANY = fusing.MAX_BINS + 1
 NOT_TAKEN: list[tuple[metrics.Metric, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]] = [
     (metrics.MulticlassRecall(MANY), lambda scores, target: (target, target)),
     (metrics.MulticlassRecall(5, top_k=2), lambda scores, target: (scores[..., 0], target[..., 0])),
@@ -221,7 +225,7 @@ def test_the_kernels_compile_for_a_gpu(dtype: str | None):
     from gapless.metrics import fused_kernels
 
     numbers = ("labels", "inner", "sample_stride", "class_stride", "inner_stride", "ignored")
-    given = {
+    argument_types = {
         "preds": f"*{dtype or 'i64'}",
         "target": "*i64",
         "found": "*i32",
@@ -230,23 +234,23 @@ def test_the_kernels_compile_for_a_gpu(dtype: str | None):
     constants = {"CLASSES": 15, "SCORES": dtype is not None, "DOUBLE": dtype == "fp64", "IGNORES": True}
     for pairs, bins, warps in ((False, 32, 1), (True, 256, 4)):
         bound = {**constants, "PAIRS": pairs, "ROWS": 32 * warps, "SOME": 16, "BINS": bins}
-        assert "count_blocks" in ptx_of(fused_kernels.count_blocks, given, bound, warps)
+        assert "count_blocks" in ptx_of(fused_kernels.count_blocks, argument_types, bound, warps)
     numbers = ("programs", "width", "edge", "edge_step", "edges", "checked_rows")
-    given = {"found": "*i32", "table": "*i64", "clean": "*i64", **dict.fromkeys(numbers, "i32")}
-    ptx_of(fused_kernels.add_blocks, given, {"TABLE_ROWS": 3, "BINS": 32, "SOME": 32})
-    given = {"value": f"*{dtype or 'fp16'}", "totals": "*fp64", "clean": "*i64"}
-    ptx_of(fused_kernels.add_value, given, {"CHECKED": True, "SPECK": 2.0**-1000})
-    ptx_of(fused_kernels.mean_of, {"totals": "*fp64", "out": f"*{dtype or 'fp16'}"}, {})
-    given = {"table": "*i64", "forms": "*fp64", "out": "*fp32", "width": "i32", "classes": "i32"}
-    ptx_of(fused_kernels.score_classes, given, {"FIELDS": fusing.FIELDS, "SOME": 16})
+    argument_types = {"found": "*i32", "table": "*i64", "clean": "*i64", **dict.fromkeys(numbers, "i32")}
+    ptx_of(fused_kernels.add_blocks, argument_types, {"TABLE_ROWS": 3, "BINS": 32, "SOME": 32})
+    argument_types = {"value": f"*{dtype or 'fp16'}", "totals": "*fp64", "clean": "*i64"}
+    ptx_of(fused_kernels.add_value, argument_types, {"CHECKED": True, "SPECK": 2.0**-1000})
+    ptx_of(fused_kernels.compute_mean, {"totals": "*fp64", "out": f"*{dtype or 'fp16'}"}, {})
+    argument_types = {"table": "*i64", "forms": "*fp64", "out": "*fp32", "width": "i32", "classes": "i32"}
+    ptx_of(fused_kernels.score_classes, argument_types, {"FIELDS": fusing.SCORE_FIELDS, "SOME": 16})
 
 
-def ptx_of(kernel: Any, given: dict[str, str], constants: dict[str, Any], warps: int = 4) -> str:
+def ptx_of(kernel: Any, argument_types: dict[str, str], constants: dict[str, Any], warps: int = 4) -> str:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    signature = {**given, **dict.fromkeys(constants, "constexpr")}
+    signature = {**argument_types, **dict.fromkeys(constants, "constexpr")}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": warps})
-    return made.asm["ptx"]
+    compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": warps})
+    return compiled.asm["ptx"]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import gapless
 import gapless.metrics as metrics
-from gapless.metrics.host import argmax, within_reach
+from gapless.metrics.host import argmax, is_readable_on_host
 
 CLASSES = 3
 value = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-40, math.inf, -math.inf, math.nan])
@@ -55,11 +55,11 @@ def test_subclasses_and_devices_are_left_to_torch():
     class Marked(Tensor):
         pass
 
-    assert within_reach(torch.zeros(2))
-    assert not within_reach(torch.zeros(2).as_subclass(Marked))
-    assert not within_reach(torch.zeros(2, device="meta"))
+    assert is_readable_on_host(torch.zeros(2))
+    assert not is_readable_on_host(torch.zeros(2).as_subclass(Marked))
+    assert not is_readable_on_host(torch.zeros(2, device="meta"))
     with gapless.emulate():
-        assert not within_reach(torch.zeros(2, device="cuda"))
+        assert not is_readable_on_host(torch.zeros(2, device="cuda"))
 
 
 def batches(kind: str, ignore: int | None, labels: list[int], rows: int) -> tuple[Tensor, Tensor]:
@@ -74,18 +74,18 @@ def batches(kind: str, ignore: int | None, labels: list[int], rows: int) -> tupl
     return preds, target
 
 
-def outcome(metric: Any, given: tuple[Tensor, Tensor], device: str) -> tuple[list[float], int]:
+def outcome(metric: Any, batch: tuple[Tensor, Tensor], device: str) -> tuple[list[float], int]:
     """The result, and how often bad values were told."""
-    told = 0
+    errors = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(2):
             try:
-                metric.update(*(one.to(device) for one in given))
+                metric.update(*(labels.to(device) for labels in batch))
                 metric.check()
             except RuntimeError:
-                told += 1
-        return metric.compute().tolist(), told
+                errors += 1
+        return metric.compute().tolist(), errors
 
 
 @pytest.mark.parametrize("kind", ["scores", "labels"])
@@ -101,20 +101,20 @@ def test_counts_are_those_of_a_device(kind: str, ignore: int | None):
     with gapless.emulate():
         on_device = [outcome(make().to("cuda"), data, "cuda") for data in cases]
     assert on_device == on_host
-    assert {told for _, told in on_host} == {0, 2}
+    assert {errors for _, errors in on_host} == {0, 2}
 
 
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_counts_are_those_of_a_compiled_update(top_k: int):
     data = batches("scores", None, [0, 1, 2], 30)
-    one, two = (metrics.MulticlassRecall(CLASSES, average="none", top_k=top_k) for _ in range(2))
+    compiled, two = (metrics.MulticlassRecall(CLASSES, average="none", top_k=top_k) for _ in range(2))
     torch._dynamo.reset()
-    torch.compile(one.update, fullgraph=True, backend="eager")(*data)
+    torch.compile(compiled.update, fullgraph=True, backend="eager")(*data)
     two.update(*data)
-    assert torch.equal(one.compute(), two.compute())
-    one.update(*data)  # The same storage serves both ways.
+    assert torch.equal(compiled.compute(), two.compute())
+    compiled.update(*data)  # The same storage serves both ways.
     two.update(*data)
-    assert torch.equal(one.compute(), two.compute())
+    assert torch.equal(compiled.compute(), two.compute())
 
 
 def test_a_batch_by_itself_and_a_copy_count_apart():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from metrics.ranks import SPLIT, data, feed, make, others, results
+from metrics.ranks import SPLIT, data, feed, make, make_others, results
 from metrics.test_distributed import run
 
 import gapless.metrics as metrics
@@ -16,7 +16,7 @@ import gapless.metrics as metrics
 def save_three(folder: Any) -> None:
     """What three processes save; one of them has no data."""
     for i, (start, stop) in enumerate(SPLIT[3]):
-        collection, more = make(), others()
+        collection, more = make(), make_others()
         for metric in (collection, *more.values()):
             metric.persistent(True)
         feed(collection, more, start, stop)
@@ -24,20 +24,20 @@ def save_three(folder: Any) -> None:
         torch.save(states, folder / f"old{i}.pt")
 
 
-def assert_close(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert found.keys() == expected.keys()
+def assert_close(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        torch.testing.assert_close(torch.tensor(found[name]), torch.as_tensor(value), msg=name)
+        torch.testing.assert_close(torch.tensor(actual[name]), torch.as_tensor(value), msg=name)
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+def results_of_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     save_three(folder)
     return run(2, folder, "later_ranks.py")
 
 
-def test_one_goes_on_before_the_other_takes_part(seen):
+def test_one_goes_on_before_the_other_takes_part(results_of_ranks):
     preds, target = data()
     whole = {
         "accuracy": metrics.MulticlassAccuracy(4)(preds, target),
@@ -45,42 +45,42 @@ def test_one_goes_on_before_the_other_takes_part(seen):
         "pearson": metrics.PearsonCorrCoef()(preds[:, 0], target.float()),
         "mean": preds[:, 0].mean(),
     }
-    assert seen[0]["apart"]["before"] == [False, False]
-    for found in seen:
-        assert_close(found["apart"]["values"], whole)
-        assert found["apart"]["mine"] == 100
-        kinds = [name.removesuffix("_single").removesuffix("_into_tensor") for name in found["collectives"]]
+    assert results_of_ranks[0]["apart"]["before"] == [False, False]
+    for of_rank in results_of_ranks:
+        assert_close(of_rank["apart"]["values"], whole)
+        assert of_rank["apart"]["mine"] == 100
+        kinds = [name.removesuffix("_single").removesuffix("_into_tensor") for name in of_rank["collectives"]]
         assert kinds == ["all_reduce", "all_gather", "all_reduce"]
 
 
-def test_readings_come_in_order_and_afresh(seen):
+def test_readings_come_in_order_and_afresh(results_of_ranks):
     expected = [
         [2, {"sum": 22.0, "max": 11.0}],
         [4, {"sum": 30.0, "max": 13.0}],
         [6, {"sum": 38.0, "max": 15.0}],
     ]
-    assert [found["logged"] for found in seen] == [expected, expected]
+    assert [results["logged"] for results in results_of_ranks] == [expected, expected]
 
 
-def test_later_is_as_now_for_all_that_there_is(seen):
+def test_later_is_as_now_for_all_that_there_is(results_of_ranks):
     collection = make()
     feed(collection, {}, 0, 24)
     whole = {name: value.tolist() for name, value in collection.compute().items()}
-    for found in seen:
-        assert_close(found["later"], whole)
-        assert_close(found["now"], whole)
+    for of_rank in results_of_ranks:
+        assert_close(of_rank["later"], whole)
+        assert_close(of_rank["now"], whole)
 
 
-def test_two_go_on_from_three(seen):
-    collection, more = make(), others()
+def test_two_go_on_from_three(results_of_ranks):
+    collection, more = make(), make_others()
     feed(collection, more, 0, 24)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         whole = results(collection, more)
-    for found in seen:
-        rows = found["saved"].pop("cat")
+    for outcome in results_of_ranks:
+        rows = outcome["saved"].pop("cat")
         assert sorted(rows) == pytest.approx(sorted(whole["cat"]))
-        assert_close(found["saved"], {name: value for name, value in whole.items() if name != "cat"})
+        assert_close(outcome["saved"], {name: value for name, value in whole.items() if name != "cat"})
 
 
 def test_alone_it_is_as_any_reading():

@@ -33,8 +33,12 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        held = [one for one in (*args, out) for one in (one if isinstance(one, (list, tuple)) else [one])]
-        if launches(func) and any(isinstance(one, Tensor) and one.is_cuda for one in held):
+        held = [
+            value
+            for value in (*args, out)
+            for value in (value if isinstance(value, (list, tuple)) else [value])
+        ]
+        if launches(func) and any(isinstance(value, Tensor) and value.is_cuda for value in held):
             self.seen[func._schema.name] += 1
         return out
 
@@ -49,7 +53,7 @@ def batch(classes: int, seed: int, rows: int = 128) -> tuple[Tensor, Tensor, Ten
     random = torch.Generator().manual_seed(seed)
     preds = torch.randn(rows, classes, generator=random)
     target = torch.randint(0, classes, (rows,), generator=random)
-    return tuple(one.to("cuda") for one in (torch.tensor(0.5 + seed), preds, target))  # type: ignore[return-value]
+    return tuple(tensor.to("cuda") for tensor in (torch.tensor(0.5 + seed), preds, target))  # type: ignore[return-value]
 
 
 def five(classes: int, average: str) -> dict[str, metrics.Metric]:
@@ -59,27 +63,27 @@ def five(classes: int, average: str) -> dict[str, metrics.Metric]:
 
 @pytest.mark.parametrize(("classes", "average"), [(10, "macro"), (1000, "macro"), (1000, "micro")])
 def test_five_metrics_take_few_kernels(classes, average):
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         together = metrics.MetricCollection(five(classes, average)).to("cuda")
         apart = {name: metric.to("cuda") for name, metric in five(classes, average).items()}
 
-        def update(given: tuple[Tensor, Tensor, Tensor]) -> None:
-            together.update(value=given[0], preds=given[1], target=given[2])
+        def update(data: tuple[Tensor, Tensor, Tensor]) -> None:
+            together.update(value=data[0], preds=data[1], target=data[2])
 
-        def update_each(given: tuple[Tensor, Tensor, Tensor]) -> None:
+        def update_each(data: tuple[Tensor, Tensor, Tensor]) -> None:
             for name, metric in apart.items():
-                metric.update(*(given[:1] if name == "loss" else given[1:]))
+                metric.update(*(data[:1] if name == "loss" else data[1:]))
 
         for seed in range(3):
-            given = batch(classes, seed)
-            update(given)
-            update_each(given)
-        given, before = batch(classes, 3), seen.waits
-        assert launched(lambda: update(given)) <= 12
-        assert launched(lambda: update_each(given)) <= 16
+            data = batch(classes, seed)
+            update(data)
+            update_each(data)
+        data, before = batch(classes, 3), emulation.waits
+        assert launched(lambda: update(data)) <= 12
+        assert launched(lambda: update_each(data)) <= 16
         assert launched(together.compute) <= 24
-        assert seen.waits == before
-        torch.testing.assert_close(together.compute(), {n: one.compute() for n, one in apart.items()})
+        assert emulation.waits == before
+        torch.testing.assert_close(together.compute(), {n: alone.compute() for n, alone in apart.items()})
         assert launched(together.reset) <= 3
 
 
@@ -96,8 +100,8 @@ def counted(classes: int, ignored: int | None, target: Tensor, preds: Tensor) ->
 @pytest.mark.parametrize("ignored", [None, 255, 1])
 @pytest.mark.parametrize(("classes", "bins"), [(7, 4096), (70, 4096), (70, 20)])
 def test_every_way_to_count_gives_the_same(monkeypatch, classes, bins, ignored, scores, many):
-    monkeypatch.setattr(tally, "MANY", 64 if many else 10**9)
-    monkeypatch.setattr(tally, "BINS", bins)
+    monkeypatch.setattr(tally, "MIN_LABELS_FOR_BLOCKS", 64 if many else 10**9)
+    monkeypatch.setattr(tally, "MAX_BLOCK_BINS", bins)
     random = torch.Generator().manual_seed(classes)
     shape = (3, 5, 9)
     target = torch.randint(0, classes, shape, generator=random)
@@ -105,18 +109,18 @@ def test_every_way_to_count_gives_the_same(monkeypatch, classes, bins, ignored, 
     if ignored is not None:
         target[:, 0] = ignored
     expected = counted(classes, ignored, target, preds).compute()
-    with gapless.emulate() as seen:
-        found = counted(classes, ignored, target.to("cuda"), preds.to("cuda"))
-        waits = seen.waits
-        torch.testing.assert_close(found.compute().cpu(), expected)
-        assert seen.waits - waits <= 1
+    with gapless.emulate() as emulation:
+        metric = counted(classes, ignored, target.to("cuda"), preds.to("cuda"))
+        waits = emulation.waits
+        torch.testing.assert_close(metric.compute().cpu(), expected)
+        assert emulation.waits - waits <= 1
         bad = target.clone()
         bad[0, 1, :3] = torch.tensor([-2, classes, torch.iinfo(torch.int64).min])
-        found.update(preds.to("cuda"), bad.to("cuda"))
+        metric.update(preds.to("cuda"), bad.to("cuda"))
         with pytest.raises(
             RuntimeError, match=rf"Detected 3 values .*: 0 to {classes - 1} \(first in update 3\)"
         ):
-            found.check()
+            metric.check()
 
 
 def test_boxes_of_all_sizes_are_averaged_together():
@@ -134,13 +138,13 @@ OF_MASKS: dict[str, Any] = {"num_classes": 10, "input_format": "index"}
 
 
 def test_segments_take_as_many_kernels_however_many_there_are():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metric = metrics.PanopticQuality(things={0, 1}, stuffs={2}).to("cuda")
         for most in (2, 50):
             points = torch.stack([torch.randint(0, n, (2, 16, 16)) for n in (3, most)], -1).to("cuda")
-            before = seen.waits
+            before = emulation.waits
             assert launched(lambda given=points: metric.update(given, given.flip(1))) <= 89
-            assert seen.waits == before
+            assert emulation.waits == before
 
 
 def masks_of(images: int, dtype: torch.dtype = torch.int64) -> tuple[Tensor, Tensor]:
@@ -152,42 +156,42 @@ def masks_of(images: int, dtype: torch.dtype = torch.int64) -> tuple[Tensor, Ten
 @pytest.mark.parametrize(
     ("metric", "update", "compute"),
     [(metrics.MeanIoU(**OF_MASKS), 13, 5), (metrics.DiceScore(**OF_MASKS), 16, 4)],
-    ids=lambda one: type(one).__name__,
+    ids=lambda value: type(value).__name__,
 )
 def test_few_kernels_count(metric, update, compute):
     """Checks are among them."""
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metric.to("cuda")
-        given = [one.to("cuda") for one in masks_of(4)]
-        metric.update(*given)
-        before = seen.waits
-        assert launched(lambda: metric.update(*given)) <= update
+        data = [value.to("cuda") for value in masks_of(4)]
+        metric.update(*data)
+        before = emulation.waits
+        assert launched(lambda: metric.update(*data)) <= update
         assert launched(metric.compute) <= compute
-        assert seen.waits == before
+        assert emulation.waits == before
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
 @pytest.mark.parametrize("name", ["MeanIoU", "DiceScore", "GeneralizedDiceScore"])
 def test_masks_of_any_integers_and_any_number_count(name, dtype):
-    made = {device: getattr(metrics, name)(**OF_MASKS) for device in ("cpu", "cuda", "all")}
+    metric_on = {device: getattr(metrics, name)(**OF_MASKS) for device in ("cpu", "cuda", "all")}
     for images in (3, 400):
-        made["all"].update(*masks_of(images))
-        made["cpu"].update(*masks_of(images, dtype))
+        metric_on["all"].update(*masks_of(images))
+        metric_on["cpu"].update(*masks_of(images, dtype))
     with gapless.emulate():
         for images in (3, 400):
-            made["cuda"].to("cuda").update(*(one.to("cuda") for one in masks_of(images, dtype)))
-        values = [made[device].compute().cpu() for device in ("cpu", "cuda")]
+            metric_on["cuda"].to("cuda").update(*(mask.to("cuda") for mask in masks_of(images, dtype)))
+        values = [metric_on[device].compute().cpu() for device in ("cpu", "cuda")]
     for value in values:
-        torch.testing.assert_close(value, made["all"].compute())
+        torch.testing.assert_close(value, metric_on["all"].compute())
 
 
 @pytest.mark.parametrize("average", ["micro", "macro", "weighted"])
 def test_averages_are_over_the_channels_that_there_are(average):
     random = torch.Generator().manual_seed(1)
-    given = [torch.randint(0, 2, (3, 7, 4, 4), generator=random) for _ in range(2)]
+    data = [torch.randint(0, 2, (3, 7, 4, 4), generator=random) for _ in range(2)]
     values = [home.DiceScore(5, average=average) for home in (metrics, torchmetrics.segmentation)]
-    for one in values:
-        one.update(*given)
+    for metric in values:
+        metric.update(*data)
     torch.testing.assert_close(values[0].compute(), values[1].compute())
 
 
@@ -228,12 +232,12 @@ def test_no_temporary_is_larger_than_the_input(monkeypatch):
             (metrics.GeneralizedDiceScore(**OF_MASKS), target.roll(1)),
             (metrics.DiceScore(10, input_format="mixed"), preds),
         ]
-        for metric, given in cases:
+        for metric, scores in cases:
             metric.to("cuda")
             largest = 0
             with Sizes():
-                metric.update(given, target)
-            assert 0 < largest <= given.numel() * given.itemsize, metric
+                metric.update(scores, target)
+            assert 0 < largest <= scores.numel() * scores.itemsize, metric
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -245,17 +249,17 @@ def test_metrics_apart_stay_apart(deterministic):
             apart = [metrics.MulticlassRecall(10).to("cuda") for _ in range(5)]
             expected: list[list[Any]] = [[] for _ in apart]
 
-            def update(numbers: list[int], given: tuple[Tensor, Tensor]) -> None:
+            def update(numbers: list[int], data: tuple[Tensor, Tensor]) -> None:
                 for number in numbers:
-                    apart[number].update(*given)
-                    expected[number].append([one.cpu() for one in given])
+                    apart[number].update(*data)
+                    expected[number].append([tensor.cpu() for tensor in data])
 
             update([0, 1, 2, 3, 4], batch(10, 0)[1:])
             update([0, 1, 2], batch(10, 1)[1:])
-            given = batch(10, 2)[1:]
-            update([0, 1], given)
-            given[1].zero_()  # another batch, in the same tensors
-            update([2, 0, 1, 3], given)
+            data = batch(10, 2)[1:]
+            update([0, 1], data)
+            data[1].zero_()  # another batch, in the same tensors
+            update([2, 0, 1, 3], data)
             apart[4].reset()
             expected[4].clear()
             update([4, 3], batch(10, 3)[1:])
@@ -264,7 +268,7 @@ def test_metrics_apart_stay_apart(deterministic):
             expected[1] += expected[2]
             update([2, 1, 0], batch(10, 4)[1:])
             apart[3](*batch(10, 5)[1:])
-            expected[3].append([one.cpu() for one in batch(10, 5)[1:]])
+            expected[3].append([item.cpu() for item in batch(10, 5)[1:]])
             apart.append(copy.deepcopy(apart[2]))
             expected.append([*expected[2]])
             update([2, 3, 5], batch(10, 6)[1:])
@@ -273,8 +277,8 @@ def test_metrics_apart_stay_apart(deterministic):
             update([3, 2, 5], batch(10, 7)[1:])
             for metric, given_ in zip(apart, expected, strict=True):
                 alone = metrics.MulticlassRecall(10)
-                for one in given_:
-                    alone.update(*one)
+                for item in given_:
+                    alone.update(*item)
                 torch.testing.assert_close(metric.compute().cpu(), alone.compute())
     finally:
         torch.use_deterministic_algorithms(False)
@@ -293,8 +297,8 @@ def test_means_saved_by_earlier_versions_load():
 def test_a_nan_leaves_no_trace_in_a_mean(value):
     with gapless.emulate():
         mean = metrics.MeanMetric(nan_strategy="ignore").to("cuda")
-        for one in (torch.nan, value, torch.nan):
-            mean.update(torch.full((), one, device="cuda"))
+        for number in (torch.nan, value, torch.nan):
+            mean.update(torch.full((), number, device="cuda"))
         assert mean.compute().item() == torch.tensor(value).item()
         assert mean.weighted.faults().item() == 2
         for several in (torch.full((), torch.nan), torch.full((5,), torch.nan)):
@@ -321,13 +325,15 @@ def refused(func: Any, args: tuple[Any, ...]) -> bool:
 @pytest.mark.parametrize("letter", sorted({family(sample) for sample in SAMPLES}))
 def test_sums_have_an_order_where_that_is_asked_for(letter: str):
     """And no update takes pinned memory."""
-    found, pinned = set(), []
+    violations, pinned = set(), []
 
     class Refused(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = func(*args, **(kwargs or {}))
-            if refused(func, args) and any(isinstance(one, Tensor) and one.is_cuda for one in (*args, out)):
-                found.add((sample.label, func._schema.name))
+            if refused(func, args) and any(
+                isinstance(value, Tensor) and value.is_cuda for value in (*args, out)
+            ):
+                violations.add((sample.label, func._schema.name))
             if func._schema.name.endswith("pin_memory") or (kwargs or {}).get("pin_memory"):
                 pinned.append(sample.label)
             return out
@@ -348,4 +354,4 @@ def test_sums_have_an_order_where_that_is_asked_for(letter: str):
                     pinned.clear()  # a result, or what was bad, on its way to the host
     finally:
         torch.use_deterministic_algorithms(False)
-    assert not found
+    assert not violations

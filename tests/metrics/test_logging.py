@@ -60,20 +60,20 @@ def test_csv_is_continued_in_its_own_order(tmp_path):
 
 
 def test_tensorboard_with_a_writer():
-    seen = []
-    writer = types.SimpleNamespace(add_scalar=lambda *call: seen.append(call))
+    calls = []
+    writer = types.SimpleNamespace(add_scalar=lambda *call: calls.append(call))
     run(logging.TensorBoard(writer))
-    assert seen == [(name, row[name], row["update"]) for row in ROWS for name in row if name != "update"]
+    assert calls == [(name, row[name], row["update"]) for row in ROWS for name in row if name != "update"]
 
 
 def test_tensorboard_makes_its_writer(monkeypatch, tmp_path):
-    made = []
+    folders = []
     module: Any = types.ModuleType("torch.utils.tensorboard")
-    module.SummaryWriter = made.append
+    module.SummaryWriter = folders.append
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     logging.TensorBoard(tmp_path)
     logging.TensorBoard()
-    assert made == [str(tmp_path), None]
+    assert folders == [str(tmp_path), None]
 
 
 class Run:
@@ -106,12 +106,12 @@ def test_weights_and_biases(monkeypatch):
 
 
 def test_mlflow(monkeypatch):
-    seen = []
+    calls = []
     module: Any = types.ModuleType("mlflow")
-    module.log_metrics = lambda numbers, step, **options: seen.append(({"update": step, **numbers}, options))
+    module.log_metrics = lambda numbers, step, **options: calls.append(({"update": step, **numbers}, options))
     monkeypatch.setitem(sys.modules, "mlflow", module)
     run(logging.MLflow(synchronous=False))
-    assert seen == [(row, {"synchronous": False}) for row in ROWS]
+    assert calls == [(row, {"synchronous": False}) for row in ROWS]
 
 
 class Kept(logging.Logger):

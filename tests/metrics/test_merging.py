@@ -33,15 +33,15 @@ def test_the_whole_is_what_one_process_would_have_seen(name: str):
         if sample.name != name:
             continue
         states = [saved(sample, seeds) for seeds in ((), (0, 1), (), (2,), (3,))]
-        whole, one = sample.make(), sample.make()
+        whole, single = sample.make(), sample.make()
         whole.persistent(True)
         whole.load_state_dict(metrics.merge_states(whole, states))
         for seed in range(4):
-            quietly(one.update, *sample.data(seed))
-        assert same(quietly(whole.compute), quietly(one.compute)), sample.label
+            quietly(single.update, *sample.data(seed))
+        assert same(quietly(whole.compute), quietly(single.compute)), sample.label
         quietly(whole.update, *sample.data(4))
-        quietly(one.update, *sample.data(4))
-        assert same(quietly(whole.compute), quietly(one.compute)), sample.label
+        quietly(single.update, *sample.data(4))
+        assert same(quietly(whole.compute), quietly(single.compute)), sample.label
 
 
 class Model(nn.Module):
@@ -94,7 +94,7 @@ def test_rows_left_out_stay_left_out_and_known():
         states.append(metric.state_dict())
     whole = metrics.SpearmanCorrCoef(capacity=3)
     whole.load_state_dict(metrics.merge_states(whole, states))
-    assert whole.pairs.known("preds").tolist() == [0, 1, 2]
+    assert whole.pairs.valid_rows("preds").tolist() == [0, 1, 2]
     with pytest.raises(RuntimeError, match="Dropped 7 rows"):
         whole.check()
 

@@ -39,15 +39,15 @@ class ShareWithin(Metric):
 
 def test_a_metric_of_ones_own():
     collection = MetricCollection({"a": ShareWithin(0.5), "b": ShareWithin(0.5), "c": ShareWithin(2.0)})
-    found = collection(torch.tensor([0.0, 1.0]), torch.tensor([0.2, 2.0]))
+    results = collection(torch.tensor([0.0, 1.0]), torch.tensor([0.2, 2.0]))
     assert list(collection.compute_groups.values()) == [["a", "b"], ["c"]]
-    assert {name: value.item() for name, value in found.items()} == {"a": 0.5, "b": 0.5, "c": 1.0}
+    assert {name: value.item() for name, value in results.items()} == {"a": 0.5, "b": 0.5, "c": 1.0}
     collection.update(torch.zeros(2), torch.zeros(2))
     assert collection.compute()["a"].item() == 0.75
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metric = ShareWithin(0.5)
         assert metric(torch.ones(4, device="cuda"), torch.ones(4, device="cuda")).device.type == "cuda"
-        assert seen.waits == 0
+        assert emulation.waits == 0
 
 
 def test_what_a_metric_must_say():

@@ -11,14 +11,14 @@ import pytest
 
 import gapless.metrics
 import gapless.metrics.functional
-from gapless.metrics.paths import known
+from gapless.metrics.paths import torchmetrics_paths
 
 torchmetrics = pytest.importorskip("torchmetrics")
 
 
 def theirs() -> list[tuple[str, list[str]]]:
     """(module without its first word, the names defined there that exist here too)."""
-    found = []
+    modules = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for info in pkgutil.walk_packages(torchmetrics.__path__, "torchmetrics."):
@@ -36,23 +36,23 @@ def theirs() -> list[tuple[str, list[str]]]:
                 and hasattr(gapless.metrics if isinstance(value, type) else gapless.metrics.functional, name)
             ]
             if names:
-                found.append((info.name.removeprefix("torchmetrics."), names))
-    return found
+                modules.append((info.name.removeprefix("torchmetrics."), names))
+    return modules
 
 
 def test_every_name_is_where_torchmetrics_has_it():
     for path, names in theirs():
         module = importlib.import_module(f"gapless.metrics.{path}")
         for name in names:
-            found = getattr(module, name)
-            home = gapless.metrics if isinstance(found, type) else gapless.metrics.functional
-            assert found is getattr(home, name), f"{path}.{name}"
+            value = getattr(module, name)
+            home = gapless.metrics if isinstance(value, type) else gapless.metrics.functional
+            assert value is getattr(home, name), f"{path}.{name}"
 
 
 def test_every_path_is_one_of_torchmetrics():
     walked = pkgutil.walk_packages(torchmetrics.__path__, "torchmetrics.", onerror=print)
-    there = {info.name for info in walked}
-    strange = {path.replace("gapless.metrics", "torchmetrics") for path in known()} - there
+    their_paths = {info.name for info in walked}
+    strange = {path.replace("gapless.metrics", "torchmetrics") for path in torchmetrics_paths()} - their_paths
     assert not strange, (
         f"TorchMetrics has no {sorted(strange)}: the metric's class says with `torchmetrics_file` in which "
         "module TorchMetrics has it, or None"

@@ -46,14 +46,16 @@ def test_steps_of_several_classes(figures):
 
 
 def test_collections_and_trackers(figures):
-    made = updated(metrics.MetricCollection(metrics.MulticlassAccuracy(3), metrics.MulticlassF1Score(3)))
-    assert [axes.get_title() for _, axes in made.plot()] == ["MulticlassAccuracy", "MulticlassF1Score"]
-    _, axes = made.plot([made.compute()] * 3, together=True)
+    collection = updated(
+        metrics.MetricCollection(metrics.MulticlassAccuracy(3), metrics.MulticlassF1Score(3))
+    )
+    assert [axes.get_title() for _, axes in collection.plot()] == ["MulticlassAccuracy", "MulticlassF1Score"]
+    _, axes = collection.plot([collection.compute()] * 3, together=True)
     assert [len(line) for line in points(axes)] == [3, 3]
     with pytest.raises(ValueError, match="`together` to be a boolean"):
-        made.plot(together=1)
+        collection.plot(together=1)
     with pytest.raises(ValueError, match="one for each of the 2 metrics"):
-        made.plot(ax=[axes])
+        collection.plot(ax=[axes])
     tracker = metrics.MetricTracker(metrics.MeanMetric(), maximize=True)
     for value in (2.0, 5.0):
         tracker.increment()
@@ -71,7 +73,7 @@ def test_matrices(figures):
         metric.plot(labels=["a"])
     several = metrics.MultilabelConfusionMatrix(2)
     several.update(torch.tensor([[0, 1]]), torch.tensor([[1, 1]]))
-    assert [one.get_title() for one in several.plot()[1]] == ["Label 0", "Label 1"]
+    assert [axis.get_title() for axis in several.plot()[1]] == ["Label 0", "Label 1"]
 
 
 @pytest.mark.parametrize("name", ["ROC", "PrecisionRecallCurve"])
@@ -90,7 +92,7 @@ def test_curves(figures, name):
     classes = getattr(metrics, f"Multiclass{name}")(3, thresholds=5)
     classes.update(torch.eye(3), torch.arange(3))
     _, axes = classes.plot(score=torch.ones(3))
-    assert [one.get_label() for one in axes.lines] == [f"Class {i} AUC=1.000" for i in range(3)]
+    assert [curve.get_label() for curve in axes.lines] == [f"Class {i} AUC=1.000" for i in range(3)]
 
 
 def test_without_matplotlib(monkeypatch):

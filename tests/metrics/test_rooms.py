@@ -36,8 +36,8 @@ def test_type_checkers_know_every_metric(room: str):
 
 def imported(text: str) -> set[tuple[str | None, str, str | None]]:
     """What a module imports: from where, what, and as what."""
-    found = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom))
-    return {(node.module, alias.name, alias.asname) for node in found for alias in node.names}
+    imports = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom))
+    return {(node.module, alias.name, alias.asname) for node in imports for alias in node.names}
 
 
 def test_what_metrics_have_in_common_is_none():
@@ -57,14 +57,14 @@ def test_no_name_is_in_two_rooms():
 def test_a_metric_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "fourth.py").write_text(ONE_FILE, encoding="utf-8")
     monkeypatch.setattr(metrics.regression, "__path__", [*metrics.regression.__path__, str(tmp_path)])
-    found = metrics_of.__wrapped__("regression")
-    assert set(found) - set(metrics_of("regression")) == {"MeanFourthPower"}
-    made = found["MeanFourthPower"]
-    assert file_in_torchmetrics(made) is None
-    metric, other = made(), made()
+    classes = metrics_of.__wrapped__("regression")
+    assert set(classes) - set(metrics_of("regression")) == {"MeanFourthPower"}
+    metric_class = classes["MeanFourthPower"]
+    assert file_in_torchmetrics(metric_class) is None
+    metric, other = metric_class(), metric_class()
     metric.update(torch.tensor([1.0, 4.0]), torch.tensor([0.0, 2.0]))
     assert metric.compute() == 8.5
-    states = exchange(metric).written()
+    states = exchange(metric).write()
     assert states == {"fourth": 17.0, "total": 2}
     exchange(other).read(states)
     other.update(torch.tensor([1.0]), torch.tensor([0.0]))

@@ -78,12 +78,12 @@ def test_in_a_collection_and_of_one_batch():
     both = metrics.MetricCollection(
         {"accuracy": metrics.MulticlassAccuracy(2, average="micro"), "time": metrics.StepTime(clock)}
     )
-    found = []
+    times = []
     for at in (1.0, 2.0, 5.0):
         clock.now = clock.ends = at
-        found.append(both(torch.tensor([1]), torch.tensor([1]))["time"].item())
-    assert found[1:] == [1.0, 3.0]
-    assert found[0] != found[0]
+        times.append(both(torch.tensor([1]), torch.tensor([1]))["time"].item())
+    assert times[1:] == [1.0, 3.0]
+    assert times[0] != times[0]
     assert {name: value.item() for name, value in both.compute().items()} == {"accuracy": 1.0, "time": 2.0}
 
 
@@ -123,11 +123,11 @@ def test_the_host_clock_goes_forward():
 
 
 def test_nothing_waits_on_a_device():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         time, speed = metrics.StepTime().to("cuda"), metrics.Throughput().to("cuda")
         for step in range(4):
             time.update()
             speed.update(32 if step % 2 else torch.ones(3, device="cuda"))
         readings = [time.read(), speed.read()]
-        assert seen.waits == 0
+        assert emulation.waits == 0
         assert all(reading.result() > 0 for reading in readings)

@@ -91,9 +91,9 @@ def test_bad_forms_are_told_at_once_and_in_the_same_words(preds: Tensor, target:
     with pytest.raises(Exception) as expected:  # noqa: PT011
         plain.update(preds, target)
     for _ in range(2):
-        with pytest.raises(type(expected.value)) as found:
+        with pytest.raises(type(expected.value)) as actual:
             metric.update(preds, target)
-        assert str(found.value) == str(expected.value)
+        assert str(actual.value) == str(expected.value)
 
 
 def test_checks_can_be_off() -> None:

@@ -18,10 +18,10 @@ def test_two_ranks(tmp_path: Path) -> None:
     for done in fork_server.ranks(2, (str(HERE / "unwait_ranks.py"), str(tmp_path)), tmp_path):
         assert done.returncode == 0, done.stderr
     for rank in range(2):
-        found = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert found["different"] == []
-        assert found["five"] == {"before": 52, "after": 1}
-        assert found["loose"] == {"before": 52, "after": 5}
-        assert found["nccl"]["error"].startswith("RuntimeError")
-        assert found["nccl"]["value"] == 0.5
-        assert found["local"] == rank
+        results = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert results["different"] == []
+        assert results["five"] == {"before": 52, "after": 1}
+        assert results["loose"] == {"before": 52, "after": 5}
+        assert results["nccl"]["error"].startswith("RuntimeError")
+        assert results["nccl"]["value"] == 0.5
+        assert results["local"] == rank

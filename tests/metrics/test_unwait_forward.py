@@ -16,7 +16,7 @@ from torchmetrics.aggregation import MeanMetric
 
 import gapless
 from gapless.metrics.torchmetrics import unwait
-from gapless.metrics.torchmetrics._alike import groups_alike
+from gapless.metrics.torchmetrics._alike import group_alike
 
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning")]
 
@@ -59,7 +59,7 @@ ALIKE: dict[Callable[[], dict[str, Metric]], list[list[str]]] = {
 def named(metrics: MetricCollection) -> list[list[str]]:
     """The groups of more than one, by name."""
     names = {id(metric): name for name, metric in metrics._modules.items()}
-    return [[names[id(one)] for one in group] for group in groups_alike(metrics) if len(group) > 1]
+    return [[names[id(member)] for member in group] for group in group_alike(metrics) if len(group) > 1]
 
 
 @pytest.mark.parametrize("make", ALIKE, ids=lambda make: make.__name__)
@@ -70,14 +70,14 @@ def test_forward_gives_each_batch_and_keeps_all(make: Callable[[], dict[str, Met
     assert named(metrics) == ALIKE[make]
     for step in range(3):
         assert_same(plain(*batch(step)), metrics(*batch(step)))
-    for one in (plain, metrics):
-        one.update(*batch(3))
+    for collection in (plain, metrics):
+        collection.update(*batch(3))
     assert_same(plain(*batch(4)), metrics(*batch(4)))
     for name, metric in metrics._modules.items():
         assert metric.update_count == plain._modules[name].update_count
     assert_same(plain.compute(), metrics.compute())
-    for one in (plain, metrics):
-        one.reset()
+    for collection in (plain, metrics):
+        collection.reset()
     assert_same(plain(*batch(5)), metrics(*batch(5)))
     assert_same(plain.compute(), metrics.compute())
 
@@ -174,14 +174,14 @@ def test_code_that_hides_what_it_reads_shares_nothing() -> None:
 
 
 def test_forward_of_a_collection_does_not_wait() -> None:
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metrics = MetricCollection(counts()).to("cuda")
         unwait(metrics)
-        scores, target = (one.to("cuda") for one in batch(0))
-        before = seen.waits
+        scores, target = (tensor.to("cuda") for tensor in batch(0))
+        before = emulation.waits
         metrics(scores, target)
         metrics(scores, target)
-        assert seen.waits == before
+        assert emulation.waits == before
 
 
 def test_checks_are_told_after_a_shared_update() -> None:
@@ -212,11 +212,11 @@ def test_forward_of_single_metrics(family: str) -> None:
     for case in WAITS.FAMILIES[family]():
         if case.name == "BootStrapper" or any(slow in case.name for slow in SLOW):
             continue
-        found = []
+        results = []
         for change in (lambda metric: None, unwait):
             metric = case.build()
             change(metric)
             values = [metric(*case.batch(WAITS.Make(step, "cpu"))) for step in range(2)]
             metric.update(*case.batch(WAITS.Make(2, "cpu")))
-            found.append([*values, metric.compute()])
-        assert_same(*found)
+            results.append([*values, metric.compute()])
+        assert_same(*results)

@@ -46,12 +46,12 @@ def test_copies_and_pickles_are_unwaited_too(make: Callable[[], Any]) -> None:
     file.seek(0)
     copies = [copy.deepcopy(metric), metric.clone(), pickle.loads(pickle.dumps(metric))]
     copies.append(torch.load(file, weights_only=False))
-    for one in copies:
-        assert type(one) is type(metric)
-        assert_same(one.compute(), metric.compute())
-        one.update(torch.tensor([NAN, 6.0]))
+    for copied in copies:
+        assert type(copied) is type(metric)
+        assert_same(copied.compute(), metric.compute())
+        copied.update(torch.tensor([NAN, 6.0]))
         with pytest.warns(UserWarning, match="1 value was `nan`"):
-            one.compute()
+            copied.compute()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trained(metric).compute()
@@ -118,12 +118,12 @@ def test_rewait_undoes_copies_and_what_a_pickle_held() -> None:
     metrics = MetricCollection([MeanMetric(), tc.BinaryAccuracy()])
     plain = MetricCollection([MeanMetric(), tc.BinaryAccuracy()])
     unwait(metrics)
-    for one in (copy.deepcopy(metrics), pickle.loads(pickle.dumps(metrics)), metrics):
-        rewait(one)
-        assert type(one) is MetricCollection
-        assert [type(metric) for metric in one.values()] == [MeanMetric, tc.BinaryAccuracy]
-        assert vars(one).keys() == vars(plain).keys()
-        for metric, other in zip(one.values(), plain.values(), strict=True):
+    for collection in (copy.deepcopy(metrics), pickle.loads(pickle.dumps(metrics)), metrics):
+        rewait(collection)
+        assert type(collection) is MetricCollection
+        assert [type(metric) for metric in collection.values()] == [MeanMetric, tc.BinaryAccuracy]
+        assert vars(collection).keys() == vars(plain).keys()
+        for metric, other in zip(collection.values(), plain.values(), strict=True):
             assert vars(metric).keys() == vars(other).keys()
             assert not isinstance(metric, UnwaitedMetric)
 
@@ -223,17 +223,17 @@ def test_nothing_to_unwait() -> None:
 def test_stable_states_keep_their_storages(make: Callable[[], Any], inputs: tuple[Tensor, ...]) -> None:
     plain, metric = make(), make()
     unwait(metric, stable_states=True)
-    for one in (plain, metric):
-        one.update(*inputs)
+    for each in (plain, metric):
+        each.update(*inputs)
     where = {name: getattr(metric, name).data_ptr() for name in metric._defaults}
-    for one in (plain, metric):
-        one.update(*inputs)
-        one(*inputs)
-        one.compute()
+    for each in (plain, metric):
+        each.update(*inputs)
+        each(*inputs)
+        each.compute()
     assert_same(plain.compute(), metric.compute())
-    for one in (plain, metric):
-        one.reset()
-        one.update(*inputs)
+    for each in (plain, metric):
+        each.reset()
+        each.update(*inputs)
     assert {name: getattr(metric, name).data_ptr() for name in metric._defaults} == where
     assert_same(plain.compute(), metric.compute())
 

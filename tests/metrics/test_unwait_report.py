@@ -14,7 +14,14 @@ from torchmetrics import classification as tc
 from torchmetrics.aggregation import MeanMetric
 
 from gapless.metrics.torchmetrics import _classes, _relink, unwait
-from gapless.metrics.torchmetrics._registry import REPLACEMENTS, Table, digest_of, needed, original_of, table
+from gapless.metrics.torchmetrics._registry import (
+    REPLACEMENTS,
+    ReplacementTable,
+    digest_of,
+    fitting_replacements,
+    is_needed,
+    original_of,
+)
 
 pytestmark = QUIET
 
@@ -22,16 +29,20 @@ pytestmark = QUIET
 def test_every_replacement_knows_the_text_it_stands_for() -> None:
     if not torchmetrics.__version__.startswith("1.9."):
         pytest.skip("the texts are those of 1.9")
-    assert table().strange == ()
-    assert len(table().of) == sum(needed(one, original_of(one)) for one in REPLACEMENTS)
+    assert fitting_replacements().unmatched_names == ()
+    assert len(fitting_replacements().by_original) == sum(
+        is_needed(replacement, original_of(replacement)) for replacement in REPLACEMENTS
+    )
 
 
 def test_a_function_with_another_text_is_not_replaced() -> None:
     def other(x: Tensor, minlength: int | None = None) -> Tensor:
         return x
 
-    originals = [original_of(one) for one in REPLACEMENTS]
-    assert digest_of(other) not in {digest_of(one) for one in originals if one is not None}
+    originals = [original_of(replacement) for replacement in REPLACEMENTS]
+    assert digest_of(other) not in {
+        digest_of(replacement) for replacement in originals if replacement is not None
+    }
 
 
 def test_the_report_counts_what_was_counted() -> None:
@@ -84,11 +95,11 @@ def test_counts_of_another_version_are_not_shown(monkeypatch: pytest.MonkeyPatch
 
 def test_a_text_that_is_another_is_named_where_it_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "_multiclass_stat_scores_update"
-    [one] = [one for one in REPLACEMENTS if one.name == name]
-    original = original_of(one)
+    [replacement] = [replacement for replacement in REPLACEMENTS if replacement.name == name]
+    original = original_of(replacement)
     assert original is not None
-    strange = Table({}, (f"{one.module}.{name}",), frozenset({original}))
-    monkeypatch.setattr(_relink, "table", lambda: strange)
+    strange = ReplacementTable({}, (f"{replacement.module}.{name}",), frozenset({original}))
+    monkeypatch.setattr(_relink, "fitting_replacements", lambda: strange)
     monkeypatch.setattr(_classes, "RELINKER", _relink.Relinker())
     accuracy, mean = unwait(tc.MulticlassAccuracy(3)), unwait(MeanMetric())
     assert f"has different code for it: {name}" in " ".join(str(accuracy).split())

@@ -83,7 +83,7 @@ def test_exact_areas_of_two(cls: Any, ties: bool, max_fpr: float | None, n: int,
 
 
 def test_many_columns_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapless.metrics.torchmetrics.replacements.areas.CHUNK", 30)
+    monkeypatch.setattr("gapless.metrics.torchmetrics.replacements.areas.MAX_SCORES_AT_ONCE", 30)
     g = torch.Generator().manual_seed(0)
     batch = scores_of(g, (12, 7), True), torch.randint(7, (12,), generator=g)
     assert_same_unwaited(lambda: tc.MulticlassAUROC(7, average=None), batch)
@@ -174,14 +174,14 @@ def test_generalized_dice(
 
 def on_device(make: Callable[[], Any], *batches: tuple[Tensor, ...]) -> tuple[int, Any, Any]:
     """Waits of a result on the emulated device, the result on the host, and where it was."""
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metric = make().to("cuda")
         unwait(metric, checks="later")
         for inputs in batches:
-            metric.update(*(one.to("cuda") for one in inputs))
-        before = seen.waits
+            metric.update(*(tensor.to("cuda") for tensor in inputs))
+        before = emulation.waits
         value = metric.compute()
-        return seen.waits - before, value.cpu(), (value.device.type, metric.device.type)
+        return emulation.waits - before, value.cpu(), (value.device.type, metric.device.type)
 
 
 RETRIEVAL = ["RetrievalMAP", "RetrievalMRR", "RetrievalNormalizedDCG", "RetrievalFallOut", "RetrievalHitRate"]
@@ -226,19 +226,19 @@ def test_states_stay_on_the_device_when_a_result_fails() -> None:
         metric = retrieval.RetrievalMAP(empty_target_action="error").to("cuda")
         unwait(metric)
         inputs = torch.rand(4), torch.zeros(4, dtype=torch.long), torch.zeros(4, dtype=torch.long)
-        metric.update(*(one.to("cuda") for one in inputs))
+        metric.update(*(tensor.to("cuda") for tensor in inputs))
         with pytest.raises(ValueError, match="no positive target"):
             metric.compute()
         assert metric.device.type == "cuda"
-        assert all(one.device.type == "cuda" for one in metric.preds)
+        assert all(tensor.device.type == "cuda" for tensor in metric.preds)
 
 
 def test_the_least_and_the_greatest() -> None:
     plain, metric = (MinMaxMetric(torchmetrics.MeanSquaredError()) for _ in range(2))
     unwait(metric)
     for value in (3.0, 1.0, 2.0):
-        for one in (plain, metric):
-            one.update(torch.tensor([value]), torch.tensor([0.0]))
+        for each in (plain, metric):
+            each.update(torch.tensor([value]), torch.tensor([0.0]))
         assert_same(plain.compute(), metric.compute())
-        for one in (plain, metric):
-            one._base_metric.reset()
+        for each in (plain, metric):
+            each._base_metric.reset()

@@ -54,9 +54,11 @@ def test_counts_of_classes(
         metric.update(preds, target)
         metric.update(preds, target)
     for name in ("tp", "fp", "tn", "fn"):
-        expected, found = getattr(both[0], name), getattr(both[1], name)
-        assert type(found) is type(expected)
-        for a, b in zip(expected, found, strict=True) if isinstance(expected, list) else [(expected, found)]:
+        expected, actual = getattr(both[0], name), getattr(both[1], name)
+        assert type(actual) is type(expected)
+        for a, b in (
+            zip(expected, actual, strict=True) if isinstance(expected, list) else [(expected, actual)]
+        ):
             assert torch.equal(a, b)
             assert a.dtype == b.dtype
     assert_same(both[0].compute(), both[1].compute())

@@ -42,12 +42,12 @@ def family(sample: Sample) -> str:
 
 @pytest.mark.parametrize("letter", sorted({family(sample) for sample in SAMPLES}))
 def test_nothing_waits(letter: str):
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         for sample in SAMPLES:
             if family(sample) == letter:
-                before = seen.waits
+                before = emulation.waits
                 reading = use(sample)
-                assert seen.waits == before, (sample.label, seen.session.sites)
+                assert emulation.waits == before, (sample.label, emulation.session.sites)
                 if reading is not None:
                     reading.result()
 
@@ -86,7 +86,7 @@ def use(sample: Sample) -> metrics.Reading | None:
 )
 def test_wrappers_do_not_wait(make):
     random = torch.Generator().manual_seed(0)
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metric = make().to("cuda")
         for _ in range(4):
             preds = torch.randn(8, 4, generator=random).pin_memory().to("cuda", non_blocking=True)
@@ -96,11 +96,11 @@ def test_wrappers_do_not_wait(make):
         metric.compute()
         metric.read()
         metric.reset()
-        assert seen.waits == 0, seen.session.sites
+        assert emulation.waits == 0, emulation.session.sites
 
 
 def test_numbers_and_host_tensors_do_not_wait():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metric = metrics.MeanMetric().to("cuda")
         on_device = torch.ones(3, device="cuda")
         for value, weight in [
@@ -115,55 +115,55 @@ def test_numbers_and_host_tensors_do_not_wait():
         ]:
             metric.update(value, weight)
         metric(on_device.half())
-        assert seen.waits == 0
+        assert emulation.waits == 0
 
 
 def test_a_metric_follows_its_first_batch_to_the_device():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metric = metrics.MulticlassAccuracy(3)
         metric.update(torch.eye(3, device="cuda"), torch.arange(3, device="cuda"))
         collection = metrics.MetricCollection(
             metrics.MulticlassRecall(3), metrics.MulticlassAUROC(3, thresholds=5)
         )
         collection(torch.eye(3, device="cuda"), torch.arange(3, device="cuda"))
-        assert (metric.device.type, collection.device.type, seen.waits) == ("cuda", "cuda", 0)
+        assert (metric.device.type, collection.device.type, emulation.waits) == ("cuda", "cuda", 0)
         assert metric.read().result().item() == 1
 
 
 def test_readings_wait_only_when_asked():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metric = metrics.MeanMetric().to("cuda")
         metric.update(torch.ones(4, device="cuda"))
         reading = metric.read()
-        assert seen.waits == 0
+        assert emulation.waits == 0
         assert reading.result().item() == 1
-        told = []
+        logged = []
         collection = metrics.MetricCollection({"mean": metrics.MeanMetric()}).to("cuda")
-        collection.every(2, lambda update, result: told.append((update, result["mean"].item())), reset=True)
-        before = seen.waits
+        collection.every(2, lambda update, result: logged.append((update, result["mean"].item())), reset=True)
+        before = emulation.waits
         for i in range(7):
             collection.update(torch.full((2,), float(i), device="cuda"))
-        assert seen.waits == before
+        assert emulation.waits == before
         collection._watchers[0].finish()
-        assert told == [(2, 0.5), (4, 2.5), (6, 4.5)]
+        assert logged == [(2, 0.5), (4, 2.5), (6, 4.5)]
 
 
 def test_asynchronous_reductions_do_not_wait():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         dist.init_process_group("nccl", rank=0, world_size=1, store=dist.HashStore())
         try:
             collection = metrics.MetricCollection({"mean": metrics.MeanMetric(), "max": metrics.MaxMetric()})
             collection.to("cuda")
-            pearson, told = metrics.PearsonCorrCoef().to("cuda"), []
-            collection.every(2, lambda update, found: told.append(update), async_op=True)
+            pearson, logged = metrics.PearsonCorrCoef().to("cuda"), []
+            collection.every(2, lambda update, results: logged.append(update), async_op=True)
             for _ in range(4):
                 collection.update(torch.ones(4, device="cuda"))
                 pearson.update(torch.rand(4, device="cuda"), torch.rand(4, device="cuda"))
             readings = [collection.read(async_op=True), pearson.read(async_op=True)]
             ready = [reading.ready() for reading in readings]
-            assert seen.waits == 0, seen.session.sites
+            assert emulation.waits == 0, emulation.session.sites
         finally:
             dist.destroy_process_group()
         assert ready == [True, True]
-        assert told == [2, 4]
+        assert logged == [2, 4]
         assert readings[0].result()["mean"].item() == 1

@@ -122,7 +122,7 @@ def test_a_metric_for_each_output(squeeze):
     metric.update(preds=preds, target=target)
     torch.testing.assert_close(metric.compute(), torch.stack(expected))
     metric.reset()
-    assert not any(one.update_called for one in metric.metrics)
+    assert not any(copied.update_called for copied in metric.metrics)
     kept = metrics.MultioutputWrapper(metrics.MeanSquaredError(), 3, remove_nans=False)
     assert kept(preds, target).isnan().tolist() == [False, True, False]
 
@@ -130,14 +130,14 @@ def test_a_metric_for_each_output(squeeze):
 def test_outputs_do_not_wait_where_nan_may_stay():
     import gapless
 
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metric = metrics.MultioutputWrapper(metrics.MeanSquaredError(), 2, remove_nans=False).to("cuda")
         values = torch.ones(4, 2, device="cuda")
         metric(values, values)
         metric.update(values, values)
         metric.compute()
         metric.reset()
-        assert seen.waits == 0, seen.session.sites
+        assert emulation.waits == 0, emulation.session.sites
 
 
 def tasks(**affixes: str) -> metrics.MultitaskWrapper:
@@ -149,12 +149,12 @@ def test_each_task_has_its_own_arguments():
     metric, kinds, size = tasks(), metrics.MulticlassAccuracy(3), metrics.MeanSquaredError()
     for seed in range(2):
         preds, target = batch(seed)
-        found = metric({"kind": preds, "size": preds[:, 0]}, {"kind": target, "size": preds[:, 1]})
-        assert found["kind"]["MulticlassAccuracy"] == kinds(preds, target)
-        assert found["size"] == size(preds[:, 0], preds[:, 1])
+        results = metric({"kind": preds, "size": preds[:, 0]}, {"kind": target, "size": preds[:, 1]})
+        assert results["kind"]["MulticlassAccuracy"] == kinds(preds, target)
+        assert results["size"] == size(preds[:, 0], preds[:, 1])
     assert metric.compute()["size"] == size.compute()
     metric.reset()
-    assert not any(one.update_called for one in metric.values())
+    assert not any(task_metric.update_called for task_metric in metric.values())
     with pytest.raises(ValueError, match="to have the same keys as the wrapped `task_metrics`"):
         metric.update({"kind": preds}, {"kind": target})
 
@@ -165,8 +165,8 @@ def test_names_of_tasks():
     assert list(metric.keys(flatten=False)) == ["a/kind!", "a/size!"]
     nested = metrics.MultitaskWrapper({"all": tasks()})
     values = {"kind": batch(0)[0], "size": tensor([1.0])}
-    found = nested({"all": values}, {"all": {"kind": batch(0)[1], "size": tensor([3.0])}})
-    assert found["all"]["size"] == 4.0
+    results = nested({"all": values}, {"all": {"kind": batch(0)[1], "size": tensor([3.0])}})
+    assert results["all"]["size"] == 4.0
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def five() -> dict[str, Any]:
 
 def collectives(rank: int, together: bool) -> dict[str, int]:
     """How many collectives the results of five metrics take, without and with `unwait`."""
-    seen = {}
+    counts = {}
     for when in ("before", "after"):
         metrics: Any = five()
         scores, target = batch(rank, 0, 4)
@@ -128,8 +128,8 @@ def collectives(rank: int, together: bool) -> dict[str, int]:
         calls["n"] = 0
         for result in [metrics] if together else metrics.values():
             result.compute()
-        seen[when] = calls["n"]
-    return seen
+        counts[when] = calls["n"]
+    return counts
 
 
 def on_nccl(rank: int, path: str) -> dict[str, Any]:
@@ -140,8 +140,8 @@ def on_nccl(rank: int, path: str) -> dict[str, Any]:
         dist.init_process_group("nccl", store=store, rank=rank, world_size=2)
         plain, metric = MeanMetric(), MeanMetric()
         unwait(metric)
-        for one in (plain, metric):
-            one.update(float(rank))
+        for each in (plain, metric):
+            each.update(float(rank))
         try:
             error = str(plain.compute())
         except RuntimeError as failed:
@@ -155,7 +155,7 @@ def main() -> None:
     rank, path = int(os.environ["RANK"]), sys.argv[1]
     count_collectives()
     dist.init_process_group("gloo", store=dist.FileStore(f"{path}/gloo", 2), rank=rank, world_size=2)
-    seen: dict[str, Any] = {
+    results: dict[str, Any] = {
         "different": values(rank),
         "five": collectives(rank, together=True),
         "loose": collectives(rank, together=False),
@@ -164,10 +164,10 @@ def main() -> None:
     unwait(total)
     total.update(float(rank))
     total.compute()
-    seen["local"] = float(total.sum_value)
+    results["local"] = float(total.sum_value)
     dist.destroy_process_group()
-    seen["nccl"] = on_nccl(rank, path)
-    Path(path, f"{rank}.json").write_text(json.dumps(seen))
+    results["nccl"] = on_nccl(rank, path)
+    Path(path, f"{rank}.json").write_text(json.dumps(results))
 
 
 main()

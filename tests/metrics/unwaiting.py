@@ -74,7 +74,7 @@ def assert_same_unwaited(make: Callable[[], Any], *batches: tuple[Any, ...]) -> 
     assert_same(expected, metric.compute())
 
 
-def counted(case: Any, seen: Any, change: Callable[[Any], Any]) -> tuple[list[int], int, Any]:
+def counted(case: Any, emulation: Any, change: Callable[[Any], Any]) -> tuple[list[int], int, Any]:
     """Waits of three updates and of the result, and the result."""
     torch.manual_seed(0)
     metric = case.build().to("cuda")
@@ -82,10 +82,10 @@ def counted(case: Any, seen: Any, change: Callable[[Any], Any]) -> tuple[list[in
     updates = []
     for step in range(3):
         batch = case.batch(WAITS.Make(step, "cuda"))
-        before = seen.waits
+        before = emulation.waits
         WAITS.update(metric, batch, step)
-        updates.append(seen.waits - before)
-    before = seen.waits
+        updates.append(emulation.waits - before)
+    before = emulation.waits
     value = metric.compute()
-    waits = seen.waits - before
+    waits = emulation.waits - before
     return updates, waits, WAITS.host(value)

@@ -49,5 +49,7 @@ def gradient(result: Tensor, x: Tensor) -> Tensor:
     ramp = torch.arange(1, result.numel() + 1, dtype=torch.float64).view(result.shape)
     if not result.requires_grad:
         return torch.zeros_like(x)
-    (found,) = torch.autograd.grad(result, x, ramp.to(result.dtype), retain_graph=True, allow_unused=True)
-    return torch.zeros_like(x) if found is None else found
+    (gradient_or_none,) = torch.autograd.grad(
+        result, x, ramp.to(result.dtype), retain_graph=True, allow_unused=True
+    )
+    return torch.zeros_like(x) if gradient_or_none is None else gradient_or_none

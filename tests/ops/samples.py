@@ -56,13 +56,13 @@ class Sample:
     cut: Callable[[Any], Any] = lambda found: found
 
 
-def _front(found: Any) -> Any:
-    return found.values[: int(found.number)]
+def _front(bounded: Any) -> Any:
+    return bounded.values[: int(bounded.number)]
 
 
-def _distinct(found: Any) -> Any:
-    number = int(found.number)
-    return found.values[:number], found.inverse, found.counts[:number]
+def _distinct(distinct: Any) -> Any:
+    number = int(distinct.number)
+    return distinct.values[:number], distinct.inverse, distinct.counts[:number]
 
 
 def _set(x: Tensor, index: Any, value: Any) -> Tensor:

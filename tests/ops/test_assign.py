@@ -20,14 +20,14 @@ def test_through_a_mask(drawn: Masked, rows: bool, accumulate: bool, kind: int) 
     base = drawn.x.flip(0) * 3
     value = [2.5, leaf(base[0, 0]), leaf(base[:1] if rows else base[0, :1]), leaf(base)][kind]
     same = leaf(value) if isinstance(value, torch.Tensor) else value
-    found = ops.assign(x, mask, value, accumulate=accumulate)
+    actual = ops.assign(x, mask, value, accumulate=accumulate)
     wanted = y.clone()
     chosen = same[mask] if kind == 3 else same
     wanted[mask] = wanted[mask] + chosen if accumulate else chosen
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(gradient(found, x), gradient(wanted, y))
+    torch.testing.assert_close(actual, wanted)
+    torch.testing.assert_close(gradient(actual, x), gradient(wanted, y))
     if isinstance(value, torch.Tensor):
-        torch.testing.assert_close(gradient(found, value), gradient(wanted, same))
+        torch.testing.assert_close(gradient(actual, value), gradient(wanted, same))
 
 
 @settings(max_examples=50, deadline=None)
@@ -50,9 +50,9 @@ def test_several_indices_and_dtypes() -> None:
     rows, columns = torch.tensor([0, 2]), torch.tensor([1, 3])
     wanted = x.clone()
     wanted[rows, columns] = 0.5
-    found = ops.assign(x, (rows, columns), torch.tensor([0.5, 0.5], dtype=torch.float64))
-    assert torch.equal(found, wanted)
-    assert found.dtype == torch.float16
+    actual = ops.assign(x, (rows, columns), torch.tensor([0.5, 0.5], dtype=torch.float64))
+    assert torch.equal(actual, wanted)
+    assert actual.dtype == torch.float16
     assert ops.assign(torch.zeros(2, dtype=torch.long), torch.tensor([True, False]), 3).tolist() == [3, 0]
     assert x.sum() == 0
 
@@ -61,10 +61,10 @@ def test_what_is_not_assigned_reaches_nothing() -> None:
     x = torch.tensor([1.0, torch.nan, 3.0], requires_grad=True)
     value = torch.tensor([torch.inf, 2.0, torch.nan], requires_grad=True)
     mask = torch.tensor([False, True, False])
-    found = ops.assign(x, mask, value)
-    assert found.tolist() == [1, 2, 3]
-    assert gradient(found, x).tolist() == [1, 0, 3]
-    assert gradient(found, value).tolist() == [0, 2, 0]
+    result = ops.assign(x, mask, value)
+    assert result.tolist() == [1, 2, 3]
+    assert gradient(result, x).tolist() == [1, 0, 3]
+    assert gradient(result, value).tolist() == [0, 2, 0]
 
 
 @settings(max_examples=80, deadline=None)
@@ -74,10 +74,10 @@ def test_masked_scatter(drawn: Masked, more: int) -> None:
     values = torch.arange(number + more, dtype=torch.float64)
     x, y = leaf(drawn.x), leaf(drawn.x)
     source, same = leaf(values), leaf(values)
-    found, wanted = ops.masked_scatter(x, drawn.mask, source), y.masked_scatter(drawn.mask, same)
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(gradient(found, x), gradient(wanted, y))
-    torch.testing.assert_close(gradient(found, source), gradient(wanted, same))
+    actual, wanted = ops.masked_scatter(x, drawn.mask, source), y.masked_scatter(drawn.mask, same)
+    torch.testing.assert_close(actual, wanted)
+    torch.testing.assert_close(gradient(actual, x), gradient(wanted, y))
+    torch.testing.assert_close(gradient(actual, source), gradient(wanted, same))
 
 
 def test_masked_scatter_broadcasts_and_runs_out() -> None:

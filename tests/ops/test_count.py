@@ -48,9 +48,9 @@ def test_bincount(labels: list[int], size: int) -> None:
     random = torch.Generator().manual_seed(len(labels))
     for dtype in (torch.float32, torch.float64, torch.float16, torch.int64):
         weights = (torch.rand(len(labels), generator=random) * 4).to(dtype)
-        found, wanted = ops.bincount(x, weights, size=size), torch.bincount(x, weights, minlength=size)
+        actual, wanted = ops.bincount(x, weights, size=size), torch.bincount(x, weights, minlength=size)
         if labels:  # of nothing torch gives counts
-            torch.testing.assert_close(found, wanted)
+            torch.testing.assert_close(actual, wanted)
 
 
 def test_bincount_leaves_out_what_is_outside() -> None:

@@ -37,10 +37,10 @@ def test_example(number: int, tmp_path: Path) -> None:
     path = tmp_path / "example.py"
     path.write_text(before + block + COMPARE)
     with contextlib.redirect_stdout(io.StringIO()):
-        found = run(before + block + COMPARE, path)
+        waiting_lines = run(before + block + COMPARE, path)
     lines = block.splitlines()
     first = before.count("\n") + 1
-    waited = {at - first for at in found if first <= at < first + len(lines)}
+    waited = {at - first for at in waiting_lines if first <= at < first + len(lines)}
     marked = {at for at, line in enumerate(lines) if "# waits" in line and _still(line)}
     assert waited == marked, [lines[at] for at in waited ^ marked]
 
@@ -53,14 +53,14 @@ def _still(line: str) -> bool:
 
 def assigned(block: str) -> dict[str, ast.expr]:
     """What a block says of ``before`` and ``after``: expressions of the page's own tensors."""
-    found = {}
+    values = {}
     for node in ast.parse(block).body:
         name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
         if isinstance(node, ast.Assign) and name in ("before", "after"):
-            found.setdefault(name, node.value)
+            values.setdefault(name, node.value)
         elif name in ("target", "kept"):  # what stands in both sides was made before
             return {}
-    return found if found.keys() == {"before", "after"} else {}
+    return values if values.keys() == {"before", "after"} else {}
 
 
 SECTIONS = re.split(r"^## ", TEXT, flags=re.MULTILINE)
@@ -87,7 +87,7 @@ def test_advice_passes_compare(number: int) -> None:
     ]
     random = torch.Generator().manual_seed(0)
     x = torch.randn(8, 4, generator=random, requires_grad=True)
-    given = {
+    inputs = {
         "x": x,
         "z": torch.rand(8, 4, generator=random),
         "mask": x.detach() > 0,
@@ -95,7 +95,7 @@ def test_advice_passes_compare(number: int) -> None:
         "labels": torch.arange(8) % 3,
     }
     cases = ["as given", "empty mask", "full mask"]
-    proof = gapless.compare(*calls, inputs={name: given[name] for name in used}, only=cases)
+    proof = gapless.compare(*calls, inputs={name: inputs[name] for name in used}, only=cases)
     proof.assert_same()
 
 

@@ -11,10 +11,10 @@ from gapless import ops
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_values_are_those_of_the_steps(device: str) -> None:
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         log = ops.LogBuffer(capacity=2)
         weight = torch.ones(3, device=device, requires_grad=True)
-        before = seen.waits
+        before = emulation.waits
         for step in range(5):
             loss = (weight * step).sum()
             log.add(loss=loss, rate=0.1 * step, half=loss.half(), seen=torch.full((1,), step, device=device))
@@ -23,14 +23,14 @@ def test_values_are_those_of_the_steps(device: str) -> None:
         second = log.read(reset=False)
         third = log.read()
         weight.detach().zero_()
-        assert seen.waits == before, seen.session.sites
-        found = first.result()
+        assert emulation.waits == before, emulation.session.sites
+        results = first.result()
         assert first.ready()
-        assert found["loss"].tolist() == [0, 3, 6, 9, 12]
-        assert found["half"].dtype == torch.float32
-        assert found["seen"].tolist() == [0, 1, 2, 3, 4]
-        torch.testing.assert_close(found["rate"], torch.arange(5) * 0.1)
-        assert {value.device.type for value in found.values()} == {"cpu"}
+        assert results["loss"].tolist() == [0, 3, 6, 9, 12]
+        assert results["half"].dtype == torch.float32
+        assert results["seen"].tolist() == [0, 1, 2, 3, 4]
+        torch.testing.assert_close(results["rate"], torch.arange(5) * 0.1)
+        assert {value.device.type for value in results.values()} == {"cpu"}
         for reading in (second, third):
             assert reading.result()["loss"].tolist() == [7]
             assert reading.result()["half"].tolist() == []
@@ -48,27 +48,27 @@ def test_numbers_and_tensors_in_turn() -> None:
 
 
 def test_a_reading_is_of_its_moment() -> None:
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         value = torch.ones(2, device="cuda", requires_grad=True)
-        before = seen.waits
+        before = emulation.waits
         reading = ops.read_later(value=value, double=value * 2)
         with torch.no_grad():
             value += 5
-        assert seen.waits == before
+        assert emulation.waits == before
         assert reading.result()["value"].tolist() == [1, 1]
         assert reading.result()["double"].tolist() == [2, 2]
         assert not reading.result()["value"].requires_grad
 
 
 def test_values_of_the_host_and_of_the_device_in_turn() -> None:
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         log = ops.LogBuffer(2)
         values = [torch.tensor(0.0), 1, torch.full((), 2.0, device="cuda"), torch.tensor(3.0), 4]
-        before = seen.waits
+        before = emulation.waits
         for value in values:
             log.add(loss=value)
         reading = log.read()
-        assert seen.waits == before, seen.session.sites
+        assert emulation.waits == before, emulation.session.sites
         assert reading.result()["loss"].tolist() == [0, 1, 2, 3, 4]
 
 

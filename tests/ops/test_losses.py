@@ -51,12 +51,12 @@ def test_as_the_selection(name: str, data: st.DataObject, reduction: str) -> Non
         values = values.sigmoid()
         inputs = torch.where(drawn.mask, values, inputs)
     x, y, a, b = leaf(inputs), leaf(values), leaf(poisoned), leaf(target)
-    found = ours(x, a, drawn.mask, reduction=reduction, **options)
+    actual = ours(x, a, drawn.mask, reduction=reduction, **options)
     chosen = theirs(y[drawn.mask], b[drawn.mask], reduction=reduction, **options)
     wanted = scattered(chosen, drawn.mask, reduction)
-    torch.testing.assert_close(found, wanted, equal_nan=True)
-    for one, other_one in ((x, y), (a, b)):
-        torch.testing.assert_close(gradient(found, one), gradient(wanted, other_one))
+    torch.testing.assert_close(actual, wanted, equal_nan=True)
+    for tensor, other_one in ((x, y), (a, b)):
+        torch.testing.assert_close(gradient(actual, tensor), gradient(wanted, other_one))
 
 
 @st.composite
@@ -100,11 +100,11 @@ def test_cross_entropy_of_the_selection(
         labels = torch.where(drawn.mask, labels, torch.tensor(ignored)[which])
         labels = labels.to(torch.uint8) if how == "uint8" else labels
         options |= {"ignore_index": ignored[0] if len(ignored) == 1 else ignored}
-    found = ops.cross_entropy(classes_second(x), labels, label_smoothing=smoothing, **options)
-    torch.testing.assert_close(found, wanted, equal_nan=True)
-    torch.testing.assert_close(gradient(found, x), gradient(wanted, y))
+    actual = ops.cross_entropy(classes_second(x), labels, label_smoothing=smoothing, **options)
+    torch.testing.assert_close(actual, wanted, equal_nan=True)
+    torch.testing.assert_close(gradient(actual, x), gradient(wanted, y))
     if smoothing == 0:
-        found = ops.nll_loss(classes_second(x), labels, **options)
+        actual = ops.nll_loss(classes_second(x), labels, **options)
         wanted = scattered(
             F.nll_loss(
                 y[drawn.mask], given[1][drawn.mask], weight if weighted else None, reduction=reduction
@@ -112,8 +112,8 @@ def test_cross_entropy_of_the_selection(
             drawn.mask,
             reduction,
         )
-        torch.testing.assert_close(found, wanted, equal_nan=True)
-        torch.testing.assert_close(gradient(found, x), gradient(wanted, y))
+        torch.testing.assert_close(actual, wanted, equal_nan=True)
+        torch.testing.assert_close(gradient(actual, x), gradient(wanted, y))
 
 
 @settings(max_examples=80, deadline=None)
@@ -130,11 +130,11 @@ def test_cross_entropy_with_probabilities(
     x, y = leaf(drawn.poisoned), leaf(drawn.x)
     target = drawn.x.flip(-1).softmax(-1)
     a, b = leaf(torch.where(drawn.mask.unsqueeze(-1), target, torch.nan)), leaf(target)
-    found = ops.cross_entropy(classes_second(x), classes_second(a), mask=drawn.mask, **options)
+    actual = ops.cross_entropy(classes_second(x), classes_second(a), mask=drawn.mask, **options)
     wanted = scattered(F.cross_entropy(y[drawn.mask], b[drawn.mask], **options), drawn.mask, reduction)
-    torch.testing.assert_close(found, wanted, equal_nan=True)
-    torch.testing.assert_close(gradient(found, x), gradient(wanted, y))
-    torch.testing.assert_close(gradient(found, a), gradient(wanted, b))
+    torch.testing.assert_close(actual, wanted, equal_nan=True)
+    torch.testing.assert_close(gradient(actual, x), gradient(wanted, y))
+    torch.testing.assert_close(gradient(actual, a), gradient(wanted, b))
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -188,8 +188,8 @@ def test_weights_of_elements() -> None:
     wanted = F.binary_cross_entropy(x[:2], y[:2], w[:2])
     torch.testing.assert_close(ops.binary_cross_entropy(x, y, mask, weight=w), wanted)
     wanted = F.binary_cross_entropy_with_logits(x[:2], y[:2], w[:2], pos_weight=torch.tensor(2.0))
-    found = ops.binary_cross_entropy_with_logits(x, y, mask, weight=w, pos_weight=torch.tensor(2.0))
-    torch.testing.assert_close(found, wanted)
+    actual = ops.binary_cross_entropy_with_logits(x, y, mask, weight=w, pos_weight=torch.tensor(2.0))
+    torch.testing.assert_close(actual, wanted)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -43,9 +43,9 @@ def by_slices(
 ) -> Tensor:
     """The reference: each slice along `dims` selected and reduced by itself, `empty` if nothing is left."""
     dims = tuple(d % max(x.dim(), 1) for d in dims)
-    others = [range(length) if at not in dims else [slice(None)] for at, length in enumerate(x.shape)]
+    indices = [range(length) if at not in dims else [slice(None)] for at, length in enumerate(x.shape)]
     results = []
-    for place in itertools.product(*others):
+    for place in itertools.product(*indices):
         chosen = x[place][mask[place]] if place else x[mask]
         results.append(reduce(chosen) if chosen.numel() else chosen.sum() + empty)
     shape = [length if at not in dims else 1 for at, length in enumerate(x.shape)]
@@ -68,9 +68,9 @@ def test_as_the_selection(name: str, drawn: Masked, data: st.DataObject) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.var of one element
         wanted = by_slices(y, drawn.mask, dims, theirs, empty, keep)
-    found = ours(x, drawn.mask, given_dim, keep)
-    torch.testing.assert_close(found, wanted, equal_nan=True)
-    torch.testing.assert_close(gradient(found, x), gradient(wanted, y), equal_nan=True)
+    actual = ours(x, drawn.mask, given_dim, keep)
+    torch.testing.assert_close(actual, wanted, equal_nan=True)
+    torch.testing.assert_close(gradient(actual, x), gradient(wanted, y), equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_softmax_of_the_selection(function: Any, torchs: Any, drawn: Masked, dim
             row = row.masked_scatter(chosen, torchs(values[chosen], 0))
         slices.append(row)
     wanted = torch.stack(slices, 1 - dim % 2)
-    found = function(x, drawn.mask, dim)
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(gradient(found, x), gradient(wanted, y))
+    actual = function(x, drawn.mask, dim)
+    torch.testing.assert_close(actual, wanted)
+    torch.testing.assert_close(gradient(actual, x), gradient(wanted, y))
 
 
 @pytest.mark.parametrize("name", [name for name in REDUCTIONS if name not in ("min", "max")])
@@ -109,10 +109,10 @@ def test_a_value_for_nothing(name: str) -> None:
     mask = torch.tensor([[False] * 3, [True] * 3])
     with torch.no_grad():
         x[1] = torch.arange(3.0)
-    found = REDUCTIONS[name][0](x, mask, 1, empty=-7.0)
-    assert found[0] == -7
-    assert found[1] == REDUCTIONS[name][1](x[1])
-    assert torch.equal(gradient(found, x)[0], torch.zeros(3))
+    result = REDUCTIONS[name][0](x, mask, 1, empty=-7.0)
+    assert result[0] == -7
+    assert result[1] == REDUCTIONS[name][1](x[1])
+    assert torch.equal(gradient(result, x)[0], torch.zeros(3))
     assert REDUCTIONS[name][0](x, mask & False, empty=0.0) == 0
 
 

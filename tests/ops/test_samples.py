@@ -35,9 +35,9 @@ def test_every_operation_has_a_sample() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_values_and_gradients_are_the_references(sample: Sample, seed: int) -> None:
     ours, theirs = Inputs(seed), Inputs(seed)
-    found, wanted = sample.cut(sample.ours(ours)), sample.theirs(theirs)
-    torch.testing.assert_close(found, wanted, equal_nan=True)
-    for a, b in zip(gradients(ours, found), gradients(theirs, wanted), strict=True):
+    actual, wanted = sample.cut(sample.ours(ours)), sample.theirs(theirs)
+    torch.testing.assert_close(actual, wanted, equal_nan=True)
+    for a, b in zip(gradients(ours, actual), gradients(theirs, wanted), strict=True):
         zero = torch.zeros(())
         torch.testing.assert_close(
             *torch.broadcast_tensors(*(zero if g is None else g for g in (a, b))), check_dtype=False
@@ -51,9 +51,9 @@ def test_compiles_in_one_piece_and_once(sample: Sample) -> None:
         compiled = torch.compile(sample.ours, fullgraph=True, backend="eager")
         for seed in range(3):
             ours, plain = Inputs(seed), Inputs(seed)
-            found, wanted = compiled(ours), sample.ours(plain)
-            torch.testing.assert_close(found, wanted, equal_nan=True)
-            for a, b in zip(gradients(ours, found), gradients(plain, wanted), strict=True):
+            actual, wanted = compiled(ours), sample.ours(plain)
+            torch.testing.assert_close(actual, wanted, equal_nan=True)
+            for a, b in zip(gradients(ours, actual), gradients(plain, wanted), strict=True):
                 torch.testing.assert_close(a, b)
 
 
@@ -65,9 +65,9 @@ def test_other_precisions(sample: Sample, dtype: torch.dtype) -> None:
         wanted = sample.theirs(theirs)
     except RuntimeError as error:
         pytest.skip(f"the reference has no such kernel: {error}")
-    found = sample.cut(sample.ours(ours))
+    actual = sample.cut(sample.ours(ours))
     exact = sample.name in ("unique", "histogram", "histc")
-    torch.testing.assert_close(found, wanted, **({} if exact else tolerance(dtype)))
+    torch.testing.assert_close(actual, wanted, **({} if exact else tolerance(dtype)))
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, Any]:
@@ -90,10 +90,10 @@ def test_names_are_loaded_when_they_are_used(plain_python: Any) -> None:
         "print(ops.unique.__name__, ops.assign.__name__)\n"
         "try:\n    ops.nothing\nexcept AttributeError as error:\n    print(error)\n"
     )
-    seen = plain_python("-W", "error", "-c", code)
-    assert seen.stdout == ("False True\nunique assign\nmodule 'gapless.ops' has no attribute 'nothing'\n"), (
-        seen.stderr
-    )
+    process = plain_python("-W", "error", "-c", code)
+    assert process.stdout == (
+        "False True\nunique assign\nmodule 'gapless.ops' has no attribute 'nothing'\n"
+    ), process.stderr
 
 
 def test_no_module_bears_a_public_name() -> None:

@@ -16,9 +16,9 @@ Pair = namedtuple("Pair", ["first", "second"])
 
 @pytest.mark.parametrize("value", [0.5, 3, True, 1j, -(2**40)])
 def test_a_scalar_is_what_torch_tensor_makes(value: complex) -> None:
-    found, wanted = ops.scalar(value), torch.tensor(value)
-    assert torch.equal(found, wanted)
-    assert found.dtype == wanted.dtype
+    actual, wanted = ops.scalar(value), torch.tensor(value)
+    assert torch.equal(actual, wanted)
+    assert actual.dtype == wanted.dtype
     assert ops.scalar(2, "meta", torch.float16).dtype == torch.float16
     assert ops.scalar(2, "meta").device.type == "meta"
 
@@ -34,9 +34,9 @@ def test_choose() -> None:
 
 def test_choose_between_forms() -> None:
     x = torch.ones(2)
-    found = ops.choose(NO, {"a": x, "b": (x, [1.0])}, {"a": x * 2, "b": (x * 3, [4.0])})
-    assert found["a"].tolist() == [2, 2]
-    assert (found["b"][0].tolist(), found["b"][1][0].item()) == ([3, 3], 4)
+    chosen = ops.choose(NO, {"a": x, "b": (x, [1.0])}, {"a": x * 2, "b": (x * 3, [4.0])})
+    assert chosen["a"].tolist() == [2, 2]
+    assert (chosen["b"][0].tolist(), chosen["b"][1][0].item()) == ([3, 3], 4)
     assert ops.choose(YES, Pair(x, 1), Pair(x, 2)).second == 1
     with pytest.raises(ValueError, match="the same form, but got tuple of 1 and tuple of 2"):
         ops.choose(YES, (x,), (x, x))

@@ -31,22 +31,22 @@ def test_compact(drawn: Masked, data: st.DataObject) -> None:
     size = data.draw(st.none() | SIZES)
     chosen = mask.reshape(mask.shape + (1,) * (drawn.x.dim() - mask.dim()))
     x, y = leaf(torch.where(chosen, drawn.x, torch.nan)), leaf(drawn.x)
-    found, number = ops.compact(x, mask, size=size, fill_value=-3)
+    actual, number = ops.compact(x, mask, size=size, fill_value=-3)
     wanted = bounded(y[mask], mask.numel() if size is None else size, -3)
     assert number == mask.sum()
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(gradient(found, x), gradient(wanted, y))
+    torch.testing.assert_close(actual, wanted)
+    torch.testing.assert_close(gradient(actual, x), gradient(wanted, y))
 
 
 @settings(max_examples=60, deadline=None)
 @given(drawn=masked(), size=SIZES)
 def test_nonzero_and_masked_select(drawn: Masked, size: int) -> None:
-    found, number = ops.nonzero(drawn.mask, size=size)
+    actual, number = ops.nonzero(drawn.mask, size=size)
     wanted = drawn.mask.nonzero()
     assert number == wanted.shape[0]
-    assert torch.equal(found, bounded(wanted, size, -1))
+    assert torch.equal(actual, bounded(wanted, size, -1))
     static = torch.nonzero_static(drawn.mask, size=size, fill_value=-1)
-    assert torch.equal(found, static)
+    assert torch.equal(actual, static)
     assert torch.equal(
         ops.argwhere(drawn.x, size=size, fill_value=9).values, bounded(drawn.x.argwhere(), size, 9)
     )
@@ -75,13 +75,13 @@ def test_repeat_interleave(data: st.DataObject, shape: tuple[int, ...], size: in
     x = torch.randn(shape, dtype=torch.float64)
     y = leaf(x)
     x = leaf(x)
-    found, number = ops.repeat_interleave(x, repeats, dim, output_size=size, fill_value=5)
+    actual, number = ops.repeat_interleave(x, repeats, dim, output_size=size, fill_value=5)
     wanted = y.repeat_interleave(repeats, dim)
     at = 0 if dim is None else dim
     assert number == wanted.shape[at]
     wanted = bounded(wanted.transpose(0, at), size, 5).transpose(0, at)
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(gradient(found, x), gradient(wanted, y))
+    torch.testing.assert_close(actual, wanted)
+    torch.testing.assert_close(gradient(actual, x), gradient(wanted, y))
 
 
 VALUES = st.lists(st.sampled_from([-2.0, 0.0, 0.5, 3.0, float("nan"), float("inf")]), max_size=12)
@@ -96,13 +96,13 @@ def test_unique(values: list[float], size: int, integers: bool, consecutive: boo
     ours, theirs = (
         (ops.unique_consecutive, torch.unique_consecutive) if consecutive else (ops.unique, torch.unique)
     )
-    found = ours(x, size=size, fill_value=99, return_inverse=True, return_counts=True)
+    actual = ours(x, size=size, fill_value=99, return_inverse=True, return_counts=True)
     wanted, inverse, counts = theirs(x, return_inverse=True, return_counts=True)
-    assert found.number == wanted.shape[0]
-    torch.testing.assert_close(found.values, bounded(wanted, size, 99), equal_nan=True)
-    assert torch.equal(found.counts, bounded(counts, size, 0))
+    assert actual.number == wanted.shape[0]
+    torch.testing.assert_close(actual.values, bounded(wanted, size, 99), equal_nan=True)
+    assert torch.equal(actual.counts, bounded(counts, size, 0))
     if not x.isnan().any():
-        assert torch.equal(found.inverse, inverse)
+        assert torch.equal(actual.inverse, inverse)
     plain = ours(x, size=size, fill_value=99)
     assert (plain.inverse, plain.counts) == (None, None)
 

@@ -189,11 +189,11 @@ def test_all_finite(seen: Any, bad: float | None, device: str) -> None:
     if bad is not None:
         tensors[2][1] = bad
     before = seen.waits
-    found = ops.all_finite(tensors)
+    result = ops.all_finite(tensors)
     each = [ops.all_finite(tensor) for tensor in tensors]
     assert seen.waits == before
-    assert bool(found) == (bad is None)
-    assert [bool(one) for one in each] == [True, True, bad is None]
+    assert bool(result) == (bad is None)
+    assert [bool(answer) for answer in each] == [True, True, bad is None]
 
 
 def test_nothing_is_finite() -> None:

@@ -44,11 +44,11 @@ def batch() -> Any:
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_everything_arrives_and_nothing_waits(streamed: bool) -> None:
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         host = batch()
-        before = seen.waits
+        before = emulation.waits
         moved = ops.to_device(host, "cuda", stream=torch.cuda.Stream() if streamed else None)
-        assert seen.waits == before, seen.session.sites
+        assert emulation.waits == before, emulation.session.sites
         assert isinstance(moved["pair"], Pair)
         assert {moved["pair"].images.device.type, moved["list"][0].device.type} == {"cuda"}
         assert moved["list"][1:] == ["text", None, 3]
@@ -71,10 +71,10 @@ def test_what_is_there_is_not_copied() -> None:
 
 
 def test_floating_point_only_is_converted() -> None:
-    with gapless.emulate() as seen:
-        before = seen.waits
+    with gapless.emulate() as emulation:
+        before = emulation.waits
         images, labels = ops.to_device((torch.ones(2), torch.ones(2).long()), "cuda", dtype=torch.bfloat16)
-        assert seen.waits == before
+        assert emulation.waits == before
         assert (images.dtype, labels.dtype) == (torch.bfloat16, torch.int64)
     assert ops.to_device(torch.ones(2), "cpu", dtype=torch.float64).dtype == torch.float64
 
@@ -90,17 +90,17 @@ class Event:
 
 
 def test_sources_live_until_their_copies_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "_under_way", transfer.deque())
+    monkeypatch.setattr(transfer, "_pending_copies", transfer.deque())
     events = [Event(), Event()]
-    transfer._under_way.extend((event, torch.ones(1)) for event in events)
+    transfer._pending_copies.extend((event, torch.ones(1)) for event in events)
     ops.to_device(None, "cpu")
-    assert len(transfer._under_way) == 2
+    assert len(transfer._pending_copies) == 2
     events[1].done = True
     ops.to_device(None, "cpu")
-    assert len(transfer._under_way) == 2
+    assert len(transfer._pending_copies) == 2
     events[0].done = True
     ops.to_device(None, "cpu")
-    assert not transfer._under_way
+    assert not transfer._pending_copies
 
 
 def test_gradients_reach_the_host() -> None:

@@ -1,6 +1,6 @@
-"""Metrics that pass for TorchMetrics' own where code asks ``isinstance``: Lightning, wrappers, collections.
+"""Register this package's metrics as subclasses of TorchMetrics' classes, for code that asks ``isinstance``.
 
-TorchMetrics is never imported for it. Where it is loaded, or once it is, its abstract classes learn of ours.
+TorchMetrics is not imported for this: the classes are registered if it is loaded, or as soon as it is.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from gapless.metrics.metric import Metric
 from gapless.metrics.wrappers.multitask import MultitaskWrapper
 from gapless.metrics.wrappers.transparent import ClasswiseWrapper
 
-NAME = "torchmetrics"
+TORCHMETRICS = "torchmetrics"
 
 
-def accept(theirs: Any) -> None:
-    """Make TorchMetrics, the module `theirs`, take our metrics and collections for its own."""
+def register_subclasses(theirs: Any) -> None:
+    """Make TorchMetrics, the module `theirs`, accept this package's metrics and collections as its own."""
     theirs.Metric.register(Metric)
     theirs.wrappers.ClasswiseWrapper.register(ClasswiseWrapper)
     theirs.wrappers.MultitaskWrapper.register(MultitaskWrapper)
-    # Its collection is no abstract class, of which another can become a subclass by name alone. Whatever it
-    # defines, ours does too.
+    # `MetricCollection` is not an abstract class, so it cannot register a subclass: it becomes a base class
+    # instead, all of whose methods are overridden.
     if not issubclass(MetricCollection, theirs.MetricCollection):
         MetricCollection.__bases__ = (theirs.MetricCollection,)
 
 
-class _Arrival(MetaPathFinder):
-    """Waits for TorchMetrics to be imported, by whomever."""
+class _ImportWatcher(MetaPathFinder):
+    """Registers the subclasses when TorchMetrics is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != NAME:
+        if fullname != TORCHMETRICS:
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(fullname, path, target)
@@ -51,15 +51,15 @@ class _Arrival(MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
-                accept(module)
+                register_subclasses(module)
 
             loader.exec_module = exec_module
         return spec
 
 
 def install() -> None:
-    """Be accepted by TorchMetrics now, or once it is imported."""
-    if NAME in sys.modules:
-        accept(sys.modules[NAME])
-    elif not any(isinstance(finder, _Arrival) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Arrival())
+    """Register the subclasses now, or once TorchMetrics is imported."""
+    if TORCHMETRICS in sys.modules:
+        register_subclasses(sys.modules[TORCHMETRICS])
+    elif not any(isinstance(finder, _ImportWatcher) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _ImportWatcher())

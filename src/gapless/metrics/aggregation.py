@@ -1,4 +1,4 @@
-"""Sums, means, extremes and rows of values."""
+"""Sum, mean, minimum, maximum and concatenation of values."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import HIGHEST, LOWEST, Slot, State, Statistic
 
 STRATEGIES = ("error", "warn", "ignore", "disable")
-Nan = str | float
+NanStrategy = str | float
+"""One of `STRATEGIES`, or a value that replaces NaN."""
 
 
 class Aggregate(Statistic):
-    """Values without their NaNs, which are treated as `nan` says and counted."""
+    """A statistic of values, with NaN handled by the strategy `nan` and counted."""
 
-    def __init__(self, nan: Nan, slots: dict[str, Slot], nans_apart: bool = True) -> None:
+    def __init__(self, nan: NanStrategy, slots: dict[str, Slot], nans_apart: bool = True) -> None:
         self.nan = nan
         self.severity = "error" if nan == "error" else "warn"
-        found = {"nans": Slot()} if nans_apart and nan != "disable" else {}
+        nan_slots = {"nans": Slot()} if nans_apart and nan != "disable" else {}
         self._arrays: dict[str, tuple[Tensor, Any]] = {}
-        super().__init__((nan,), {**slots, **found}, checked=nan in ("error", "warn"))
+        super().__init__((nan,), {**slots, **nan_slots}, checked=nan in ("error", "warn"))
 
     def add(self, name: str, number: float) -> None:
-        """Add a number of the host to a slot; on the CPU straight in memory, which costs less."""
+        """Add a Python number to a slot; on the CPU directly in memory, which is faster."""
         tensor = self.state[name]
         if self.device != CPU or torch.compiler.is_compiling():
             tensor.add_(number)
@@ -39,7 +40,7 @@ class Aggregate(Statistic):
         self.array(name)[()] += number
 
     def array(self, name: str) -> Any:
-        """A slot on the CPU as NumPy sees it."""
+        """Return a slot on the CPU as a NumPy array that shares its memory."""
         tensor = self.state[name]
         held = self._arrays.get(name)
         if held is None or held[0] is not tensor:
@@ -56,14 +57,14 @@ class Aggregate(Statistic):
         return nan_complaint(self.nan, count)
 
     def number(self, value: float) -> float | None:
-        """`value`, a Python number, after the strategy for NaN; None where it is removed."""
+        """Return `value`, a Python number, with NaN handled; None if it is to be left out."""
         if self.nan == "disable" or not math.isnan(value):
             return value
         self.add("nans", 1)
         return float(self.nan) if isinstance(self.nan, float) else None
 
     def values(self, value: Tensor, fill: float) -> Tensor:
-        """`value` with what is removed replaced by `fill`."""
+        """Return `value` with NaN handled, those left out replaced by `fill`."""
         if self.nan == "disable" or not (value.is_floating_point() or value.is_complex()):
             return value
         nans = value.isnan()
@@ -71,14 +72,14 @@ class Aggregate(Statistic):
         return value.masked_fill(nans, float(self.nan) if isinstance(self.nan, float) else fill)
 
 
-def nan_complaint(nan: Nan, count: int) -> str:
-    """What to say about `count` NaNs."""
+def nan_complaint(nan: NanStrategy, count: int) -> str:
+    """Return the message about `count` NaNs."""
     removed = "" if nan == "error" else ", left out"
     return f"Encountered `nan` values in tensor: {count} of them{removed}"
 
 
-def plain(value: Any) -> Any:
-    """A tensor of the CPU with no dimension as a number; reading it costs no wait."""
+def as_number(value: Any) -> Any:
+    """Return a 0-dim CPU tensor as a number (reading it costs no wait), anything else unchanged."""
     if isinstance(value, Tensor) and value.dim() == 0 and value.device.type == "cpu":
         return value if torch.compiler.is_compiling() else value.item()
     return value
@@ -87,11 +88,11 @@ def plain(value: Any) -> Any:
 class Total(Aggregate):
     """The sum of all values."""
 
-    def __init__(self, nan: Nan) -> None:
+    def __init__(self, nan: NanStrategy) -> None:
         super().__init__(nan, {"sum": Slot(dtype=torch.float64)})
 
     def count(self, batch: Batch) -> None:
-        value = plain(batch.args[0])
+        value = as_number(batch.args[0])
         if isinstance(value, Tensor):
             self.state["sum"].add_(self.values(value, 0.0).sum(dtype=self.state["sum"].dtype))
         else:
@@ -103,7 +104,7 @@ class Total(Aggregate):
 class Extreme(Aggregate):
     """The largest or the smallest value."""
 
-    def __init__(self, nan: Nan, largest: bool) -> None:
+    def __init__(self, nan: NanStrategy, largest: bool) -> None:
         self.largest = largest
         self.start = LOWEST if largest else HIGHEST
         reduction = "max" if largest else "min"
@@ -111,7 +112,7 @@ class Extreme(Aggregate):
         self.key = (*self.key, largest)
 
     def count(self, batch: Batch) -> None:
-        value, state = plain(batch.args[0]), self.state["value"]
+        value, state = as_number(batch.args[0]), self.state["value"]
         if not isinstance(value, Tensor):
             number = self.number(value)
             if number is None:
@@ -129,17 +130,17 @@ class Extreme(Aggregate):
 
 
 class WeightedTotal(Aggregate):
-    """The sum of weighted values, the sum of their weights, and the number of NaNs, side by side.
+    """The sum of weighted values, the sum of their weights, and the number of NaNs, in one tensor.
 
-    A NaN adds a number to all three that is too small to be seen in the first two: so one addition is enough
-    for a value, whether it is a NaN or not.
+    A NaN adds :func:`nan_mark` to all three, which is too small to change the first two: so a single addition
+    handles a value, NaN or not.
     """
 
     lowest: Tensor
     highest: Tensor
     NAMES = ("sum", "weight", "nans")
 
-    def __init__(self, nan: Nan) -> None:
+    def __init__(self, nan: NanStrategy) -> None:
         self.constants = {
             "lowest": torch.tensor([LOWEST, 1.0, 0.0], dtype=torch.float64, device="cpu"),
             "highest": torch.tensor([HIGHEST, 1.0, 0.0], dtype=torch.float64, device="cpu"),
@@ -150,33 +151,33 @@ class WeightedTotal(Aggregate):
     def saved_slots(self) -> dict[str, Slot]:
         names = self.NAMES[: 2 if self.nan == "disable" else 3]
         dtypes = {"nans": torch.int64}
-        found = {name: Slot(dtype=dtypes.get(name, torch.float64)) for name in names}
-        return {**found, "clean": self.clean}
+        slots = {name: Slot(dtype=dtypes.get(name, torch.float64)) for name in names}
+        return {**slots, "clean": self.clean}
 
-    def decoded(self, state: State) -> State:
+    def decode(self, state: State) -> State:
         totals = state["totals"]
-        found = {"sum": totals[..., 0] - totals[..., 2], "weight": totals[..., 1] - totals[..., 2]}
+        saved = {"sum": totals[..., 0] - totals[..., 2], "weight": totals[..., 1] - totals[..., 2]}
         if self.nan != "disable":
-            found["nans"] = (totals[..., 2] / speck(totals.dtype)).to(torch.int64)
-        return {**found, **{name: value for name, value in state.items() if name != "totals"}}
+            saved["nans"] = (totals[..., 2] / nan_mark(totals.dtype)).to(torch.int64)
+        return {**saved, **{name: value for name, value in state.items() if name != "totals"}}
 
-    def encoded(self, saved: State) -> State:
+    def encode(self, saved: State) -> State:
         dtype = self.state["totals"].dtype
-        nans = saved.get("nans", torch.zeros_like(saved["sum"])).to(dtype) * speck(dtype)
+        nans = saved.get("nans", torch.zeros_like(saved["sum"])).to(dtype) * nan_mark(dtype)
         totals = torch.stack((saved["sum"].to(dtype) + nans, saved["weight"].to(dtype) + nans, nans), -1)
         return {"totals": totals, **{n: value for n, value in saved.items() if n not in self.NAMES}}
 
     def mean(self, dtype: torch.dtype) -> Tensor:
-        """The weighted mean, in `dtype`."""
+        """Return the weighted mean, in `dtype`."""
         totals = self.state["totals"]
-        if fusing.on(self.device):
-            return fusing.mean(totals, dtype)
+        if fusing.uses_kernels(self.device):
+            return fusing.compute_mean(totals, dtype)
         both = totals[:2] - totals[2]
         return (both[0] / both[1]).to(dtype)
 
     def faults(self) -> Tensor | None:
         totals = self.state["totals"]
-        return None if self.nan == "disable" else (totals[2] / speck(totals.dtype)).to(torch.int64)
+        return None if self.nan == "disable" else (totals[2] / nan_mark(totals.dtype)).to(torch.int64)
 
     def fault_cells(self) -> Tensor | None:
         totals = self.state["totals"]
@@ -184,20 +185,22 @@ class WeightedTotal(Aggregate):
             return None
         return totals.view(torch.int64)[2] if totals.dtype == torch.float64 else totals[2]
 
-    def told_by(self, pieces: Sequence[Tensor]) -> tuple[int, int]:
+    def read_faults(self, pieces: Sequence[Tensor]) -> tuple[int, int]:
         dtype = self.state["totals"].dtype
         nans = pieces[0].view(dtype) if pieces[0].dtype == torch.int64 else pieces[0]
-        return int(nans.item() / speck(dtype)), int(pieces[-1].item())
+        return int(nans.item() / nan_mark(dtype)), int(pieces[-1].item())
 
     def faults_on_host(self) -> int:
         return (
-            0 if self.nan == "disable" else int(self.array("totals")[2] / speck(self.state["totals"].dtype))
+            0
+            if self.nan == "disable"
+            else int(self.array("totals")[2] / nan_mark(self.state["totals"].dtype))
         )
 
     def count(self, batch: Batch) -> None:
         args = batch.args
-        value: Any = plain(args[0])
-        weight: Any = plain(args[1]) if len(args) > 1 else 1.0
+        value: Any = as_number(args[0])
+        weight: Any = as_number(args[1]) if len(args) > 1 else 1.0
         if weight is None:
             weight = 1.0
         if not isinstance(value, Tensor) and not isinstance(weight, Tensor):
@@ -227,9 +230,9 @@ class WeightedTotal(Aggregate):
     def _add_nans(self, nans: Tensor | int) -> None:
         totals = self.state["totals"]
         if isinstance(nans, Tensor):
-            totals.add_(nans, alpha=speck(totals.dtype))
+            totals.add_(nans, alpha=nan_mark(totals.dtype))
         else:
-            totals.add_(nans * speck(totals.dtype))
+            totals.add_(nans * nan_mark(totals.dtype))
 
     def _add_tensor(self, value: Tensor, weight: float) -> None:
         totals = self.state["totals"]
@@ -239,13 +242,13 @@ class WeightedTotal(Aggregate):
             self._add_weighted(value, torch.full_like(value, weight))
             return
         elif value.numel() == 1 and weight == 1:
-            if fusing.on(self.device):
-                fusing.add_value(value, totals, self.state["clean"], self.checked, speck(totals.dtype))
+            if fusing.uses_kernels(self.device):
+                fusing.add_value(value, totals, self.state["clean"], self.checked, nan_mark(totals.dtype))
                 self.noted = self.checked
                 return
-            # A value between the bounds is itself; 1 and 0 are between theirs alone; a NaN is between none.
-            found = torch.clamp(value.reshape(()), self.lowest, self.highest)
-            totals.add_(found.nan_to_num_(speck(totals.dtype), posinf=torch.inf, neginf=-torch.inf))
+            # Clamping gives the value, weight 1 and NaN count 0; of a NaN, NaN in all three.
+            clamped = torch.clamp(value.reshape(()), self.lowest, self.highest)
+            totals.add_(clamped.nan_to_num_(nan_mark(totals.dtype), posinf=torch.inf, neginf=-torch.inf))
             return
         else:
             nans = value.isnan().sum()
@@ -267,22 +270,22 @@ class WeightedTotal(Aggregate):
         totals[1].add_(weight.sum(dtype=totals.dtype))
 
 
-def speck(dtype: torch.dtype) -> float:
-    """What a NaN adds to sums of this dtype: a power of two that sums of other values do not notice."""
+def nan_mark(dtype: torch.dtype) -> float:
+    """Return what a NaN adds to sums of `dtype`: a power of two too small to change a sum of other values."""
     return 2.0**-1000 if dtype == torch.float64 else 2.0**-100
 
 
 class Values(Rows):
     """Every value, in order."""
 
-    def __init__(self, nan: Nan, capacity: int | None) -> None:
+    def __init__(self, nan: NanStrategy, capacity: int | None) -> None:
         self.nan = nan
         self.severity = "error" if nan == "error" else "warn"
         checked = nan in ("error", "warn") or capacity is not None
         super().__init__((nan,), {"value": None}, capacity, checked)
 
     def complaint(self, count: int) -> str:
-        return nan_complaint(self.nan, count) + self.full()
+        return nan_complaint(self.nan, count) + self.capacity_note()
 
     def count(self, batch: Batch) -> None:
         value = batch.args[0]
@@ -299,18 +302,18 @@ class Values(Rows):
 
 
 class Aggregator(Metric, abstract=True):
-    """What the aggregating metrics have in common: the strategy for NaN.
+    """Base of the aggregating metrics, with the strategy for NaN.
 
     Args:
-        nan_strategy: what becomes of NaN: ``"error"`` and ``"warn"`` remove it and tell with the next reading
-            (on the CPU at once), ``"ignore"`` removes it, ``"disable"`` lets it through, a float takes its
-            place.
+        nan_strategy: how NaN is handled: ``"error"`` and ``"warn"`` remove it and report with the next
+            reading (on the CPU at once), ``"ignore"`` removes it, ``"disable"`` keeps it, a float replaces
+            it.
     """
 
-    part: ClassVar[tuple[str, Callable[[Nan], Statistic]] | None] = None
-    """The attribute that the statistic is, and what makes it for a strategy."""
+    part: ClassVar[tuple[str, Callable[[NanStrategy], Statistic]] | None] = None
+    """Attribute name of the statistic, and the function that creates it for a strategy."""
 
-    def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
+    def __init__(self, nan_strategy: NanStrategy = "warn", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if nan_strategy not in STRATEGIES and not isinstance(nan_strategy, float):
             raise ValueError(
@@ -322,7 +325,7 @@ class Aggregator(Metric, abstract=True):
             self.use(name, make(nan_strategy))
 
     def update(self, value: float | Tensor) -> None:
-        """Take in `value`, a number or a tensor of any shape."""
+        """Add `value`, a number or a tensor of any shape."""
         self.observe(value)
 
 
@@ -378,14 +381,16 @@ class MinMetric(ExtremeMetric):
 class CatMetric(Aggregator):
     """All values, one after the other.
 
-    With ``nan_strategy`` ``"warn"`` or ``"ignore"`` the length of the result depends on the data, and
-    ``compute`` waits for the device to learn it. With `capacity` there is room for that many rows and the
-    storage never changes; rows beyond it are counted and told with the next reading.
+    With ``nan_strategy`` ``"warn"`` or ``"ignore"`` the length of the result depends on the data, so
+    ``compute`` waits for the device. With `capacity`, storage has that fixed number of rows; further rows are
+    left out, counted and reported with the next reading.
     """
 
     values: Values
 
-    def __init__(self, nan_strategy: Nan = "warn", capacity: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, nan_strategy: NanStrategy = "warn", capacity: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(nan_strategy, **kwargs)
         self.use("values", Values(nan_strategy, capacity))
 
@@ -394,8 +399,8 @@ class CatMetric(Aggregator):
         self.observe(value)
 
     def value(self) -> Tensor:
-        found = self.values.known("value").to(self.dtype, copy=True)
+        rows = self.values.valid_rows("value").to(self.dtype, copy=True)
         if self.nan_strategy in ("warn", "ignore"):
-            kept = ~found.isnan()
-            return found if kept.all() else found[kept]
-        return found
+            kept = ~rows.isnan()
+            return rows if kept.all() else rows[kept]
+        return rows

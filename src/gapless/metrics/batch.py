@@ -1,4 +1,4 @@
-"""One update's arguments, and what has been derived from them so far."""
+"""The arguments of one update, and the values derived from them."""
 
 from __future__ import annotations
 
@@ -15,29 +15,34 @@ CPU = torch.device("cpu")
 class Batch:
     """The arguments of one update, shared by every statistic that reads them.
 
-    What several statistics need (the labels of logits, say) is derived once: :meth:`derive` keeps it under
-    the function and its configuration until the update is over. With `graph` tensors keep theirs.
+    Values that several statistics need (such as labels from logits) are computed once: :meth:`derive` caches
+    them by function and configuration for this update. With `graph`, tensors keep their autograd graph.
     """
 
     __slots__ = ("_derived", "args")
 
     def __init__(self, args: Sequence[Any], device: torch.device, graph: bool = False) -> None:
-        self.args = args if ready(args, device) else tuple([admit(value, device, graph) for value in args])
+        self.args = (
+            args
+            if all_on_device(args, device)
+            else tuple([prepare_argument(value, device, graph) for value in args])
+        )
         self._derived: dict[Any, Any] = {}
 
-    def derive(self, function: Derivation, *config: Any, **given: Any) -> Any:
-        """``function(batch, *config, **given)``, computed once per update.
+    def derive(self, function: Derivation, *config: Any, **options: Any) -> Any:
+        """Return ``function(batch, *config, **options)``, computed once per update.
 
-        `config` must be hashable; `given` is what follows from it, or says where the result is to be.
+        `config` must be hashable. `options` are not part of the key: they follow from it, or say where to
+        put the result.
         """
         key = (function, *config)
         if key not in self._derived:
-            self._derived[key] = function(self, *config, **given)
+            self._derived[key] = function(self, *config, **options)
         return self._derived[key]
 
 
-def ready(args: Sequence[Any], device: torch.device) -> bool:
-    """Whether all of `args` may be used on `device` as they are."""
+def all_on_device(args: Sequence[Any], device: torch.device) -> bool:
+    """Whether every tensor in `args` is on `device` without a gradient, and no list has to be converted."""
     for value in args:
         if isinstance(value, Tensor):
             if value.requires_grad or value.device != device:
@@ -47,15 +52,15 @@ def ready(args: Sequence[Any], device: torch.device) -> bool:
     return True
 
 
-def admit(value: Any, device: torch.device, graph: bool = False) -> Any:
-    """`value` as an update may use it on `device` without waiting.
+def prepare_argument(value: Any, device: torch.device, graph: bool = False) -> Any:
+    """Return `value` as an update may use it on `device`, without waiting.
 
-    Tensors come without their graph, unless `graph` says otherwise. A tensor of the host travels through
-    pinned memory; one with no dimension becomes a Python number, which operators take as a kernel's argument.
+    Tensors are detached unless `graph` is set. A CPU tensor is copied through pinned memory; a 0-dim one
+    becomes a Python number, which is passed as a kernel argument.
     """
     if not isinstance(value, Tensor):
         if isinstance(value, (list, tuple)) and not is_text(value):
-            return admit(torch.as_tensor(value), device, graph)
+            return prepare_argument(torch.as_tensor(value), device, graph)
         return value
     if value.requires_grad and not graph:
         value = value.detach()
@@ -67,37 +72,37 @@ def admit(value: Any, device: torch.device, graph: bool = False) -> Any:
 
 
 def is_text(value: Sequence[Any]) -> bool:
-    """Whether `value` holds strings, which stay on the host, or rows of such, which may be empty."""
+    """Whether `value` holds strings, which stay on the CPU, or rows of strings (rows may be empty)."""
     first = next(iter(value), None)
     return isinstance(first, str) or (isinstance(first, (list, tuple)) and (not first or is_text(first)))
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:
-    """`value`, a tensor of the host, on `device`; the host does not wait for the copy."""
+    """Copy `value`, a CPU tensor, to `device` without waiting for the copy."""
     if device.type == "cuda":
         value = value.pin_memory()
     return value.to(device, non_blocking=True)
 
 
-def moved(value: Tensor, device: torch.device) -> Tensor:
-    """`value` on `device`. Only the way from a device to the host waits."""
+def move_to_device(value: Tensor, device: torch.device) -> Tensor:
+    """Return `value` on `device`. Waits only for a copy from a GPU to the CPU."""
     if value.device == device:
         return value
     return to_device(value, device) if value.device.type == "cpu" else value.to(device)
 
 
 def has_graph(args: Iterable[Any]) -> bool:
-    """Whether one of `args` is a tensor that gradients are to be taken for."""
-    return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in args)
+    """Whether gradients are enabled and one of `args` is a tensor that requires them."""
+    return torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
 
 
 def is_capturing(device: torch.device) -> bool:
-    """Whether what `device` is asked for becomes part of a CUDA graph."""
+    """Whether a CUDA graph is being captured on the current stream of `device`."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def device_of(args: Sequence[Any]) -> torch.device | None:
-    """The accelerator that holds one of `args`, if any does."""
+    """Return the device of the first tensor in `args` that is not on the CPU, if any."""
     for value in args:
         if isinstance(value, Tensor) and value.device.type != "cpu":
             return value.device

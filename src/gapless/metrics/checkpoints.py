@@ -1,4 +1,4 @@
-"""States as TorchMetrics' checkpoints have them: read into ours, and written for its metrics."""
+"""Read states from TorchMetrics' checkpoints, and write states for its metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gapless.metrics.classification.counts import BinaryCounts, HitCounts, Multi
 from gapless.metrics.classification.jaccard import Jaccard
 from gapless.metrics.classification.scores import BinnedScores, KeptScores
 from gapless.metrics.detection.segments import SegmentCounts
-from gapless.metrics.incoming import others_states
+from gapless.metrics.incoming import state_readers
 from gapless.metrics.metric import Metric
 from gapless.metrics.regression.correlation import Correlation, CosineSimilarity
 from gapless.metrics.regression.kendall import AllPairs
@@ -25,72 +25,74 @@ from gapless.metrics.regression.spearman import Pairs
 from gapless.metrics.retrieval.queries import Documents
 from gapless.metrics.rooms import file_in_torchmetrics
 from gapless.metrics.segmentation.overlap import MeanIoU
-from gapless.metrics.statistic import SizeMismatch, Statistic, new_past
+from gapless.metrics.statistic import SizeMismatch, Statistic, new_state_id
 from gapless.metrics.text.rates import Edits
 
 States = dict[str, Any]
-RATES = ("tp", "fp", "tn", "fn")
+RATE_NAMES = ("tp", "fp", "tn", "fn")
 
 
 class Exchange(NamedTuple):
-    """How the states of a metric become those of TorchMetrics, and the other way: None where they cannot."""
+    """Functions that write a metric's states as TorchMetrics' and read them back; None if impossible."""
 
-    written: Callable[[], States] | None = None
+    write: Callable[[], States] | None = None
     read: Callable[[States], None] | None = None
 
 
 def exchange(metric: Metric) -> Exchange:
-    """How states of `metric` and those of TorchMetrics' metric of its name become each other."""
+    """Return the functions that convert between the states of `metric` and those of TorchMetrics' metric."""
     parts = dict(metric.statistics())
     if len(parts) != 1:
         return Exchange()
     (part,) = parts.values()
     spec = metric.torchmetrics_slots
     if isinstance(metric, MeanIoU) and not metric.per_class:
-        return Exchange()  # there the mean over classes is taken sample by sample
+        return Exchange()  # TorchMetrics averages over classes sample by sample
     if spec is not None:
-        found = of_sums(part, spec, metric.dtype)
-        return found._replace(written=None) if isinstance(metric, Correlation) else found  # theirs has more
-    of_kind = KINDS.get(type(metric) if isinstance(metric, CosineSimilarity) else type(part))
-    return Exchange() if of_kind is None else of_kind(metric, part)
+        slots_exchange = exchange_sums(part, spec, metric.dtype)
+        return (
+            slots_exchange._replace(write=None) if isinstance(metric, Correlation) else slots_exchange
+        )  # TorchMetrics has more states
+    make_exchange = EXCHANGES.get(type(metric) if isinstance(metric, CosineSimilarity) else type(part))
+    return Exchange() if make_exchange is None else make_exchange(metric, part)
 
 
-def of_sums(part: Statistic, spec: str, dtype: torch.dtype) -> Exchange:
-    """Of slots that have other names there."""
-    fields = [tuple(re.split("[:=]", one)) for one in spec.split()]
+def exchange_sums(part: Statistic, spec: str, dtype: torch.dtype) -> Exchange:
+    """Exchange slots that only have other names in TorchMetrics, as `spec` lists them."""
+    fields = [tuple(re.split("[:=]", field)) for field in spec.split()]
     if any(slot not in part.saved_slots for _, _, slot in fields):
         return Exchange()
 
-    def written() -> States:
-        saved = part.saved()
+    def write() -> States:
+        saved = part.saved_state()
         dtypes = {"i": torch.int64}
-        found = {
+        states = {
             name: saved[slot].to(dtypes.get(kind[0], dtype), copy=True).mul_(-1 if "-" in kind else 1)
             for name, kind, slot in fields
         }
-        rows = [name for name, kind, _ in fields if "1" in kind and not found[name].dim()]
-        return {**found, **{name: found[name].reshape(1) for name in rows}}
+        rows = [name for name, kind, _ in fields if "1" in kind and not states[name].dim()]
+        return {**states, **{name: states[name].reshape(1) for name in rows}}
 
     def read(states: States) -> None:
-        saved = part.saved()
-        given = {}
+        saved = part.saved_state()
+        slots = {}
         for name, kind, slot in fields:
             value = torch.as_tensor(states[name], device=part.device)
             value = value.reshape(()) if "1" in kind and value.numel() == 1 else value
-            given[slot] = -value if "-" in kind else value
+            slots[slot] = -value if "-" in kind else value
         for slot, value in saved.items():  # of a number of outputs that is known from here on
-            like = [one for name, one in given.items() if saved[name].dtype == value.dtype]
-            like = [one for one in like if one.dim() and not value.dim() and value.is_floating_point()]
-            given.setdefault(slot, torch.zeros_like(like[0] if like else value))
+            like = [held for name, held in slots.items() if saved[name].dtype == value.dtype]
+            like = [held for held in like if held.dim() and not value.dim() and value.is_floating_point()]
+            slots.setdefault(slot, torch.zeros_like(like[0] if like else value))
         part.reset()
-        part.load({slot: given[slot].to(value.dtype) for slot, value in saved.items()})
+        part.load({slot: slots[slot].to(value.dtype) for slot, value in saved.items()})
 
-    return Exchange(written, read)
+    return Exchange(write, read)
 
 
-def loads(part: Statistic, **slots: Tensor) -> None:
-    """Give slots these values, of whatever shape has as many, and all others what they begin with."""
-    saved = part.saved()
+def load_slots(part: Statistic, **slots: Tensor) -> None:
+    """Set slots to these values, reshaped, and all other slots to their initial values."""
+    saved = part.saved_state()
     for name, value in slots.items():
         if value.numel() != saved[name].numel():
             part.refuse_other_sizes({name: value})
@@ -98,142 +100,148 @@ def loads(part: Statistic, **slots: Tensor) -> None:
     part.load({**saved, **{name: value.reshape(saved[name].shape) for name, value in slots.items()}})
 
 
-def of_classes(metric: Any, part: MulticlassCounts) -> Exchange:
-    """Of true and false positives and negatives; of a confusion matrix, which cannot be had from counts."""
+def exchange_classes(metric: Any, part: MulticlassCounts) -> Exchange:
+    """Exchange true and false positives and negatives; a confusion matrix can only be read."""
     table = part.state["table"]
     single = metric.average == "micro" and metric.top_k == 1
 
-    def alone() -> bool:
-        """Whether all metrics of the table are of all classes together, so that one class may have all."""
-        others = () if metric._lender is None else metric._lender._members()
-        return all(one.average == "micro" for one in others if part in one._parts)
+    def is_only_micro() -> bool:
+        """Whether all metrics that share the table use the micro average, so that one class may hold
+        all counts.
+        """
+        members = () if metric._lender is None else metric._lender._members()
+        return all(member.average == "micro" for member in members if part in member._parts)
 
     def load(tp: Tensor, predicted: Tensor, actual: Tensor) -> None:
-        together = tp.numel() == 1 and single  # all classes are one number, which the first may have
+        together = (
+            tp.numel() == 1 and single
+        )  # the saved counts are of all classes: the first class takes them
         sizes = (3, table.shape[1] - part.layout.classes + tp.numel())
-        found = torch.zeros_like(table) if together else table.new_zeros(sizes)
-        found[:, 1 : tp.numel() + 1] = torch.stack((actual, predicted, tp)).reshape(3, -1)
-        loads(part, table=found)
+        new_table = torch.zeros_like(table) if together else table.new_zeros(sizes)
+        new_table[:, 1 : tp.numel() + 1] = torch.stack((actual, predicted, tp)).reshape(3, -1)
+        load_slots(part, table=new_table)
 
     def read(states: States) -> None:
-        if single and not alone():
-            return  # what the others have says it all
-        tp, fp, _, fn = (torch.as_tensor(states[name], device=part.device) for name in RATES)
+        if single and not is_only_micro():
+            return  # the other metrics' states hold the same counts class by class
+        tp, fp, _, fn = (torch.as_tensor(states[name], device=part.device) for name in RATE_NAMES)
         load(tp, tp + fp, tp + fn)
 
     def read_matrix(states: States) -> None:
         matrix = torch.as_tensor(states["confmat"], device=part.device)
         load(matrix.diagonal(), matrix.sum(0), matrix.sum(1))
 
-    def written() -> States:
+    def write() -> States:
         counts = part.counts()
-        several = counts.summed if single else counts
-        return {name: one.reshape(-1).clone() for name, one in zip(RATES, several, strict=True)}
+        counts_to_save = counts.summed if single else counts
+        return {name: rate.reshape(-1).clone() for name, rate in zip(RATE_NAMES, counts_to_save, strict=True)}
 
     if isinstance(metric, Jaccard):
         return Exchange(None, read_matrix)
-    return Exchange(written, read)
+    return Exchange(write, read)
 
 
-def of_hits(metric: Any, part: HitCounts) -> Exchange:
-    """Of right and wrong predictions, of however many classes."""
+def exchange_hits(metric: Any, part: HitCounts) -> Exchange:
+    """Exchange counts of right and wrong predictions, for any number of classes."""
 
-    def written() -> States:
-        hits, seen = part.state["hits"].reshape(1), part.state["seen"].reshape(1)
-        return {"tp": hits.clone(), "fp": seen - hits, "tn": torch.zeros_like(hits), "fn": seen - hits}
+    def write() -> States:
+        hits, total = part.state["hits"].reshape(1), part.state["seen"].reshape(1)
+        return {"tp": hits.clone(), "fp": total - hits, "tn": torch.zeros_like(hits), "fn": total - hits}
 
     def read(states: States) -> None:
         tp, fn = (torch.as_tensor(states[name], device=part.device) for name in ("tp", "fn"))
-        loads(part, hits=tp, seen=tp + fn)
+        load_slots(part, hits=tp, seen=tp + fn)
 
-    return Exchange(written, read)
+    return Exchange(write, read)
 
 
-def of_edits(metric: Any, part: Edits) -> Exchange:
-    """Of the words that are right, whose number TorchMetrics keeps as a negative one."""
+def exchange_edits(metric: Any, part: Edits) -> Exchange:
+    """Exchange edit counts; TorchMetrics stores the number of right words as negative errors."""
 
-    def written() -> States:
+    def write() -> States:
         state = part.state
-        found = {
+        states = {
             "errors": state["wrong"] - state["longer"],
             "target_total": state["targets"],
             "preds_total": state["preds"],
         }
-        return {name: one.to(metric.dtype) for name, one in found.items()}
+        return {name: count.to(metric.dtype) for name, count in states.items()}
 
     def read(states: States) -> None:
         names = ("errors", "target_total", "preds_total")
-        given = (torch.as_tensor(states[name], device=part.device) for name in names)
-        errors, targets, preds = (one.to(torch.int64) for one in given)
-        loads(part, longer=-errors, targets=targets, preds=preds)
+        tensors = (torch.as_tensor(states[name], device=part.device) for name in names)
+        errors, targets, preds = (tensor.to(torch.int64) for tensor in tensors)
+        load_slots(part, longer=-errors, targets=targets, preds=preds)
 
-    return Exchange(written, read)
+    return Exchange(write, read)
 
 
-def of_segments(metric: Any, part: SegmentCounts) -> Exchange:
-    """Of segments: TorchMetrics counts in narrower integers."""
+def exchange_segments(metric: Any, part: SegmentCounts) -> Exchange:
+    """Exchange segment counts, which TorchMetrics stores in narrower integers."""
     names = ("true_positives", "false_positives", "false_negatives")
 
-    def written() -> States:
+    def write() -> States:
         counts = part.state["counts"].to(torch.int32)
         return {"iou_sum": part.state["iou"].clone(), **dict(zip(names, counts.unbind(), strict=True))}
 
     def read(states: States) -> None:
         iou, *counts = (torch.as_tensor(states[name], device=part.device) for name in ("iou_sum", *names))
-        loads(part, iou=iou, counts=torch.stack(counts))
+        load_slots(part, iou=iou, counts=torch.stack(counts))
 
-    return Exchange(written, read)
+    return Exchange(write, read)
 
 
-def of_sides(metric: Any, part: BinaryCounts) -> Exchange:
-    """Of two sides of a threshold: four numbers for each label, or their matrix."""
+def exchange_binary(metric: Any, part: BinaryCounts) -> Exchange:
+    """Exchange counts of binary decisions: four numbers for each label, or a matrix."""
     matrix = isinstance(metric, (Confusion, Jaccard))
 
     def load(tp: Tensor, fp: Tensor, tn: Tensor, fn: Tensor) -> None:
         counts = torch.stack((tp, fp, tp + fn, tn + fp), -1)
         table = part.state["table"]
-        found = table.new_zeros(table.shape if part.labels is None else (len(counts), table.shape[-1]))
-        found[..., :4] = counts.reshape(found[..., :4].shape)
-        loads(part, table=found, seen=found[..., 2:].sum())
+        new_table = table.new_zeros(table.shape if part.labels is None else (len(counts), table.shape[-1]))
+        new_table[..., :4] = counts.reshape(new_table[..., :4].shape)
+        load_slots(part, table=new_table, seen=new_table[..., 2:].sum())
 
     def read(states: States) -> None:
         if not matrix:
-            load(*(torch.as_tensor(states[name], device=part.device) for name in RATES))
+            load(*(torch.as_tensor(states[name], device=part.device) for name in RATE_NAMES))
             return
         (tn, fp), (fn, tp) = (row.unbind(-1) for row in torch.as_tensor(states["confmat"]).unbind(-2))
-        load(*(one.to(part.device) for one in (tp, fp, tn, fn)))
+        load(*(rate.to(part.device) for rate in (tp, fp, tn, fn)))
 
-    def written() -> States:
+    def write() -> States:
         tp, fp, tn, fn = part.counts()
         if matrix:
             return {"confmat": torch.stack((torch.stack((tn, fp), -1), torch.stack((fn, tp), -1)), -2)}
-        return {name: one.reshape(-1).clone() for name, one in zip(RATES, (tp, fp, tn, fn), strict=True)}
+        return {
+            name: rate.reshape(-1).clone() for name, rate in zip(RATE_NAMES, (tp, fp, tn, fn), strict=True)
+        }
 
-    return Exchange(written, read)
+    return Exchange(write, read)
 
 
-def of_pairs(metric: Any, part: ConfusionCounts) -> Exchange:
-    """Of a confusion matrix."""
+def exchange_confusion(metric: Any, part: ConfusionCounts) -> Exchange:
+    """Exchange a confusion matrix."""
 
     def read(states: States) -> None:
         matrix = torch.as_tensor(states["confmat"], device=part.device).reshape(-1)
-        loads(part, table=torch.cat((matrix, matrix.new_zeros(2))))
+        load_slots(part, table=torch.cat((matrix, matrix.new_zeros(2))))
 
     return Exchange(lambda: {"confmat": part.matrix()}, read)
 
 
-def flattened(metric: Any) -> bool:
-    """Whether TorchMetrics takes every class of every sample for a sample of its own."""
+def is_flattened(metric: Any) -> bool:
+    """Whether TorchMetrics treats every class of every sample as a sample of its own."""
     return metric.task == "multiclass" and metric.average == "micro"
 
 
-def of_bins(metric: Any, part: BinnedScores) -> Exchange:
-    """Of a matrix for each threshold, which tells what lies between two of them."""
+def exchange_bins(metric: Any, part: BinnedScores) -> Exchange:
+    """Exchange a matrix for each threshold; differences between thresholds are the bins' counts."""
     classes = part.problem.classes
 
-    def written() -> States:
+    def write() -> States:
         rising = part.cumulative_counts(micro=False)
-        tp, fp = (one.flip(1) for one in (rising.tps, rising.fps))
+        tp, fp = (counts.flip(1) for counts in (rising.tps, rising.fps))
         fn, tn = rising.positives[:, None] - tp, rising.negatives[:, None] - fp
         matrix = torch.stack((torch.stack((tn, fp), -1), torch.stack((fn, tp), -1)), -2).movedim(0, 1)
         return {"confmat": matrix[:, 0] if part.problem.task == "binary" else matrix}
@@ -250,35 +258,35 @@ def of_bins(metric: Any, part: BinnedScores) -> Exchange:
         above = torch.stack((matrix[..., 0, 1], matrix[..., 1, 1]), -1)[part.thresholds_as_passed.argsort()]
         whole = matrix.sum(-1)[:1]
         table = torch.cat((whole, above)) - torch.cat((above, torch.zeros_like(whole)))
-        loads(part, table=torch.cat((table.movedim(0, 1).reshape(-1), table.new_zeros(2))))
+        load_slots(part, table=torch.cat((table.movedim(0, 1).reshape(-1), table.new_zeros(2))))
 
-    return Exchange() if flattened(metric) else Exchange(written, read)
+    return Exchange() if is_flattened(metric) else Exchange(write, read)
 
 
-def of_rows(*names: str) -> Callable[[Any, Any], Exchange]:
-    """Of what updates were given, in rows: they are updated with it again."""
+def exchange_rows(*names: str) -> Callable[[Any, Any], Exchange]:
+    """Exchange rows of update arguments: to read them, the metric is updated with them again."""
 
-    def of(metric: Any, part: Any) -> Exchange:
+    def make_exchange(metric: Any, part: Any) -> Exchange:
         def read(states: States) -> None:
             part.reset()
             if len(states[names[0]]):
-                rows = [declared.joined(states[name]).to(part.device) for name in names]
+                rows = [declared.concatenate(states[name]).to(part.device) for name in names]
                 part.count(Batch(rows, part.device))
                 part.note()
-            part.settle(new_past())
+            part.set_state_id(new_state_id())
 
-        if isinstance(part, KeptScores) and flattened(metric):
+        if isinstance(part, KeptScores) and is_flattened(metric):
             return Exchange()
-        return Exchange(ROWS.get(type(part), lambda *_: None)(metric, part), read)
+        return Exchange(ROW_WRITERS.get(type(part), lambda *_: None)(metric, part), read)
 
-    return of
+    return make_exchange
 
 
-def scores_written(metric: Any, part: KeptScores) -> Callable[[], States]:
-    """Scores and targets that count, as TorchMetrics keeps them."""
+def write_scores(metric: Any, part: KeptScores) -> Callable[[], States]:
+    """Return a function that writes scores and targets that count as TorchMetrics keeps them."""
 
-    def written() -> States:
-        scores, marks = part.known("score"), part.known("mark").to(torch.int64)
+    def write() -> States:
+        scores, marks = part.valid_rows("score"), part.valid_rows("mark").to(torch.int64)
         if part.problem.task == "multilabel":
             ignored = part.problem.ignore_index
             return {
@@ -291,58 +299,66 @@ def scores_written(metric: Any, part: KeptScores) -> Callable[[], States]:
             return {"preds": [scores[:, 0]], "target": [marks[:, 0]]}
         return {"preds": [scores], "target": [marks.argmax(1)]}
 
-    return written
+    return write
 
 
-def documents_written(metric: Any, part: Documents) -> Callable[[], States]:
-    def written() -> States:
-        kept = part.known("kept")
-        target = part.known("relevance")[kept]
+def write_documents(metric: Any, part: Documents) -> Callable[[], States]:
+    """Return a function that writes the documents of all queries as TorchMetrics keeps them."""
+
+    def write() -> States:
+        kept = part.valid_rows("kept")
+        target = part.valid_rows("relevance")[kept]
         target = target.to(torch.int64) if part.binary else target
         return {
-            "indexes": [part.known("query")[kept]],
-            "preds": [part.known("score")[kept]],
+            "indexes": [part.valid_rows("query")[kept]],
+            "preds": [part.valid_rows("score")[kept]],
             "target": [target],
         }
 
-    return written
+    return write
 
 
-def pairs_written(metric: Any, part: AllPairs) -> Callable[[], States]:
-    return lambda: {name: [part.known(name).reshape(-1, part.outputs)] for name in ("preds", "target")}
+def write_pairs(metric: Any, part: AllPairs) -> Callable[[], States]:
+    """Return a function that writes predictions and targets, ``(N, outputs)`` each."""
+    return lambda: {name: [part.valid_rows(name).reshape(-1, part.outputs)] for name in ("preds", "target")}
 
 
-def columns_written(*names: str) -> Callable[[Any, Any], Callable[[], States]]:
-    return lambda metric, part: lambda: {name: [part.known(name)] for name in names}
+def write_columns(*names: str) -> Callable[[Any, Any], Callable[[], States]]:
+    """Return a function like :func:`write_pairs` for the columns `names`."""
+    return lambda metric, part: lambda: {name: [part.valid_rows(name)] for name in names}
 
 
-ROWS: dict[type[Statistic], Callable[[Any, Any], Callable[[], States] | None]] = {
-    AllPairs: pairs_written,
-    Documents: documents_written,
-    KeptScores: scores_written,
-    Pairs: columns_written("preds", "target"),
-    Values: columns_written("value"),
+ROW_WRITERS: dict[type[Statistic], Callable[[Any, Any], Callable[[], States] | None]] = {
+    AllPairs: write_pairs,
+    Documents: write_documents,
+    KeptScores: write_scores,
+    Pairs: write_columns("preds", "target"),
+    Values: write_columns("value"),
 }
-KINDS: dict[type, Callable[[Any, Any], Exchange]] = {
-    AllPairs: of_rows("preds", "target"),
-    BinaryCounts: of_sides,
-    BinnedScores: of_bins,
-    ConfusionCounts: of_pairs,
-    CosineSimilarity: of_rows("preds", "target"),
-    Documents: of_rows("preds", "target", "indexes"),
-    Edits: of_edits,
-    HitCounts: of_hits,
-    KeptScores: of_rows("preds", "target"),
-    MulticlassCounts: of_classes,
-    Pairs: of_rows("preds", "target"),
-    SegmentCounts: of_segments,
-    Values: of_rows("value"),
+"""By statistic, the function that makes a writer of TorchMetrics' states."""
+EXCHANGES: dict[type, Callable[[Any, Any], Exchange]] = {
+    AllPairs: exchange_rows("preds", "target"),
+    BinaryCounts: exchange_binary,
+    BinnedScores: exchange_bins,
+    ConfusionCounts: exchange_confusion,
+    CosineSimilarity: exchange_rows("preds", "target"),
+    Documents: exchange_rows("preds", "target", "indexes"),
+    Edits: exchange_edits,
+    HitCounts: exchange_hits,
+    KeptScores: exchange_rows("preds", "target"),
+    MulticlassCounts: exchange_classes,
+    Pairs: exchange_rows("preds", "target"),
+    SegmentCounts: exchange_segments,
+    Values: exchange_rows("value"),
 }
+"""By statistic (or metric), the function that makes its `Exchange`."""
 
 
 def torchmetrics_states(module: nn.Module) -> dict[str, Any]:
-    """The ``state_dict`` of a metric, a collection, or a model that holds some, with states as TorchMetrics'
-    metrics of the same names and arguments have them.
+    """Return the ``state_dict`` of a metric, a collection or a model, with metrics' states as
+    TorchMetrics has them.
+
+    Names and values are those of TorchMetrics' metrics of the same names and arguments.
 
     >>> from gapless.metrics import MeanMetric
     >>> mean = MeanMetric()
@@ -351,25 +367,26 @@ def torchmetrics_states(module: nn.Module) -> dict[str, Any]:
     {'mean_value': tensor(2.), 'weight': tensor(1.)}
 
     Raises:
-        ValueError: a metric keeps other statistics than TorchMetrics' does, or that has none of its name.
+        ValueError: TorchMetrics keeps other statistics for a metric, or has no metric of its name.
     """
-    found = dict(module.state_dict())
+    states = dict(module.state_dict())
     for name, metric in module.named_modules(remove_duplicate=False):
         if isinstance(metric, Metric) and metric._parts:
             prefix = f"{name}." if name else ""
             for own in metric._counted_state():
-                found.pop(prefix + own, None)
-            written = exchange(metric).written
+                states.pop(prefix + own, None)
+            written = exchange(metric).write
             if written is None or file_in_torchmetrics(type(metric)) is None:
-                raise ValueError(refusal(metric))
+                raise ValueError(refusal_message(metric))
             with torch.no_grad():
-                found.update((prefix + state, value) for state, value in written().items())
-    return found
+                states.update((prefix + state, value) for state, value in written().items())
+    return states
 
 
-def read(metric: Metric, saved: dict[str, Any], prefix: str, errors: list[str]) -> bool:
-    """Take what `saved` has under `prefix` of TorchMetrics' states out of it and into the metric; False where
-    there is nothing. What cannot be read is told in `errors`.
+def read_torchmetrics(metric: Metric, saved: dict[str, Any], prefix: str, errors: list[str]) -> bool:
+    """Move TorchMetrics' states under `prefix` from `saved` into `metric`; return False if there are none.
+
+    Reasons why states cannot be read are added to `errors`.
     """
     own = (*metric._own_defaults, *metric._buffers, *metric._parameters)
     inner = {name.removeprefix(prefix): name for name in saved if name.startswith(prefix)}
@@ -377,23 +394,23 @@ def read(metric: Metric, saved: dict[str, Any], prefix: str, errors: list[str]) 
     if not (theirs and metric._parts and file_in_torchmetrics(type(metric))):
         return False
     states = {name: saved.pop(whole) for name, whole in theirs.items()}
-    taken = exchange(metric).read
-    if taken is None:
-        errors.append(refusal(metric))
+    read_states = exchange(metric).read
+    if read_states is None:
+        errors.append(refusal_message(metric))
         return True
     try:
         with torch.no_grad():
-            taken(states)
+            read_states(states)
     except SizeMismatch as error:
         errors.append(f"{prefix.removesuffix('.') or type(metric).__name__}: {error}")
     except (KeyError, RuntimeError) as error:
-        errors.append(f"{refusal(metric)} ({error})")
-    metric._ledger.updated_once(False)
+        errors.append(f"{refusal_message(metric)} ({error})")
+    metric._ledger.record_update(False)
     return True
 
 
-def refusal(metric: Metric) -> str:
-    """What to say of states that cannot be read or written."""
+def refusal_message(metric: Metric) -> str:
+    """Return the message about states that cannot be read or written."""
     name = type(metric).__name__
     return (
         f"{name} and TorchMetrics' metric do not keep the same statistics with these arguments, so one "
@@ -402,4 +419,4 @@ def refusal(metric: Metric) -> str:
     )
 
 
-others_states.append(read)
+state_readers.append(read_torchmetrics)

@@ -1,4 +1,4 @@
-"""Metrics that are updated together: one pass over the data for all of them."""
+"""Update several metrics together, with one pass over the data."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from gapless.metrics import faults
-from gapless.metrics.batch import CPU, Batch, device_of, has_graph, ready
+from gapless.metrics.batch import CPU, Batch, all_on_device, device_of, has_graph
 from gapless.metrics.board import Board
-from gapless.metrics.faults import Watched, check_after, check_if_strict, deliver_on_host, strict
-from gapless.metrics.foreign import Foreign, is_theirs
+from gapless.metrics.faults import (
+    NamedStatistic,
+    check_after_update,
+    check_if_strict,
+    deliver_on_host,
+    strict,
+)
+from gapless.metrics.foreign import ForeignMetric, is_torchmetrics_metric
 from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
-from gapless.metrics.members import Plan, Sources, chosen, flattened, named, sources_of
+from gapless.metrics.members import Plan, Sources, flatten_results, iter_members, select_arguments, sources_of
 from gapless.metrics.metric import Metric
-from gapless.metrics.reading import CheckedReading, Every, PendingReading, Watch
+from gapless.metrics.reading import CheckedReading, FaultWatch, PendingReading, PeriodicReader
 from gapless.metrics.statistic import Statistic, reset_together
 from gapless.metrics.wrapping import OwnAttributes, properties_of, warn_of_no_data
 from gapless.transfer import Reading
@@ -29,26 +35,25 @@ from gapless.trees import mapped
 class MetricCollection(nn.ModuleDict):
     """Several metrics under one call.
 
-    Members that are computed from the same statistic share it: it is updated once, and what statistics derive
-    from the arguments (the labels of logits, say) is derived once. Statistics are the same where their
-    configuration is, whatever values they have met. A member that is updated by itself stops sharing first.
+    Members computed from the same statistic share it: it is updated once, and values derived from the
+    arguments (such as labels from logits) are derived once. Statistics are the same if their configuration
+    is, regardless of values. A member that is updated by itself stops sharing first.
 
     Args:
         metrics: a metric, a sequence of them (named by their classes), a mapping, or collections of these.
-        additional: more metrics, where the first argument is no mapping.
-        prefix: put before every name of a result.
-        postfix: put behind every name of a result.
-        compute_groups: False to let every metric have statistics of its own; lists of names to let only these
-            share any.
+        additional: more metrics, if the first argument is not a mapping.
+        prefix: prepended to every name of a result.
+        postfix: appended to every name of a result.
+        compute_groups: False to give every metric its own statistics; lists of names to let only these share.
     """
 
     __jit_ignored_attributes__ = OwnAttributes()
     __jit_unused_properties__: ClassVar[list[str]] = []
     _affixes: dict[str, tuple[str, str]]
-    _foreign: dict[str, Foreign]
-    """Members of TorchMetrics, as what they are here; the modules are they themselves."""
+    _foreign: dict[str, ForeignMetric]
+    """TorchMetrics' members, wrapped; the modules are the unwrapped metrics."""
     _plans: dict[Any, Plan]
-    _watchers: list[Every]
+    _watchers: list[PeriodicReader]
 
     def __init__(
         self,
@@ -58,15 +63,17 @@ class MetricCollection(nn.ModuleDict):
         postfix: str | None = None,
         compute_groups: bool | list[list[str]] = True,
     ) -> None:
-        nn.ModuleDict.__init__(self)  # and not that of TorchMetrics, which may be a base: `accepted`
+        nn.ModuleDict.__init__(self)  # not TorchMetrics', which may be a base (see `accepted`)
         self.prefix = self._check_arg(prefix, "prefix")
         self.postfix = self._check_arg(postfix, "postfix")
         self._share = bool(compute_groups)
-        self._given = compute_groups if isinstance(compute_groups, list) and compute_groups else None
+        self._explicit_groups = (
+            compute_groups if isinstance(compute_groups, list) and compute_groups else None
+        )
         self._affixes = {}
         self._foreign = {}
         self._plans = {}
-        self._watch = Watch()
+        self._watch = FaultWatch()
         self._ledger = Ledger()
         self._board = Board()
         self._watchers = []
@@ -75,70 +82,69 @@ class MetricCollection(nn.ModuleDict):
     # Members.
 
     def add_metrics(self, metrics: Any, *additional: Any) -> None:
-        """Add members; raises ValueError for what is no metric, or has a name that is taken."""
-        for name, metric, affixes in named(metrics, additional, MetricCollection):
+        """Add members; raise ValueError for what is not a metric or has a name already in use."""
+        for name, metric, affixes in iter_members(metrics, additional, MetricCollection):
             if name in self._modules:
                 raise ValueError(f"Encountered two metrics both named {name}")
             nn.ModuleDict.__setitem__(self, name, metric)
-            if is_theirs(metric):
-                self._foreign[name] = Foreign(metric)
+            if is_torchmetrics_metric(metric):
+                self._foreign[name] = ForeignMetric(metric)
             self._affixes[name] = affixes
         self._check_groups()
-        for name, member in self._each():
+        for name, member in self._iter_members():
             if member._lender is not self:
                 self._lend(name, member)
-        self.forget_plan()
+        self.rebuild_plans()
 
     def _check_groups(self) -> None:
-        for group in self._given or ():
+        for group in self._explicit_groups or ():
             for name in group:
                 if name not in self._modules:
                     raise ValueError(
                         f"Input {name} in `compute_groups` argument does not match a metric in the"
-                        f" collection: {self._given} must match {list(self._modules)}"
+                        f" collection: {self._explicit_groups} must match {list(self._modules)}"
                     )
 
     def _lend(self, name: str, metric: Metric) -> None:
+        """Let `metric` share the statistics of other members; those it has are used if they have data."""
         if metric.direct:
             return
-        if metric._lender is not None:  # Its mates elsewhere must not hear of updates here.
-            metric._take_back()
+        if metric._lender is not None:  # Members of its other collection must not share updates made here.
+            metric._stop_sharing()
         if self._share and not metric.update_called and not self._ledger.updated:
-            known = {part.key: part for part in self._distinct(self._mates(name))}
+            shareable = {part.key: part for part in self._distinct(self._mates(name))}
             for part_name, part in list(metric.statistics()):
-                same = known.get(part.key)
-                if same is not None:
-                    same.checked = same.checked or part.checked
-                    metric.use(part_name, same)
+                if (shared := shareable.get(part.key)) is not None:
+                    shared.checked = shared.checked or part.checked
+                    metric.use(part_name, shared)
         metric.__dict__["_lender"] = self
         self._ledger.updated = self._ledger.updated or metric.update_called
         self._ledger.count = max(self._ledger.count, metric.update_count)
         metric.__dict__["_ledger"] = self._ledger
 
     def _mates(self, name: str) -> set[str]:
-        """The members whose statistics `name` may share, of those that share already."""
-        if self._given is None:
+        """Return the members that share statistics and whose statistics `name` may use."""
+        if self._explicit_groups is None:
             mates = set(self._modules)
         else:
-            mates = {mate for group in self._given if name in group for mate in group}
-        return {mate for mate, member in self._each() if mate in mates and member._lender is self}
+            mates = {mate for group in self._explicit_groups if name in group for mate in group}
+        return {mate for mate, member in self._iter_members() if mate in mates and member._lender is self}
 
     def _distinct(self, names: set[str] | None = None) -> list[Statistic]:
-        """Every statistic that is updated here (for the members of these names, if given), once."""
-        found: dict[int, Statistic] = {}
-        for name, member in self._each():
+        """Return every statistic of the members `names` (None: all) once, if it is updated from here."""
+        statistics: dict[int, Statistic] = {}
+        for name, member in self._iter_members():
             if not member.direct and (names is None or name in names):
-                found.update((id(part), part) for part in member._parts)
-        return list(found.values())
+                statistics.update((id(part), part) for part in member._parts)
+        return list(statistics.values())
 
     def _members(self) -> list[Metric]:
-        return [member for _, member in self._each()]
+        return [member for _, member in self._iter_members()]
 
-    def forget_plan(self) -> None:
-        """Work out anew which statistics there are.
+    def rebuild_plans(self) -> None:
+        """Rebuild the plans that say which arguments go to which statistic.
 
-        Plans for the calls to expect are made here and not in the first update, so that a compiled one is
-        compiled once.
+        Plans for likely calls are made here, not in the first update, so that a compiled one compiles once.
         """
         self._plans = {}
         self._ledger.computed.clear()
@@ -147,53 +153,54 @@ class MetricCollection(nn.ModuleDict):
             parameters = member._parameters_of_update()
             ordinary = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
             needed += [p.name for p in ordinary if p.name not in needed]
-        for given, names in ((1, ()), (2, ()), (3, ()), (0, tuple(needed))):
+        for num_positional, names in ((1, ()), (2, ()), (3, ()), (0, tuple(needed))):
             with suppress(TypeError):
-                self._make_plan(given, names)
+                self._make_plan(num_positional, names)
 
-    def _make_plan(self, given: int, names: tuple[str, ...]) -> Plan:
-        groups: dict[Sources, list[Watched]] = {}
+    def _make_plan(self, num_positional: int, names: tuple[str, ...]) -> Plan:
+        """Make and cache the plan for calls with so many positional and these named arguments."""
+        groups: dict[Sources, list[NamedStatistic]] = {}
         direct: list[tuple[Sources, str, Metric]] = []
         ledgers: dict[int, Ledger] = {}
-        taken: set[int] = set()
-        called = {id(part): watched for part, watched in self._named_parts()}
-        for part, watched in self._named_parts():
-            part.names = watched
-        for name, member in self._each():
-            sources = sources_of(member, given, names)
+        planned: set[int] = set()
+        for part, metric_names in self._named_statistics():
+            part.names = metric_names
+        for name, member in self._iter_members():
+            sources = sources_of(member, num_positional, names)
             if member.direct:
                 direct.append((sources, name, member))
                 continue
             if member._ledger is not self._ledger:
                 ledgers[id(member._ledger)] = member._ledger
             group = groups.setdefault(sources, [])
-            group += [(part, called[id(part)]) for part in member._parts if id(part) not in taken]
-            taken.update(id(part) for part in member._parts)
-        plain = tuple(range(given))
+            group += [(part, part.names) for part in member._parts if id(part) not in planned]
+            planned.update(id(part) for part in member._parts)
+        plain = tuple(range(num_positional))
         routes = [(None if sources == plain else sources, parts) for sources, parts in groups.items()]
         first = routes[0][1][0][0] if routes else None
-        call: tuple[int | str, ...] = (given, *names)
+        call: tuple[int | str, ...] = (num_positional, *names)
         self._plans[call] = Plan(routes, direct, first, list(ledgers.values()))
         return self._plans[call]
 
-    def _named_parts(self) -> list[Watched]:
-        found: dict[int, tuple[Statistic, list[str]]] = {}
-        for name, member in self._each():
+    def _named_statistics(self) -> list[NamedStatistic]:
+        """Return every statistic once, with the names of its members."""
+        statistics: dict[int, tuple[Statistic, list[str]]] = {}
+        for name, member in self._iter_members():
             for part in member._parts:
-                found.setdefault(id(part), (part, []))[1].append(name)
-        return [(part, tuple(names)) for part, names in found.values()]
+                statistics.setdefault(id(part), (part, []))[1].append(name)
+        return [(part, tuple(names)) for part, names in statistics.values()]
 
     # What users call.
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add a batch to every member. Of named arguments each member gets those its ``update`` knows."""
+        """Add a batch to every member, each with the named arguments that its ``update`` accepts."""
         plan = self._plan_for(args, kwargs)
         self._count(plan, args, kwargs)
         for sources, _, member in plan.direct:
-            positional, named_ = chosen(sources, args, kwargs)
+            positional, named_ = select_arguments(sources, args, kwargs)
             member.update(*positional, **named_)
-        if self._watchers:
-            self._tell_watchers()
+        for watcher in self._watchers:
+            watcher.count_update(self)
 
     def _plan_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         plan = self._plans.get((len(args), *kwargs))
@@ -202,18 +209,18 @@ class MetricCollection(nn.ModuleDict):
     def _count(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], graph: bool = False) -> None:
         """Add a batch to every statistic."""
         device = plan.first.device if plan.first is not None else self.device
-        if device == CPU and not ready((*args, *kwargs.values()), device):
-            device = self._follow((*args, *kwargs.values()), device)
+        if device == CPU and not all_on_device((*args, *kwargs.values()), device):
+            device = self._move_to_inputs((*args, *kwargs.values()), device)
         compiling = torch.compiler.is_compiling()
         at_once = device == CPU and not compiling
-        self._ledger.updated_once(compiling)
+        self._ledger.record_update(compiling)
         for ledger in plan.ledgers:
-            ledger.updated_once(compiling)
+            ledger.record_update(compiling)
         for sources, parts in plan.groups:
-            given = (
-                args if sources is None else [args[s] if isinstance(s, int) else kwargs[s] for s in sources]
-            )
-            batch = Batch(given, device, graph)
+            inputs: Any = args
+            if sources is not None:
+                inputs = [args[s] if isinstance(s, int) else kwargs[s] for s in sources]
+            batch = Batch(inputs, device, graph)
             for part, names in parts:
                 part.count(batch)
                 if part.checked and at_once:
@@ -221,127 +228,117 @@ class MetricCollection(nn.ModuleDict):
         if not at_once:
             self._board.note([part for _, parts in plan.groups for part, _ in parts])
             if strict.on:
-                check_if_strict([one for _, parts in plan.groups for one in parts])
+                check_if_strict([named_statistic for _, parts in plan.groups for named_statistic in parts])
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Add a batch, and return the results over this batch alone, from the same pass over the data."""
+        """Add a batch and return the results over this batch alone, from the same pass over the data."""
         plan = self._plan_for(args, kwargs)
-        given = (*args, *kwargs.values())
+        inputs = (*args, *kwargs.values())
         if plan.first is not None and plan.first.device == CPU:
-            self._follow(given, CPU)
-        graph = has_graph(given) and any(member.is_differentiable for member in self._members())
-        watched = [one for _, parts in plan.groups for one in parts]
-        for part, _ in watched:
+            self._move_to_inputs(inputs, CPU)
+        graph = has_graph(inputs) and any(member.is_differentiable for member in self._members())
+        statistics = [named_statistic for _, parts in plan.groups for named_statistic in parts]
+        for part, _ in statistics:
             part.begin_batch(graph)
         try:
             self._count(plan, args, kwargs, graph)
-            members = self._reduced(lambda member: member.dist_sync_on_step and not member.direct)
-            with GlobalStates(members).held() if members else nullcontext():
-                found = self._results(lambda member: not member.direct)
-            for name, value in found.items():
+            members = self._members_to_reduce(lambda member: member.dist_sync_on_step and not member.direct)
+            with GlobalStates(members).swap_in() if members else nullcontext():
+                results = self._results(lambda member: not member.direct)
+            for name, value in results.items():
                 kept = mapped(value, Tensor.detach) if graph else value
                 self._modules[name].__dict__["_forward_cache"] = kept  # type: ignore[union-attr]
         finally:
-            for part, _ in watched:
+            for part, _ in statistics:
                 part.end_batch()
         if not torch.compiler.is_compiling():
-            check_after(watched)
+            check_after_update(statistics)
         for sources, name, member in plan.direct:
-            positional, named_ = chosen(sources, args, kwargs)
-            found[name] = member(*positional, **named_)
-        if self._watchers:
-            self._tell_watchers()
-        return self._flat(found)
-
-    def _tell_watchers(self) -> None:
+            positional, named_ = select_arguments(sources, args, kwargs)
+            results[name] = member(*positional, **named_)
         for watcher in self._watchers:
-            watcher.updated(self)
+            watcher.count_update(self)
+        return self._flatten(results)
 
     def compute(self) -> dict[str, Any]:
-        """The results over every batch since the last reset, on the device, by name. The host does not wait.
+        """Return the results over every batch since the last reset, on the device, by name, without waiting.
 
-        With several processes, all states travel together: one collective per kind of reduction.
+        With several processes, all states are reduced together: one collective per kind of reduction.
         """
         warn_of_no_data(self)
-        self._watch.look(self._named_parts())
-        members = self._reduced(lambda member: member.sync_on_compute)
+        self._watch.look(self._named_statistics())
+        members = self._members_to_reduce(lambda member: member.sync_on_compute)
         if not members:
             return self._values()
-        known = self._ledger.computed
-        stamp = [(one._ledger.count, one._ledger.updated) for one in self._members()]
-        if id(self) not in known or known[id(self)][0] != stamp:
-            with GlobalStates(members).held():
-                found = self._values()
+        cache = self._ledger.computed
+        stamp = [(member._ledger.count, member._ledger.updated) for member in self._members()]
+        if id(self) not in cache or cache[id(self)][0] != stamp:
+            with GlobalStates(members).swap_in():
+                results = self._values()
             if all(member.compute_with_cache for member in members):
-                known[id(self)] = (
-                    stamp,
-                    found,
-                )  # before raising: the next call is alike everywhere
-            faults.deliver_elsewhere(self._named_parts())
-            return dict(found)
-        return dict(known[id(self)][1])
+                cache[id(self)] = (stamp, results)  # before raising: the next call is the same everywhere
+            faults.deliver_from_other_processes(self._named_statistics())
+            return dict(results)
+        return dict(cache[id(self)][1])
 
     def reset(self) -> None:
-        """Back to no data, in the same storages."""
+        """Remove all data, in the same storages."""
         try:
-            self._watch.look(self._named_parts(), resetting=True)
+            self._watch.look(self._named_statistics(), resetting=True)
         finally:
-            self._start_again()
-
-    def _start_again(self) -> None:
-        reset_together(self._distinct())
-        for member in self._members():
-            member.__dict__["_forward_cache"] = None
-            if member.direct:
-                member.reset()
-            elif member._ledger is not self._ledger:
-                member._ledger.start_again()
-        self._ledger.start_again()
+            reset_together(self._distinct())
+            for member in self._members():
+                member.__dict__["_forward_cache"] = None
+                if member.direct:
+                    member.reset()
+                elif member._ledger is not self._ledger:
+                    member._ledger.record_reset()
+            self._ledger.record_reset()
 
     def read(self, async_op: bool = False) -> Reading:
-        """Start to bring the results to the host and return at once.
+        """Start copying the results to the host and return at once.
 
-        Bad values that updates met come with it, under the names of the metrics they concern. With several
-        processes and `async_op` nothing waits for the others either: the reduction is started, and the
-        results follow from it once they have answered.
+        The reading also reports bad values, with the names of the metrics concerned. With several processes
+        and `async_op` it does not wait for the others either: the reduction is started, and the results are
+        computed when it has completed.
         """
-        members = self._reduced(lambda member: member.sync_on_compute) if async_op else []
+        members = self._members_to_reduce(lambda member: member.sync_on_compute) if async_op else []
         if members:
             whole = GlobalStates(members, async_op=True)
-            return PendingReading(CheckedReading(None, self._named_parts()), whole, self._values)
-        return CheckedReading(self.compute(), self._named_parts())
+            return PendingReading(CheckedReading(None, self._named_statistics()), whole, self._values)
+        return CheckedReading(self.compute(), self._named_statistics())
 
     def every(
         self, updates: int, callback: Callable[[int, Any], Any], reset: bool = False, async_op: bool = False
-    ) -> Every:
-        """Call ``callback(update, values)`` for every so many updates, once the values have arrived.
+    ) -> PeriodicReader:
+        """Call ``callback(update, values)`` every `updates` updates, once the values have arrived.
 
-        Nothing waits for them: they are looked for at each update, and come in order. With `reset` each
-        reading starts afresh after the one before. `async_op` is that of :meth:`read`.
+        Nothing waits: each update checks for arrived values, and callbacks run in order. With `reset` the
+        metrics are reset after each reading. `async_op` as in :meth:`read`.
         """
-        watcher = Every(updates, callback, reset, async_op)
+        watcher = PeriodicReader(updates, callback, reset, async_op)
         self._watchers.append(watcher)
         return watcher
 
     def check(self) -> None:
         """Raise or warn about bad values that updates met. On a GPU this waits for the device."""
-        faults.check(self._named_parts())
+        faults.check(self._named_statistics())
 
     def clone(self, prefix: str | None = None, postfix: str | None = None) -> MetricCollection:
-        """A copy that shares nothing with this collection, with other affixes if given."""
-        made = copy.deepcopy(self)
-        made.prefix = self._check_arg(prefix, "prefix") if prefix else made.prefix
-        made.postfix = self._check_arg(postfix, "postfix") if postfix else made.postfix
-        return made
+        """Return a copy that shares nothing with this collection, with other affixes if given."""
+        copied = copy.deepcopy(self)
+        copied.prefix = self._check_arg(prefix, "prefix") if prefix else copied.prefix
+        copied.postfix = self._check_arg(postfix, "postfix") if postfix else copied.postfix
+        return copied
 
     def persistent(self, mode: bool = True) -> None:
-        """Whether ``state_dict`` holds the states."""
+        """Set whether ``state_dict`` holds the states."""
         for member in self._members():
             member.persistent(mode)
 
     def set_dtype(self, dst_type: torch.dtype | str) -> MetricCollection:
-        """Give results the floating-point type `dst_type`."""
+        """Set the floating-point type of results."""
         for member in self._members():
             member.set_dtype(dst_type)
         return self
@@ -358,26 +355,30 @@ class MetricCollection(nn.ModuleDict):
 
     @property
     def device(self) -> torch.device:
-        """Where the states are."""
+        """The device of the states."""
         return next((member.device for member in self._members()), torch.get_default_device())
 
     @property
     def compute_groups(self) -> dict[int, list[str]]:
-        """Names of members that share statistics; none where nothing may be shared.
+        """Names of members that share statistics, by group number; empty if sharing is off.
 
-        As in TorchMetrics each member is a group by itself before the first update, unless groups were given.
+        As in TorchMetrics, each member is its own group before the first update, unless groups were given.
         """
         if not self._share:
             return {}
-        if self._given is not None:
-            known = [name for group in self._given for name in group]
-            return dict(enumerate([*self._given, *([name] for name in self._modules if name not in known)]))
-        found: dict[Any, list[str]] = {}
-        for name, member in self._each():
+        if self._explicit_groups is not None:
+            grouped = [name for group in self._explicit_groups for name in group]
+            return dict(
+                enumerate(
+                    [*self._explicit_groups, *([name] for name in self._modules if name not in grouped)]
+                )
+            )
+        groups: dict[Any, list[str]] = {}
+        for name, member in self._iter_members():
             alone = member.direct or not member._parts or not self._groups_checked
             key = id(member) if alone else tuple(id(part) for part in member._parts)
-            found.setdefault(key, []).append(name)
-        return dict(enumerate(found.values()))
+            groups.setdefault(key, []).append(name)
+        return dict(enumerate(groups.values()))
 
     @property
     def _enable_compute_groups(self) -> bool:
@@ -385,14 +386,14 @@ class MetricCollection(nn.ModuleDict):
 
     @property
     def _groups_checked(self) -> bool:
-        return self._given is not None or self._ledger.updated or self._ledger.ever
+        return self._explicit_groups is not None or self._ledger.updated or self._ledger.ever
 
     @property
     def metric_state(self) -> dict[str, dict[str, Any]]:
-        """The states of the members, by the names of their results."""
-        return {self._outer(name): member.metric_state for name, member in self._each()}
+        """The members' states, by the names of their results."""
+        return {self._result_name(name): member.metric_state for name, member in self._iter_members()}
 
-    def _each(self) -> Iterator[tuple[str, Metric]]:
+    def _iter_members(self) -> Iterator[tuple[str, Metric]]:
         for name, module in self._modules.items():
             member = self._foreign.get(name, module)
             if isinstance(member, Metric):
@@ -401,28 +402,28 @@ class MetricCollection(nn.ModuleDict):
     # Names.
 
     def keys(self, keep_base: bool = False) -> Any:
-        """Names of the results, or of the members themselves."""
-        return self._renamed(keep_base).keys()
+        """Return the names of the results, or of the members."""
+        return self._members_by_name(keep_base).keys()
 
     def items(self, keep_base: bool = False, copy_state: bool = True) -> Any:
-        """Members by the names of their results, or by their own.
+        """Return the members by the names of their results, or by their own.
 
         `copy_state` has no effect: a member that is updated or reset by itself stops sharing first.
         """
-        return self._renamed(keep_base).items()
+        return self._members_by_name(keep_base).items()
 
     def values(self, copy_state: bool = True) -> Any:
-        """The members; `copy_state` as in :meth:`items`."""
+        """Return the members; `copy_state` as in :meth:`items`."""
         return self._modules.values()
 
-    def _renamed(self, keep_base: bool) -> Mapping[str, nn.Module | None]:
+    def _members_by_name(self, keep_base: bool) -> Mapping[str, nn.Module | None]:
         members = self._modules
-        return members if keep_base else {self._outer(name): member for name, member in members.items()}
+        return members if keep_base else {self._result_name(name): member for name, member in members.items()}
 
     def __getitem__(self, key: str, copy_state: bool = True) -> Any:
         if key not in self._modules:
             for name in self._modules:
-                if key == self._outer(name):
+                if key == self._result_name(name):
                     return self._modules[name]
         return self._modules[key]
 
@@ -437,25 +438,24 @@ class MetricCollection(nn.ModuleDict):
     def __delitem__(self, name: str) -> None:
         nn.ModuleDict.__delitem__(self, name)
         self._foreign.pop(name, None)
-        self.forget_plan()
+        self.rebuild_plans()
 
     def __repr__(self) -> str:
         affixes = [f",\n  {n}={v}" for n, v in (("prefix", self.prefix), ("postfix", self.postfix)) if v]
         return f"{nn.ModuleDict.__repr__(self)[:-2]}{''.join(affixes)}\n)"
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy shares nothing: who asked for readings of this collection did not ask for those of another.
-        return {**self.__dict__, "_watchers": []}
+        return {**self.__dict__, "_watchers": []}  # callbacks of this collection are not for its copies
 
-    def _outer(self, name: str) -> str:
+    def _result_name(self, name: str) -> str:
         return f"{self.prefix or ''}{name}{self.postfix or ''}"
 
     def _values(self) -> dict[str, Any]:
-        return self._flat(self._results(lambda member: True))
+        return self._flatten(self._results(lambda member: True))
 
     def _results(self, wanted: Callable[[Metric], bool]) -> dict[str, Any]:
-        """The results of the wanted members; what follows from a statistic for several of them, once."""
-        members = [(name, member) for name, member in self._each() if wanted(member)]
+        """Return the results of the wanted members, computing what shared statistics derive once."""
+        members = [(name, member) for name, member in self._iter_members() if wanted(member)]
         parts = list({id(part): part for _, member in members for part in member._parts}.values())
         for part in parts:
             part.derived = {}
@@ -466,26 +466,26 @@ class MetricCollection(nn.ModuleDict):
             for part in parts:
                 part.derived, part.readers = None, ()
 
-    def _flat(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """Results by their outer names, those that are dicts taken apart."""
-        found = flattened({name: results[name] for name in self._modules}, self._affixes)
-        return {self._outer(name): value for name, value in found.items()}
+    def _flatten(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """Return results by their outer names, with results that are dicts flattened."""
+        flat = flatten_results({name: results[name] for name in self._modules}, self._affixes)
+        return {self._result_name(name): value for name, value in flat.items()}
 
     @staticmethod
     def _check_arg(arg: Any, name: str) -> str | None:
-        """`arg`; raises ValueError unless it is None or a string."""
+        """Return `arg`; raise ValueError unless it is None or a string."""
         if arg is None or isinstance(arg, str):
             return arg
         raise ValueError(f"Expected input `{name}` to be a string, but got {type(arg)}")
 
     # Processes and devices.
 
-    def _reduced(self, wanted: Callable[[Metric], bool]) -> list[Metric]:
-        """The wanted members, where any of them has other processes."""
+    def _members_to_reduce(self, wanted: Callable[[Metric], bool]) -> list[Metric]:
+        """Return the wanted members if any of them has other processes to reduce over."""
         members = [member for member in self._members() if wanted(member)]
-        return members if any(member._distributed() for member in members) else []
+        return members if any(member._is_distributed() for member in members) else []
 
-    def _follow(self, args: tuple[Any, ...], device: torch.device) -> torch.device:
+    def _move_to_inputs(self, args: tuple[Any, ...], device: torch.device) -> torch.device:
         accelerator = device_of(args)
         if accelerator is None:
             return device
@@ -493,7 +493,7 @@ class MetricCollection(nn.ModuleDict):
             part.to(accelerator)
         for member in self._members():
             if member.direct:
-                member._follow(args, member.device)
+                member._move_to_inputs(args, member.device)
         return accelerator
 
 

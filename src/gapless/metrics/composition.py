@@ -1,4 +1,4 @@
-"""A metric made of other metrics by arithmetic."""
+"""A metric computed from other metrics by arithmetic."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.foreign import adopted
+from gapless.metrics.foreign import wrap_torchmetrics
 from gapless.metrics.metric import Metric
 from gapless.metrics.operators import Operators
-from gapless.metrics.wrapping import squeezed
+from gapless.metrics.wrapping import squeeze_result
 from gapless.torch_internals import module_load
 
 
 class CompositionalMetric(Metric):
     """The result of an operation on one or two values, each that of a metric, a tensor or a number.
 
-    An update goes to the metrics in it, to one that occurs several times once.
+    An update is passed to each operand metric once, even to one that occurs several times.
 
     Args:
-        operator: what makes the value, from one value or from two.
+        operator: computes the result from one or two operand values.
         metric_a: the first operand.
         metric_b: the second operand; None where there is only one.
     """
@@ -37,80 +37,85 @@ class CompositionalMetric(Metric):
     ) -> None:
         super().__init__()
         self.op = operator
-        for name, operand in (("metric_a", adopted(metric_a)), ("metric_b", adopted(metric_b))):
+        for name, operand in (
+            ("metric_a", wrap_torchmetrics(metric_a)),
+            ("metric_b", wrap_torchmetrics(metric_b)),
+        ):
             if isinstance(operand, Tensor):
                 self.register_buffer(name, operand, persistent=False)
             else:
                 setattr(self, name, operand)
         self.compute_with_cache = False
-        self._look_up()
+        self._collect_statistics()
 
-    def _look_up(self) -> None:
-        """Take the operands' statistics, which change where one joins or leaves a collection."""
+    def _collect_statistics(self) -> None:
+        """Collect the operands' statistics anew: they change when an operand joins or leaves a collection."""
         for i, metric in enumerate(self._operands()):
             for name, part in metric.statistics():
                 self.use(f"{name}_{i}", part)
 
-    def _leave(self) -> None:
-        """Make the operands those of no collection, which would not be told about an update from here."""
+    def _leave_collections(self) -> None:
+        """Take the operands out of their collections, which would not notice updates made from here."""
         for metric in self._operands():
             if metric._lender is not None:
-                metric._take_back()
-        self._look_up()
+                metric._stop_sharing()
+        self._collect_statistics()
 
     def _operands(self) -> list[Metric]:
-        """The metrics in it, each once."""
-        found: dict[int, Metric] = {}
+        """Return the operand metrics, each once, those of nested compositions included."""
+        operands: dict[int, Metric] = {}
         for operand in (self.metric_a, self.metric_b):
             several = operand._operands() if isinstance(operand, CompositionalMetric) else [operand]
-            found.update((id(one), one) for one in several if isinstance(one, Metric))
-        return list(found.values())
+            operands.update((id(metric), metric) for metric in several if isinstance(metric, Metric))
+        return list(operands.values())
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add a batch to every metric in it; each takes the keyword arguments that it knows."""
+        """Add a batch to every operand; each gets the keyword arguments that its ``update`` accepts."""
         for metric in self._operands():
             metric.update(*args, **metric._filter_kwargs(**kwargs))
-        self._ledger.updated_once(torch.compiler.is_compiling())
+        self._ledger.record_update(torch.compiler.is_compiling())
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the operation's result over this batch alone."""
-        self._leave()
-        if not any(metric._holders() or metric._computes_itself for metric in self._operands()):
+        self._leave_collections()
+        if not any(metric._declaring_metrics() or metric._computes_itself for metric in self._operands()):
             return super().forward(*args, **kwargs)
-        found = {id(one): one(*args, **one._filter_kwargs(**kwargs)) for one in self._operands()}
-        self._ledger.updated_once(torch.compiler.is_compiling())
-        self.__dict__["_forward_cache"] = result = squeezed(self._combined_from(found))
+        results = {
+            id(metric): metric(*args, **metric._filter_kwargs(**kwargs)) for metric in self._operands()
+        }
+        self._ledger.record_update(torch.compiler.is_compiling())
+        self.__dict__["_forward_cache"] = result = squeeze_result(self._combine(results))
         return result
 
     def compute(self) -> Any:
-        """The operation's result, over all that the metrics in it have seen. The host does not wait."""
-        self._look_up()
+        """Return the operation's result over all batches of the operands. The host does not wait."""
+        self._collect_statistics()
         self._ledger.updated = any(metric.update_called for metric in self._operands())
         return Metric.compute(self)
 
     def value(self) -> Any:
-        return self._combined_from({})
+        return self._combine({})
 
-    def _combined_from(self, known_results: dict[int, Any]) -> Any:
-        """The operation's result, given those of some of the metrics in it."""
+    def _combine(self, results: dict[int, Any]) -> Any:
+        """Return the operation's result, using `results` (by metric id) where an operand is in it."""
 
         def result(operand: Any) -> Any:
             if isinstance(operand, CompositionalMetric):
-                return operand._combined_from(known_results)
+                return operand._combine(results)
             if isinstance(operand, Metric):
-                found = known_results[id(operand)] if id(operand) in known_results else operand._result()
-                return squeezed(found)
+                value = results[id(operand)] if id(operand) in results else operand._result()
+                return squeeze_result(value)
             return operand
 
         first = result(self.metric_a)
         return self.op(first) if self.metric_b is None else self.op(first, result(self.metric_b))
 
-    def _holders(self) -> list[Metric]:
-        return [holder for metric in self._operands() for holder in metric._holders()]
+    def _declaring_metrics(self) -> list[Metric]:
+        return [holder for metric in self._operands() for holder in metric._declaring_metrics()]
 
     def reset(self) -> None:
-        self._leave()
+        self._leave_collections()
         super().reset()
         for metric in self._operands():
             metric.reset()

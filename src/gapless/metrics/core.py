@@ -1,4 +1,4 @@
-"""The core of every metric: six verbs over statistics that never make the host wait."""
+"""The base of every metric: six methods over statistics that never make the host wait."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from gapless.metrics import distributed, twins
-from gapless.metrics.batch import CPU, Batch, device_of, ready
-from gapless.metrics.declared import Holder
-from gapless.metrics.faults import Watched, check, check_if_strict, deliver_on_host, strict
-from gapless.metrics.global_states import GlobalStates, Held
+from gapless.metrics.batch import CPU, Batch, all_on_device, device_of
+from gapless.metrics.declared import DeclaringMetric
+from gapless.metrics.faults import NamedStatistic, check, check_if_strict, deliver_on_host, strict
+from gapless.metrics.global_states import GlobalStates, SwappedStates
 from gapless.metrics.ledger import Ledger
-from gapless.metrics.reading import CheckedReading, Watch
+from gapless.metrics.reading import CheckedReading, FaultWatch
 from gapless.metrics.statistic import Statistic, reset_together
 from gapless.transfer import Reading
 
@@ -22,18 +22,18 @@ from gapless.transfer import Reading
 class Core:
     """A value (or several) over a stream of batches, computed from statistics.
 
-    A subclass names its statistics with :meth:`use`, passes what its ``update`` is given to :meth:`observe`,
-    and says in :meth:`value` how the result follows from the statistics' states. Then there are six verbs:
+    A subclass registers its statistics with :meth:`use`, passes the arguments of ``update`` to
+    :meth:`observe`, and computes the result from the statistics' states in :meth:`value`. It then has:
 
-    - :meth:`empty` forgets all data, in the same storages;
+    - :meth:`empty` removes all data, in the same storages;
     - :meth:`update` adds a batch, and the host does not wait;
-    - :meth:`merge` adds what another metric of the class has seen: in any order;
+    - :meth:`merge` adds the data of another metric of the class: in any order;
     - :meth:`reduce` makes the states those of all processes, inside a ``with`` block;
-    - :meth:`compute` gives the result, on the device;
-    - :meth:`read` starts to bring it to the host, and is the one that may wait: in ``result()``.
+    - :meth:`compute` returns the result, on the device;
+    - :meth:`read` starts copying it to the host; only its ``result()`` may wait.
 
-    :class:`~gapless.metrics.Metric` is the same with all that TorchMetrics' users expect; only that is taken
-    by collections and wrappers.
+    :class:`~gapless.metrics.Metric` adds the rest of TorchMetrics' interface; collections and wrappers only
+    accept that class.
 
     >>> from gapless.metrics.reduced import Sum
     >>> def squares(batch):
@@ -68,7 +68,7 @@ class Core:
     _parts: list[Statistic]
     _names: list[str]
     _ledger: Ledger
-    _watch: Watch
+    _watch: FaultWatch
     _lender: Any
     _device: torch.device
     _dtype: torch.dtype
@@ -80,7 +80,7 @@ class Core:
             _names=[],
             _lender=None,
             _ledger=Ledger(),
-            _watch=Watch(),
+            _watch=FaultWatch(),
             _device=torch.get_default_device(),
             _dtype=torch.get_default_dtype(),
         )
@@ -88,7 +88,7 @@ class Core:
     # For subclasses.
 
     def use(self, name: str, statistic: Statistic) -> None:
-        """Compute from `statistic`, found as the attribute `name`."""
+        """Register `statistic` as the attribute `name`, to compute the result from."""
         statistic.names = statistic.names or (type(self).__name__,)
         self.__dict__[name] = statistic
         if name in self._names:
@@ -101,103 +101,105 @@ class Core:
         """Add a batch with these arguments to every statistic."""
         own = self.__dict__
         if own["_lender"] is not None:
-            self._take_back()
+            self._stop_sharing()
         parts = own["_parts"]
         device = parts[0].device
         on_host = device == CPU
-        if on_host and not ready(args, device):
-            device = self._follow(args, device)
+        if on_host and not all_on_device(args, device):
+            device = self._move_to_inputs(args, device)
             on_host = device.type == "cpu"
         batch = Batch(args, device, parts[0].graph)
         compiling = torch.compiler.is_compiling()
         at_once = on_host and not compiling
-        own["_ledger"].updated_once(compiling)
+        own["_ledger"].record_update(compiling)
         for part in parts:
             shared = part.twins and not on_host and not compiling
-            if shared and twins.followed(part, args):
+            if shared and twins.copy_leader_state(part, args):
                 continue
-            before = part.past if shared else 0
+            before = part.state_id if shared else 0
             part.count(batch)
             if part.checked:
                 deliver_on_host(part, part.names, batch) if at_once else part.note()
             if shared:
-                twins.counted(part, args, before)
+                twins.record_update(part, args, before)
         if strict.on and not on_host:
-            check_if_strict(self._watched())
+            check_if_strict(self._named_statistics())
 
     def value(self) -> Any:
-        """The result, as new tensors on the device, from the statistics' states."""
+        """Return the result, as new tensors on the device, from the statistics' states."""
         raise NotImplementedError
 
     # What users call.
 
     def empty(self) -> None:
-        """Back to no data, in the same storages. The host does not wait."""
+        """Remove all data, in the same storages. The host does not wait."""
         if self._lender is not None:
-            self._take_back()
+            self._stop_sharing()
         try:
-            self._watch.look(self._watched(), resetting=True)
+            self._watch.look(self._named_statistics(), resetting=True)
         finally:
             reset_together(self._parts)
-            self._ledger.start_again()
+            self._ledger.record_reset()
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch. The host does not wait."""
         raise NotImplementedError
 
     def merge(self, other: Core) -> None:
-        """Add what `other`, a metric of the same class and arguments, has seen.
+        """Add the data of `other`, a metric of the same class and arguments.
 
         Raises:
-            ValueError: it is no such metric.
+            ValueError: `other` is not such a metric.
         """
         kind = type(self)
-        mine, theirs = ({name: part.key for name, part in one.statistics()} for one in (self, other))
+        mine, theirs = ({name: part.key for name, part in metric.statistics()} for metric in (self, other))
         if not isinstance(other, kind) or mine != theirs:
             raise ValueError(f"Expected a {kind.__name__} with the same arguments, but got {other!r}")
         self._absorb(other.statistics())
-        self._ledger.updated_once(compiling=True)
+        self._ledger.record_update(compiling=True)
 
-    def reduce(self) -> Held:
-        """The states over all processes inside a ``with`` block, the local ones behind it.
+    def reduce(self) -> SwappedStates:
+        """Make the states those of all processes inside a ``with`` block, and local again after it.
 
         ::
 
             with loss.reduce():
                 value = loss.compute()
 
-        It is one collective for each kind of reduction, in which every process must take part. A process that
-        is alone has them already.
+        Runs one collective for each kind of reduction, in which every process must take part; none if there
+        is a single process.
         """
-        return GlobalStates([self] if distributed.available() else []).held()
+        return GlobalStates([self] if distributed.is_available() else []).swap_in()
 
     def compute(self) -> Any:
-        """The result over every batch since the last :meth:`empty`, on the device. The host does not wait."""
-        self._watch.look(self._watched())
+        """Return the result over every batch since the last :meth:`empty`, on the device, without waiting."""
+        self._watch.look(self._named_statistics())
         return self.value()
 
     def read(self) -> Reading:
-        """Start to bring the result to the host and return at once, with a :class:`~.reading.Reading`.
+        """Start copying the result to the host and return a :class:`~.reading.Reading` at once.
 
-        Bad values that updates met come with it.
+        The reading also reports bad values that updates met.
         """
-        return CheckedReading(self.compute(), self._watched())
+        return CheckedReading(self.compute(), self._named_statistics())
 
     def check(self) -> None:
         """Raise or warn about bad values that updates met. On a GPU this waits for the device.
 
         Raises:
-            RuntimeError: a value was bad and the metric was to take that for an error.
+            RuntimeError: a value was bad, and the metric treats that as an error.
         """
-        check(self._watched())
+        check(self._named_statistics())
 
     def statistics(self) -> Iterator[tuple[str, Statistic]]:
-        """The statistics that the result follows from, by name."""
+        """Return the statistics that the result is computed from, with their names."""
         return zip(self._names, self._parts, strict=True)
 
     @property
     def device(self) -> torch.device:
-        """Where the states are: the accelerator of the first batch, unless :meth:`move` said another."""
+        """The device of the states: that of the first batch on an accelerator, unless :meth:`move`
+        was called.
+        """
         parts = self._parts
         return parts[0].device if parts else self._device
 
@@ -207,20 +209,20 @@ class Core:
         return self._dtype
 
     def move(self, device: torch.device | str) -> None:
-        """Put the states on `device`. The way to the host waits."""
-        there = torch.empty(0, device=device).device  # with its number
+        """Move the states to `device`. Waits only for copies to the CPU."""
+        device_with_index = torch.empty(0, device=device).device
         for part in self._parts:
-            part.to(there)
-        self.__dict__["_device"] = there
+            part.to(device_with_index)
+        self.__dict__["_device"] = device_with_index
         self._ledger.computed.clear()
 
     # Parts.
 
-    def _watched(self) -> Sequence[Watched]:
+    def _named_statistics(self) -> Sequence[NamedStatistic]:
         return [(part, part.names) for part in self._parts]
 
-    def _follow(self, args: Sequence[Any], device: torch.device) -> torch.device:
-        """Move states of the host to the accelerator that holds one of `args`."""
+    def _move_to_inputs(self, args: Sequence[Any], device: torch.device) -> torch.device:
+        """Move states on the CPU to the accelerator that holds one of `args`; return the states' device."""
         accelerator = device_of(args)
         if accelerator is None or device.type != "cpu":
             return device
@@ -228,28 +230,28 @@ class Core:
             part.to(accelerator)
         return accelerator
 
-    def _take_back(self) -> None:
-        """Stop sharing statistics with the members of a collection, which keep them as they are."""
+    def _stop_sharing(self) -> None:
+        """Replace statistics shared with other members of a collection by copies of their own."""
         lender, self.__dict__["_lender"] = self._lender, None
         self.__dict__["_ledger"] = copy.deepcopy(self._ledger)
         for name, part in list(self.statistics()):
             own = copy.deepcopy(part)
             own.names = (type(self).__name__,)
             self.use(name, own)
-        lender.forget_plan()
+        lender.rebuild_plans()
 
-    def _absorb(self, others: Iterable[tuple[str, Statistic]]) -> None:
-        """Add what statistics of the same names hold."""
+    def _absorb(self, statistics: Iterable[tuple[str, Statistic]]) -> None:
+        """Add the states of `statistics` to the statistics of the same names."""
         if self._lender is not None:
-            self._take_back()
-        for name, other in list(others):
+            self._stop_sharing()
+        for name, other in list(statistics):
             if name in self._names:
                 part = self._parts[self._names.index(name)]
                 part.absorb(other)
-                part.told.count += other.told.count
-            else:  # The first batch decides what it is computed from, and there was none here.
+                part.reported.count += other.reported.count
+            else:  # The statistics depend on the first batch, which this metric has not had.
                 self.use(name, copy.deepcopy(other))
 
-    def _holders(self) -> Sequence[Holder]:
-        """What else the result depends on: states that classes written for TorchMetrics declare."""
+    def _declaring_metrics(self) -> Sequence[DeclaringMetric]:
+        """Return the metrics with states declared as in TorchMetrics that the result depends on."""
         return ()

@@ -1,7 +1,7 @@
-"""States as metrics written for TorchMetrics declare them: attributes with a default and a reduction.
+"""States declared as in TorchMetrics: attributes with a default and a reduction.
 
-A class that is written so (``add_state``, ``update``, ``compute``) works as it does there, and waits where
-its own code waits. What this package's metrics keep is a :class:`~gapless.metrics.statistic.Statistic`.
+A class written in this way (``add_state``, ``update``, ``compute``) works as it does there, and waits where
+its own code waits. This package's metrics use :class:`~gapless.metrics.statistic.Statistic` instead.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gapless.metrics import distributed
-from gapless.metrics.batch import moved
+from gapless.metrics.batch import move_to_device
 from gapless.trees import mapped
 
-Reduction = Callable[[Any], Any]
+ReduceFunction = Callable[[Any], Any]
 States = dict[str, Any]
 
 
-class Holder(Protocol):
-    """A metric that declares states."""
+class DeclaringMetric(Protocol):
+    """A metric with declared states."""
 
     @property
     def _own_defaults(self) -> States: ...
@@ -33,89 +33,94 @@ class Holder(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the states are."""
+        """The device of the states."""
 
 
-def summed(states: Tensor) -> Tensor:
-    """The sum over the first dimension."""
+def sum_rows(states: Tensor) -> Tensor:
+    """Return the sum over the first dimension."""
     return torch.sum(states, dim=0)
 
 
-def averaged(states: Tensor) -> Tensor:
-    """The mean over the first dimension."""
+def mean_of_rows(states: Tensor) -> Tensor:
+    """Return the mean over the first dimension."""
     return torch.mean(states, dim=0)
 
 
-def largest(states: Tensor) -> Tensor:
-    """The largest along the first dimension."""
+def max_of_rows(states: Tensor) -> Tensor:
+    """Return the largest value along the first dimension."""
     return torch.amax(states, dim=0)
 
 
-def smallest(states: Tensor) -> Tensor:
-    """The smallest along the first dimension."""
+def min_of_rows(states: Tensor) -> Tensor:
+    """Return the smallest value along the first dimension."""
     return torch.amin(states, dim=0)
 
 
-def joined(states: Tensor | Sequence[Tensor]) -> Tensor:
-    """Tensors one after the other."""
+def concatenate(states: Tensor | Sequence[Tensor]) -> Tensor:
+    """Concatenate tensors along the first dimension; a 0-dim tensor counts as one row."""
     if isinstance(states, Tensor):
         return states
     if not states:
         raise ValueError("No samples to concatenate")
-    return torch.cat([one.reshape(1) if one.dim() == 0 else one for one in states], dim=0)
+    return torch.cat([state.reshape(1) if state.dim() == 0 else state for state in states], dim=0)
 
 
-BY_NAME: dict[str, Reduction] = {
-    "mean": averaged,
-    "sum": summed,
-    "cat": joined,
-    "min": smallest,
-    "max": largest,
+REDUCE_FUNCTIONS: dict[str, ReduceFunction] = {
+    "mean": mean_of_rows,
+    "sum": sum_rows,
+    "cat": concatenate,
+    "min": min_of_rows,
+    "max": max_of_rows,
 }
-FLAT = {summed: "sum", averaged: "sum", largest: "max", smallest: "min"}
-"""Reductions for which all states travel in one tensor, and the collective's own name for them."""
+"""Reduce functions by the names that ``dist_reduce_fx`` accepts."""
+COLLECTIVE_NAMES = {sum_rows: "sum", mean_of_rows: "sum", max_of_rows: "max", min_of_rows: "min"}
+"""Reductions that one collective for all states can do, with the collective's name."""
 
 
-def reduction_of(given: Any) -> Reduction | None:
-    """What ``dist_reduce_fx`` names; raises ValueError for what is none."""
-    found = BY_NAME.get(given, given) if isinstance(given, str) else given
-    if found is not None and not callable(found):
+def reduction_of(dist_reduce_fx: Any) -> ReduceFunction | None:
+    """Return the function that ``dist_reduce_fx`` names; raise ValueError if it is none."""
+    function = (
+        REDUCE_FUNCTIONS.get(dist_reduce_fx, dist_reduce_fx)
+        if isinstance(dist_reduce_fx, str)
+        else dist_reduce_fx
+    )
+    if function is not None and not callable(function):
         raise ValueError(
             "`dist_reduce_fx` must be callable or one of ['mean', 'sum', 'cat', 'min', 'max', None]"
         )
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def check_default(default: Any) -> None:
-    """Raises ValueError unless `default` is a tensor or an empty list."""
+    """Raise ValueError unless `default` is a tensor or an empty list."""
     if not isinstance(default, (Tensor, list)) or (isinstance(default, list) and default):
         raise ValueError("state variable must be a tensor or any empty list (where you can append tensors)")
 
 
-def taken(metric: Holder) -> States:
-    """Copies of the declared states, without their graphs."""
-    return {name: copied(getattr(metric, name)) for name in metric._own_defaults}
+def copy_states(metric: DeclaringMetric) -> States:
+    """Return detached copies of the declared states."""
+    return {name: copy_state(getattr(metric, name)) for name in metric._own_defaults}
 
 
-def copied(value: Any) -> Any:
-    """`value` detached and copied; a list by its elements."""
+def copy_state(value: Any) -> Any:
+    """Return a detached copy of `value`; of a list, a list of copies."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, list):
-        return [copied(one) for one in value]
+        return [copy_state(element) for element in value]
     return copy.deepcopy(value)
 
 
-def put(metric: Holder, states: Mapping[str, Any]) -> States:
-    """Give `metric` these states and return those it had."""
+def swap_states(metric: DeclaringMetric, states: Mapping[str, Any]) -> States:
+    """Set the states of `metric` and return the previous ones."""
     before = {name: getattr(metric, name) for name in states}
     for name, value in states.items():
         setattr(metric, name, value)
     return before
 
 
-def cleared(metric: Holder) -> None:
-    """Set the declared states to their defaults; lists are emptied where they are."""
+def reset_states(metric: DeclaringMetric) -> None:
+    """Set the declared states to their defaults; lists are emptied in place."""
     for name, default in metric._own_defaults.items():
         held = getattr(metric, name)
         if isinstance(default, Tensor):
@@ -126,34 +131,36 @@ def cleared(metric: Holder) -> None:
             setattr(metric, name, [])
 
 
-def moved_to(metric: Holder, change: Callable[[Tensor], Tensor]) -> None:
-    """Put the states and their defaults through `change`, which moves or casts a tensor."""
+def transform_states(metric: DeclaringMetric, change: Callable[[Tensor], Tensor]) -> None:
+    """Apply `change`, which moves or casts a tensor, to the states and their defaults."""
     for name, default in metric._own_defaults.items():
         metric._own_defaults[name] = mapped(default, change)
         setattr(metric, name, mapped(getattr(metric, name), change))
 
 
-def merge(metric: Holder, other: Mapping[str, Any], updates: int) -> None:
-    """Add the states `other` to those of `metric`, each by its own reduction.
+def merge_states(metric: DeclaringMetric, other: Mapping[str, Any], updates: int) -> None:
+    """Merge the states `other` into those of `metric`, each with its own reduction.
 
-    `updates` is how many there were in both together, of which one is that of `metric` (for means).
+    `updates` is the number of updates in both together, one of them in `metric`; it weights means.
     """
     for name in metric._own_defaults:
         if name not in other:
             raise ValueError(f"Expected state variable {name} to be present in incoming state {dict(other)}")
         setattr(
-            metric, name, merged(metric._own_reductions[name], other[name], getattr(metric, name), updates)
+            metric,
+            name,
+            merge_values(metric._own_reductions[name], other[name], getattr(metric, name), updates),
         )
 
 
-def merged(reduction: Reduction | None, first: Any, second: Any, updates: int) -> Any:
-    """Two states of one name as one."""
-    if reduction is averaged:
+def merge_values(reduction: ReduceFunction | None, first: Any, second: Any, updates: int) -> Any:
+    """Return the merged value of two states of the same name."""
+    if reduction is mean_of_rows:
         return ((updates - 1) * first + second).float() / max(updates, 1)
-    if reduction is joined:
+    if reduction is concatenate:
         both = (first, second)
-        if any(isinstance(one, Tensor) for one in both):
-            return joined([joined(one) for one in both if isinstance(one, Tensor) or one])
+        if any(isinstance(state, Tensor) for state in both):
+            return concatenate([concatenate(state) for state in both if isinstance(state, Tensor) or state])
         return first + second
     if isinstance(first, list):
         return first + second if reduction is None else reduction(first + second)
@@ -161,70 +168,76 @@ def merged(reduction: Reduction | None, first: Any, second: Any, updates: int) -
     return stacked if reduction is None else reduction(stacked)
 
 
-def reduce(metric: Holder, group: Any = None, gather: Callable[..., Any] | None = None) -> States:
-    """The declared states over the processes of `group`.
+def reduce(metric: DeclaringMetric, group: Any = None, gather: Callable[..., Any] | None = None) -> States:
+    """Return the declared states reduced over the processes of `group`.
 
-    Sums, means and extremes travel together, one collective for each kind; all others together in one gather,
-    for which the host waits, since their shapes have to be exchanged. `gather`, called as
-    ``gather(tensor, group=group)`` for each tensor, takes the place of both.
+    Sums, means and extremes share one collective for each kind. All others share one gather, for which the
+    host waits because shapes are exchanged first. If given, ``gather(tensor, group=group)`` is called for
+    each tensor instead.
     """
     states: States = {name: getattr(metric, name) for name in metric._own_reductions}
     if not states:
         return {}
     if gather is not None:
-        found = {name: gathered_by(gather, value, group) for name, value in states.items()}
-        return {name: reduced(metric._own_reductions[name], states[name], found[name]) for name in states}
-    group = distributed.as_group(group)
+        gathered = {name: gather_with(gather, value, group) for name, value in states.items()}
+        return {
+            name: reduce_gathered(metric._own_reductions[name], states[name], gathered[name])
+            for name in states
+        }
+    group = distributed.process_group_of(group)
     ranks = dist.get_world_size(group)
     flat = [
         name
         for name, value in states.items()
-        if metric._own_reductions[name] in FLAT and isinstance(value, Tensor) and value.dtype != torch.bool
+        if metric._own_reductions[name] in COLLECTIVE_NAMES
+        and isinstance(value, Tensor)
+        and value.dtype != torch.bool
     ]
-    made = all_reduced(states, metric._own_reductions, flat, group, ranks)
-    rest = [name for name in states if name not in made]
+    reduced = all_reduce_flat(states, metric._own_reductions, flat, group, ranks)
+    rest = [name for name in states if name not in reduced]
     if rest:
         lists = [list(states[n]) if isinstance(states[n], list) else [states[n]] for n in rest]
-        for name, found_ in zip(rest, distributed.gather_uneven(lists, metric.device, group), strict=True):
-            made[name] = reduced(metric._own_reductions[name], states[name], found_)
-    return made
+        by_rank = distributed.gather_tensor_lists(lists, metric.device, group)
+        for name, tensors in zip(rest, by_rank, strict=True):
+            reduced[name] = reduce_gathered(metric._own_reductions[name], states[name], tensors)
+    return reduced
 
 
-def all_reduced(
+def all_reduce_flat(
     states: States, reductions: Mapping[str, Any], names: Sequence[str], group: Any, ranks: int
 ) -> States:
-    """Those of `names` over all processes, one collective for each kind of reduction."""
-    made: States = {}
+    """Return the states in `names` reduced over all processes, one collective for each kind of reduction."""
+    reduced: States = {}
     carrier = distributed.carrier_device(group)
     for kind, operation in distributed.OPERATIONS.items():
-        chosen = [name for name in names if FLAT[reductions[name]] == kind]
+        chosen = [name for name in names if COLLECTIVE_NAMES[reductions[name]] == kind]
         if not chosen:
             continue
         parts = [states[name].detach() for name in chosen]
-        sent = moved(distributed.flatten(parts), carrier or parts[0].device)
+        sent = move_to_device(distributed.flatten(parts), carrier or parts[0].device)
         dist.all_reduce(sent, op=operation, group=group)
         for name, part, piece in zip(
-            chosen, parts, distributed.split(moved(sent, parts[0].device), parts), strict=True
+            chosen, parts, distributed.split(move_to_device(sent, parts[0].device), parts), strict=True
         ):
-            made[name] = piece / ranks if reductions[name] is averaged else piece.to(part.dtype)
-    return made
+            reduced[name] = piece / ranks if reductions[name] is mean_of_rows else piece.to(part.dtype)
+    return reduced
 
 
-def gathered_by(gather: Callable[..., Any], value: Any, group: Any) -> list[list[Tensor]]:
-    """For every process the tensors of a state, by a function that gathers one tensor."""
-    several = value if isinstance(value, list) else [value]
-    by_tensor = [list(gather(one, group=group)) for one in several]
+def gather_with(gather: Callable[..., Any], value: Any, group: Any) -> list[list[Tensor]]:
+    """Gather the tensors of a state with `gather`: a list of tensors for every process."""
+    tensors = value if isinstance(value, list) else [value]
+    by_tensor = [list(gather(tensor, group=group)) for tensor in tensors]
     return [list(of_rank) for of_rank in zip(*by_tensor, strict=True)]
 
 
-def reduced(reduction: Reduction | None, own: Any, gathered: Sequence[Sequence[Tensor]]) -> Any:
-    """A state from the tensors that every process has of it."""
+def reduce_gathered(reduction: ReduceFunction | None, own: Any, gathered: Sequence[Sequence[Tensor]]) -> Any:
+    """Reduce the tensors that every process has of a state."""
     if isinstance(own, list):
-        found: Any = [one for of_rank in gathered for one in of_rank]
-        if not found:
-            return torch.zeros(0) if reduction is joined else []
-    elif reduction is joined:
-        found = [one for of_rank in gathered for one in of_rank]
+        tensors: Any = [tensor for of_rank in gathered for tensor in of_rank]
+        if not tensors:
+            return torch.zeros(0) if reduction is concatenate else []
+    elif reduction is concatenate:
+        tensors = [tensor for of_rank in gathered for tensor in of_rank]
     else:
-        found = torch.stack([of_rank[0] for of_rank in gathered])
-    return found if reduction is None else reduction(found)
+        tensors = torch.stack([of_rank[0] for of_rank in gathered])
+    return tensors if reduction is None else reduction(tensors)

@@ -1,4 +1,4 @@
-"""What a class says of its arguments describes those of every class derived from it that takes them."""
+"""Copy descriptions of arguments from the docstring of a base class to those of subclasses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 
 class Description(NamedTuple):
-    """A docstring, taken apart."""
+    """A docstring, split at its ``Args:`` section."""
 
     before: str
     arguments: dict[str, str]
-    """What is said of each, under the heading ``Args:``."""
+    """The entry of each argument in the ``Args:`` section."""
     behind: str
 
     def __str__(self) -> str:
@@ -20,25 +20,25 @@ class Description(NamedTuple):
         return f"{self.before}\n\nArgs:\n{listed}{self.behind}" if listed else self.before + self.behind
 
 
-def description(of: type) -> Description:
-    """What a class says of itself."""
-    before, _, rest = inspect.cleandoc(of.__doc__ or "").partition("\n\nArgs:\n")
+def parse_description(cls: type) -> Description:
+    """Split the docstring of a class."""
+    before, _, rest = inspect.cleandoc(cls.__doc__ or "").partition("\n\nArgs:\n")
     listed, blank, behind = rest.partition("\n\n")
     entries = re.split(r"\n(?=    \w)", listed) if listed else []
-    return Description(before, {one.strip().partition(":")[0]: one for one in entries}, blank + behind)
+    return Description(before, {entry.strip().partition(":")[0]: entry for entry in entries}, blank + behind)
 
 
-def describe(cls: Any, root: type) -> None:
-    """Add to what `cls` says of itself what the classes between it and `root` say of arguments it takes."""
+def inherit_descriptions(cls: Any, root: type) -> None:
+    """Add to the docstring of `cls` the entries of arguments it accepts that bases below `root` describe."""
     if not cls.__doc__ or cls.__init__ is root.__init__:  # type: ignore[misc]
         return
-    own, known = description(cls), dict[str, str]()
+    own, inherited = parse_description(cls), dict[str, str]()
     for base in reversed(cls.__mro__[: cls.__mro__.index(root)]):
-        known.update(description(base).arguments)
+        inherited.update(parse_description(base).arguments)
     try:
-        taken = (*inspect.signature(cls.__init__).parameters, *cls.beyond.split())
-    except (TypeError, ValueError):  # something callable of the user's own
+        accepted = (*inspect.signature(cls.__init__).parameters, *cls.beyond.split())
+    except (TypeError, ValueError):  # a callable without a signature
         return
-    told = {name: known[name] for name in taken if name in known}
-    if told.keys() - own.arguments:
-        cls.__doc__ = str(own._replace(arguments={**told, **own.arguments}))
+    entries = {name: inherited[name] for name in accepted if name in inherited}
+    if entries.keys() - own.arguments:
+        cls.__doc__ = str(own._replace(arguments={**entries, **own.arguments}))

@@ -1,4 +1,4 @@
-"""TorchMetrics' own metrics among ours: in a collection, in a wrapper, in an expression."""
+"""Hold TorchMetrics' own metrics in this package's collections, wrappers and expressions."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ import torch
 from gapless.metrics import declared
 from gapless.metrics.metric import Metric
 
-REDUCTIONS = {f"dim_zero_{name}": reduction for name, reduction in declared.BY_NAME.items()}
-"""What TorchMetrics' own reductions are here, by their names."""
+REDUCE_FUNCTIONS_BY_THEIR_NAMES = {
+    f"dim_zero_{name}": reduction for name, reduction in declared.REDUCE_FUNCTIONS.items()
+}
+"""This package's reduce functions by the names of TorchMetrics' functions."""
 
 
-def asked(name: str) -> Any:
-    """What a metric of TorchMetrics says of itself under this name."""
+def delegate_to_theirs(name: str) -> Any:
+    """Return a property that reads the attribute `name` of the wrapped TorchMetrics metric."""
     return property(lambda self: getattr(self.theirs, name))
 
 
-class Foreign(Metric, abstract=True):
+class ForeignMetric(Metric, abstract=True):
     """A metric of TorchMetrics, updated, computed and reset by its own code, which waits where that does.
 
-    Its states are declared ones. They travel with those of other metrics over the processes, and are a
-    batch's alone where a wrapper asks for that.
+    Its states count as declared states: they are reduced over processes together with those of other metrics,
+    and can be those of a single batch where a wrapper needs that.
     """
 
     direct = True
@@ -38,42 +40,42 @@ class Foreign(Metric, abstract=True):
         self._ledger.count, self._ledger.updated = theirs.update_count, theirs.update_called
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Update the metric, by its own code."""
+        """Update the wrapped metric."""
         self.theirs.update(*args, **kwargs)
-        self._ledger.updated_once(torch.compiler.is_compiling())
+        self._ledger.record_update(torch.compiler.is_compiling())
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the metric, by its own code."""
-        found = self.theirs(*args, **kwargs)
-        self._ledger.updated_once(torch.compiler.is_compiling())
-        return found
+        """Call the wrapped metric."""
+        result = self.theirs(*args, **kwargs)
+        self._ledger.record_update(torch.compiler.is_compiling())
+        return result
 
     def compute(self) -> Any:
-        """The metric's result, by its own code, which may make the host wait."""
+        """Return the wrapped metric's result; its own code may make the host wait."""
         return self.theirs.compute()
 
     def value(self) -> Any:
-        with self._of_states():
+        with self._without_cache():
             return self.theirs.compute()
 
     @contextmanager
-    def _of_states(self) -> Iterator[None]:
-        """Results inside the block are of the states as they are, neither known ones nor over processes."""
-        several = metrics_in(self.theirs)
-        before = [(one, one._to_sync, one.sync_on_compute, one._computed) for one in several]
-        for one in several:
-            one._to_sync = one.sync_on_compute = False
-            one._computed = None
+    def _without_cache(self) -> Iterator[None]:
+        """Inside the block, compute from the local states: without cached results and without sync."""
+        metrics = torchmetrics_in(self.theirs)
+        before = [(metric, metric._to_sync, metric.sync_on_compute, metric._computed) for metric in metrics]
+        for metric in metrics:
+            metric._to_sync = metric.sync_on_compute = False
+            metric._computed = None
         try:
             yield
         finally:
-            for one, to_sync, on_compute, computed in before:
-                one._to_sync, one.sync_on_compute, one._computed = to_sync, on_compute, computed
+            for metric, to_sync, on_compute, computed in before:
+                metric._to_sync, metric.sync_on_compute, metric._computed = to_sync, on_compute, computed
 
     def reset(self) -> None:
         self.theirs.reset()
-        self._ledger.start_again()
+        self._ledger.record_reset()
 
     def _get_name(self) -> str:
         return type(self.theirs).__name__
@@ -88,22 +90,22 @@ class Foreign(Metric, abstract=True):
     def plot(self, *args: Any, **options: Any) -> Any:
         return self.theirs.plot(*args, **options)
 
-    device = asked("device")
-    metric_state = asked("metric_state")
-    higher_is_better = asked("higher_is_better")
-    is_differentiable = asked("is_differentiable")
-    full_state_update = asked("full_state_update")
+    device = delegate_to_theirs("device")
+    metric_state = delegate_to_theirs("metric_state")
+    higher_is_better = delegate_to_theirs("higher_is_better")
+    is_differentiable = delegate_to_theirs("is_differentiable")
+    full_state_update = delegate_to_theirs("full_state_update")
 
     @property
     def _own_defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        found: dict[str, Any] = self.theirs._defaults if "theirs" in self._modules else {}
-        return found
+        states: dict[str, Any] = self.theirs._defaults if "theirs" in self._modules else {}
+        return states
 
     @property
     def _own_reductions(self) -> dict[str, Any]:  # type: ignore[override]
         return {
-            name: REDUCTIONS.get(getattr(one, "__name__", ""), one)
-            for name, one in self.theirs._reductions.items()
+            name: REDUCE_FUNCTIONS_BY_THEIR_NAMES.get(getattr(function, "__name__", ""), function)
+            for name, function in self.theirs._reductions.items()
         }
 
     @property
@@ -111,19 +113,23 @@ class Foreign(Metric, abstract=True):
         return {}
 
     def _declare_nothing(self) -> None:
-        self.__dict__.update(_bare=False, _updating=False, _enable_grad=False)
+        self.__dict__.update(_is_unwrapped=False, _updating=False, _enable_grad=False)
 
-    def _holders(self) -> list[Metric]:
-        held = {id(one._defaults): one for one in reversed(metrics_in(self.theirs)) if one._defaults}
-        return [self if one is self.theirs else Foreign(one) for one in held.values()]
+    def _declaring_metrics(self) -> list[Metric]:
+        held = {
+            id(metric._defaults): metric
+            for metric in reversed(torchmetrics_in(self.theirs))
+            if metric._defaults
+        }
+        return [self if metric is self.theirs else ForeignMetric(metric) for metric in held.values()]
 
     def _parameters_of_update(self) -> list[inspect.Parameter]:
         signature = getattr(self.theirs, "_update_signature", None) or inspect.signature(self.theirs.update)
         return list(signature.parameters.values())
 
     def _filter_kwargs(self, **kwargs: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self.theirs._filter_kwargs(**kwargs)
-        return found
+        accepted: dict[str, Any] = self.theirs._filter_kwargs(**kwargs)
+        return accepted
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         pass  # The metric saves itself.
@@ -144,24 +150,26 @@ class Foreign(Metric, abstract=True):
             super().__setattr__(name, value)
 
 
-def metrics_in(theirs: Any) -> list[Any]:
-    """The metrics of TorchMetrics in one of them, itself included."""
+def torchmetrics_in(theirs: Any) -> list[Any]:
+    """Return `theirs`, a TorchMetrics metric, and all TorchMetrics metrics inside it."""
     base = sys.modules["torchmetrics"].Metric
-    return [one for one in theirs.modules() if isinstance(one, base) and not isinstance(one, Metric)]
+    return [
+        module for module in theirs.modules() if isinstance(module, base) and not isinstance(module, Metric)
+    ]
 
 
-def their_kinds() -> tuple[type, ...]:
-    """TorchMetrics' metrics and its collections, where it is loaded."""
+def torchmetrics_classes() -> tuple[type, ...]:
+    """Return TorchMetrics' classes `Metric` and `MetricCollection` if it is loaded."""
     library = sys.modules.get("torchmetrics")
-    found = [getattr(library, name, None) for name in ("Metric", "MetricCollection")]
-    return tuple(kind for kind in found if kind is not None)
+    classes = [getattr(library, name, None) for name in ("Metric", "MetricCollection")]
+    return tuple(kind for kind in classes if kind is not None)
 
 
-def is_theirs(value: Any) -> bool:
+def is_torchmetrics_metric(value: Any) -> bool:
     """Whether `value` is a metric of TorchMetrics."""
-    return not isinstance(value, Metric) and isinstance(value, their_kinds()[:1])
+    return not isinstance(value, Metric) and isinstance(value, torchmetrics_classes()[:1])
 
 
-def adopted(value: Any) -> Any:
-    """`value`; a metric of TorchMetrics as one that ours may hold."""
-    return Foreign(value) if is_theirs(value) else value
+def wrap_torchmetrics(value: Any) -> Any:
+    """Return `value`, wrapped in `ForeignMetric` if it is a metric of TorchMetrics."""
+    return ForeignMetric(value) if is_torchmetrics_metric(value) else value

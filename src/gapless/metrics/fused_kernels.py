@@ -1,48 +1,49 @@
-"""Triton's kernels for counting and scoring classes; imported only where Triton is used."""
+"""Triton kernels for counting and scoring classes; imported only where Triton is used."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-FAR = tl.constexpr(2**31 - 1)
+NO_LABEL = tl.constexpr(2**31 - 1)
+"""Larger than any label."""
 
 
 @triton.jit
-def largest(
+def find_largest(
     scores, at, inside, stride,
     CLASSES: tl.constexpr, ROWS: tl.constexpr, SOME: tl.constexpr, DOUBLE: tl.constexpr,
 ):  # fmt: skip
-    """Where the first of the largest scores is, of which a NaN is larger than all else."""
+    """Return the position of the first largest score in each row; NaN counts as larger than all else."""
     low = float("-inf")
     best = tl.full([ROWS], low, tl.float64 if DOUBLE else tl.float32)
-    found = tl.zeros([ROWS], tl.int32)
-    nan_at = tl.full([ROWS], FAR, tl.int32)
+    position = tl.zeros([ROWS], tl.int32)
+    nan_at = tl.full([ROWS], NO_LABEL, tl.int32)
     for first in range(0, CLASSES, SOME):
         label = first + tl.arange(0, SOME)
-        there = inside[:, None] & (label < CLASSES)[None, :]
-        value = tl.load(scores + at[:, None] + label.to(tl.int64)[None, :] * stride, there, other=low)
+        valid = inside[:, None] & (label < CLASSES)[None, :]
+        value = tl.load(scores + at[:, None] + label.to(tl.int64)[None, :] * stride, valid, other=low)
         value = value.to(best.dtype)
         nan = value != value
-        nan_at = tl.minimum(nan_at, tl.min(tl.where(nan, label[None, :], FAR), 1))
+        nan_at = tl.minimum(nan_at, tl.min(tl.where(nan, label[None, :], NO_LABEL), 1))
         value = tl.where(nan, low, value)
         top = tl.max(value, 1)
-        place = tl.min(tl.where(value == top[:, None], label[None, :], FAR), 1)
-        found = tl.where(top > best, place, found)
+        place = tl.min(tl.where(value == top[:, None], label[None, :], NO_LABEL), 1)
+        position = tl.where(top > best, place, position)
         best = tl.maximum(best, top)
-    return tl.where(nan_at < FAR, nan_at, found)
+    return tl.where(nan_at < NO_LABEL, nan_at, position)
 
 
 @triton.jit
 def count_blocks(
-    preds, target, found, labels, inner, sample_stride, class_stride, inner_stride, ignored,
+    preds, target, block_counts, labels, inner, sample_stride, class_stride, inner_stride, ignored,
     CLASSES: tl.constexpr, SCORES: tl.constexpr, DOUBLE: tl.constexpr, IGNORES: tl.constexpr,
     PAIRS: tl.constexpr, ROWS: tl.constexpr, SOME: tl.constexpr, BINS: tl.constexpr,
 ):  # fmt: skip
-    """Each program counts a share of the labels into bins of its own, which no other writes to.
+    """Count a share of the labels in each program, into bins that no other program writes to.
 
-    Of single classes three rows: targets, predictions, and both where they agree. Places are those of
-    `Classes`, or, of `PAIRS`, of `ConfusionCounts`; the last bins are of no label.
+    Without `PAIRS` there are three rows of bins: targets, predictions, and labels where both agree. Bins are
+    laid out as in `Classes`, with `PAIRS` as in `ConfusionCounts`; the last ones count rows beyond the data.
     """
     first, step = tl.program_id(0), tl.num_programs(0)
     actually = tl.zeros([BINS], tl.int32)
@@ -55,7 +56,9 @@ def count_blocks(
         actual = tl.load(target + number, inside, other=0).to(tl.int64)
         if SCORES:
             at = number // inner * sample_stride + number % inner * inner_stride
-            predicted = largest(preds, at, inside, class_stride, CLASSES, ROWS, SOME, DOUBLE).to(tl.int64)
+            predicted = find_largest(preds, at, inside, class_stride, CLASSES, ROWS, SOME, DOUBLE).to(
+                tl.int64
+            )
         else:
             predicted = tl.load(preds + number, inside, other=0).to(tl.int64)
         left_out = actual == ignored if IGNORES else actual != actual
@@ -76,28 +79,28 @@ def count_blocks(
             hits += tl.histogram(tl.where(inside, hit + 1, CLASSES + 3).to(tl.int32), BINS)
     place = tl.arange(0, BINS)
     if PAIRS:
-        tl.store(found + first * BINS + place, actually)
+        tl.store(block_counts + first * BINS + place, actually)
     else:
-        tl.store(found + (first * 3 + 0) * BINS + place, actually)
-        tl.store(found + (first * 3 + 1) * BINS + place, predictions)
-        tl.store(found + (first * 3 + 2) * BINS + place, hits)
+        tl.store(block_counts + (first * 3 + 0) * BINS + place, actually)
+        tl.store(block_counts + (first * 3 + 1) * BINS + place, predictions)
+        tl.store(block_counts + (first * 3 + 2) * BINS + place, hits)
 
 
 @triton.jit
 def add_blocks(
-    found, table, clean, programs, width, edge, edge_step, edges, checked_rows,
+    block_counts, table, clean, programs, width, edge, edge_step, edges, checked_rows,
     TABLE_ROWS: tl.constexpr, BINS: tl.constexpr, SOME: tl.constexpr,
 ):  # fmt: skip
-    """Add what the programs counted to the table, in their order, and note where no bad value was met yet.
+    """Add the counts of all programs to the table, in order, and count updates without bad values in `clean`.
 
-    Of each of the `checked_rows` the columns `edge`, `edge` + `edge_step`, … count what was bad.
+    In each of the first `checked_rows` rows, the columns `edge`, `edge` + `edge_step`, … count bad values.
     """
     row = tl.program_id(0)
     column = tl.program_id(1) * SOME + tl.arange(0, SOME)
     inside = column < width
     total = tl.load(table + row * width + column, inside, other=0)
     for program in range(programs):
-        share = tl.load(found + (program * TABLE_ROWS + row) * BINS + column, inside, other=0)
+        share = tl.load(block_counts + (program * TABLE_ROWS + row) * BINS + column, inside, other=0)
         total += share.to(tl.int64)
     tl.store(table + row * width + column, total, inside)
     cell = (column - edge) // edge_step
@@ -109,42 +112,42 @@ def add_blocks(
 
 @triton.jit
 def add_value(value, totals, clean, CHECKED: tl.constexpr, SPECK: tl.constexpr):
-    """Add one value to the sum, the weight and the NaNs of a mean, as `WeightedTotal` has them."""
-    given = tl.load(value).to(tl.float64)
-    nan = given != given
+    """Add one value to the sum, the weight and the NaN count of a mean, laid out as in `WeightedTotal`."""
+    number = tl.load(value).to(tl.float64)
+    nan = number != number
     speck = tl.full([], SPECK, tl.float64)
-    added = tl.where(nan, speck, given)
-    one = tl.where(nan, speck, 1.0)
+    added = tl.where(nan, speck, number)
+    weight = tl.where(nan, speck, 1.0)
     nans = tl.load(totals + 2) + tl.where(nan, speck, 0.0)
     tl.store(totals, tl.load(totals) + added)
-    tl.store(totals + 1, tl.load(totals + 1) + one)
+    tl.store(totals + 1, tl.load(totals + 1) + weight)
     tl.store(totals + 2, nans)
     if CHECKED:
         tl.store(clean, tl.load(clean) + (nans == 0.0).to(tl.int64))
 
 
 @triton.jit
-def mean_of(totals, out):
-    """What `WeightedTotal.mean` gives."""
+def compute_mean(totals, out):
+    """Store the mean of `totals`, as `WeightedTotal.mean` computes it."""
     nans = tl.load(totals + 2)
     tl.store(out, ((tl.load(totals) - nans) / (tl.load(totals + 1) - nans)).to(out.dtype.element_ty))
 
 
 @triton.jit
-def form(forms, place, tp, predicted, actual, number):
-    """One of the two linear forms of a score: `gapless.metrics.fusing.Form`."""
-    found = tl.load(forms + place) * tp + tl.load(forms + place + 1) * predicted
-    return found + tl.load(forms + place + 2) * actual + tl.load(forms + place + 3) * number
+def linear_form(forms, place, tp, predicted, actual, number):
+    """Return one of the two linear combinations of counts of a score: `gapless.metrics.fusing.Form`."""
+    total = tl.load(forms + place) * tp + tl.load(forms + place + 1) * predicted
+    return total + tl.load(forms + place + 2) * actual + tl.load(forms + place + 3) * number
 
 
 @triton.jit
 def score_classes(table, forms, out, width, classes, FIELDS: tl.constexpr, SOME: tl.constexpr):
-    """One score a program: the average over classes of one linear form of the counts by another.
+    """Compute one score per program: the average over classes of one linear combination of counts divided
+    by another.
 
-    Its row of `forms` has both, which classes weigh what (0: those that were predicted or actual the same,
-    1: those that were actual the same, 2: by how often they were actual, 3: all counts are one), the value
-    where nothing is to be divided by, whether the score is 1 minus the ratio, and whether the average over no
-    class is NaN.
+    A row of `forms` holds both combinations; how classes are weighted (0: equally, if predicted or actual; 1:
+    equally, if actual; 2: by how often they were actual; 3: all counts are summed first); the value for 0/0;
+    whether the score is 1 minus the ratio; and whether the average over no class is NaN.
     """
     forms += tl.program_id(0) * FIELDS
     weighing, otherwise, complement = tl.load(forms + 8), tl.load(forms + 9), tl.load(forms + 10)
@@ -164,21 +167,21 @@ def score_classes(table, forms, out, width, classes, FIELDS: tl.constexpr, SOME:
         actual = tl.load(table + 1 + label, inside, other=0).to(tl.float64)
         predicted = tl.load(table + width + 1 + label, inside, other=0).to(tl.float64)
         tp = tl.load(table + 2 * width + 1 + label, inside, other=0).to(tl.float64)
-        over = form(forms, 0, tp, predicted, actual, number)
-        under = form(forms, 4, tp, predicted, actual, number)
+        over = linear_form(forms, 0, tp, predicted, actual, number)
+        under = linear_form(forms, 4, tp, predicted, actual, number)
         share = tl.where(under == 0.0, otherwise, over / tl.where(under == 0.0, 1.0, under))
         share = tl.where(complement != 0.0, 1.0 - share, share)
-        there = tl.where(weighing == 0.0, predicted + actual, actual)
-        weigh = tl.where(weighing == 2.0, actual, tl.where(there > 0.0, 1.0, 0.0))
+        support = tl.where(weighing == 0.0, predicted + actual, actual)
+        weigh = tl.where(weighing == 2.0, actual, tl.where(support > 0.0, 1.0, 0.0))
         score += tl.where(inside, share * weigh, 0.0)
         weight += tl.where(inside, weigh, 0.0)
     whole = tl.sum(weight, 0)
     nothing = tl.where(tl.load(forms + 11) != 0.0, float("nan"), 0.0)
     average = tl.where(whole == 0.0, nothing, tl.sum(score, 0) / tl.where(whole == 0.0, 1.0, whole))
     tp, predicted = tl.sum(tps, 0).to(tl.float64), tl.sum(predictions, 0).to(tl.float64)
-    over = form(forms, 0, tp, predicted, number, number * classes)
-    under = form(forms, 4, tp, predicted, number, number * classes)
+    over = linear_form(forms, 0, tp, predicted, number, number * classes)
+    under = linear_form(forms, 4, tp, predicted, number, number * classes)
     share = tl.where(under == 0.0, otherwise, over / tl.where(under == 0.0, 1.0, under))
     share = tl.where(complement != 0.0, 1.0 - share, share)
-    found = tl.where(weighing == 3.0, share, average)
-    tl.store(out + tl.program_id(0), found.to(tl.float32))
+    score_value = tl.where(weighing == 3.0, share, average)
+    tl.store(out + tl.program_id(0), score_value.to(tl.float32))

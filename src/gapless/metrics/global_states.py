@@ -1,4 +1,4 @@
-"""Metrics' global states, reduced over all processes, in the place of the local ones for a while."""
+"""Swap metrics' local states for those reduced over all processes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from gapless.metrics import declared
-from gapless.metrics.distributed import Reduction, by_function
-from gapless.metrics.statistic import State, Statistic, swap
+from gapless.metrics.distributed import StateReduction, reduce_with
+from gapless.metrics.statistic import State, Statistic, swap_states
 
 
-class Member(Protocol):
-    """A metric, as far as its states over all processes need it."""
+class ReducibleMetric(Protocol):
+    """The attributes of a metric that reducing its states needs."""
 
     _parts: list[Statistic]
     process_group: Any
     dist_sync_fn: Any
 
-    def _holders(self) -> Sequence[declared.Holder]: ...
+    def _declaring_metrics(self) -> Sequence[declared.DeclaringMetric]: ...
 
 
-class Held:
-    """States of all processes in the place of the local ones, which :meth:`release` puts back.
+class SwappedStates:
+    """States of all processes in place of the local ones, until :meth:`release`.
 
     `elsewhere` counts the bad values that other processes met, where they are errors.
     """
@@ -31,24 +31,26 @@ class Held:
     def __init__(
         self,
         parts: Sequence[tuple[Statistic, State]],
-        holders: Sequence[tuple[declared.Holder, declared.States]],
+        holders: Sequence[tuple[declared.DeclaringMetric, declared.States]],
         elsewhere: Mapping[Statistic, Tensor],
     ) -> None:
         self._parts = [part for part, _ in parts]
-        self._before = swap(self._parts, [state for _, state in parts])
+        self._before = swap_states(self._parts, [state for _, state in parts])
         self.elsewhere = elsewhere
-        self._local = [(holder, declared.put(holder, found)) for holder, found in holders]
+        self._local = [(holder, declared.swap_states(holder, states)) for holder, states in holders]
 
     def release(self, note: bool = True) -> None:
-        """Put the local states back; with `note`, statistics keep what other processes met, to tell of it."""
-        swap(self._parts, self._before)
-        for holder, found in self._local:
-            declared.put(holder, found)
+        """Put the local states back; with `note`, statistics keep other processes' bad-value counts
+        to report.
+        """
+        swap_states(self._parts, self._before)
+        for holder, states in self._local:
+            declared.swap_states(holder, states)
         if note:
             for part, count in self.elsewhere.items():
                 part.errors_elsewhere = count
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> SwappedStates:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -56,39 +58,44 @@ class Held:
 
 
 class GlobalStates:
-    """The states of several metrics over their processes: one reduction for each group of processes.
+    """The states of several metrics over their processes: one reduction for each process group.
 
-    With `async_op` nothing waits for the other processes before :meth:`held`, except for states that classes
-    written for TorchMetrics declare, which are reduced at once. `group` and `gather` stand for those of the
-    metrics.
+    With `async_op` nothing waits for the other processes before :meth:`swap_in`, except for states that
+    classes written for TorchMetrics declare, which are reduced at once. `group` and `gather` replace those of
+    the metrics.
     """
 
     def __init__(
-        self, members: Sequence[Member], async_op: bool = False, group: Any = None, gather: Any = None
+        self,
+        members: Sequence[ReducibleMetric],
+        async_op: bool = False,
+        group: Any = None,
+        gather: Any = None,
     ) -> None:
         by_group: dict[Any, dict[int, Statistic]] = {}
-        holders: dict[int, tuple[declared.Holder, Any]] = {}
+        holders: dict[int, tuple[declared.DeclaringMetric, Any]] = {}
         for member in members:
-            way = (group or member.process_group, gather or member.dist_sync_fn)
-            by_group.setdefault(way, {}).update((id(part), part) for part in member._parts)
-            holders.update((id(one), (one, way)) for one in member._holders())
-        # Members may stop sharing statistics before the processes have answered; their states stay the same.
+            group_and_gather = (group or member.process_group, gather or member.dist_sync_fn)
+            by_group.setdefault(group_and_gather, {}).update((id(part), part) for part in member._parts)
+            holders.update((id(metric), (metric, group_and_gather)) for metric in member._declaring_metrics())
+        # Members may stop sharing statistics before the reduction completes; their states stay the same.
         self._members = [(member, [id(part) for part in member._parts]) for member in members]
         self._reductions = [
-            (list(parts), on_the_way(list(parts.values()), async_op, *way))
-            for way, parts in by_group.items()
+            (list(parts), start_reduction(list(parts.values()), async_op, *group_and_gather))
+            for group_and_gather, parts in by_group.items()
             if parts
         ]
-        self._declared = [(one, declared.reduce(one, *way)) for one, way in holders.values()]
+        self._declared = [
+            (metric, declared.reduce(metric, *group_and_gather))
+            for metric, group_and_gather in holders.values()
+        ]
 
     def ready(self) -> bool:
-        """Whether the processes have answered; does not wait."""
+        """Whether all reductions have completed; does not wait."""
         return all(reduction.ready() for _, reduction in self._reductions)
 
-    def held(self) -> Held:
-        """The members hold the states of all processes from here on, once, until they are released: at the
-        end of a ``with`` block, for one.
-        """
+    def swap_in(self) -> SwappedStates:
+        """Put the states of all processes into the members until the returned object is released."""
         states = {
             key: state
             for keys, reduction in self._reductions
@@ -106,11 +113,11 @@ class GlobalStates:
             for part, key in zip(member._parts, keys, strict=True)
             if key in counts
         }
-        return Held(list(places.values()), self._declared, elsewhere)
+        return SwappedStates(list(places.values()), self._declared, elsewhere)
 
 
-class Gathered:
-    """States that a function has gathered."""
+class GatheredStates:
+    """States that a user's function has gathered, with the interface of `StateReduction`."""
 
     def __init__(self, states: list[State]) -> None:
         self._states = states
@@ -123,10 +130,10 @@ class Gathered:
         return self._states
 
 
-def on_the_way(
+def start_reduction(
     parts: list[Statistic], async_op: bool, group: Any, gather: Callable[..., Any] | None
-) -> Reduction | Gathered:
-    """The states of `parts` on their way through the processes of `group`, by `gather` where there is one."""
+) -> StateReduction | GatheredStates:
+    """Start reducing the states of `parts` over `group`, or gather them with `gather` if given."""
     if gather is None:
-        return Reduction(parts, group, async_op)
-    return Gathered([by_function(gather, part, group) for part in parts])
+        return StateReduction(parts, group, async_op)
+    return GatheredStates([reduce_with(gather, part, group) for part in parts])

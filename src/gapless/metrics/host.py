@@ -1,4 +1,4 @@
-"""Loops over memory of the CPU that NumPy vectorizes and torch does not; results are the same.
+"""Faster loops over CPU memory: NumPy vectorizes some that torch does not, with the same results.
 
 On an accelerator, in compiled functions and for tensor subclasses torch's own operators run instead.
 """
@@ -11,30 +11,31 @@ from torch import Tensor
 
 from gapless.metrics.batch import CPU
 
-HALVES = (torch.float16, torch.bfloat16)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+"""Dtypes that NumPy cannot search: they are converted to float32 first."""
 
 
-def within_reach(value: Tensor) -> bool:
-    """Whether `value` is memory of the CPU that NumPy may look at now."""
+def is_readable_on_host(value: Tensor) -> bool:
+    """Whether `value` is in CPU memory that NumPy may read now."""
     return type(value) is Tensor and value.device == CPU and not torch.compiler.is_compiling()
 
 
 def argmax(scores: Tensor, dim: int) -> Tensor:
-    """``scores.argmax(dim)``: the first of the largest, where NaN is larger than all else.
+    """Return ``scores.argmax(dim)``: the first of the largest, where NaN is larger than all else.
 
-    Along contiguous memory torch compares one value after the other, NumPy as many as a register holds.
+    Along contiguous memory torch compares one value at a time, NumPy as many as fit into a register.
     """
-    if scores.stride(dim) != 1 or not scores.is_floating_point() or not within_reach(scores):
+    if scores.stride(dim) != 1 or not scores.is_floating_point() or not is_readable_on_host(scores):
         return scores.argmax(dim)
-    if not scores.numel():  # Of which torch says what is wrong, if anything is.
+    if not scores.numel():  # torch raises if that is an error
         return scores.argmax(dim)
     values = scores.detach() if scores.requires_grad else scores
-    values = values.float() if values.dtype in HALVES else values
+    values = values.float() if values.dtype in HALF_DTYPES else values
     return torch.from_numpy(np.asarray(values.numpy().argmax(dim)))
 
 
 class ClassTable:
-    """A table ``(3, classes + 3)`` of int64 on the CPU, and NumPy's views of what in it is looked at."""
+    """A table ``(3, classes + 3)`` of int64 on the CPU, with NumPy views of its parts."""
 
     def __init__(self, table: Tensor, classes: int) -> None:
         array = table.numpy()
@@ -44,10 +45,10 @@ class ClassTable:
         self._edges = array[:2, :: classes + 1]
 
     def add(self, target: Tensor, predicted: Tensor, ignore_index: int | None, largest: bool) -> bool:
-        """Count labels, int64 of the same shape, where all that count are classes.
+        """Count labels (int64, same shape) if all that count are valid classes.
 
-        `largest` says that the predicted are positions of largest scores, which are classes. Returns False,
-        and counts nothing, where a label is none.
+        `largest` says that predictions are positions of largest scores, hence valid. Returns False, and
+        counts nothing, if a label is not a class.
         """
         actual, guessed = target.numpy().ravel(), predicted.numpy().ravel()
         if ignore_index is not None:
@@ -57,7 +58,7 @@ class ClassTable:
         if not (self._are_classes(actual) and (largest or self._are_classes(guessed))):
             return False
         classes = self.classes
-        if 16 * classes**2 <= actual.size:  # One pass over a batch beside which a table of pairs is small.
+        if 16 * classes**2 <= actual.size:  # The table of pairs is small beside the batch: one pass.
             places = actual * classes
             places += guessed
             pairs = np.bincount(places, minlength=classes**2).reshape(classes, classes)
@@ -71,9 +72,9 @@ class ClassTable:
         return True
 
     def strange(self) -> int:
-        """How many labels were no class."""
+        """Return how many labels were not classes."""
         return int(self._edges.sum())
 
     def _are_classes(self, labels: np.ndarray) -> bool:
-        # As unsigned integers, negative ones are the largest.
+        # As unsigned integers, negative labels are larger than all classes.
         return not labels.size or bool(labels.view(np.uint64).max() < self.classes)

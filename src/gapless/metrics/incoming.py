@@ -1,4 +1,4 @@
-"""States to be merged into a metric, as they come: from another metric, or in a dict."""
+"""Check and convert states that are merged into a metric: from another metric, or in a dict."""
 
 from __future__ import annotations
 
@@ -11,52 +11,57 @@ from torch import Tensor
 from gapless.metrics import declared
 from gapless.metrics.statistic import SizeMismatch, Statistic
 
-others_states: list[Callable[[Any, dict[str, Any], str, list[str]], bool]] = []
-"""What reads states that another package has saved: takes them out of the dict, and says whether there were
-any; given the metric, the dict, the prefix, and a list for what to raise.
+state_readers: list[Callable[[Any, dict[str, Any], str, list[str]], bool]] = []
+"""Functions ``(metric, states, prefix, errors)`` that read states saved by another package.
+
+Each removes them from the dict, returns whether there were any, and adds messages to `errors`.
 """
 
 
-def from_dict(metric: Any, states: Mapping[str, Any]) -> Iterator[tuple[str, Statistic]]:
-    """Statistics like those of `metric`, with these states, whose names may be TorchMetrics'.
+def statistics_from_dict(metric: Any, states: Mapping[str, Any]) -> Iterator[tuple[str, Statistic]]:
+    """Return statistics like those of `metric` with these states, named as here or as in TorchMetrics.
 
     Raises:
-        ValueError: there are none.
+        ValueError: a state is missing.
     """
-    made, errors = copy.deepcopy(metric), list[str]()
-    for _, part in made.statistics():
+    clone, errors = copy.deepcopy(metric), list[str]()
+    for _, part in clone.statistics():
         part.silent = True
-    if any(read(made, dict(states), "", errors) for read in others_states) and not errors:
-        yield from made.statistics()
+    if any(read(clone, dict(states), "", errors) for read in state_readers) and not errors:
+        yield from clone.statistics()
         return
     for name, part in metric.statistics():
-        found = {slot: states[f"{name}.{slot}"] for slot in part.saved_names() if f"{name}.{slot}" in states}
-        if not found:
+        slots = {
+            slot: states[f"{name}.{slot}"] for slot in part.saved_state_names() if f"{name}.{slot}" in states
+        }
+        if not slots:
             raise ValueError(f"Expected state variable {name} to be present in incoming state {dict(states)}")
         other = part.silent_copy()
         other.reset()
         tensors = {
-            slot: declared.joined(v) if isinstance(v, list) else v for slot, v in found.items() if v != []
+            slot: declared.concatenate(v) if isinstance(v, list) else v
+            for slot, v in slots.items()
+            if v != []
         }
-        other.load({**{s: v for s, v in other.saved().items() if s in other.saved_slots}, **tensors})
+        other.load({**{s: v for s, v in other.saved_state().items() if s in other.saved_slots}, **tensors})
         yield name, other
 
 
 def load_or_explain(
     part: Statistic, saved: Mapping[str, Tensor | None], errors: list[str], place: str
 ) -> None:
-    """Load slots of a checkpoint into `part`; why that cannot be goes to `errors`, with its `place`."""
+    """Load slots of a checkpoint into `part`; add the reason to `errors` if that fails."""
     try:
         part.load({slot: value for slot, value in saved.items() if value is not None})
     except SizeMismatch as error:
         errors.append(f"{place}: {error}")
 
 
-def incoming(metric: Any, state: Any) -> Any:
-    """`state`, if it may be merged into `metric`.
+def check_mergeable(metric: Any, state: Any) -> Any:
+    """Return `state` if it may be merged into `metric`.
 
     Raises:
-        ValueError: it is no state of such a metric.
+        ValueError: `state` is not the state of such a metric.
         RuntimeError: states of this metric cannot be merged.
     """
     kind = type(metric)

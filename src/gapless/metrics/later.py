@@ -1,4 +1,4 @@
-"""Rows whose bad values are looked for when somebody wants to know of them, not in each update."""
+"""Rows whose bad values are looked for when results are read, not in each update."""
 
 from __future__ import annotations
 
@@ -7,43 +7,42 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gapless.metrics.batch import moved
+from gapless.metrics.batch import move_to_device
 from gapless.metrics.rows import Column, Rows, RowState
 from gapless.metrics.statistic import State, Statistic
 
 
 class CheckedLater(Rows):
-    """Rows that say themselves what was wrong with them.
+    """Rows from which bad values can be found later.
 
-    On a GPU, where no capacity is given, updates check nothing: rows are examined, all of them together and
-    in a few kernels, when results are computed or read, or bad values asked for. Elsewhere :meth:`count`
-    counts them into the slot ``"strange"``, and appends the rows.
+    On a GPU without capacity, updates check nothing: all rows are examined together, in a few kernels, when
+    results or bad values are read. Elsewhere :meth:`count` counts bad values into the slot ``"strange"``.
     """
 
     examined_by = ""
-    """The column that tells."""
+    """The column in which bad values show."""
 
     def strange_rows(self, state: RowState) -> Tensor:
-        """Which of the rows from `state.examined` on are bad: of bool, with a row for each."""
+        """Return which rows from `state.examined` on are bad, as bool with a row for each."""
         raise NotImplementedError
 
     def later(self, rows: int) -> bool:
-        """Whether so many rows are to be written by :meth:`reserve`, and examined later."""
+        """Whether a batch of `rows` rows is to be written with :meth:`reserve` and examined later."""
         if self.capacity is not None or self.graph or self.device.type != "cuda" or not rows:
             return False
         return not torch.compiler.is_compiling()
 
     def reserve(self, rows: int, columns: Mapping[str, Column]) -> list[Tensor]:
-        """For each of the `columns` a tensor in which to write so many more rows, which count from here on.
+        """Return for each of the `columns` a tensor to write so many new rows into; they count from here on.
 
         Raises:
-            RuntimeError: a CUDA graph is captured.
+            RuntimeError: a CUDA graph is being captured.
         """
         self.refuse_capture()
         state = self._rows()
         begin, end = state.length, state.length + rows
         for name, column in columns.items():
-            self._room(state, name, column, end)
+            self._ensure_room(state, name, column, end)
         state.length = end
         if not state.ends:
             state.ends = []
@@ -51,12 +50,12 @@ class CheckedLater(Rows):
         self.noted = True
         return [state[name][begin:end] for name in columns]
 
-    def watched(self) -> list[Tensor]:
+    def fault_tensors(self) -> list[Tensor]:
         column = self.state.get(self.examined_by)
-        return super().watched() + ([] if column is None else [column])
+        return super().fault_tensors() + ([] if column is None else [column])
 
-    def settle_rows(self) -> None:
-        """Examine the rows that nobody has examined yet."""
+    def examine_rows(self) -> None:
+        """Examine the rows that have not been examined yet, and count the bad ones."""
         state = self._rows()
         if state.examined == state.length:
             return
@@ -65,55 +64,55 @@ class CheckedLater(Rows):
             width = bad[0].numel()
             bad = bad.flatten().cumsum(0)
             ends = torch.tensor(state.ends, device="cpu").sub_(state.examined).mul_(width).sub_(1)
-            before = bad[moved(ends, bad.device)].add_(state["strange"])
+            before = bad[move_to_device(ends, bad.device)].add_(state["strange"])
             state["clean"].add_((before == 0).sum())
             state["strange"].add_(bad[-1])
-        self._settled()
+        self._mark_examined()
 
-    def _settled(self) -> None:
-        """What is wrong with the rows that there are is in the slots."""
+    def _mark_examined(self) -> None:
+        """Mark all rows as examined."""
         state = self._rows()
         state.examined, state.ends = state.length, ()
 
     def faults(self) -> Tensor:
-        self.settle_rows()
+        self.examine_rows()
         return super().faults()
 
     def append(self, **columns: Tensor) -> None:
-        self.settle_rows()
+        self.examine_rows()
         super().append(**columns)
-        self._settled()
+        self._mark_examined()
 
     def absorb(self, other: Statistic) -> None:
         assert isinstance(other, CheckedLater)
-        other.settle_rows()
+        other.examine_rows()
         super().absorb(other)
 
-    def saved(self) -> State:
-        self.settle_rows()
-        return super().saved()
+    def saved_state(self) -> State:
+        self.examine_rows()
+        return super().saved_state()
 
     def load(self, saved: State) -> None:
         super().load(saved)
-        self._settled()
+        self._mark_examined()
 
     def replace(self, column: str, rows: Tensor | None) -> None:
         super().replace(column, rows)
-        self._settled()
+        self._mark_examined()
 
     def reset(self, cleared: bool = False) -> None:
         super().reset(cleared)
-        self._settled()
+        self._mark_examined()
 
     def to(self, device: torch.device) -> None:
-        self.settle_rows()
+        self.examine_rows()
         super().to(device)
-        self._settled()
+        self._mark_examined()
 
-    def remains(self, state: State) -> State:
+    def fault_state(self, state: State) -> State:
         assert isinstance(state, RowState)
-        found = RowState(super().remains(state))
+        kept = RowState(super().fault_state(state))
         if state.examined < state.length:
-            found[self.examined_by] = state[self.examined_by]
-        found.length, found.examined, found.ends = state.length, state.examined, state.ends
-        return found
+            kept[self.examined_by] = state[self.examined_by]
+        kept.length, kept.examined, kept.ends = state.length, state.examined, state.ends
+        return kept

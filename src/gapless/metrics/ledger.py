@@ -1,4 +1,4 @@
-"""What the host knows about updates."""
+"""Update counts and cached results of a metric, known on the host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Ledger:
-    """What the host knows about a metric's updates."""
+    """What the host knows about a metric's updates: whether, how many, and cached results."""
 
     def __init__(self) -> None:
         self.updated = False
@@ -15,18 +15,18 @@ class Ledger:
         self.computed: dict[int, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "computed": {}}  # Known by the identity of those that computed.
+        return {**self.__dict__, "computed": {}}  # The keys are ids of objects in this process.
 
-    def updated_once(self, compiling: bool) -> None:
-        """There was an update; in a compiled function its number is not known."""
+    def record_update(self, compiling: bool) -> None:
+        """Record an update; inside a compiled function it is not counted."""
         self.updated = True
         if self.computed:
             self.computed.clear()
         if not compiling:
             self.count += 1
 
-    def start_again(self) -> None:
-        """There was a reset."""
+    def record_reset(self) -> None:
+        """Record a reset."""
         self.ever = self.ever or self.updated
         self.updated = False
         self.count = 0

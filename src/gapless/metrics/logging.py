@@ -1,6 +1,6 @@
-"""Loggers to hand to :meth:`MetricCollection.every`; they are called with values that have arrived.
+"""Loggers to pass to :meth:`MetricCollection.every`, called with values that have arrived.
 
-Each is called as ``logger(update, values)``. The package that it writes to is imported when it is made.
+Each is called as ``logger(update, values)``. The package it writes to is imported when it is created.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from torch import Tensor
 
 from gapless.metrics.checks import warn
 
-AT_MOST = 100
-"""Elements of a result that are logged one by one; of a larger one, a confusion matrix say, none is."""
+MAX_ELEMENTS = 100
+"""Results with more elements, such as confusion matrices, are not logged."""
 
 
 class Logger:
-    """Values by name, in a place of their own; a subclass says in :meth:`write` how they get there.
+    """Logs values by name; a subclass writes them in :meth:`write`.
 
-    Of a result with several elements each is logged, as ``name/0``, ``name/1``; one with more than `at_most`
-    is left out, and a warning says so once.
+    The elements of a larger result are logged as ``name/0``, ``name/1`` and so on. A result with more than
+    `at_most` elements is left out, and a warning says so once.
     """
 
-    def __init__(self, at_most: int = AT_MOST) -> None:
+    def __init__(self, at_most: int = MAX_ELEMENTS) -> None:
         self.at_most = at_most
         self._left_out: set[str] = set()
 
     def __call__(self, update: int, values: Any) -> None:
-        """Log `values`, which came from ``compute`` after so many updates."""
+        """Log `values`, the results after `update` updates."""
         self.write(update, dict(self._numbers("", values)))
 
     def write(self, update: int, numbers: dict[str, float]) -> None:
@@ -65,7 +65,7 @@ class TensorBoard(Logger):
         writer: a ``SummaryWriter``, or the folder for a new one (None for the one TensorBoard chooses).
     """
 
-    def __init__(self, writer: Any = None, at_most: int = AT_MOST) -> None:
+    def __init__(self, writer: Any = None, at_most: int = MAX_ELEMENTS) -> None:
         super().__init__(at_most)
         if writer is None or isinstance(writer, (str, os.PathLike)):
             from torch.utils.tensorboard import SummaryWriter
@@ -89,7 +89,7 @@ class WandB(Logger):
         axis: the name under which the update is logged.
     """
 
-    def __init__(self, run: Any = None, axis: str = "update", at_most: int = AT_MOST) -> None:
+    def __init__(self, run: Any = None, axis: str = "update", at_most: int = MAX_ELEMENTS) -> None:
         super().__init__(at_most)
         if run is None:
             run = import_module("wandb").run
@@ -117,7 +117,7 @@ class MLflow(Logger):
             answer; with ``synchronous=False`` (from MLflow 2.8) it does not.
     """
 
-    def __init__(self, at_most: int = AT_MOST, **options: Any) -> None:
+    def __init__(self, at_most: int = MAX_ELEMENTS, **options: Any) -> None:
         super().__init__(at_most)
         self._log_metrics = import_module("mlflow").log_metrics
         self.options = options
@@ -135,7 +135,7 @@ class CSV(Logger):
         ValueError: a reading has other names than the file has columns.
     """
 
-    def __init__(self, path: str | os.PathLike[str], at_most: int = AT_MOST) -> None:
+    def __init__(self, path: str | os.PathLike[str], at_most: int = MAX_ELEMENTS) -> None:
         super().__init__(at_most)
         self.path = Path(path)
         self._columns: list[str] | None = None

@@ -1,4 +1,4 @@
-"""What a collection is made of, and which arguments of a call go to whom."""
+"""Members of a collection, and which arguments of a call each of them gets."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from gapless.metrics.checks import warn
-from gapless.metrics.faults import Watched as Watched
-from gapless.metrics.foreign import is_theirs, their_kinds
+from gapless.metrics.faults import NamedStatistic as Watched
+from gapless.metrics.foreign import is_torchmetrics_metric, torchmetrics_classes
 from gapless.metrics.ledger import Ledger
 from gapless.metrics.metric import Metric
 from gapless.metrics.statistic import Statistic
 
 Sources = tuple[int | str, ...]
+"""Arguments of a call: positions and keywords."""
 Affixes = tuple[str, str]
-KINDS = "`gapless.metrics.Metric` or `gapless.metrics.MetricCollection`"
+"""Prefix and postfix of a nested collection."""
+METRIC_CLASSES = "`gapless.metrics.Metric` or `gapless.metrics.MetricCollection`"
 
 
 class Plan(NamedTuple):
@@ -26,14 +28,17 @@ class Plan(NamedTuple):
     groups: list[tuple[Sources | None, list[Watched]]]
     """Statistics with the names of their metrics, by the arguments they get; None for all, in order."""
     direct: list[tuple[Sources, str, Metric]]
+    """Arguments, name and metric of the members whose ``update`` must be called."""
     first: Statistic | None
     ledgers: list[Ledger]
-    """Those of members that went their own way for a while, beside the collection's."""
+    """Ledgers of members that do not share the collection's."""
 
 
-def named(metrics: Any, additional: Sequence[Any], collection: Any) -> Iterator[tuple[str, Metric, Affixes]]:
-    """Members with their names and affixes; nested ones, of the class `collection`, are taken apart."""
-    kinds = (Metric, collection, *their_kinds())
+def iter_members(
+    metrics: Any, additional: Sequence[Any], collection: Any
+) -> Iterator[tuple[str, Metric, Affixes]]:
+    """Yield members with their names and affixes; nested ones, of the class `collection`, are flattened."""
+    kinds = (Metric, collection, *torchmetrics_classes())
     if isinstance(metrics, Mapping) and not isinstance(metrics, nn.Module):
         if additional:
             raise ValueError(
@@ -43,9 +48,9 @@ def named(metrics: Any, additional: Sequence[Any], collection: Any) -> Iterator[
         for name in sorted(metrics):
             if not isinstance(metrics[name], kinds):
                 raise ValueError(
-                    f"Value {metrics[name]} belonging to key {name} is not an instance of {KINDS}"
+                    f"Value {metrics[name]} belonging to key {name} is not an instance of {METRIC_CLASSES}"
                 )
-            yield from named_member(metrics[name], name)
+            yield from name_member(metrics[name], name)
         return
     if not isinstance(metrics, (*kinds, Sequence)) or isinstance(metrics, str):
         raise ValueError(
@@ -53,18 +58,19 @@ def named(metrics: Any, additional: Sequence[Any], collection: Any) -> Iterator[
             f" `sequence` of these, but got {metrics}"
         )
     several = metrics if isinstance(metrics, Sequence) else [metrics]
-    strange = [one for one in additional if not isinstance(one, kinds)]
-    if strange:
-        warn(f"You have passed extra arguments {strange} which are not `Metric` so they will be ignored.")
+    ignored = [member for member in additional if not isinstance(member, kinds)]
+    if ignored:
+        warn(f"You have passed extra arguments {ignored} which are not `Metric` so they will be ignored.")
     for metric in (*several, *additional):
         if isinstance(metric, kinds):
-            yield from named_member(metric, None)
-        elif not any(metric is one for one in strange):
-            raise ValueError(f"Input {metric} to `MetricCollection` is not a instance of {KINDS}")
+            yield from name_member(metric, None)
+        elif not any(metric is member for member in ignored):
+            raise ValueError(f"Input {metric} to `MetricCollection` is not a instance of {METRIC_CLASSES}")
 
 
-def named_member(metric: Any, name: str | None) -> Iterator[tuple[str, Metric, Affixes]]:
-    if isinstance(metric, Metric) or is_theirs(metric):
+def name_member(metric: Any, name: str | None) -> Iterator[tuple[str, Metric, Affixes]]:
+    """Yield a metric, or the members of a nested collection, with name and affixes."""
+    if isinstance(metric, Metric) or is_torchmetrics_metric(metric):
         yield name or type(metric).__name__, metric, ("", "")
         return
     for inner, member in metric.items(keep_base=False):
@@ -72,16 +78,16 @@ def named_member(metric: Any, name: str | None) -> Iterator[tuple[str, Metric, A
         yield (inner if name is None else f"{name}_{inner}"), member, affixes
 
 
-def chosen(
+def select_arguments(
     sources: Sources, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The positional and the named arguments that `sources` are."""
+    """Return the positional and the named arguments of a call that `sources` lists."""
     positional = [args[source] for source in sources if isinstance(source, int)]
     return positional, {source: kwargs[source] for source in sources if isinstance(source, str)}
 
 
-def sources_of(member: Metric, given: int, names: tuple[str, ...]) -> Sources:
-    """Which arguments of a call go to the member's ``update``, in its order.
+def sources_of(member: Metric, num_positional: int, names: tuple[str, ...]) -> Sources:
+    """Return which arguments of a call go to the member's ``update``, in its order.
 
     Raises:
         TypeError: the call has too many positional arguments, or lacks one.
@@ -89,29 +95,31 @@ def sources_of(member: Metric, given: int, names: tuple[str, ...]) -> Sources:
     parameters = list(member._parameters_of_update())
     kind = type(member).__name__
     plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if given > len(plain) and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise TypeError(f"`update` of {kind} takes {len(plain)} arguments, but {given} were given")
-    taken: list[int | str] = list(range(given))
-    left = [
-        p for p in parameters if p not in plain[:given] and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    if num_positional > len(plain) and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise TypeError(f"`update` of {kind} takes {len(plain)} arguments, but {num_positional} were given")
+    sources: list[int | str] = list(range(num_positional))
+    remaining = [
+        p
+        for p in parameters
+        if p not in plain[:num_positional] and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return (*taken, *names)
-    for p in left:
+        return (*sources, *names)
+    for p in remaining:
         if p.name in names:
-            taken.append(p.name)
+            sources.append(p.name)
         elif p.default is p.empty:
             raise TypeError(f"`update` of {kind} misses the argument `{p.name}`")
-        elif not member.direct and any(later.name in names for later in left[left.index(p) + 1 :]):
-            break  # Statistics take arguments by their place.
-    return tuple(taken)
+        elif not member.direct and any(later.name in names for later in remaining[remaining.index(p) + 1 :]):
+            break  # Statistics take arguments by position.
+    return tuple(sources)
 
 
-def flattened(results: Mapping[str, Any], affixes: Mapping[str, Affixes]) -> dict[str, Any]:
-    """Results by name, those that are dicts taken apart.
+def flatten_results(results: Mapping[str, Any], affixes: Mapping[str, Affixes]) -> dict[str, Any]:
+    """Return results by name, with those that are dicts flattened.
 
-    Their keys get the affixes of the nested collection they come from, and where two would have the same
-    name, that of the member.
+    Their keys get the affixes of the nested collection they come from, and the member's name if two keys
+    would be the same.
     """
     if not any(isinstance(value, dict) for value in results.values()):
         return dict(results)
@@ -119,12 +127,12 @@ def flattened(results: Mapping[str, Any], affixes: Mapping[str, Affixes]) -> dic
         key for name, value in results.items() for key in (value if isinstance(value, dict) else (name,))
     )
     clash = any(count > 1 for count in keys.values())
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in results.items():
         if not isinstance(value, dict):
-            found[name] = value
+            flat[name] = value
             continue
         before, behind = affixes.get(name, ("", ""))
         own = f"{name.removeprefix(before).removesuffix(behind)}_" if clash else ""
-        found.update((f"{before}{own}{key}{behind}", one) for key, one in value.items())
-    return found
+        flat.update((f"{before}{own}{key}{behind}", inner_value) for key, inner_value in value.items())
+    return flat

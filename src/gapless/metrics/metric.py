@@ -1,4 +1,4 @@
-"""The base of every metric: what TorchMetrics' users call, over statistics that never make the host wait."""
+"""The base of every metric: TorchMetrics' interface, over statistics that never make the host wait."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from gapless.metrics import declared, distributed, exposed, wrapping
-from gapless.metrics.batch import device_of, has_graph, moved
+from gapless.metrics.batch import device_of, has_graph, move_to_device
 from gapless.metrics.checks import user_error
 from gapless.metrics.core import Core
-from gapless.metrics.describing import describe
-from gapless.metrics.faults import check_after, deliver_elsewhere
-from gapless.metrics.global_states import GlobalStates, Held
-from gapless.metrics.incoming import from_dict, incoming, load_or_explain, others_states
+from gapless.metrics.describing import inherit_descriptions
+from gapless.metrics.faults import check_after_update, deliver_from_other_processes
+from gapless.metrics.global_states import GlobalStates, SwappedStates
+from gapless.metrics.incoming import check_mergeable, load_or_explain, state_readers, statistics_from_dict
 from gapless.metrics.operators import Operators
 from gapless.metrics.reading import CheckedReading, PendingReading
-from gapless.metrics.wrapping import squeezed
+from gapless.metrics.wrapping import squeeze_result
 from gapless.transfer import Reading
 from gapless.trees import mapped
 
 Self_ = TypeVar("Self_", bound="Metric")
-FIXED = (
+CONSTANT_ATTRIBUTES = (
     "higher_is_better",
     "is_differentiable",
     "full_state_update",
@@ -34,27 +34,27 @@ FIXED = (
     "plot_upper_bound",
     "plot_legend_name",
 )
+"""Class attributes that may not be set on an object."""
 
 
 class Metric(Operators, Core, nn.Module):
-    """A number (or several) over a stream of batches, with all that TorchMetrics' users call.
+    """A number (or several) over a stream of batches, with TorchMetrics' interface.
 
-    A subclass declares its statistics with :meth:`use`, passes what its ``update`` is given to
-    :meth:`observe`, and says in :meth:`value` how the result follows from the statistics' states. One that is
-    written for TorchMetrics (``add_state``, ``update``, ``compute``) works as it does there.
+    A subclass registers its statistics with :meth:`use`, passes the arguments of ``update`` to
+    :meth:`observe`, and computes the result from the statistics' states in :meth:`value`. A class written for
+    TorchMetrics (``add_state``, ``update``, ``compute``) works as it does there.
 
     Args:
-        compute_on_cpu: whether states that are lists move to the CPU after each update; all others stay where
-            the inputs are.
+        compute_on_cpu: whether states that are lists are moved to the CPU after each update.
         dist_sync_on_step: whether the batch value of ``forward`` is taken over all processes.
         process_group: the processes to reduce over, as a group or a one-dimensional ``DeviceMesh``; None for
             all.
         dist_sync_fn: gathers a tensor from all processes, called as ``dist_sync_fn(tensor, group=…)``; None
             to reduce all states together.
-        distributed_available_fn: says whether there are other processes; None to ask ``torch.distributed``.
+        distributed_available_fn: whether there are other processes; None to ask ``torch.distributed``.
         sync_on_compute: whether ``compute`` reduces over all processes.
-        compute_with_cache: whether ``compute`` may return the last value reduced over processes again, so
-            that it is no collective where nothing was updated.
+        compute_with_cache: whether ``compute`` may return the last value again if there was no update, which
+            then needs no collective.
     """
 
     higher_is_better: bool | None = None
@@ -69,13 +69,12 @@ class Metric(Operators, Core, nn.Module):
     """Whether a collection must call ``update``, because statistics alone do not make the metric."""
     abstract: ClassVar[bool]
     beyond: ClassVar[str] = ""
-    """Arguments that the constructor takes without naming them."""
+    """Names of arguments that the constructor takes in ``**kwargs``."""
     torchmetrics_file: ClassVar[str | None] = ""
-    """TorchMetrics' module of the metric, where it is not named as ours; None where TorchMetrics lacks it."""
+    """TorchMetrics' module of the metric if named otherwise; None if TorchMetrics lacks the metric."""
     torchmetrics_slots: ClassVar[str | None] = None
-    """TorchMetrics' states that are slots of the one statistic, as ``"total:i=seen"``: `f` a float, `i` an
-    integer, with `1` of one row at least, with `-` of the other sign.
-    """
+    """TorchMetrics' states and their slots, as ``"total:i=seen"``: `f` float, `i` integer, `1` at least one
+    row, `-` opposite sign."""
     __jit_unused_properties__: ClassVar[list[str]] = []
     __jit_ignored_attributes__ = wrapping.OwnAttributes()
 
@@ -87,27 +86,27 @@ class Metric(Operators, Core, nn.Module):
     _own_defaults: dict[str, Any]
     _own_reductions: dict[str, Any]
     _own_persistent: dict[str, bool]
-    _cache: Held | None
+    _cache: SwappedStates | None
     _is_synced: bool
-    _bare: bool
-    _keeps: bool
+    _is_unwrapped: bool
+    _is_persistent: bool
     _forward_cache: Any
     _computes_itself: ClassVar[bool] = False
-    """Whether a subclass has a ``compute`` of its own."""
+    """Whether a subclass defines ``compute``."""
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if abstract:  # no metric itself, but what several have in common: `gapless.metrics.rooms`
+        if abstract:  # a base class, not a metric: see `gapless.metrics.rooms`
             cls.abstract = True
         wrapping.adapt(cls, Metric)
-        describe(cls, Metric)
+        inherit_descriptions(cls, Metric)
 
     def __init__(self, **options: Any) -> None:
         nn.Module.__init__(self)
         Core.__init__(self, options.pop("process_group", None))
         self._set_options(options)
         self.__dict__.update(_own_defaults={}, _own_reductions={}, _own_persistent={})
-        self.__dict__.update(_bare=False, _updating=False, _enable_grad=False, _keeps=False)
+        self.__dict__.update(_is_unwrapped=False, _updating=False, _enable_grad=False, _is_persistent=False)
         self.__dict__.update(_is_synced=False, _cache=None, _forward_cache=None)
 
     def _set_options(self, options: dict[str, Any]) -> None:
@@ -123,7 +122,7 @@ class Metric(Operators, Core, nn.Module):
             words = "Expected keyword argument `dist_sync_fn` to be an callable function"
             raise ValueError(f"{words} but got {gather}")
         available: Callable[[], bool] | None = options.pop("distributed_available_fn", None)
-        self.distributed_available_fn = available or distributed.available
+        self.distributed_available_fn = available or distributed.is_available
         if options:
             raise ValueError(
                 f"Unexpected keyword arguments: {', '.join(f'`{name}`' for name in sorted(options))}"
@@ -138,12 +137,12 @@ class Metric(Operators, Core, nn.Module):
         dist_reduce_fx: str | Callable[[Any], Any] | None = None,
         persistent: bool = False,
     ) -> None:
-        """Declare the attribute `name`, which ``reset`` gives its `default` again.
+        """Declare the state `name`, an attribute that ``reset`` sets to `default`.
 
         Args:
             name: the attribute.
             default: a tensor, or an empty list to which updates append tensors.
-            dist_reduce_fx: how the states of several processes, or of a batch and those before, become one:
+            dist_reduce_fx: how states of several processes, or of a batch and those before, are merged:
                 ``"sum"``, ``"mean"``, ``"max"``, ``"min"``, ``"cat"``, a function of the stacked tensors (of
                 the list, for lists), or None to leave them stacked.
             persistent: whether it is part of the ``state_dict``.
@@ -173,27 +172,27 @@ class Metric(Operators, Core, nn.Module):
     @property
     def _persistent(self) -> dict[str, bool]:
         own = self._own_persistent
-        return {**own, **dict.fromkeys(exposed.defaults(self), self._keeps)} if self._parts else own
+        return {**own, **dict.fromkeys(exposed.defaults(self), self._is_persistent)} if self._parts else own
 
     # What users call.
 
     def compute(self) -> Any:
-        """The result over every batch since the last reset, on the device. The host does not wait.
+        """Return the result over every batch since the last reset, on the device, without waiting.
 
-        With several processes it is the result over all of them, and a collective operation.
+        With several processes it is the result over all of them, and this is a collective operation.
         """
-        if self._bare:
-            return squeezed(self.value())
+        if self._is_unwrapped:
+            return squeeze_result(self.value())
         wrapping.warn_of_no_data(self)
-        self._watch.look(self._watched())
-        if not (self.sync_on_compute and not self._is_synced and self._distributed()):
-            return squeezed(self.value())
-        known = self._ledger.computed
-        if id(self) not in known or not self.compute_with_cache:
+        self._watch.look(self._named_statistics())
+        if not (self.sync_on_compute and not self._is_synced and self._is_distributed()):
+            return squeeze_result(self.value())
+        cache = self._ledger.computed
+        if id(self) not in cache or not self.compute_with_cache:
             with self.sync_context(distributed_available=lambda: True):
-                known[id(self)] = squeezed(self.value())
-            deliver_elsewhere(self._watched())
-        return copy.copy(known[id(self)])
+                cache[id(self)] = squeeze_result(self.value())
+            deliver_from_other_processes(self._named_statistics())
+        return copy.copy(cache[id(self)])
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -202,18 +201,18 @@ class Metric(Operators, Core, nn.Module):
             words = "The Metric shouldn't be synced when performing ``forward``: call ``unsync`` first"
             raise user_error(RuntimeError, words)
         if self._lender is not None:
-            self._take_back()
-        if self._holders():
-            found = wrapping.forward_declared(self, args, kwargs)
+            self._stop_sharing()
+        if self._declaring_metrics():
+            result = wrapping.forward_declared(self, args, kwargs)
         else:
-            found = self._forward_counted(args, kwargs)
-        # What is kept keeps no graph alive, and can be copied.
-        self.__dict__["_forward_cache"] = mapped(found, Tensor.detach)
-        return found
+            result = self._forward_counted(args, kwargs)
+        # The cached result must keep no graph alive, and must be copyable.
+        self.__dict__["_forward_cache"] = mapped(result, Tensor.detach)
+        return result
 
     def _forward_counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if device_of(args) is not None:
-            self._follow(args, self.device)
+            self._move_to_inputs(args, self.device)
         with self.batch_only(graph=self.keeps_graph((*args, *kwargs.values()))):
             self.update(*args, **kwargs)
             if self.dist_sync_on_step:
@@ -222,68 +221,67 @@ class Metric(Operators, Core, nn.Module):
             return self._squeezed_result()
 
     def _result(self) -> Any:
-        """The result from the states as they are, by a subclass's own ``compute`` or by :meth:`value`."""
+        """Return the result from the states as they are, by a subclass's ``compute`` or by :meth:`value`."""
         if not self._computes_itself:
             return self.value()
-        with wrapping.bare(self):
+        with wrapping.without_wrapper(self):
             return self.compute()
 
     def _squeezed_result(self) -> Any:
-        return squeezed(self._result())
+        return squeeze_result(self._result())
 
     def reset(self) -> None:
-        """Back to no data, in the same storages."""
+        """Remove all data, in the same storages."""
         if self._is_synced:
             self.unsync()
         try:
             super().empty()
         finally:
-            for holder in self._holders():
-                declared.cleared(holder)
+            for holder in self._declaring_metrics():
+                declared.reset_states(holder)
             self.__dict__["_forward_cache"] = None
 
     def read(self, async_op: bool = False) -> Reading:
-        """Start to bring the result to the host and return at once, with a :class:`~.reading.Reading`.
+        """Start copying the result to the host and return a :class:`~.reading.Reading` at once.
 
-        Bad values that updates met come with it. With several processes and `async_op` nothing waits for the
-        others either: the reduction is started, and the result follows from it once they have answered.
+        The reading also reports bad values. With several processes and `async_op` it does not wait for the
+        others either: the reduction is started, and the result is computed when it has completed.
         """
-        if async_op and self.sync_on_compute and not self._is_synced and self._distributed():
-            whole = GlobalStates([self], async_op=True)
-            return PendingReading(CheckedReading(None, self._watched()), whole, self._squeezed_result)
+        if async_op and self.sync_on_compute and not self._is_synced and self._is_distributed():
+            faults = CheckedReading(None, self._named_statistics())
+            return PendingReading(faults, GlobalStates([self], async_op=True), self._squeezed_result)
         return super().read()
 
     def clone(self) -> Metric:
-        """A copy that shares nothing with this metric."""
+        """Return a copy that shares nothing with this metric."""
         return copy.deepcopy(self)
 
     def plot(self, val: Any = None, ax: Any = None, **options: Any) -> Any:
         """Draw `val`, one or more results (None for that of ``compute``), with Matplotlib.
 
         Args:
-            val: what to draw; a curve or a matrix is drawn as such, one of them.
-            ax: what to draw in; None for a new figure.
+            val: the results; only one if it is a curve or a matrix.
+            ax: the axes to draw in; None for a new figure.
             options: for curves `score`, a number for the legend or True for the area; for matrices
                 `add_text`, `labels` and `cmap`.
 
         Returns:
-            The figure and its axes; `ax` where it was given.
+            The figure and its axes.
         """
         from gapless.metrics import plotting
 
-        given = options.pop("curve", val)
-        return plotting.DRAWN[self.drawn_as](self, self.compute() if given is None else given, ax, **options)
+        result = options.pop("curve", val)
+        result = self.compute() if result is None else result
+        return plotting.PLOTTERS[self.drawn_as](self, result, ax, **options)
 
     @property
     def update_called(self) -> bool:
-        """Whether there has been data since the last reset."""
+        """Whether there was an update since the last reset."""
         return self._ledger.updated
 
     @property
     def update_count(self) -> int:
-        """Updates since the last reset that Python ran; those in a compiled function or a CUDA graph are not
-        counted.
-        """
+        """Updates since the last reset, without those in a compiled function or a CUDA graph."""
         return self._ledger.count
 
     _update_called = update_called
@@ -299,7 +297,7 @@ class Metric(Operators, Core, nn.Module):
 
     @property
     def _computed(self) -> Any:
-        """The result that is known until the next update; None where there is none."""
+        """The cached result, until the next update; None if there is none."""
         return self._ledger.computed.get(id(self))
 
     @_computed.setter
@@ -312,19 +310,18 @@ class Metric(Operators, Core, nn.Module):
     @property
     def metric_state(self) -> dict[str, Any]:
         """The states by name."""
-        found = {name: getattr(self, name) for name in self._own_defaults}
-        return {**found, **{n: v for n, v in self._counted_state().items() if not n.endswith(".clean")}}
+        states = {name: getattr(self, name) for name in self._own_defaults}
+        return {**states, **{n: v for n, v in self._counted_state().items() if not n.endswith(".clean")}}
 
     def _counted_state(self) -> dict[str, Tensor]:
-        return {f"{n}.{slot}": value for n, part in self.statistics() for slot, value in part.saved().items()}
+        parts = [(name, part.saved_state()) for name, part in self.statistics()]
+        return {f"{name}.{slot}": value for name, state in parts for slot, value in state.items()}
 
     def set_dtype(self, dst_type: torch.dtype | str) -> Metric:
-        """Give results the floating-point type `dst_type`, and declared states too. Sums of statistics keep
-        their own, wider type.
-        """
+        """Set the floating-point type of results and declared states, but not of statistics."""
         dtype = torch.empty(0).type(dst_type).dtype
         self.__dict__["_dtype"] = dtype
-        declared.moved_to(self, lambda value: value.to(dtype) if value.is_floating_point() else value)
+        declared.transform_states(self, lambda value: value.to(dtype) if value.is_floating_point() else value)
         for child in self.modules():
             if child is not self and isinstance(child, Metric):
                 child.set_dtype(dtype)
@@ -333,14 +330,14 @@ class Metric(Operators, Core, nn.Module):
     # Parts.
 
     def keeps_graph(self, args: Iterable[Any]) -> bool:
-        """Whether gradients are to be taken of the result over a batch of `args`."""
+        """Whether gradients may be taken of the result over a batch of `args`."""
         return bool(self.is_differentiable) and has_graph(args)
 
     @contextmanager
     def batch_only(self, graph: bool = False) -> Iterator[None]:
-        """Updates and values inside the block are of one batch, which is added to the rest at its end.
+        """Inside the block, updates and values concern one batch only; it is added to the rest at the end.
 
-        With `graph` gradients can be taken of values.
+        With `graph`, gradients can be taken of values.
         """
         for part in self._parts:
             part.begin_batch(graph)
@@ -350,33 +347,36 @@ class Metric(Operators, Core, nn.Module):
             for part in self._parts:
                 part.end_batch()
         if not torch.compiler.is_compiling():
-            check_after(self._watched())
+            check_after_update(self._named_statistics())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Metric:
         super()._apply(fn, recurse)
-        there = fn(torch.empty(0, device=self.device)).device
-        super().move(there)
-        declared.moved_to(self, lambda value: moved(value, there))
-        self.__dict__["_forward_cache"] = mapped(self._forward_cache, lambda value: value.to(there))
+        device = fn(torch.empty(0, device=self.device)).device
+        super().move(device)
+        declared.transform_states(self, lambda value: move_to_device(value, device))
+        self.__dict__["_forward_cache"] = mapped(self._forward_cache, lambda value: value.to(device))
         return self
 
     # Other metrics, other processes.
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Add what another metric of this class has seen, given as it is or as its ``metric_state``.
+        """Add the data of another metric of this class, given itself or as its ``metric_state``.
 
         Raises:
-            ValueError: it is no state of such a metric.
+            ValueError: it is not the state of such a metric.
             RuntimeError: states of this metric cannot be merged.
         """
-        self._reduce_states(incoming(self, incoming_state))
-        self._ledger.updated_once(compiling=True)
+        self._reduce_states(check_mergeable(self, incoming_state))
+        self._ledger.record_update(compiling=True)
 
-    def _reduce_states(self, given: Mapping[str, Any] | Metric) -> None:
-        self._absorb(given.statistics() if isinstance(given, Metric) else from_dict(self, given))
+    def _reduce_states(self, incoming: Mapping[str, Any] | Metric) -> None:
+        parts = (
+            incoming.statistics() if isinstance(incoming, Metric) else statistics_from_dict(self, incoming)
+        )
+        self._absorb(parts)
         if self._own_defaults:
-            states = given.metric_state if isinstance(given, Metric) else given
-            declared.merge(self, states, self.update_count)
+            states = incoming.metric_state if isinstance(incoming, Metric) else incoming
+            declared.merge_states(self, states, self.update_count)
 
     def sync(
         self,
@@ -391,7 +391,7 @@ class Metric(Operators, Core, nn.Module):
         available = distributed_available or self.distributed_available_fn
         if not should_sync or not available():
             return
-        held = GlobalStates([self], group=process_group, gather=dist_sync_fn).held()
+        held = GlobalStates([self], group=process_group, gather=dist_sync_fn).swap_in()
         self.__dict__.update(_cache=held, _is_synced=True)
 
     def unsync(self, should_unsync: bool = True) -> None:
@@ -407,70 +407,70 @@ class Metric(Operators, Core, nn.Module):
 
     @contextmanager
     def sync_context(self, should_unsync: bool = True, **options: Any) -> Iterator[None]:
-        """The states of all processes inside the block, the local ones after it (unless `should_unsync` is
-        False); `options` as in :meth:`sync`.
+        """Use all processes' states inside the block, then local ones (if `should_unsync`); `options`
+        as in `sync`.
         """
-        before = self._is_synced
+        was_synced = self._is_synced
         self.sync(**options)
         try:
             yield
         finally:
-            if should_unsync and self._is_synced and not before:
+            if should_unsync and self._is_synced and not was_synced:
                 self.unsync()
 
     def _sync_dist(self, dist_sync_fn: Any = None, process_group: Any = None) -> None:
         """Put the declared states over all processes in place of the local ones."""
-        group = distributed.as_group(process_group or self.process_group)
-        declared.put(self, declared.reduce(self, group, dist_sync_fn))
+        group = distributed.process_group_of(process_group or self.process_group)
+        declared.swap_states(self, declared.reduce(self, group, dist_sync_fn))
 
-    def _distributed(self) -> bool:
+    def _is_distributed(self) -> bool:
         return bool(self.distributed_available_fn())
 
-    def _holders(self) -> Sequence[Metric]:
-        """The metrics whose declared states the result depends on."""
+    def _declaring_metrics(self) -> Sequence[Metric]:
+        """Return the metrics with declared states that the result depends on."""
         return [self] if self._own_defaults else ()
 
     # Saving.
 
     def persistent(self, mode: bool = False) -> None:
-        """Whether ``state_dict`` holds the states."""
-        self.__dict__["_keeps"] = mode
+        """Set whether ``state_dict`` holds the states."""
+        self.__dict__["_is_persistent"] = mode
         self._own_persistent.update(dict.fromkeys(self._own_persistent, mode))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        found: dict[str, Any] = {
+        states: dict[str, Any] = {
             name: getattr(self, name) for name in self._own_defaults if self._own_persistent[name]
         }
-        if self._keeps:
-            found.update(self._counted_state())
-        for name, value in found.items():
-            destination[prefix + name] = value if keep_vars else declared.copied(value)
+        if self._is_persistent:
+            states.update(self._counted_state())
+        for name, value in states.items():
+            destination[prefix + name] = value if keep_vars else declared.copy_state(value)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         missing = args[2]
         for name in self._own_defaults:
             if prefix + name in state_dict:
                 setattr(self, name, state_dict.pop(prefix + name))
-                self._ledger.updated_once(compiling=True)
-        if any(read(self, state_dict, prefix, args[4]) for read in others_states):
+                self._ledger.record_update(compiling=True)
+        if any(read(self, state_dict, prefix, args[4]) for read in state_readers):
             return
         for name, part in self.statistics():
-            found = {slot: state_dict.pop(f"{prefix}{name}.{slot}", None) for slot in part.saved_names()}
-            lost = [slot for slot in part.saved_slots if found[slot] is None]
+            slots = {s: state_dict.pop(f"{prefix}{name}.{s}", None) for s in part.saved_state_names()}
+            lost = [slot for slot in part.saved_slots if slots[slot] is None]
             if not lost:
-                load_or_explain(part, found, args[4], f"{prefix}{name}")
-                self._ledger.updated_once(False)
-            elif self._keeps:
+                load_or_explain(part, slots, args[4], f"{prefix}{name}")
+                self._ledger.record_update(False)
+            elif self._is_persistent:
                 missing += [f"{prefix}{name}.{slot}" for slot in lost]
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def type(self: Self_, dst_type: Any) -> Self_:
-        """The metric as it is; see :meth:`set_dtype`."""
+        """Return the metric unchanged; see :meth:`set_dtype`."""
         return self
 
     def float(self: Self_) -> Self_:
-        """The metric as it is; see :meth:`set_dtype`."""
+        """Return the metric unchanged; see :meth:`set_dtype`."""
         return self
 
     double = half = float
@@ -479,20 +479,20 @@ class Metric(Operators, Core, nn.Module):
         return list(inspect.signature(self.update).parameters.values())
 
     def _filter_kwargs(self, **kwargs: Any) -> dict[str, Any]:
-        """Those of the keyword arguments that ``update`` takes."""
-        return wrapping.known(self._parameters_of_update(), kwargs) if kwargs else kwargs
+        """Return the keyword arguments that ``update`` accepts."""
+        return wrapping.select_known(self._parameters_of_update(), kwargs) if kwargs else kwargs
 
     # Attributes.
 
     def __getattr__(self, name: str) -> Any:
         if "." in name:
-            return exposed.taken(self, name)
+            return exposed.copy_state(self, name)
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in FIXED:
+        if name in CONSTANT_ATTRIBUTES:
             raise RuntimeError(f"Can't change const `{name}`.")
-        if "." in name and exposed.put(self, name, value):
+        if "." in name and exposed.write_state(self, name, value):
             return
         super().__setattr__(name, value)
 

@@ -1,4 +1,4 @@
-"""What is turned on and off for all metrics, from one line on or inside a ``with`` block."""
+"""Modes that are turned on for all metrics, from one line on or inside a ``with`` block."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import ClassVar
 
 
 class Mode:
-    """A mode that holds from here on, or inside a ``with`` block.
+    """A mode that applies from here on, or inside a ``with`` block.
 
     Args:
-        mode: False to leave it.
+        mode: False to turn it off.
     """
 
     on: ClassVar[bool] = False

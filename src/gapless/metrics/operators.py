@@ -1,4 +1,4 @@
-"""Arithmetic on metrics: ``2 * (precision + recall)`` is a metric, computed on the device as those are."""
+"""Arithmetic on metrics: ``2 * (precision + recall)`` is a metric, computed on the device."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Binary = Callable[[Any, Any], Any]
 
 
 def remainder(first: Any, second: Any) -> Tensor:
-    """The remainder with the sign of `first`, as in C."""
+    """Return the remainder with the sign of `first`, as in C."""
     if not isinstance(first, Tensor):
         first = torch.full((), first, device=second.device)
     return torch.fmod(first, second)
 
 
-def of_value(operation: Operation) -> Unary:
-    """The method that makes the metric of an operation on a metric's value."""
+def make_unary(operation: Operation) -> Unary:
+    """Return a method that composes a metric from `operation` on a metric's value."""
 
     def method(self: Any) -> Any:
         return self._composition(operation, self, None)
@@ -30,8 +30,8 @@ def of_value(operation: Operation) -> Unary:
     return method
 
 
-def of_both(operation: Operation) -> tuple[Binary, Binary]:
-    """Those of an operation on a metric's value and another one's, and the other way around."""
+def make_binary(operation: Operation) -> tuple[Binary, Binary]:
+    """Return two methods that compose a metric from `operation`, with self as first and as second operand."""
 
     def method(self: Any, other: Any) -> Any:
         return self._composition(operation, self, other)
@@ -43,31 +43,31 @@ def of_both(operation: Operation) -> tuple[Binary, Binary]:
 
 
 class Operators:
-    """The operators of a metric. Each makes a metric whose value follows from the operands' values."""
+    """The operators of a metric: each makes a metric computed from the operands' values."""
 
     _composition: ClassVar[Callable[..., Any]]
-    """Makes that metric: the subclass `CompositionalMetric`, which puts itself here."""
+    """The class `CompositionalMetric`, which sets this attribute itself."""
 
-    __add__, __radd__ = of_both(operator.add)
-    __sub__, __rsub__ = of_both(operator.sub)
-    __mul__, __rmul__ = of_both(operator.mul)
-    __truediv__, __rtruediv__ = of_both(operator.truediv)
-    __floordiv__, __rfloordiv__ = of_both(operator.floordiv)
-    __mod__, __rmod__ = of_both(remainder)
-    __pow__, __rpow__ = of_both(operator.pow)
-    __matmul__, __rmatmul__ = of_both(operator.matmul)
-    __and__, __rand__ = of_both(operator.and_)
-    __or__, __ror__ = of_both(operator.or_)
-    __xor__, __rxor__ = of_both(operator.xor)
-    __lt__ = of_both(operator.lt)[0]
-    __le__ = of_both(operator.le)[0]
-    __gt__ = of_both(operator.gt)[0]
-    __ge__ = of_both(operator.ge)[0]
-    __eq__ = of_both(operator.eq)[0]
-    __ne__ = of_both(operator.ne)[0]
-    __abs__ = __pos__ = of_value(operator.abs)
-    __neg__ = of_value(operator.neg)
-    __invert__ = __inv__ = of_value(operator.invert)
+    __add__, __radd__ = make_binary(operator.add)
+    __sub__, __rsub__ = make_binary(operator.sub)
+    __mul__, __rmul__ = make_binary(operator.mul)
+    __truediv__, __rtruediv__ = make_binary(operator.truediv)
+    __floordiv__, __rfloordiv__ = make_binary(operator.floordiv)
+    __mod__, __rmod__ = make_binary(remainder)
+    __pow__, __rpow__ = make_binary(operator.pow)
+    __matmul__, __rmatmul__ = make_binary(operator.matmul)
+    __and__, __rand__ = make_binary(operator.and_)
+    __or__, __ror__ = make_binary(operator.or_)
+    __xor__, __rxor__ = make_binary(operator.xor)
+    __lt__ = make_binary(operator.lt)[0]
+    __le__ = make_binary(operator.le)[0]
+    __gt__ = make_binary(operator.gt)[0]
+    __ge__ = make_binary(operator.ge)[0]
+    __eq__ = make_binary(operator.eq)[0]
+    __ne__ = make_binary(operator.ne)[0]
+    __abs__ = __pos__ = make_unary(operator.abs)
+    __neg__ = make_unary(operator.neg)
+    __invert__ = __inv__ = make_unary(operator.invert)
 
     def __hash__(self) -> int:
         return id(self)
@@ -76,11 +76,11 @@ class Operators:
         return self._composition(Item(index), self, None)
 
     __iter__ = None
-    """Indexing makes a metric and never ends, so that a metric must not be taken for a sequence."""
+    """Not iterable: indexing composes a metric for any index, so iteration would never end."""
 
 
 class Item:
-    """One part of a value."""
+    """Takes one element of a value."""
 
     def __init__(self, index: Any) -> None:
         self.index = index

@@ -1,4 +1,4 @@
-"""Results drawn with Matplotlib, which is imported only here and when something is drawn."""
+"""Draw results with Matplotlib, which is imported only when something is drawn."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-Drawn = tuple[Any, Any]
+Figure = tuple[Any, Any]
 """A figure and its axes."""
 
 
 def pyplot() -> Any:
-    """Matplotlib's interface; raises ModuleNotFoundError, saying what to install, where there is none."""
+    """Return Matplotlib's interface; raise ModuleNotFoundError with what to install if it is missing."""
     try:
         import matplotlib.pyplot as plt
     except ModuleNotFoundError as error:
@@ -22,52 +22,54 @@ def pyplot() -> Any:
     return plt
 
 
-def plot_values(metric: Any, val: Any, ax: Any = None) -> Drawn:
-    """One result of `metric` as points, or several as lines over their steps.
+def plot_values(metric: Any, val: Any, ax: Any = None) -> Figure:
+    """Draw one result of `metric` as points, or several as lines over their steps.
 
     Args:
-        metric: gives the name, the bounds, and which way is better.
+        metric: the metric, with its name, bounds and whether higher is better.
         val: a result (a tensor, or a dict of them) or a sequence of results.
-        ax: what to draw in; None for a new figure.
+        ax: the axes to draw in; None for a new figure.
     """
     plt = pyplot()
     figure, axes = (ax.get_figure(), ax) if ax is not None else plt.subplots()
     several = isinstance(val, Sequence)
-    for label, points in lines(val, metric.plot_legend_name or ""):
+    for label, points in labelled_points(val, metric.plot_legend_name or ""):
         if several:
             axes.plot(range(len(points)), points, marker="o", linestyle="-", label=label)
         else:
             axes.plot([label or "value"], points, marker="o", markersize=8, linestyle="None", label=label)
     if several:
         axes.set_xlabel("Step")
-    frame(axes, metric)
+    draw_frame(axes, metric)
     if axes.get_legend_handles_labels()[1]:
         axes.legend()
     return figure, axes
 
 
-def lines(val: Any, legend: str) -> list[tuple[str | None, list[float]]]:
-    """Labels and points: a value's elements, or the course of each over a sequence of values."""
+def labelled_points(val: Any, legend: str) -> list[tuple[str | None, list[float]]]:
+    """Return labels with points: a result's elements, or each element over a sequence of results."""
     results = list(val) if isinstance(val, Sequence) else [val]
-    named = [elements(one, legend) for one in results]
-    return [(label or None, [one[label] for one in named]) for label in named[0]]
+    numbers_of_results = [labelled_numbers(result, legend) for result in results]
+    return [
+        (label or None, [numbers[label] for numbers in numbers_of_results]) for label in numbers_of_results[0]
+    ]
 
 
-def elements(result: Any, legend: str) -> dict[str, float]:
-    """The numbers of one result by their labels. **Reads the values.**"""
+def labelled_numbers(result: Any, legend: str) -> dict[str, float]:
+    """Return the numbers of one result by label. **Reads the values.**"""
     if isinstance(result, dict):
         return {
             f"{name} {inner}".strip(): number
-            for name, one in result.items()
-            for inner, number in elements(one, legend).items()
+            for name, value in result.items()
+            for inner, number in labelled_numbers(value, legend).items()
         }
     if isinstance(result, Tensor) and result.dim():
-        return {f"{legend} {i}".strip(): float(one) for i, one in enumerate(result.flatten().tolist())}
+        return {f"{legend} {i}".strip(): float(value) for i, value in enumerate(result.flatten().tolist())}
     return {"": float(result)}
 
 
-def frame(axes: Any, metric: Any) -> None:
-    """The bounds of a metric's values, its name, and which of them is better."""
+def draw_frame(axes: Any, metric: Any) -> None:
+    """Draw the title, the grid and the bounds of a metric's values, the better bound marked."""
     lower, upper = metric.plot_lower_bound, metric.plot_upper_bound
     low, high = axes.get_ylim()
     margin = 0.1 * (high - low) or 0.1
@@ -81,15 +83,15 @@ def frame(axes: Any, metric: Any) -> None:
         if bound is not None:
             label = "Optimal value" if better else None
             axes.axhline(bound, linestyle="--", color="tab:green" if better else "black", label=label)
-    axes.set_title("" if metric is Together else type(metric).__name__)
+    axes.set_title("" if metric is MixedMetrics else type(metric).__name__)
     axes.grid(True)
 
 
 def plot_collection(collection: Any, val: Any, ax: Any, together: bool) -> Any:
-    """Every member of a collection in a figure of its own, or all `together` in one.
+    """Draw every member of a collection in a figure of its own, or all `together` in one.
 
     Raises:
-        ValueError: `together` is no bool, or there are not as many axes as members.
+        ValueError: `together` is not a bool, or the number of axes differs from that of the members.
     """
     if not isinstance(together, bool):
         raise ValueError(f"Expected argument `together` to be a boolean, but got {type(together)}")
@@ -103,69 +105,70 @@ def plot_collection(collection: Any, val: Any, ax: Any, together: bool) -> Any:
         )
     values = collection.compute() if val is None else val
     if together:
-        return plot_values(Together, values, ax)
-    several = isinstance(values, Sequence)
-    drawn = []
+        return plot_values(MixedMetrics, values, ax)
+    is_sequence = isinstance(values, Sequence)
+    figures = []
     for i, (name, member) in enumerate(members):
-        of_member = [one[name] for one in values] if several else values[name]
-        drawn.append(member.plot(of_member, ax=None if ax is None else ax[i]))
-    return drawn
+        of_member = [result[name] for result in values] if is_sequence else values[name]
+        figures.append(member.plot(of_member, ax=None if ax is None else ax[i]))
+    return figures
 
 
-class Together:
-    """What is known of the values of several metrics."""
+class MixedMetrics:
+    """The attributes of a metric for values of several metrics."""
 
     plot_lower_bound = plot_upper_bound = plot_legend_name = higher_is_better = None
 
 
-def plot_tracked(tracker: Any, val: Any, ax: Any) -> Drawn:
-    """The results of every step."""
+def plot_tracker(tracker: Any, val: Any, ax: Any) -> Figure:
+    """Draw the results of every step of a tracker."""
     results = tracker.compute_all() if val is None else val
     base = tracker[0] if len(tracker) else tracker._base_metric
     if isinstance(results, dict):
         steps = len(next(iter(results.values())))
-        return plot_values(Together, [{n: v[i] for n, v in results.items()} for i in range(steps)], ax)
+        return plot_values(MixedMetrics, [{n: v[i] for n, v in results.items()} for i in range(steps)], ax)
     return plot_values(base, list(results), ax)
 
 
 def plot_matrix(
     metric: Any, val: Tensor, ax: Any = None, add_text: bool = True, labels: Any = None, cmap: Any = None
-) -> Drawn:
-    """A matrix ``[C, C]`` as an image with its numbers, targets downwards; of ``[L, 2, 2]`` one per label.
+) -> Figure:
+    """Draw a matrix ``[C, C]`` as an image with its numbers, targets downwards; ``[L, 2, 2]`` as one per
+    label.
 
     Raises:
-        ValueError: there are not as many `labels` as rows.
+        ValueError: the number of `labels` differs from that of the rows.
     """
     plt = pyplot()
-    several = val if val.dim() == 3 else val[None]
-    if labels is not None and len(labels) != several.shape[-1] and val.dim() == 2:
-        raise ValueError(f"Expected {several.shape[-1]} `labels`, one for each class, but got {len(labels)}")
+    matrices = val if val.dim() == 3 else val[None]
+    if labels is not None and len(labels) != matrices.shape[-1] and val.dim() == 2:
+        raise ValueError(f"Expected {matrices.shape[-1]} `labels`, one for each class, but got {len(labels)}")
     if ax is None:
-        figure, axes = plt.subplots(1, len(several), squeeze=False)
+        figure, axes = plt.subplots(1, len(matrices), squeeze=False)
         axes = axes[0]
     else:
         axes = list(ax) if isinstance(ax, Sequence) else [ax]
         figure = axes[0].get_figure()
-    names = labels if labels is not None and val.dim() == 2 else range(several.shape[-1])
-    for i, (one, place) in enumerate(zip(several.tolist(), axes, strict=True)):
-        place.imshow(one, cmap=cmap)
-        place.set_xticks(range(len(one)), [str(name) for name in names])
-        place.set_yticks(range(len(one)), [str(name) for name in names])
-        place.set_xlabel("Predicted class")
-        place.set_ylabel("True class")
+    names = labels if labels is not None and val.dim() == 2 else range(matrices.shape[-1])
+    for i, (matrix, axis) in enumerate(zip(matrices.tolist(), axes, strict=True)):
+        axis.imshow(matrix, cmap=cmap)
+        axis.set_xticks(range(len(matrix)), [str(name) for name in names])
+        axis.set_yticks(range(len(matrix)), [str(name) for name in names])
+        axis.set_xlabel("Predicted class")
+        axis.set_ylabel("True class")
         if val.dim() == 3:
-            place.set_title(f"Label {labels[i] if labels is not None else i}")
-        for row, numbers in enumerate(one if add_text else []):
+            axis.set_title(f"Label {labels[i] if labels is not None else i}")
+        for row, numbers in enumerate(matrix if add_text else []):
             for column, number in enumerate(numbers):
-                place.text(column, row, f"{number:.4g}", ha="center", va="center")
-    return figure, axes[0] if len(several) == 1 else axes
+                axis.text(column, row, f"{number:.4g}", ha="center", va="center")
+    return figure, axes[0] if len(matrices) == 1 else axes
 
 
-def plot_curve(metric: Any, val: Any, ax: Any = None, score: Any = None) -> Drawn:
-    """Curves over each other: the first of `val` to the right, the second upwards, one for each class.
+def plot_curve(metric: Any, val: Any, ax: Any = None, score: Any = None) -> Figure:
+    """Draw curves: the first of `val` on the x axis, the second on the y axis, one curve per class.
 
-    A precision-recall curve, which gives precision first, is drawn with recall to the right. `score` is a
-    number for the legend (one for each class), or True for the areas.
+    A precision-recall curve, whose result has precision first, is drawn with recall on the x axis. `score` is
+    a number for the legend (one for each class), or True for the areas.
     """
     plt = pyplot()
     figure, axes = (ax.get_figure(), ax) if ax is not None else plt.subplots()
@@ -190,4 +193,9 @@ def plot_curve(metric: Any, val: Any, ax: Any = None, score: Any = None) -> Draw
     return figure, axes
 
 
-DRAWN: dict[str, Callable[..., Drawn]] = {"values": plot_values, "matrix": plot_matrix, "curve": plot_curve}
+PLOTTERS: dict[str, Callable[..., Figure]] = {
+    "values": plot_values,
+    "matrix": plot_matrix,
+    "curve": plot_curve,
+}
+"""Plot functions by `Metric.drawn_as`."""

@@ -1,4 +1,4 @@
-"""Results on their way from the device to the host, and bad values with them."""
+"""Copy results from the device to the host without waiting, and report bad values with them."""
 
 from __future__ import annotations
 
@@ -15,70 +15,93 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.faults import Complaint, Watched, complaint_elsewhere, complaint_of, deliver
+from gapless.metrics.faults import (
+    Complaint,
+    NamedStatistic,
+    complaint_about_other_processes,
+    complaint_from_pieces,
+    deliver,
+)
 from gapless.metrics.global_states import GlobalStates
-from gapless.metrics.statistic import GONE, LIVE, Statistic, Told
+from gapless.metrics.statistic import GONE, LIVE, ReportedCounts, Statistic
 from gapless.transfer import Reading
 
 
 class CheckedReading(Reading):
-    """Results on their way to the host, and with them the bad values that updates met, in all processes."""
+    """Results on their way to the host, with the bad values that updates met in all processes."""
 
-    def __init__(self, values: Any, watched: Sequence[Watched] = ()) -> None:
-        states = [(part, names, part.fault_pieces()) for part, names in watched]
-        self._watched = [(part, names, part.told) for part, names, state in states if state is not None]
-        self._reduced = [one for one in self._watched if one[0].errors_elsewhere is not None]
+    def __init__(self, values: Any, statistics: Sequence[NamedStatistic] = ()) -> None:
+        states = [(part, names, part.fault_pieces()) for part, names in statistics]
+        self._watched = [(part, names, part.reported) for part, names, state in states if state is not None]
+        self._reduced = [
+            watched_statistic
+            for watched_statistic in self._watched
+            if watched_statistic[0].errors_elsewhere is not None
+        ]
         pieces = [state for _, _, state in states if state is not None]
         super().__init__((values, pieces, [part.errors_elsewhere for part, _, _ in self._reduced]))
 
     def result(self) -> Any:
-        """The results as tensors of the host, in the form ``compute`` gives them.
+        """Return the results as CPU tensors, in the structure that ``compute`` returns.
 
-        **This waits** where the values have not arrived yet.
+        **This waits** if the values have not arrived yet.
 
         Raises:
-            RuntimeError: a metric met values that it takes for an error, in this process or another.
+            RuntimeError: a metric met values that it treats as an error, in this process or another.
         """
         values, _, _ = super().result()
         deliver(self.complaints())
         return values
 
     def complaints(self) -> list[Complaint | None]:
-        """What to say about the bad values. **This waits** where they have not arrived yet."""
+        """Return complaints about the bad values. **This waits** if they have not arrived yet."""
         _, faults, elsewhere = super().result()
         own = zip(self._watched, faults, strict=True)
         other = zip(self._reduced, elsewhere, strict=True)
         return [
-            *(complaint_of(part, names, told, state) for (part, names, told), state in own),
-            *(complaint_elsewhere(part, names, told, int(n)) for (part, names, told), n in other),
+            *(complaint_from_pieces(part, names, reported, state) for (part, names, reported), state in own),
+            *(
+                complaint_about_other_processes(part, names, reported, int(n))
+                for (part, names, reported), n in other
+            ),
         ]
 
     def late(self, counts: Mapping[Statistic, Tensor]) -> LateErrors:
-        """Start to bring `counts`, of bad values in other processes, to the host."""
-        return LateErrors([one for one in self._watched if one[0] in counts], counts)
+        """Start copying `counts` of bad values in other processes to the host."""
+        return LateErrors(
+            [watched_statistic for watched_statistic in self._watched if watched_statistic[0] in counts],
+            counts,
+        )
 
 
 class LateErrors(Reading):
-    """Bad values of other processes on their way to the host, counted after the results were asked for."""
+    """Counts of other processes' bad values on their way to the host, known only after a reduction."""
 
     def __init__(
-        self, watched: Sequence[tuple[Statistic, Sequence[str], Told]], counts: Mapping[Statistic, Tensor]
+        self,
+        watched: Sequence[tuple[Statistic, Sequence[str], ReportedCounts]],
+        counts: Mapping[Statistic, Tensor],
     ) -> None:
         self._watched = watched
         super().__init__([counts[part] for part, _, _ in watched])
 
     def deliver(self) -> None:
-        """Raise what has been met. **This waits** where it has not arrived yet.
+        """Raise for the bad values. **This waits** if the counts have not arrived yet.
 
         Raises:
-            RuntimeError: another process met bad values that a metric takes for an error.
+            RuntimeError: another process met bad values that a metric treats as an error.
         """
         pairs = zip(self._watched, self.result(), strict=True)
-        deliver([complaint_elsewhere(part, names, told, int(n)) for (part, names, told), n in pairs])
+        deliver(
+            [
+                complaint_about_other_processes(part, names, reported, int(n))
+                for (part, names, reported), n in pairs
+            ]
+        )
 
 
 class PendingReading(Reading):
-    """Results that are computed once the other processes have answered."""
+    """Results that are computed once an asynchronous reduction has completed."""
 
     def __init__(self, faults: CheckedReading, states: GlobalStates, compute: Callable[[], Any]) -> None:
         self._faults = faults
@@ -88,147 +111,158 @@ class PendingReading(Reading):
         self._late: LateErrors | None = None
 
     def ready(self) -> bool:
-        """Whether the values have arrived; does not wait, and begins what follows from the answers."""
+        """Whether the values have arrived; does not wait. Computes the results if the states are reduced."""
         if self._values is None and not self._states.ready():
             return False
-        return self._begun().ready() and self._faults.ready()
+        return self._start_copy().ready() and self._faults.ready()
 
     def result(self) -> Any:
-        """As in :class:`Reading`. **This waits** for the other processes too."""
-        values = self._begun()
+        """Return the results. **This waits** for the other processes too."""
+        values = self._start_copy()
         self._faults.result()
         if self._late is not None:
             self._late.deliver()
         return values.result()
 
-    def _begun(self) -> Reading:
+    def _start_copy(self) -> Reading:
         if self._values is None:
-            held = self._states.held()
+            held = self._states.swap_in()
             try:
                 self._values = Reading(self._compute())
             finally:
-                held.release(note=False)  # the metric may have been reset since: this is of the time before
+                held.release(note=False)  # the metric may have been reset since
             self._late = self._faults.late(held.elsewhere)
         return self._values
 
 
-class Watch:
-    """Bad values of a metric that is computed but never read: looked for whenever it is computed or reset.
+class FaultWatch:
+    """Looks for bad values whenever a metric is computed or reset, in case nobody reads it.
 
-    Looking starts a copy, and tells what earlier ones brought; neither waits.
+    Looking starts a copy and reports what earlier copies brought; neither waits.
     """
 
     def __init__(self) -> None:
         self._sent: list[Any] = []
 
-    def look(self, watched: Sequence[Watched], resetting: bool = False) -> None:
-        """Tell what has arrived, and send for more. Nothing in a graph, compiled, or on the CPU.
+    def look(self, statistics: Sequence[NamedStatistic], resetting: bool = False) -> None:
+        """Report bad values that have arrived and start another copy; not in a graph, compiled or on the CPU.
 
-        Where a reset follows, what the states hold is sent for in any case, unless that was done and nothing
-        was counted since: it is nowhere else.
+        Before a reset the states are copied in any case, unless they have not changed since the last copy:
+        the reset removes the only record.
         """
-        owed = [one for one in watched if one[0].device.type == "cuda" and one[0].may_be_owed()]
-        if not (owed and may_look()):
+        unreported = [
+            named_statistic
+            for named_statistic in statistics
+            if named_statistic[0].device.type == "cuda" and named_statistic[0].may_have_unreported_faults()
+        ]
+        if not (unreported and is_looking_allowed()):
             return
-        arrived, waiting = taken(self)
-        if not (self._known(owed) if resetting else waiting):
-            PENDING.append((weakref.ref(self), CheckedReading(None, owed)))
-            self._sent = [(weakref.ref(held), held._version) for held in _watched_tensors(owed)]
-        look_for_gone()
-        deliver([one for reading in arrived for one in reading.complaints()])
+        arrived, waiting = take_arrived(self)
+        if not (self._is_unchanged(unreported) if resetting else waiting):
+            PENDING.append((weakref.ref(self), CheckedReading(None, unreported)))
+            self._sent = [(weakref.ref(held), held._version) for held in _fault_tensors(unreported)]
+        report_gone()
+        deliver([complaint for reading in arrived for complaint in reading.complaints()])
 
-    def _known(self, owed: Sequence[Watched]) -> bool:
-        """Whether what the states hold now is what was sent for last."""
-        held = _watched_tensors(owed)
+    def _is_unchanged(self, unreported: Sequence[NamedStatistic]) -> bool:
+        """Whether the states have not changed since the last copy was started."""
+        tensors = _fault_tensors(unreported)
         return (
-            len(held) == len(self._sent)
+            len(tensors) == len(self._sent)
             and all(
-                ref() is one and version == one._version
-                for (ref, version), one in zip(self._sent, held, strict=True)
+                ref() is tensor and version == tensor._version
+                for (ref, version), tensor in zip(self._sent, tensors, strict=True)
             )
-            and not any(part.replayed for part, _ in owed)
+            and not any(part.replayed for part, _ in unreported)
         )
 
     def __reduce__(self) -> Any:
-        return Watch, ()
+        return FaultWatch, ()
 
 
-def _watched_tensors(owed: Sequence[Watched]) -> list[Tensor]:
-    return [held for part, _ in owed for held in part.watched()]
+def _fault_tensors(owed: Sequence[NamedStatistic]) -> list[Tensor]:
+    return [held for part, _ in owed for held in part.fault_tensors()]
 
 
-def may_look() -> bool:
-    """Whether nothing is being compiled or captured in a graph now, of which looking would become a part."""
+def is_looking_allowed() -> bool:
+    """Whether nothing is being compiled or captured in a graph, of which looking would become a part."""
     return not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
 
 
-PENDING: list[tuple[weakref.ref[Watch] | None, CheckedReading]] = []
-"""Bad values on their way, and who sent for them: None where nobody is left."""
+PENDING: list[tuple[weakref.ref[FaultWatch] | None, CheckedReading]] = []
+"""Bad values on their way to the host, with the watch that copies them; None if its metric is gone."""
 
 
-def taken(owner: Watch | None) -> tuple[list[CheckedReading], bool]:
-    """What has arrived for `owner` (None: for those that are gone), which is pending no more, and whether
-    there is more.
+def take_arrived(owner: FaultWatch | None) -> tuple[list[CheckedReading], bool]:
+    """Remove and return the readings of `owner` that have arrived, and whether more are pending.
+
+    `owner` None stands for metrics that are gone.
     """
-    own = [one for one in PENDING if (None if one[0] is None else one[0]()) is owner]
-    arrived = [one for one in own if one[1].ready()]
-    PENDING[:] = [one for one in PENDING if one not in arrived]
+    own = [entry for entry in PENDING if (None if entry[0] is None else entry[0]()) is owner]
+    arrived = [entry for entry in own if entry[1].ready()]
+    PENDING[:] = [entry for entry in PENDING if entry not in arrived]
     return [reading for _, reading in arrived], len(arrived) < len(own)
 
 
-def look_for_gone(errors: bool = False) -> None:
-    """Tell what has arrived of metrics that are gone, and of functions, and send for more; does not wait.
+def report_gone(errors: bool = False) -> None:
+    """Report bad values of functions and of metrics that are gone, and start another copy; does not wait.
 
     Raises:
-        RuntimeError: one takes bad values for an error, and `errors` are not only to be warned of.
+        RuntimeError: bad values are an error, and `errors` is set.
     """
-    arrived, waiting = taken(None)
+    arrived, waiting = take_arrived(None)
     if GONE and not waiting:
         PENDING.append((None, CheckedReading(None, [(part, part.names) for part in GONE])))
         GONE.clear()
-    deliver([one for reading in arrived for one in reading.complaints()], errors)
+    deliver([complaint for reading in arrived for complaint in reading.complaints()], errors)
 
 
-INHERITED: weakref.WeakKeyDictionary[Statistic, list[int]] = weakref.WeakKeyDictionary()
-"""Statistics that were there when this process was forked, and how often each tensor had been written to."""
+INHERITED_WRITES: weakref.WeakKeyDictionary[Statistic, list[int]] = weakref.WeakKeyDictionary()
+"""Statistics inherited when this process was forked, and how often each tensor had been written to."""
 
 
-def _writes(part: Statistic) -> list[int]:
-    return [held._version for held in part.watched()]
+def _write_counts(part: Statistic) -> list[int]:
+    return [held._version for held in part.fault_tensors()]
 
 
 @atexit.register
-def tell_the_rest() -> None:
-    """When the process ends: what nobody was told of. **This waits** for the device."""
-    left = [part for part in (*LIVE, *GONE) if part.may_be_owed()]
-    left = [part for part in left if part not in INHERITED or INHERITED[part] != _writes(part)]
-    several: list[CheckedReading | Statistic] = [*(reading for _, reading in PENDING), *left]
-    found: list[str] = []
-    for one in several:
-        with suppress(RuntimeError):  # of a device that is no more: then nothing can be said of this one
-            reading = CheckedReading(None, [(one, one.names)]) if isinstance(one, Statistic) else one
-            found += [said.message for said in reading.complaints() if said is not None]
+def report_at_exit() -> None:
+    """Write bad values that were never reported to stderr at exit. **This waits** for the device."""
+    unreported = [part for part in (*LIVE, *GONE) if part.may_have_unreported_faults()]
+    unreported = [
+        part
+        for part in unreported
+        if part not in INHERITED_WRITES or INHERITED_WRITES[part] != _write_counts(part)
+    ]
+    sources: list[CheckedReading | Statistic] = [*(reading for _, reading in PENDING), *unreported]
+    messages: list[str] = []
+    for source in sources:
+        with suppress(RuntimeError):  # the device may be gone already
+            reading = (
+                CheckedReading(None, [(source, source.names)]) if isinstance(source, Statistic) else source
+            )
+            messages += [complaint.message for complaint in reading.complaints() if complaint is not None]
     PENDING.clear()
     GONE.clear()
-    for message in sorted(set(found)):
+    for message in sorted(set(messages)):
         sys.stderr.write(f"gapless.metrics: {message}\n")
 
 
-def _in_process_of_multiprocessing(tell: Callable[[], None]) -> None:
-    """Such a process ends without what `atexit` knows; what its parent's metrics met, the parent tells."""
+def _start_child_process(tell: Callable[[], None]) -> None:
+    """Prepare a multiprocessing child: it skips `atexit`, and its parent reports inherited values."""
     PENDING.clear()
     GONE.clear()
-    INHERITED.update((part, _writes(part)) for part in LIVE if part.may_be_owed())
+    INHERITED_WRITES.update((part, _write_counts(part)) for part in LIVE if part.may_have_unreported_faults())
     Finalize(None, tell, exitpriority=0)
 
 
-register_after_fork(tell_the_rest, _in_process_of_multiprocessing)
+register_after_fork(report_at_exit, _start_child_process)
 if parent_process() is not None:
-    _in_process_of_multiprocessing(tell_the_rest)
+    _start_child_process(report_at_exit)
 
 
-class Every:
-    """Readings taken every so many updates and handed on, in order, when they have arrived."""
+class PeriodicReader:
+    """Reads metrics every so many updates and passes the values on, in order, when they have arrived."""
 
     def __init__(
         self,
@@ -246,8 +280,8 @@ class Every:
         self._count = 0
         self._pending: deque[tuple[int, Reading]] = deque()
 
-    def updated(self, metrics: Any) -> None:
-        """Take note of an update of `metrics`."""
+    def count_update(self, metrics: Any) -> None:
+        """Count an update of `metrics`, and read them if it is time."""
         self._count += 1
         if self._count % self.updates == 0:
             self._pending.append((self._count, metrics.read(self.async_op)))
@@ -256,13 +290,13 @@ class Every:
         self.poll()
 
     def poll(self) -> None:
-        """Hand on what has arrived; does not wait."""
+        """Pass on the values that have arrived; does not wait."""
         while self._pending and self._pending[0][1].ready():
             update, reading = self._pending.popleft()
             self.callback(update, reading.result())
 
     def finish(self) -> None:
-        """Hand on everything that is under way. **This waits** for it."""
+        """Pass on all pending values. **This waits** for them."""
         while self._pending:
             update, reading = self._pending.popleft()
             self.callback(update, reading.result())

@@ -1,4 +1,4 @@
-"""Values of which the mean, the sum, or every one is asked for."""
+"""Statistics of values that are reduced to a sum or a mean, or all kept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gapless.metrics.batch import Batch
 from gapless.metrics.rows import Column, Rows
 from gapless.metrics.statistic import Slot, Statistic
 
-EVERY = ("none", None)
-"""Reductions that leave every value."""
+UNREDUCED = ("none", None)
+"""Reductions that keep every value."""
 Measure = Callable[..., Tensor]
-"""Makes of a batch, and of a configuration, values in a floating-point type of 32 bits or more."""
+"""Computes values from a batch and a configuration, in float32 or wider."""
 
 
 class Sum(Statistic):
-    """The sum of values over all elements, or over rows for each of several outputs, and how many there were.
+    """The sum of values over all elements, or over rows for each of several outputs, and their number.
 
     `measure` is called with the batch and `config`.
     """
@@ -41,13 +41,16 @@ class Sum(Statistic):
             self.state["seen"].add_(values.shape[0])
 
     def reduced(self, reduction: str | None = "mean") -> Tensor:
-        """The mean, or the sum where `reduction` says so."""
+        """Return the mean, or the sum if `reduction` says so."""
         total = self.state["sum"]
         return total.clone() if reduction == "sum" else total / self.state["seen"]
 
 
 class Every(Rows):
-    """Every value, ``(N,)``, in order. `column` is what they are kept as, and its type, if that is known."""
+    """Every value, ``(N,)``, in order.
+
+    `column` is the name of the column that holds them, and its shape and dtype if known.
+    """
 
     def __init__(
         self,
@@ -65,9 +68,9 @@ class Every(Rows):
         self.append(**{self.name: batch.derive(self.measure, *self.config)})
 
     def reduced(self, reduction: str | None = None) -> Tensor:
-        """Every value, or what `reduction` makes of them."""
-        self.rows_needed()
-        values = self.known(self.name)
-        if reduction in EVERY:
+        """Return every value, or their sum or mean."""
+        self.require_rows()
+        values = self.valid_rows(self.name)
+        if reduction in UNREDUCED:
             return values.clone()
         return values.sum() if reduction == "sum" else values.mean()

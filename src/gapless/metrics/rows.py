@@ -1,4 +1,4 @@
-"""Statistics that keep every row they are given, in storage that doubles, or in a fixed one."""
+"""Statistics that keep every row, in storage that doubles or has a fixed size."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ import torch
 from torch import Tensor
 
 from gapless.metrics import distributed
-from gapless.metrics.batch import moved
+from gapless.metrics.batch import move_to_device
 from gapless.metrics.statistic import SizeMismatch, Slot, State, Statistic
 
 Column = tuple[tuple[int, ...], torch.dtype]
 """Shape and dtype of a row."""
-FIRST = 256
-"""Rows there is room for at first, where no capacity is given."""
+INITIAL_ROWS = 256
+"""Rows in the first allocation without a capacity: enough for small data, small in memory."""
 
-_CAPTURED = (
+_CAPTURE_ERROR = (
     "this metric keeps every row and counts rows on the CPU, which CUDA graph replays do not repeat: give "
     "it a `capacity`, or update it outside the replay"
 )
 
-POSITIONS = ("length", "start")
-"""Slots that say which rows count."""
+POSITION_SLOTS = ("length", "start")
+"""Slots with the range of rows that count."""
 
 
 class RowState(dict[str, Tensor]):
-    """A state with columns of rows; those from `start` to `length` count."""
+    """A state with columns of rows; rows from `start` to `length` count."""
 
     start = 0
     length = 0
     examined = 0
-    """Rows that were looked at for bad values, where :class:`~gapless.metrics.later.CheckedLater` does it."""
+    """Rows already checked for bad values, if :class:`~gapless.metrics.later.CheckedLater` checks them."""
     ends: Any = ()
     """Where the rows of each update since then end."""
     with_graph: Mapping[str, Tensor] = MappingProxyType({})
-    """The rows of a batch of which gradients may be taken."""
+    """The rows of a batch, by column, if gradients may be taken of them."""
 
 
 class Rows(Statistic):
     """Rows of several columns.
 
-    Without a capacity the host counts the rows (their number is a shape, so nothing is read) and storage
-    doubles when it is full. With one, the device counts: storage is fixed, rows beyond it fall away and are
-    counted as faults, and what is read has the length of the capacity with a mask of what is there.
+    Without a capacity, the host counts the rows (their number is a shape, so nothing is read) and storage
+    doubles when full. With a capacity, the device counts: storage is fixed, further rows are left out and
+    counted as faults, and reads return the whole capacity with a mask of valid rows.
 
-    `columns` says what a row is; None where only the first row will tell. The slot ``"strange"`` is for what
-    a subclass finds wrong with the rows.
+    `columns` gives shape and dtype of a row, or None if the first batch decides. A subclass counts bad rows
+    in the slot ``"strange"``.
     """
 
     gathers = True
@@ -74,7 +74,7 @@ class Rows(Statistic):
         """Add rows: for each column a tensor ``(n, ...)`` with the same `n`.
 
         Raises:
-            RuntimeError: a CUDA graph is captured, and there is no capacity.
+            RuntimeError: a CUDA graph is being captured, and there is no capacity.
         """
         if self.capacity is None:
             self.refuse_capture()
@@ -87,24 +87,26 @@ class Rows(Statistic):
             return
         end = state.length + new
         for name, value in columns.items():
-            self._room(state, name, value, end)
+            self._ensure_room(state, name, value, end)
             state[name][state.length : end].copy_(value)
         state.length = end
 
     def refuse_capture(self) -> None:
-        """Raise RuntimeError where a CUDA graph is captured, whose replays count no rows on the host."""
+        """Raise RuntimeError if a CUDA graph is being captured, whose replays would count no rows on
+        the host.
+        """
         if torch.compiler.is_compiling() or self.device.type != "cuda":
             return
         if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(_CAPTURED)
+            raise RuntimeError(_CAPTURE_ERROR)
 
-    def known(self, column: str) -> Tensor:
-        """The rows of `column`; where the device counts them, the host waits for their number."""
-        rows, there = self.read(column), self.there()
-        return rows if there is None else rows[there]
+    def valid_rows(self, column: str) -> Tensor:
+        """Return the valid rows of `column`; with a capacity, the host waits for their number."""
+        rows, mask = self.read(column), self.valid_mask()
+        return rows if mask is None else rows[mask]
 
     def read(self, column: str) -> Tensor:
-        """The rows of `column`, with all the capacity there is where one was given."""
+        """Return the rows of `column`; with a capacity, all of its rows, valid or not."""
         state = self._rows()
         if column in state.with_graph:
             return state.with_graph[column]
@@ -114,13 +116,13 @@ class Rows(Statistic):
             return state[column][state.start : state.length]
         return state[column][: state.length] if state.length else state[column][:-1]
 
-    def rows_needed(self) -> None:
-        """Raises ValueError where the host knows that there are no rows."""
+    def require_rows(self) -> None:
+        """Raise ValueError if the host knows that there are no rows."""
         if self.capacity is None and not self._rows().length:
             raise ValueError("No samples to concatenate")
 
-    def there(self) -> Tensor | None:
-        """Which rows of :meth:`read` count; None where all do."""
+    def valid_mask(self) -> Tensor | None:
+        """Return which rows of :meth:`read` are valid; None if all are."""
         if self.capacity is None or self._rows().with_graph:
             return None
         if "mask" in self.state:
@@ -136,7 +138,7 @@ class Rows(Statistic):
             else strange + (self.state["length"] - self.capacity).clamp(min=0)
         )
 
-    def full(self) -> str:
+    def capacity_note(self) -> str:
         return "" if self.capacity is None else f", or rows beyond the capacity of {self.capacity}, left out"
 
     def complaint(self, count: int) -> str:
@@ -165,14 +167,14 @@ class Rows(Statistic):
         super().to(device)
         after = RowState(self.state)
         after.start, after.length = before.start, before.length
-        after.update({name: moved(value, device) for name, value in columns.items()})
+        after.update({name: move_to_device(value, device) for name, value in columns.items()})
         self.state = after
 
-    def saved(self) -> dict[str, Tensor]:
+    def saved_state(self) -> dict[str, Tensor]:
         columns = {name: self.read(name) for name in self.columns if name in self.state}
         return {**{name: self.state[name] for name in self.slots}, **columns}
 
-    def saved_names(self) -> list[str]:
+    def saved_state_names(self) -> list[str]:
         return [*self.slots, *self.columns]
 
     def refuse_other_sizes(self, saved: Mapping[str, Tensor]) -> None:
@@ -193,41 +195,41 @@ class Rows(Statistic):
         state = self._rows()
         state.length = 0
         for name in self.columns:
-            if name not in saved:  # The checkpoint is of a time without rows.
+            if name not in saved:  # The checkpoint was saved before the first row.
                 continue
             value = saved[name].to(self.device)
             if self.capacity is None:
                 state.length = 0
-                self._room(state, name, value, len(value))
+                self._ensure_room(state, name, value, len(value))
                 state[name][: len(value)].copy_(value)
                 state.length = len(value)
             else:
-                self._fixed(state, name, value)[: len(value)].copy_(value)
+                self._fixed_column(state, name, value)[: len(value)].copy_(value)
 
     def replace(self, column: str, rows: Tensor | None) -> None:
-        """Make `rows` those of `column`, where storage is not fixed; None for none.
+        """Replace the rows of `column`, without a capacity; None removes them.
 
-        Other columns have to follow: the number of rows is that of the last one.
+        All columns have to be replaced: the number of rows is that of the last one.
         """
         if self.capacity is not None:
             raise ValueError("Rows in storage of a fixed `capacity` cannot be replaced from outside")
         state = self._rows()
         state.start = state.length = 0
         if rows is not None:
-            self._room(state, column, rows, len(rows))
+            self._ensure_room(state, column, rows, len(rows))
             state[column][: len(rows)].copy_(rows)
             state.length = len(rows)
 
     def absorb(self, other: Statistic) -> None:
         assert isinstance(other, Rows)
-        before = {name: self.state[name].clone() for name in POSITIONS if name in self.slots}
+        before = {name: self.state[name].clone() for name in POSITION_SLOTS if name in self.slots}
         super().absorb(other)
         for name, value in before.items():
             self.state[name].copy_(value)
         if any(name in other.state for name in self.columns):
-            self.append(**{name: other.known(name) for name in self.columns})
+            self.append(**{name: other.valid_rows(name) for name in self.columns})
         if self.capacity is not None:
-            # Rows that `other` had no room for remain rows left out.
+            # Rows that `other` left out are left out here too.
             self.state["length"].add_((other.state["length"] - self.capacity).clamp(min=0))
 
     def from_processes(self, state: State, group: Any) -> State:
@@ -236,19 +238,19 @@ class Rows(Statistic):
         if self.capacity is None:
             nothing = torch.zeros(0, device=self.device)
             own = [mine[name][: mine.length] if name in mine else nothing for name in self.columns]
-            found = distributed.exchange(own, [False] * len(own), carrier, group)
-            for name, ranks in zip(self.columns, found, strict=True):
+            rows_by_column = distributed.gather_tensors(own, [False] * len(own), carrier, group)
+            for name, ranks in zip(self.columns, rows_by_column, strict=True):
                 # A process without rows learns the shape and the dtype of the others'.
-                whole[name] = torch.cat([one for one in ranks if len(one)] or ranks[:1])
+                whole[name] = torch.cat([part for part in ranks if len(part)] or ranks[:1])
                 whole.length = len(whole[name])
             return whole
         for name in self.columns:
-            rows = distributed.gather(moved(self.read(name), carrier), group)
-            whole[name] = moved(rows.flatten(0, 1), self.device)
-        there = self.there()
-        assert there is not None
-        masks = distributed.gather(moved(there.to(torch.uint8), carrier), group)
-        whole["mask"] = moved(masks.flatten().bool(), self.device)
+            rows = distributed.gather(move_to_device(self.read(name), carrier), group)
+            whole[name] = move_to_device(rows.flatten(0, 1), self.device)
+        mask = self.valid_mask()
+        assert mask is not None
+        masks = distributed.gather(move_to_device(mask.to(torch.uint8), carrier), group)
+        whole["mask"] = move_to_device(masks.flatten().bool(), self.device)
         whole.length = len(whole["mask"])
         return whole
 
@@ -265,14 +267,15 @@ class Rows(Statistic):
                     state[name] = torch.zeros(shape, dtype=column[1], device=self.device)
         return state
 
-    def _room(self, state: RowState, name: str, like: Tensor | Column, rows: int) -> None:
+    def _ensure_room(self, state: RowState, name: str, like: Tensor | Column, rows: int) -> None:
+        """Grow the storage of column `name` to hold at least `rows` rows."""
         held = state.get(name)
         if held is not None and rows <= held.shape[0]:
             return
         shape, dtype = (like.shape[1:], like.dtype) if isinstance(like, Tensor) else like
         with torch.inference_mode(False):
             wide = torch.empty(
-                (max(FIRST, 2 * rows), *shape),
+                (max(INITIAL_ROWS, 2 * rows), *shape),
                 dtype=dtype if held is None else held.dtype,
                 device=self.device,
             )
@@ -280,7 +283,8 @@ class Rows(Statistic):
                 wide[: state.length].copy_(held[: state.length])
         state[name] = wide
 
-    def _fixed(self, state: RowState, name: str, like: Tensor) -> Tensor:
+    def _fixed_column(self, state: RowState, name: str, like: Tensor) -> Tensor:
+        """Return the fixed storage of column `name`, allocated on first use; its last row is a dump."""
         assert self.capacity is not None
         if name not in state:
             with torch.inference_mode(False):
@@ -289,8 +293,9 @@ class Rows(Statistic):
         return state[name]
 
     def _append_fixed(self, state: RowState, new: int, columns: dict[str, Tensor]) -> None:
+        """Add `new` rows at the device's position; those beyond the capacity overwrite the dump row."""
         at = torch.arange(new, device=self.device).add_(state["length"]).clamp_(max=self.capacity)
         for name, value in columns.items():
-            rows = self._fixed(state, name, value)
+            rows = self._fixed_column(state, name, value)
             rows.index_copy_(0, at, value.to(rows.dtype))
         state["length"].add_(new)

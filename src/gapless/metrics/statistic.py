@@ -1,4 +1,4 @@
-"""What metrics are computed from: sums or extremes over the updates, kept in place on the device."""
+"""States that metrics are computed from: sums or extremes over updates, kept in place on the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gapless.metrics.batch import Batch, is_capturing, moved
+from gapless.metrics.batch import Batch, is_capturing, move_to_device
 from gapless.torch_internals import foreach_zero
 
 State = dict[str, Tensor]
@@ -25,8 +25,8 @@ State = dict[str, Tensor]
 class Slot:
     """One tensor of a statistic's state.
 
-    `reduction` says how the same slot of two states becomes one: ``"sum"``, ``"max"``, ``"min"``, or
-    ``"fold"`` where the statistic's own :meth:`Statistic.merge_folded` knows.
+    `reduction` says how the slots of two states are merged: ``"sum"``, ``"max"``, ``"min"``, or ``"fold"``
+    for the statistic's own :meth:`Statistic.merge_folded`.
     """
 
     shape: tuple[int, ...] = ()
@@ -39,31 +39,32 @@ class Slot:
 
 
 def storable(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """`dtype`, or the widest float that `device` has in its place."""
+    """Return `dtype`, or the widest float that `device` supports in its place."""
     return torch.float32 if dtype == torch.float64 and device.type == "mps" else dtype
 
 
-EMPTY = 0
-_pasts = itertools.count(EMPTY + 1)
+EMPTY_STATE = 0
+"""The id of every state without data."""
+_state_ids = itertools.count(EMPTY_STATE + 1)
 
 
-def new_past() -> int:
-    """A number for what no other state has counted."""
-    return next(_pasts)
+def new_state_id() -> int:
+    """Return an id that no other state has."""
+    return next(_state_ids)
 
 
 LIVE: weakref.WeakSet[Statistic] = weakref.WeakSet()
-"""Every statistic that there is."""
+"""Every statistic in this process."""
 GONE: list[Statistic] = []
-"""Statistics whose metrics are gone, and which may have met bad values that nobody was told of."""
+"""Statistics of deleted metrics that may have bad values that were not reported."""
 
 
 class SizeMismatch(ValueError):
-    """A saved state is of another size than the state of the statistic that should take it."""
+    """A saved state has another size than the state of the statistic that loads it."""
 
 
-class Told:
-    """How many bad values the user has been told about since a reset: of this process, and of others."""
+class ReportedCounts:
+    """How many bad values were reported to the user since a reset: of this process, and of others."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -74,46 +75,43 @@ class Statistic:
     """State that one or more metrics are computed from.
 
     A subclass passes its configuration and its slots to ``__init__`` and adds a batch to ``self.state`` in
-    :meth:`count`, with in-place operations and without reading a value. Two statistics with the same `key`
-    are the same statistic: a collection keeps one of them.
+    :meth:`count`, with in-place operations and without reading a value. Statistics with the same `key` are
+    interchangeable: a collection keeps one of them.
     """
 
     severity = "error"
     graph = False
-    """Whether the state is that of one batch, and gradients may be taken of what follows from it."""
+    """Whether the state is that of one batch, and gradients may be taken of results from it."""
     gathers = False
-    """Whether :meth:`from_processes` is a collective operation itself."""
+    """Whether :meth:`from_processes` runs a collective itself."""
     constants: Mapping[str, int | Tensor] = MappingProxyType({})
-    """What operators need as tensors of the device: integers, or tensors of the host.
-
-    Each is an attribute.
-    """
+    """Constants that operators need as tensors on the device: integers or CPU tensors; set as attributes."""
 
     names: tuple[str, ...] = ()
     """The metrics, or the function, that are computed from it."""
     silent = False
-    """Whether it holds what another one tells of."""
+    """Whether another statistic reports its bad values."""
 
     twins = False
-    """Whether the state follows from the arguments of updates alone: see `gapless.metrics.twins`."""
+    """Whether the state depends on the arguments of updates only: see `gapless.metrics.twins`."""
     derived: dict[str, Any] | None = None
-    """While a collection computes: what has been derived from the state so far, for all its members."""
+    """While a collection computes: the values derived from the state so far, for all its members."""
     readers: Sequence[Any] = ()
-    """Then: these members."""
+    """While a collection computes: those members."""
     noted = False
-    """Whether :meth:`count` has done what :meth:`note` does."""
+    """Whether :meth:`count` has done the work of :meth:`note` already."""
     errors_elsewhere: Tensor | None = None
-    """How many bad values other processes had met by the last reduction; None where none are errors."""
+    """Bad values of other processes at the last reduction; None if bad values are not errors."""
     replayed = False
-    """Whether updates may come of which Python does not hear: in a CUDA graph, in compiled code."""
+    """Whether updates may run without Python, in a CUDA graph or in compiled code."""
 
     clean: ClassVar[Slot] = Slot()
-    """How many updates went well before the first bad value in each of :meth:`fault_cells`."""
+    """How many updates came before the first bad value, for each of :meth:`fault_cells`."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Statistic:
-        made = super().__new__(cls)
-        LIVE.add(made)
-        return made
+        statistic = super().__new__(cls)
+        LIVE.add(statistic)
+        return statistic
 
     def __init__(self, config: tuple[Any, ...], slots: dict[str, Slot], checked: bool = True) -> None:
         self.key = (type(self), *config)
@@ -122,15 +120,15 @@ class Statistic:
         self.device = torch.get_default_device()
         self.state: State = self._allocate()
         self._make_constants()
-        self.told = Told()
+        self.reported = ReportedCounts()
         self._whole: State | None = None
-        self.settle(EMPTY)
+        self.set_state_id(EMPTY_STATE)
         self._scratch: State | None = None
 
     def __del__(self) -> None:
-        if not sys.is_finalizing() and self.may_be_owed():
-            # Only what bad values are told by is kept: no rows, and no second state.
-            self.state = self.remains(self.state if self._whole is None else self._whole)
+        if not sys.is_finalizing() and self.may_have_unreported_faults():
+            # Keep only what records bad values: no rows, and no second state.
+            self.state = self.fault_state(self.state if self._whole is None else self._whole)
             self._scratch = self._whole = None
             GONE.append(self)
 
@@ -141,79 +139,85 @@ class Statistic:
         raise NotImplementedError
 
     def faults(self) -> Tensor | None:
-        """How many bad values ``self.state`` has met, as a tensor of no dimension: those in the slot
-        ``"strange"``, where there is one; None where none are looked for.
+        """Return the number of bad values in ``self.state`` as a 0-dim tensor; None if none are looked for.
+
+        By default it is the slot ``"strange"``, if there is one.
         """
         return self.state.get("strange")
 
     def fault_cells(self) -> Tensor | None:
-        """Numbers that are all 0 as long as no bad value was met: of no dimension, or ``(n, 2)``."""
+        """Return numbers that are 0 until a bad value is met: 0-dim, or ``(n, 2)``."""
         return self.faults()
 
     def faults_on_host(self) -> int:
-        """The same as a number, for a state on the CPU."""
+        """Return the number of bad values as an integer, for a state on the CPU."""
         faults = self.faults()
         return 0 if faults is None else int(faults.item())
 
     def complaint(self, count: int) -> str:
-        """What to say about `count` bad values."""
+        """Return the message about `count` bad values."""
         return f"met {count} bad value{'s' * (count != 1)}"
 
     def complaint_about(self, batch: Batch, count: int) -> str:
-        """The same for those of `batch`, a batch on the CPU, into which one may look."""
+        """Return the message about `count` bad values of `batch`, a CPU batch, whose values may be read."""
         return self.complaint(count)
 
-    def remains(self, state: State) -> State:
-        """What of `state` bad values are told by."""
+    def fault_state(self, state: State) -> State:
+        """Return the entries of `state` that record bad values."""
         return {name: state[name] for name in self.slots}
 
-    def watched(self) -> list[Tensor]:
-        """Tensors that are written to where bad values are met."""
+    def fault_tensors(self) -> list[Tensor]:
+        """Return the tensors that are written to when a bad value is met."""
         return [self.state[name] for name in self.slots]
 
-    def full(self) -> str:
-        """What to add to a complaint where something else may have been left out."""
+    def capacity_note(self) -> str:
+        """Return what to add to a message if rows beyond a capacity may have been left out."""
         return ""
 
     def merge(self, into: State, other: State) -> None:
-        """Add the state `other` to the state `into`, in place."""
+        """Merge the state `other` into the state `into`, in place."""
         folded = False
         for name, slot in self.slots.items():
             if slot.reduction == "fold":
                 folded = True
             elif name != "clean":
-                REDUCE[slot.reduction](into[name], other[name])
+                IN_PLACE_REDUCTIONS[slot.reduction](into[name], other[name])
         if folded:
             self.merge_folded(into, other)
 
     # What the metrics call.
 
-    def may_be_owed(self) -> bool:
-        """Whether there may be bad values of which the user was not told: looking is not free everywhere."""
+    def may_have_unreported_faults(self) -> bool:
+        """Whether there may be bad values that were not reported; without reading the device."""
         held = self.__dict__
-        return not self.silent and held.get("checked", False) and "told" in held and self.device.type != "cpu"
+        return (
+            not self.silent
+            and held.get("checked", False)
+            and "reported" in held
+            and self.device.type != "cpu"
+        )
 
     def silent_copy(self) -> Statistic:
-        """A copy for a moment, whose bad values are told by this one."""
-        made = copy.deepcopy(self)
-        made.silent = True
-        return made
+        """Return a temporary copy, whose bad values this statistic reports."""
+        duplicate = copy.deepcopy(self)
+        duplicate.silent = True
+        return duplicate
 
     @property
-    def past(self) -> int:
-        """What is counted in the state, as a number that another state has only if it is the same one."""
-        return self._past if self._versions == self._changes() else new_past()
+    def state_id(self) -> int:
+        """A number that identifies the data in the state: equal only for states with the same data."""
+        return self._state_id if self._versions == self._tensor_versions() else new_state_id()
 
-    def settle(self, past: int) -> None:
-        """What is counted in the state now is `past`."""
-        self._past, self._versions = past, self._changes()
+    def set_state_id(self, state_id: int) -> None:
+        """Record that the state now holds the data identified by `state_id`."""
+        self._state_id, self._versions = state_id, self._tensor_versions()
 
-    def _changes(self) -> tuple[int, ...]:
-        """How often each slot has been written to, if it matters."""
+    def _tensor_versions(self) -> tuple[int, ...]:
+        """Return how often each slot has been written to; empty if ids are not used."""
         return tuple(value._version for value in self.state.values()) if self.twins else ()
 
     def note(self) -> None:
-        """Note on the device whether every update so far was free of bad values."""
+        """Count on the device, in ``"clean"``, whether all updates so far were free of bad values."""
         if torch.compiler.is_compiling() or is_capturing(self.device):
             self.replayed = True
         if self.noted:
@@ -224,21 +228,24 @@ class Statistic:
             self.state["clean"].add_(cells == 0)
 
     def fault_pieces(self) -> list[Tensor] | None:
-        """What :meth:`told_by` needs, on the device as it is; None where nothing is checked."""
+        """Return the device tensors that :meth:`read_faults` needs; None if nothing is checked."""
         cells = self.fault_cells() if self.checked else None
         return None if cells is None else [cells, self.state["clean"]]
 
-    def told_by(self, pieces: Sequence[Tensor]) -> tuple[int, int]:
-        """How many bad values there were, and how many updates before the first, by pieces on the host."""
+    def read_faults(self, pieces: Sequence[Tensor]) -> tuple[int, int]:
+        """Return the numbers of bad values and of updates before the first, from `pieces` on the CPU."""
         return int(pieces[0].item()), int(pieces[-1].min().item())
 
     def reset(self, cleared: bool = False) -> None:
-        """Back to the state before the first update, in the same storage, which may be `cleared` already."""
+        """Set the state to that before the first update, in the same storage.
+
+        `cleared` says that the tensors have their initial values already.
+        """
         if not cleared:
             self._clear(self.state)
-        self.told = Told()
+        self.reported = ReportedCounts()
         self.errors_elsewhere = None
-        self.settle(EMPTY)
+        self.set_state_id(EMPTY_STATE)
 
     def _clear(self, state: State) -> None:
         for name, slot in self.slots.items():
@@ -249,13 +256,13 @@ class Statistic:
 
     @property
     def in_batch(self) -> bool:
-        """Whether the state is that of one batch only, which has not been added to the rest."""
+        """Whether the state is that of one batch, not added to the rest yet."""
         return self._whole is not None
 
     def begin_batch(self, graph: bool = False) -> None:
-        """From here to :meth:`end_batch`, updates and readings concern one batch only.
+        """Start a batch: until :meth:`end_batch`, updates and readings concern that batch only.
 
-        With `graph` gradients may be taken of readings: the batch has a state of its own, never used again.
+        With `graph`, gradients may be taken of readings: the batch has a state that is not reused.
         """
         if graph or self._scratch is None:
             self._scratch = self._allocate()
@@ -273,27 +280,27 @@ class Statistic:
             self.graph, self._scratch = False, None
             batch = {name: value.detach() for name, value in batch.items()}
         self.merge(self.state, batch)
-        self.settle(new_past())
+        self.set_state_id(new_state_id())
         self.noted = False
         self.note()
 
     def to(self, device: torch.device) -> None:
-        """Move the state; dtypes stay, whatever the module around it is cast to."""
+        """Move the state to `device`; dtypes are kept even if the surrounding module is cast."""
         if device == self.device:
             return
-        past = self.past
+        state_id = self.state_id
         self.device = device
         self._make_constants()
         self.state = {
-            name: moved(value.to(storable(self.slots[name].dtype, device)), device)
+            name: move_to_device(value.to(storable(self.slots[name].dtype, device)), device)
             for name, value in self.state.items()
             if name in self.slots
         }
         self._scratch = None
-        self.settle(past)
+        self.set_state_id(state_id)
 
     def derive(self, name: str, function: Callable[[], Any]) -> Any:
-        """``function()``, which follows from the state; once where several metrics are computed together."""
+        """Return ``function()``, a value computed from the state; once per computation of a collection."""
         if self.derived is None:
             return function()
         if name not in self.derived:
@@ -305,39 +312,41 @@ class Statistic:
         """The slots as a checkpoint has them."""
         return self.slots
 
-    def decoded(self, state: State) -> State:
-        """A state as a checkpoint has it; slots may have more dimensions in front."""
+    def decode(self, state: State) -> State:
+        """Return `state` as a checkpoint has it; slots may have additional leading dimensions."""
         return state
 
-    def encoded(self, saved: State) -> State:
-        """A state from what a checkpoint has."""
+    def encode(self, saved: State) -> State:
+        """Return the state of a checkpoint as this statistic keeps it."""
         return saved
 
-    def saved(self) -> State:
-        """What a checkpoint holds."""
-        return self.decoded(self.state)
+    def saved_state(self) -> State:
+        """Return the state that a checkpoint holds."""
+        return self.decode(self.state)
 
-    def saved_names(self) -> list[str]:
-        """The keys of :meth:`saved`."""
+    def saved_state_names(self) -> list[str]:
+        """Return the keys of :meth:`saved_state`."""
         return list(self.saved_slots)
 
     def size_of(self, slot: str, shape: Sequence[int]) -> str:
-        """Say in words for what a saved `slot` of this shape was made, ``3 classes``; "" where only the shape
-        is known.
+        """Return the size of a saved `slot` of this shape in words, such as ``3 classes``; "" if only
+        the shape is known.
         """
         return ""
 
     def refuse_other_sizes(self, saved: Mapping[str, Tensor]) -> None:
-        """Raise unless each slot in `saved` has the shape that it has here.
+        """Raise unless each slot in `saved` has the same shape here.
 
         Raises:
-            SizeMismatch: one has another, so that adding or copying would fail or repeat its values.
+            SizeMismatch: a shape differs, so that adding or copying would fail or broadcast.
         """
-        own = self.saved()
+        own = self.saved_state()
         for name in self.saved_slots:
             if name == "clean" or name not in saved or saved[name].shape == own[name].shape:
                 continue
-            sizes = [(self.size_of(name, one.shape), tuple(one.shape)) for one in (saved[name], own[name])]
+            sizes = [
+                (self.size_of(name, value.shape), tuple(value.shape)) for value in (saved[name], own[name])
+            ]
             worded = all(words for words, _ in sizes) and sizes[0][0] != sizes[1][0]
             before, now = (words if worded else f"shape {shape}" for words, shape in sizes)
             raise SizeMismatch(
@@ -346,28 +355,28 @@ class Statistic:
             )
 
     def load(self, saved: State) -> None:
-        """Copy a saved state into this one's storage.
+        """Copy a saved state into this statistic's storage.
 
         Raises:
             SizeMismatch: it is the state of a metric with other arguments.
         """
         self.refuse_other_sizes(saved)
-        for name, value in self.encoded(saved).items():
+        for name, value in self.encode(saved).items():
             self.state[name].copy_(value)
-        self.settle(new_past())
+        self.set_state_id(new_state_id())
 
     def absorb(self, other: Statistic) -> None:
-        """Add what `other`, the same statistic in another process or at another time, has met.
+        """Merge `other`, the same statistic in another process or from another time, into this one.
 
         Raises:
-            SizeMismatch: it is of a metric with other arguments.
+            SizeMismatch: `other` belongs to a metric with other arguments.
         """
-        self.refuse_other_sizes(other.saved())
+        self.refuse_other_sizes(other.saved_state())
         self.merge(self.state, other.state)
-        self.settle(new_past())
+        self.set_state_id(new_state_id())
 
     def from_processes(self, state: State, group: Any) -> State:
-        """The state over all processes. Slots to fold come stacked, one process after the other."""
+        """Return the state over all processes; in `state`, slots to fold are stacked by process."""
         folded = [name for name, slot in self.slots.items() if slot.reduction == "fold"]
         if not folded:
             return state
@@ -378,14 +387,16 @@ class Statistic:
         return {**state, **first}
 
     def merge_folded(self, into: State, other: State) -> None:
-        """Add the slots to fold of `other` to those of `into`, in place; for statistics that have any."""
+        """Merge the slots to fold of `other` into those of `into`, in place; for statistics that have any."""
         raise NotImplementedError
 
     def _make_constants(self) -> None:
         with torch.inference_mode(False):
             for name, held in self.constants.items():
                 if isinstance(held, Tensor):
-                    setattr(self, name, moved(held.to(storable(held.dtype, self.device)), self.device))
+                    setattr(
+                        self, name, move_to_device(held.to(storable(held.dtype, self.device)), self.device)
+                    )
                 else:
                     setattr(self, name, torch.full((), held, dtype=torch.int64, device=self.device))
 
@@ -395,11 +406,11 @@ class Statistic:
 
 
 def reset_together(parts: Iterable[Statistic]) -> None:
-    """Reset statistics; those on a CUDA device with one kernel for each width of what becomes 0."""
-    several = list(parts)
+    """Reset statistics; on a CUDA device, one kernel zeroes all tensors of the same dtype."""
+    statistics = list(parts)
     zeros: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     cleared = set()
-    for part in several:
+    for part in statistics:
         if part.device.type != "cuda" or torch.compiler.is_compiling():
             continue
         cleared.add(id(part))
@@ -407,34 +418,37 @@ def reset_together(parts: Iterable[Statistic]) -> None:
             value = part.state[name]
             if slot.initial:
                 value.fill_(slot.initial)
-            elif value.dtype == torch.float64:  # whose 0 is that of an integer
+            elif value.dtype == torch.float64:  # whose 0 has the same bits as an integer's
                 zeros.setdefault((value.device, torch.int64), []).append(value.view(torch.int64))
             else:
                 zeros.setdefault((value.device, value.dtype), []).append(value)
     for values in zeros.values():
         foreach_zero(values)
-    for part in several:
+    for part in statistics:
         part.reset(id(part) in cleared)
 
 
-def swap(parts: Sequence[Statistic], states: Sequence[State]) -> list[State]:
-    """Give `parts` these states and return those they had."""
+def swap_states(parts: Sequence[Statistic], states: Sequence[State]) -> list[State]:
+    """Set the states of `parts` and return the previous ones."""
     before = [part.state for part in parts]
     for part, state in zip(parts, states, strict=True):
         part.state = state
     return before
 
 
-def _extreme(function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Any]:
+def _in_place(function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Any]:
+    """Return a function that reduces two tensors into the first."""
+
     def reduce(into: Tensor, other: Tensor) -> None:
         function(into, other, out=into)
 
     return reduce
 
 
-REDUCE: dict[str, Callable[[Tensor, Tensor], Any]] = {
+IN_PLACE_REDUCTIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "sum": Tensor.add_,
-    "max": _extreme(torch.maximum),
-    "min": _extreme(torch.minimum),
+    "max": _in_place(torch.maximum),
+    "min": _in_place(torch.minimum),
 }
+"""Merge the second tensor into the first, by reduction."""
 LOWEST, HIGHEST = -math.inf, math.inf

@@ -1,4 +1,4 @@
-"""How fast a training loop runs, by the device's own clock; the host never waits to learn it."""
+"""Measure how fast a training loop runs with the device's clock; the host never waits for it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Mark(Protocol):
     """A moment in a device's work."""
 
     def passed(self) -> bool:
-        """Whether the device has come to it; does not wait."""
+        """Whether the device has reached it; does not wait."""
 
     def since(self, other: Any) -> float:
-        """Seconds from `other` to here; both have passed."""
+        """Return the seconds from `other` to this mark; both must have passed."""
 
 
 class EventMark:
-    """The moment at which a GPU has done what its current stream holds by now."""
+    """The moment when a GPU has finished the work queued on its current stream so far."""
 
     def __init__(self, device: torch.device) -> None:
         self.event = torch.cuda.Event(enable_timing=True)
@@ -40,7 +40,7 @@ class EventMark:
 
 
 class HostMark:
-    """This moment."""
+    """The moment of its creation, on the host."""
 
     def __init__(self, device: torch.device) -> None:
         self.at = time.perf_counter()
@@ -53,27 +53,27 @@ class HostMark:
 
 
 def mark(device: torch.device) -> Mark:
-    """A mark in the work of `device`."""
+    """Return a mark in the work of `device`."""
     return EventMark(device) if device.type == "cuda" else HostMark(device)
 
 
-class Step(NamedTuple):
-    """A step that ends with a mark."""
+class TimedStep(NamedTuple):
+    """The end of a step, and the items that it processed."""
 
     end: Mark
     items: Any
 
 
-class Pace(Statistic):
-    """Steps that the device has ended, the seconds between their ends, and the items they worked on."""
+class StepPace(Statistic):
+    """The number of finished steps, the seconds between their ends, and their items."""
 
     def __init__(self, counts_items: bool, clock: Callable[[torch.device], Mark]) -> None:
         self.counts_items = counts_items
         self.clock = clock
         self._last: Mark | None = None
-        self._pending: deque[Step] = deque()
+        self._pending: deque[TimedStep] = deque()
         numbers = {"items": Slot(dtype=torch.float64), "seconds": Slot(dtype=torch.float64)}
-        # A sum over processes is how many of them had steps; see `merge` for the sum over time.
+        # Summed over processes, `processes` is how many had steps; `merge` keeps it at 1 over time.
         counts = {"steps": Slot(), "processes": Slot()}
         super().__init__((counts_items, clock), {**numbers, **counts}, checked=False)
 
@@ -81,11 +81,11 @@ class Pace(Statistic):
         items: Any = batch.args[0] if self.counts_items else 0
         if isinstance(items, Tensor):
             items = items.sum(dtype=self.state["items"].dtype)
-        self._pending.append(Step(self.clock(self.device), items))
+        self._pending.append(TimedStep(self.clock(self.device), items))
         while self._pending and self._pending[0].end.passed():
             self._add(self._pending.popleft())
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: TimedStep) -> None:
         before, self._last = self._last, step.end
         if before is not None:
             if self.counts_items:
@@ -113,31 +113,31 @@ class Pace(Statistic):
         self._pending = deque()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A moment belongs to one process and one device.
+        # Marks are valid in one process and on one device only.
         return {**self.__dict__, "_last": None, "_pending": deque()}
 
 
 class StepTime(Metric):
-    """The mean time of a step, in seconds, on the device the metric is on.
+    """The mean time of a step in seconds, on the device of the metric.
 
     Call ``update`` at the end of each step; the first after a reset starts the clock. On a GPU an event is
-    put behind the step's work, and a step counts once the device has passed it: results are of those steps
-    that an update found passed, and lag a few steps behind the host. On the CPU the host's clock is read. In
-    a collection it takes any arguments. Not for compiled functions and CUDA graphs, where no host sees steps.
+    recorded after the step's work, and a step counts once the device has passed it, so results lag a few
+    steps behind the host. On the CPU the host's clock is read. In a collection it accepts any arguments. Not
+    for compiled functions and CUDA graphs, which run steps without the host.
 
     Args:
-        clock: gives a :class:`Mark` for a device.
+        clock: returns a :class:`Mark` for a device.
     """
 
     higher_is_better = False
-    pace: Pace
+    pace: StepPace
 
     def __init__(self, clock: Callable[[torch.device], Mark] = mark, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.use("pace", Pace(False, clock))
+        self.use("pace", StepPace(False, clock))
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """A step ends here."""
+        """Mark the end of a step."""
         self.observe(*args)
 
     def value(self) -> Tensor:
@@ -146,21 +146,21 @@ class StepTime(Metric):
 
 
 class Throughput(Metric):
-    """Items (samples, tokens) per second on the device the metric is on, or on all processes' together.
+    """Items (samples, tokens) per second on the device of the metric, or on all processes' together.
 
     Call ``update`` at the end of each step with the step's items; the first after a reset starts the clock,
-    and its items do not count. When a step counts is said in :class:`StepTime`.
+    and its items do not count. :class:`StepTime` explains when a step counts.
     """
 
     higher_is_better = True
-    pace: Pace
+    pace: StepPace
 
     def __init__(self, clock: Callable[[torch.device], Mark] = mark, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.use("pace", Pace(True, clock))
+        self.use("pace", StepPace(True, clock))
 
     def update(self, items: float | Tensor) -> None:
-        """A step of so many items ends here: a number, or a tensor that sums to it."""
+        """Mark the end of a step of `items` items: a number, or a tensor that sums to it."""
         self.observe(items)
 
     def value(self) -> Tensor:

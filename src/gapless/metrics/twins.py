@@ -1,8 +1,8 @@
-"""Metrics apart from each other that see the same batches: the first one counts, the others copy its state.
+"""Separate metrics that get the same batches: the first one counts, the others copy its state.
 
-Two statistics of the same configuration that have counted the same batches since they were empty have the
-same state, and each keeps its own. Whether they have is known on the host: batches are the same where their
-tensors are, and were not written to in between.
+Two statistics of the same configuration that have counted the same batches since they were empty have equal
+states, and each keeps its own. The host can tell: batches are the same if they are the same tensor objects,
+not written to in between.
 """
 
 from __future__ import annotations
@@ -14,61 +14,64 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from gapless.metrics.batch import is_capturing
-from gapless.metrics.statistic import Statistic, new_past
+from gapless.metrics.statistic import Statistic, new_state_id
 from gapless.torch_internals import foreach_copy
 
-Given = tuple[tuple[Any, int], ...]
+TensorVersions = tuple[tuple[Any, int], ...]
+"""Weak references to the tensors of a batch, with their version counters."""
 
 
-class Step(NamedTuple):
-    """What a statistic counted last."""
+class CountedBatch(NamedTuple):
+    """The last batch that a statistic (the leader) counted, and its state ids before and after."""
 
     leader: Any
-    given: Given
+    tensors: TensorVersions
     before: int
     after: int
 
 
-_latest: dict[Any, Step] = {}
+_latest: dict[Any, CountedBatch] = {}
+"""The last counted batch by key, whether checked, and device."""
 
 
-def followed(part: Statistic, args: Sequence[Any]) -> bool:
-    """Give `part` the state of one that has counted the same, and now this batch, if there is one."""
+def copy_leader_state(part: Statistic, args: Sequence[Any]) -> bool:
+    """Copy the state of a statistic that counted the same batches and this one; False if there is none."""
     step = _latest.get((part.key, part.checked, part.device))
     leader = None if step is None else step.leader()
-    if step is None or leader is None or leader is part or not _free(part):
+    if step is None or leader is None or leader is part or not _is_sharing_allowed(part):
         return False
-    if part.past != step.before or leader.past != step.after or not _same(step.given, args):
+    if part.state_id != step.before or leader.state_id != step.after or not _are_same(step.tensors, args):
         return False
     foreach_copy(list(part.state.values()), [leader.state[name] for name in part.state])
-    part.settle(step.after)
+    part.set_state_id(step.after)
     return True
 
 
-def counted(part: Statistic, args: Sequence[Any], before: int) -> None:
-    """`part` has counted a batch of these arguments, on top of what it was `before`."""
-    if not _free(part):
-        part.twins = False  # Replays of a graph are not heard of.
+def record_update(part: Statistic, args: Sequence[Any], before: int) -> None:
+    """Record that `part` has counted a batch with these arguments; `before` is its previous state id."""
+    if not _is_sharing_allowed(part):
+        part.twins = False  # Python does not notice replays of a graph.
         return
-    part.settle(new_past())
-    given = _as_given(args)
-    if given is not None:
+    part.set_state_id(new_state_id())
+    versions = _tensor_versions(args)
+    if versions is not None:
         key = (part.key, part.checked, part.device)
-        _latest[key] = Step(weakref.ref(part), given, before, part.past)
+        _latest[key] = CountedBatch(weakref.ref(part), versions, before, part.state_id)
 
 
-def _free(part: Statistic) -> bool:
-    """Whether states of other statistics may be read here, as Python knows them."""
+def _is_sharing_allowed(part: Statistic) -> bool:
+    """Whether Python knows the current states: not in a batch of ``forward`` or a CUDA graph."""
     return not (part.in_batch or is_capturing(part.device))
 
 
-def _as_given(args: Sequence[Any]) -> Given | None:
-    if any(not isinstance(one, Tensor) or one.is_inference() for one in args):
+def _tensor_versions(args: Sequence[Any]) -> TensorVersions | None:
+    if any(not isinstance(arg, Tensor) or arg.is_inference() for arg in args):
         return None
-    return tuple((weakref.ref(one), one._version) for one in args)
+    return tuple((weakref.ref(arg), arg._version) for arg in args)
 
 
-def _same(given: Given, args: Sequence[Any]) -> bool:
-    return len(given) == len(args) and all(
-        ref() is one and version == one._version for (ref, version), one in zip(given, args, strict=True)
+def _are_same(versions: TensorVersions, args: Sequence[Any]) -> bool:
+    return len(versions) == len(args) and all(
+        ref() is tensor and version == tensor._version
+        for (ref, version), tensor in zip(versions, args, strict=True)
     )

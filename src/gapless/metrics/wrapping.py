@@ -1,4 +1,4 @@
-"""What is put around the ``update``, ``compute`` and ``forward`` of classes written for TorchMetrics."""
+"""Wrap the ``update``, ``compute`` and ``forward`` of classes written for TorchMetrics."""
 
 from __future__ import annotations
 
@@ -15,45 +15,49 @@ from gapless.metrics import declared
 from gapless.metrics.checks import warn
 from gapless.trees import mapped
 
-ELSEWHERE = "Expected all tensors to be on"
-"""How torch begins to say that an operator's tensors are on different devices."""
+DEVICE_ERROR = "Expected all tensors to be on"
+"""Start of torch's error message about tensors on different devices."""
 
 
 class OwnAttributes:
-    """The names of a module's attributes beyond those that every module has: nothing for TorchScript."""
+    """Names of a module's attributes that not every module has, which TorchScript ignores."""
 
     def __get__(self, module: Any, kind: Any = None) -> list[str]:
         if module is None:
             return []
-        return [name for name in (*vars(module), *module._modules) if name not in PLAIN]
+        return [name for name in (*vars(module), *module._modules) if name not in MODULE_ATTRIBUTES]
 
 
-PLAIN = frozenset(vars(nn.Module()))
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+"""Attributes that every module has."""
 
 
 def forward_declared(metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What ``forward`` of a metric that declares states does, by itself or in metrics inside."""
-    holders = metric._holders()
-    mergeable = all(one.full_state_update is False for one in holders)
+    """Run ``forward`` of a metric with declared states, of its own or in metrics inside."""
+    holders = metric._declaring_metrics()
+    mergeable = all(metric_with_states.full_state_update is False for metric_with_states in holders)
     if not mergeable and not metric._parts:
-        # What an update does depends on the states before it: once onto them, once for the batch alone.
+        # An update depends on the previous states: run it once on them, and once for the batch alone.
         metric.update(*args, **kwargs)
-        before = [(one, one._ledger.count, one._ledger.updated) for one in {*holders, metric}]
-        with apart(holders, keep=False):
-            found = once(metric, args, kwargs)
-        for one, count, updated in before:
-            one._ledger.count, one._ledger.updated = count, updated
+        before = [
+            (metric_with_states, metric_with_states._ledger.count, metric_with_states._ledger.updated)
+            for metric_with_states in {*holders, metric}
+        ]
+        with batch_states(holders, keep=False):
+            result = batch_result(metric, args, kwargs)
+        for metric_with_states, count, updated in before:
+            metric_with_states._ledger.count, metric_with_states._ledger.updated = count, updated
     else:
-        with apart(holders, keep=True):
-            found = once(metric, args, kwargs)
-    for one in holders:
-        lists_to_host(one)
+        with batch_states(holders, keep=True):
+            result = batch_result(metric, args, kwargs)
+    for metric_with_states in holders:
+        move_lists_to_host(metric_with_states)
     metric._ledger.computed.clear()
-    return found
+    return result
 
 
-def once(metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The value of a batch, from an update with gradients."""
+def batch_result(metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result over a batch, from an update with gradients enabled."""
     metric.__dict__["_enable_grad"] = True
     try:
         with metric.batch_only():
@@ -65,31 +69,33 @@ def once(metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def apart(holders: Sequence[Any], keep: bool) -> Iterator[None]:
-    """Declared states inside the block are those of a batch, at its end added to the rest or dropped."""
-    wholes = []
-    for one in holders:
-        held = {name: getattr(one, name) for name in one._own_defaults}
-        for name in held:  # A list that is kept must not be emptied.
-            setattr(one, name, [] if isinstance(held[name], list) else held[name])
-        declared.cleared(one)
-        wholes.append((one, held))
+def batch_states(holders: Sequence[Any], keep: bool) -> Iterator[None]:
+    """Inside the block, declared states are those of a batch; at its end it is merged or (`keep` unset)
+    dropped.
+    """
+    total_states = []
+    for metric in holders:
+        held = {name: getattr(metric, name) for name in metric._own_defaults}
+        for name in held:  # The saved list must not be emptied in place.
+            setattr(metric, name, [] if isinstance(held[name], list) else held[name])
+        declared.reset_states(metric)
+        total_states.append((metric, held))
     try:
         yield
     except BaseException:
         keep = False
         raise
     finally:
-        for one, held in wholes:
-            batch = declared.put(one, held)
+        for metric, held in total_states:
+            batch = declared.swap_states(metric, held)
             if keep:
                 with torch.no_grad():
-                    declared.put(one, mapped(batch, Tensor.detach))
-                    declared.merge(one, held, one._ledger.count)
+                    declared.swap_states(metric, mapped(batch, Tensor.detach))
+                    declared.merge_states(metric, held, metric._ledger.count)
 
 
-def lists_to_host(metric: Any) -> None:
-    """Move states that are lists to the CPU, where the metric was told to."""
+def move_lists_to_host(metric: Any) -> None:
+    """Move states that are lists to the CPU, if the metric has `compute_on_cpu`."""
     if metric.compute_on_cpu:
         for name in metric._own_defaults:
             held = getattr(metric, name)
@@ -97,56 +103,59 @@ def lists_to_host(metric: Any) -> None:
                 setattr(metric, name, mapped(held, Tensor.cpu))
 
 
-def known(parameters: Iterable[inspect.Parameter], given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the keyword arguments that a function with these parameters takes."""
+def select_known(parameters: Iterable[inspect.Parameter], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments that a function with these parameters accepts."""
     parameters = list(parameters)
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        return given
-    names = {one.name for one in parameters if one.kind is not one.VAR_POSITIONAL}
-    return {name: value for name, value in given.items() if name in names}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return kwargs
+    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL}
+    return {name: value for name, value in kwargs.items() if name in names}
 
 
-def computing(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """`compute` of a subclass: over all processes, with a warning of no data, kept until the next update."""
+def wrap_compute(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `compute` of a subclass: sync over processes, warn without data, cache until the next update."""
 
     @functools.wraps(compute)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._bare:
+        if self._is_unwrapped:
             return compute(self, *args, **kwargs)
         warn_of_no_data(self)
         if self._computed is not None:
             return self._computed
         if self._parts:
-            self._watch.look(self._watched())
-        with self.sync_context(should_sync=self.sync_on_compute and not self._is_synced), bare(self):
-            found = squeezed(compute(self, *args, **kwargs))
-            found = mapped(found, Tensor.clone)
+            self._watch.look(self._named_statistics())
+        with (
+            self.sync_context(should_sync=self.sync_on_compute and not self._is_synced),
+            without_wrapper(self),
+        ):
+            result = squeeze_result(compute(self, *args, **kwargs))
+            result = mapped(result, Tensor.clone)
         if self.compute_with_cache:
-            self._computed = found
-        return found
+            self._computed = result
+        return result
 
     wrapped.__dict__["wraps_compute"] = True
     return wrapped
 
 
-def squeezed(value: Any) -> Any:
-    """`value`, its tensors of one element without dimensions; how many there are is known to the host."""
-    return mapped(value, lambda one: one.squeeze() if one.dim() and one.numel() == 1 else one)
+def squeeze_result(value: Any) -> Any:
+    """Return `value` with its tensors of one element made 0-dim (shapes are known to the host)."""
+    return mapped(value, lambda tensor: tensor.squeeze() if tensor.dim() and tensor.numel() == 1 else tensor)
 
 
 @contextmanager
-def bare(metric: Any) -> Iterator[None]:
-    """Inside the block ``compute`` is what the class wrote, without what is around it."""
+def without_wrapper(metric: Any) -> Iterator[None]:
+    """Inside the block, ``compute`` runs the class's own code only."""
     own = metric.__dict__
-    before, own["_bare"] = own["_bare"], True
+    before, own["_is_unwrapped"] = own["_is_unwrapped"], True
     try:
         yield
     finally:
-        own["_bare"] = before
+        own["_is_unwrapped"] = before
 
 
-def updating(update: Callable[..., Any]) -> Callable[..., Any]:
-    """`update` of a subclass that declares its states: counted, and without gradients outside ``forward``."""
+def wrap_update(update: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `update` of a subclass with declared states: count it, without gradients outside ``forward``."""
 
     @functools.wraps(update)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -154,26 +163,26 @@ def updating(update: Callable[..., Any]) -> Callable[..., Any]:
         if own["_updating"]:
             update(self, *args, **kwargs)
             return
-        self._ledger.updated_once(torch.compiler.is_compiling())
+        self._ledger.record_update(torch.compiler.is_compiling())
         own["_updating"] = True
         try:
             with torch.set_grad_enabled(own["_enable_grad"] and torch.is_grad_enabled()):
                 update(self, *args, **kwargs)
         except RuntimeError as error:
-            if ELSEWHERE not in str(error):
+            if DEVICE_ERROR not in str(error):
                 raise
-            raise RuntimeError(elsewhere(type(self).__name__)) from error
+            raise RuntimeError(device_error(type(self).__name__)) from error
         finally:
             own["_updating"] = False
         if not own["_enable_grad"]:
-            lists_to_host(self)
+            move_lists_to_host(self)
 
     wrapped.__dict__["wraps_update"] = True
     return wrapped
 
 
-def elsewhere(name: str) -> str:
-    """What to say where a metric and its arguments are on different devices."""
+def device_error(name: str) -> str:
+    """Return the message for a metric and arguments on different devices."""
     return (
         "Encountered different devices in metric calculation (see stacktrace for details). This could be due"
         f" to the metric class not being on the same device as input: use `{name}(...).to(device)` with the"
@@ -182,7 +191,7 @@ def elsewhere(name: str) -> str:
 
 
 def warn_of_no_data(metric: Any) -> None:
-    """Warn where there was no update since the last reset."""
+    """Warn if there was no update since the last reset."""
     if not metric._ledger.updated and not torch.compiler.is_compiling():
         warn(
             f"The ``compute`` method of metric {type(metric).__name__} was called before the ``update`` "
@@ -191,29 +200,35 @@ def warn_of_no_data(metric: Any) -> None:
 
 
 def adapt(cls: Any, base: Any) -> None:
-    """Prepare `cls`, a subclass of the metric `base`, for what it defines itself."""
+    """Wrap the methods that `cls`, a subclass of the metric `base`, defines, and set its flags."""
     native = cls.value is not base.value
-    if not own(cls, "compute", base):
+    if not is_own_method(cls, "compute", base):
         cls._computes_itself = True
         if not hasattr(cls.compute, "wraps_compute"):
-            cls.compute = computing(cls.compute)
+            cls.compute = wrap_compute(cls.compute)
     if native and cls.full_state_update is None:
         cls.full_state_update = False
-    if not native and not own(cls, "update", base) and not hasattr(cls.update, "wraps_update"):
-        cls.update = updating(cls.update)
+    if not native and not is_own_method(cls, "update", base) and not hasattr(cls.update, "wraps_update"):
+        cls.update = wrap_update(cls.update)
     if not native and cls._computes_itself:
         cls.direct = True
-    if native and not own(cls, "update", base) and sum("update" in vars(one) for one in cls.__mro__) > 2:
-        cls.direct = True  # What it does to the arguments first must be done in a collection too.
+    if (
+        native
+        and not is_own_method(cls, "update", base)
+        and sum("update" in vars(parent) for parent in cls.__mro__) > 2
+    ):
+        cls.direct = True  # It may change the arguments first, which a collection must do too.
     cls.__jit_unused_properties__ = properties_of(cls)
 
 
 def properties_of(cls: type) -> list[str]:
-    """The names of the properties of a class: nothing for TorchScript."""
-    return [name for one in cls.__mro__ for name, value in vars(one).items() if isinstance(value, property)]
+    """Return the names of the properties of a class, which TorchScript ignores."""
+    return [
+        name for parent in cls.__mro__ for name, value in vars(parent).items() if isinstance(value, property)
+    ]
 
 
-def own(cls: Any, method: str, base: Any) -> bool:
-    """Whether the `method` of `cls` is one of this package."""
-    owner = next(one for one in cls.__mro__ if method in vars(one))
+def is_own_method(cls: Any, method: str, base: Any) -> bool:
+    """Whether the `method` of `cls` is defined in this package."""
+    owner = next(parent for parent in cls.__mro__ if method in vars(parent))
     return owner is base or owner.__module__.startswith("gapless.metrics.")

@@ -1,9 +1,9 @@
-"""Operations of fixed size: drop-in counterparts of lines that make the host wait.
+"""Operations of fixed size: drop-in replacements for lines that make the host wait.
 
 Every function keeps the reference's arguments, defaults and results as far as a fixed size allows, is
 differentiable where the reference is, and compiles with ``torch.compile(fullgraph=True)``. Nothing here
-reads a value on the host, except where a docstring says **waits**. ``docs/ops.md`` lists which line each
-one replaces. Names are loaded when first used: importing this room loads no torch.
+reads a value on the host, except where a docstring says **waits**. ``docs/ops.md`` lists the line that each
+function replaces. Names are loaded on first use: importing this package does not import torch.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _HOMES = {
     "transfer": ("to_device",),
     "distinct": ("Distinct", "unique", "unique_consecutive"),
 }
-"""The modules of this room and the public names each one holds; no module bears a public name."""
+"""The public names of each module of this package; no module has the name of a function."""
 
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""Assignments through masks and indices that keep every size fixed."""
+"""Assignments through masks and indices at a fixed size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gapless.ops.masks import leading
+from gapless.ops.masks import expand_leading_mask
 
 
 def assign(
@@ -17,12 +17,12 @@ def assign(
     *,
     accumulate: bool = False,
 ) -> Tensor:
-    """`x` with ``x[index] = value``: a new tensor of the same shape and dtype.
+    """Return a copy of `x` with ``x[index] = value``, of the same shape and dtype.
 
     `index` is a bool mask of the leading dimensions of `x`, or an integer tensor, or several of them, on the
     device of `x`. `value` is a number, or a tensor that broadcasts to one selected element; for a mask also
-    a tensor of the shape of `x`, of which the selected part is taken. With `accumulate` it is added; indices
-    that occur twice then count twice, while without it one of their values remains, as in ``index_put_``.
+    a tensor of the shape of `x`, of which the selected part is used. With `accumulate` it is added, once for
+    each occurrence of an index; without it one of the values remains, as in ``index_put_``.
 
     Replaces::
 
@@ -31,32 +31,31 @@ def assign(
         x[rows] = 0.0          # the number is copied to the device first
         x = ops.assign(x, rows, 0.0)
 
-    A compact list of values, one for each selected element, is for :func:`masked_scatter`. An empty mask
-    leaves `x` as it is; gradients reach `x` outside and `value` inside.
+    For a compact list of values, one per selected element, use :func:`masked_scatter`. Gradients flow to `x`
+    outside the selection and to `value` inside.
 
     Raises:
-        IndexError: the mask has not the leading dimensions of `x`.
-        ValueError: `value` is neither a number nor of a shape that is told above.
+        IndexError: the mask does not have the leading dimensions of `x`.
+        ValueError: `value` is neither a number nor of a shape described above.
     """
     if isinstance(index, Tensor) and index.dtype == torch.bool:
-        chosen = leading(index, x.shape)
-        value = _placed(x, value, index)
+        chosen = expand_leading_mask(index, x.shape)
+        value = _broadcast_value(x, value, index)
         return torch.where(chosen, x + value if accumulate else value, x)
     indices: list[Tensor | None] = [index] if isinstance(index, Tensor) else list(index)
     if any(part is not None and part.dtype == torch.bool for part in indices):
         raise ValueError(
             "expected one mask or integer tensors, but got several indices with a mask among them"
         )
-    filled = value.to(x.dtype) if isinstance(value, Tensor) else _filled(x, value)
+    filled = value.to(x.dtype) if isinstance(value, Tensor) else _as_scalar_tensor(x, value)
     return x.index_put(indices, filled, accumulate)
 
 
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """`x` whose elements selected by `mask` are those of `source`, in order; a new tensor.
+    """Return a copy of `x` with the elements selected by `mask` replaced by those of `source`, in order.
 
-    ``torch.masked_scatter`` does not wait in forward, but its backward selects the gradient of `source` and
-    waits: this one does not. `mask` broadcasts to `x`; `source` has at least as many elements as are
-    selected, and where it has fewer, the rest of `x` stays.
+    The backward of ``torch.masked_scatter`` selects the gradient of `source` and waits; this one does not.
+    `mask` broadcasts to `x`. If `source` has fewer elements than are selected, the rest of `x` is unchanged.
 
     Replaces::
 
@@ -69,19 +68,19 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     if source.dtype != x.dtype:
         raise ValueError(f"expected a source of dtype {x.dtype}, but got {source.dtype}")
     x, mask = torch.broadcast_tensors(x, mask)
-    leading(mask, x.shape)
+    expand_leading_mask(mask, x.shape)
     values, length = source.reshape(-1), source.numel()
     if length == 0 or x.numel() == 0:
         return x.clone()
     rank = mask.reshape(-1).cumsum(0) - 1
-    taken = values.index_select(0, rank.clamp(0, length - 1)).view(x.shape)
-    return torch.where(mask & (rank < length).view(x.shape), taken, x)
+    values_from_source = values.index_select(0, rank.clamp(0, length - 1)).view(x.shape)
+    return torch.where(mask & (rank < length).view(x.shape), values_from_source, x)
 
 
-def _placed(x: Tensor, value: Tensor | float, mask: Tensor) -> Tensor:
-    """`value` so that it broadcasts to `x`, where it says the same for each selected element."""
+def _broadcast_value(x: Tensor, value: Tensor | float, mask: Tensor) -> Tensor:
+    """Return `value` in a shape that broadcasts to `x`; raise ValueError if it differs per element."""
     if not isinstance(value, Tensor):
-        return _filled(x, value)
+        return _as_scalar_tensor(x, value)
     rest = x.shape[mask.dim() :]
     shape = value.shape[-len(rest) :] if rest else value.shape[:0]
     before = value.shape[: value.dim() - len(shape)]
@@ -94,5 +93,5 @@ def _placed(x: Tensor, value: Tensor | float, mask: Tensor) -> Tensor:
     )
 
 
-def _filled(x: Tensor, value: float) -> Tensor:
+def _as_scalar_tensor(x: Tensor, value: float) -> Tensor:
     return torch.full((), value, dtype=x.dtype, device=x.device)

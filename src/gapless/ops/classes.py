@@ -1,4 +1,4 @@
-"""Losses of class scores, with a mask and any number of labels that do not count."""
+"""Losses of class scores, with a mask and any number of ignored labels."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from gapless.ops.losses import reduced, require_reduction
-from gapless.ops.masks import combined, each
+from gapless.ops.losses import reduce_errors, require_reduction
+from gapless.ops.masks import combine_masks, ignored_values
 
-_IGNORED = -100
-"""The label that stands for all that do not count."""
+_IGNORED_LABEL = -100
+"""The label that replaces all ignored ones: torch's own default."""
 
 
-class _Shielded(torch.autograd.Function):
-    """A tensor whose gradient is 0 outside a mask.
+class _MaskedGradient(torch.autograd.Function):
+    """Identity with a gradient of 0 outside a mask.
 
-    A NaN among logits that do not count is not read, but would reach their gradient as 0 times NaN. To set
-    them to 0 beforehand would copy all logits.
+    A NaN in logits outside the mask is not used, but would reach their gradient as 0 times NaN. Setting them
+    to 0 beforehand would copy all logits.
     """
 
     @staticmethod
@@ -43,12 +43,13 @@ def cross_entropy(
     weight: Tensor | None = None,
     *,
     mask: Tensor | None = None,
-    ignore_index: int | Sequence[int] = _IGNORED,
+    ignore_index: int | Sequence[int] = _IGNORED_LABEL,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
     empty: float | None = None,
 ) -> Tensor:
-    """Cross entropy of logits (N, C, ...) or (C,) as ``F.cross_entropy``, over the positions that count.
+    """Return the cross entropy of logits (N, C, ...) or (C,) as ``F.cross_entropy``, over positions that
+    count.
 
     `target` holds class indices (N, ...) or probabilities of the shape of `input`. A position counts where
     `mask`, a bool tensor that broadcasts to (N, ...), is true and the label is none of `ignore_index`.
@@ -61,40 +62,44 @@ def cross_entropy(
         loss = F.cross_entropy(logits, target, weight, label_smoothing=0.1)   # selects inside, and waits
         loss = ops.cross_entropy(logits, target, weight, mask=mask, label_smoothing=0.1)
 
-    Nothing counts: NaN as in the reference, or `empty` where given; the gradient is 0. With one label to
-    ignore, finite logits and no smoothing, ``F.cross_entropy(ignore_index=...)`` does the same with one pass
-    over their gradient less. For very sparse masks over large tensors, selecting first can be faster.
+    If nothing counts, the mean is NaN as in the reference, or `empty` if given; the gradient is 0. With one
+    ignored label, finite logits and no smoothing, ``F.cross_entropy(ignore_index=...)`` does the same with
+    one pass less over the gradient. For very sparse masks over large tensors, selecting first can be faster.
 
     Raises:
-        RuntimeError: what ``F.cross_entropy`` raises, for shapes, dtypes and labels (on a GPU, labels out of
-            range stop the program later, with an assertion of the device).
+        RuntimeError: as ``F.cross_entropy``, for shapes, dtypes and labels (on a GPU, labels out of range
+            fail later, with a device-side assertion).
         ValueError: the mask does not broadcast to the positions, or `reduction` is unknown.
     """
     require_reduction(reduction)
-    along = min(input.dim() - 1, 1)
+    class_dim = min(input.dim() - 1, 1)
     as_probabilities = target.is_floating_point() and target.shape == input.shape
-    positions = input.select(along, 0) if as_probabilities else target
+    positions = input.select(class_dim, 0) if as_probabilities else target
     if as_probabilities:
-        if any(value >= 0 for value in each(ignore_index)):
+        if any(value >= 0 for value in ignored_values(ignore_index)):
             raise RuntimeError(
                 "ignore_index must be negative if the target contains probabilities: use mask instead"
             )
-        kept = combined(mask, positions, None, positions.shape)
+        kept = combine_masks(mask, positions, None, positions.shape)
     else:
-        target = _labels(target)
-        kept = combined(mask, target, ignore_index, positions.shape)
+        target = _signed_labels(target)
+        kept = combine_masks(mask, target, ignore_index, positions.shape)
     if kept is None:
         kept = torch.ones_like(positions, dtype=torch.bool)
-    input = _Shielded.apply(input, kept.unsqueeze(along))
+    input = _MaskedGradient.apply(input, kept.unsqueeze(class_dim))
     if as_probabilities:
-        target = _Shielded.apply(target, kept.unsqueeze(along))
+        target = _MaskedGradient.apply(target, kept.unsqueeze(class_dim))
     else:
-        target = torch.where(kept, target, _IGNORED)
+        target = torch.where(kept, target, _IGNORED_LABEL)
     if not as_probabilities and label_smoothing == 0:
-        return _emptied(F.cross_entropy(input, target, weight, reduction=reduction), kept, reduction, empty)
+        return _replace_empty_mean(
+            F.cross_entropy(input, target, weight, reduction=reduction), kept, reduction, empty
+        )
     errors = F.cross_entropy(input, target, weight, reduction="none", label_smoothing=label_smoothing)
-    counted = kept if as_probabilities or weight is None else _weights(weight, target, kept)
-    return _emptied(reduced(torch.where(kept, errors, 0), counted, reduction), kept, reduction, empty)
+    divisor = kept if as_probabilities or weight is None else _label_weights(weight, target, kept)
+    return _replace_empty_mean(
+        reduce_errors(torch.where(kept, errors, 0), divisor, reduction), kept, reduction, empty
+    )
 
 
 def nll_loss(
@@ -103,11 +108,11 @@ def nll_loss(
     weight: Tensor | None = None,
     *,
     mask: Tensor | None = None,
-    ignore_index: int | Sequence[int] = _IGNORED,
+    ignore_index: int | Sequence[int] = _IGNORED_LABEL,
     reduction: str = "mean",
     empty: float | None = None,
 ) -> Tensor:
-    """Negative log likelihood of log-probabilities (N, C, ...) or (C,) as ``F.nll_loss``.
+    """Return the negative log likelihood of log-probabilities (N, C, ...) or (C,) as ``F.nll_loss``.
 
     `mask`, `ignore_index`, `reduction` and `empty` as in :func:`cross_entropy`.
 
@@ -117,27 +122,28 @@ def nll_loss(
         loss = ops.nll_loss(log_probabilities, target, mask=mask)
     """
     require_reduction(reduction)
-    target = _labels(target)
-    kept = combined(mask, target, ignore_index, target.shape)
+    target = _signed_labels(target)
+    kept = combine_masks(mask, target, ignore_index, target.shape)
     if kept is None:
         kept = torch.ones_like(target, dtype=torch.bool)
-    target = torch.where(kept, target, _IGNORED)
+    target = torch.where(kept, target, _IGNORED_LABEL)
     loss = F.nll_loss(input.contiguous(), target, weight, reduction=reduction)  # else its backward raises
-    return _emptied(loss, kept, reduction, empty)
+    return _replace_empty_mean(loss, kept, reduction, empty)
 
 
-def _labels(target: Tensor) -> Tensor:
-    """`target` in a dtype that holds negative labels too."""
+def _signed_labels(target: Tensor) -> Tensor:
+    """Return `target` in a dtype that holds negative labels."""
     return target.long() if target.dtype == torch.uint8 else target
 
 
-def _weights(weight: Tensor, target: Tensor, kept: Tensor) -> Tensor:
-    """The weight of each label, 0 where it does not count: what the weighted mean is divided by."""
+def _label_weights(weight: Tensor, target: Tensor, kept: Tensor) -> Tensor:
+    """Return the weight of each label, 0 where it does not count: the divisor of the weighted mean."""
     index = torch.where(kept, target, 0)
     return torch.where(kept, weight.index_select(0, index.flatten()).view(index.shape), 0)
 
 
-def _emptied(loss: Tensor, kept: Tensor, reduction: str, empty: float | None) -> Tensor:
+def _replace_empty_mean(loss: Tensor, kept: Tensor, reduction: str, empty: float | None) -> Tensor:
+    """Return `loss`, or `empty` for the mean if nothing counts."""
     if reduction != "mean" or empty is None:
         return loss
     return torch.where(kept.any(), loss, empty)

@@ -9,11 +9,11 @@ from gapless.ops.distinct import run_starts
 
 
 def count_unique(x: Tensor, *, low: int = 0, high: int | None = None, mask: Tensor | None = None) -> Tensor:
-    """How many distinct values `x` has: a 0-dim int64 tensor on the device.
+    """Return how many distinct values `x` has: a 0-dim int64 tensor on the device.
 
-    With `high`, for integers: only values in [low, high) are counted, one pass and no sort. Without it `x` is
-    sorted, and every NaN is a value of its own as in ``torch.unique``. Only elements where `mask`, of the
-    shape of `x`, is true count where it is given.
+    With `high`, for integers, only values in [low, high) count, with one pass and no sort. Without it `x` is
+    sorted, and every NaN counts as distinct, as in ``torch.unique``. If `mask`, of the shape of `x`, is
+    given, only elements where it is true count.
 
     Replaces::
 
@@ -21,7 +21,7 @@ def count_unique(x: Tensor, *, low: int = 0, high: int | None = None, mask: Tens
         number = ops.count_unique(labels)
         number = ops.count_unique(labels, low=-1, high=classes)
 
-    Of nothing it is 0.
+    For no elements it is 0.
 
     Raises:
         ValueError: `mask` has another shape, or `x` holds no integers and `high` is given.
@@ -39,8 +39,8 @@ def count_unique(x: Tensor, *, low: int = 0, high: int | None = None, mask: Tens
         if chosen is not None:
             inside &= chosen
         slots = torch.where(inside, flat - low, high - low)
-        seen = torch.zeros(high - low + 1, dtype=torch.long, device=x.device)
-        return seen.index_fill_(0, slots, 1)[:-1].sum()
+        occurs = torch.zeros(high - low + 1, dtype=torch.long, device=x.device)
+        return occurs.index_fill_(0, slots, 1)[:-1].sum()
     ordered, order = flat.sort()
     starts = run_starts(ordered)
     if chosen is None:
@@ -51,11 +51,11 @@ def count_unique(x: Tensor, *, low: int = 0, high: int | None = None, mask: Tens
 
 
 def bincount(x: Tensor, weights: Tensor | None = None, *, size: int) -> Tensor:
-    """How often each of 0, ..., size - 1 occurs in `x`, or the sum of its `weights`: (size,).
+    """Return how often each of 0, ..., size - 1 occurs in `x`, or the sum of its `weights`: (size,).
 
-    As ``torch.bincount(x, weights, minlength=size)`` where all values are below `size`, with its dtypes
-    (int64; with weights float32 for float32, else float64). Values outside [0, size) are not counted, so
-    that a label to ignore may be among them. `x` may have any shape; gradients flow to the weights.
+    As ``torch.bincount(x, weights, minlength=size)`` if all values are below `size`, with its dtypes (int64;
+    with weights float32 for float32, else float64). Values outside [0, size), such as an ignored label, are
+    not counted. `x` may have any shape; gradients flow to the weights.
 
     Replaces::
 
@@ -75,16 +75,16 @@ def bincount(x: Tensor, weights: Tensor | None = None, *, size: int) -> Tensor:
         values = torch.ones((), dtype=torch.long, device=x.device).expand(slots.shape)
     else:
         kind = torch.float32 if weights.dtype == torch.float32 else torch.float64
-        # Beyond the size nothing is read, and a NaN there must not reach a gradient either.
+        # A NaN weight of an uncounted value must not reach a gradient.
         values = torch.where(inside, weights.flatten().to(kind), 0)
     start = torch.zeros(size + 1, dtype=values.dtype, device=x.device)
     return start.scatter_add(0, slots, values)[:size]
 
 
 def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """``torch.histc`` for real floating point values: (bins,), of the dtype of `x`.
+    """Return ``torch.histc`` for real floating point values: (bins,), of the dtype of `x`.
 
-    With `min` equal to `max` the bins reach from the smallest to the largest finite value of `x`: found on
+    With `min` equal to `max` the bins reach from the smallest to the largest finite value of `x`, computed on
     the device, where ``torch.histc`` reads them on the host. Infinity and NaN are in no bin. With bounds this
     is ``torch.histc``, which then does not wait.
 
@@ -96,7 +96,7 @@ def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     if min != max:
         return torch.histc(x, bins, min, max)
     x = x.detach().flatten()
-    low, high = _range(x, None, 1.0)
+    low, high = _value_range(x, None, 1.0)
     slots = ((x - low) * (bins / (high - low))).long().clamp(0, bins - 1)
     return bincount(torch.where(x.isfinite(), slots, bins), size=bins).to(x.dtype)
 
@@ -109,11 +109,11 @@ def histogram(
     weight: Tensor | None = None,
     density: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """``torch.histogram``, which has no CUDA form: counts (bins,) and edges (bins + 1,) of the dtype of `x`.
+    """Return counts (bins,) and edges (bins + 1,) as ``torch.histogram``, which does not support CUDA.
 
-    `bins` is their number, or the rising edges. The last bin includes its right edge. Without `range` the
-    edges reach from the smallest to the largest finite value, as the reference has it for finite values.
-    `weight` has the shape of `x`; with `density` the counts become a density that integrates to 1.
+    Both have the dtype of `x`. `bins` is the number of bins, or their rising edges. The last bin includes its
+    right edge. Without `range` the edges reach from the smallest to the largest finite value. `weight` has
+    the shape of `x`; with `density` the counts become a density that integrates to 1.
 
     Replaces::
 
@@ -126,23 +126,23 @@ def histogram(
     if weight is not None and weight.shape != x.shape:
         raise ValueError(f"expected weights of shape {tuple(x.shape)}, but got {tuple(weight.shape)}")
     x = x.detach()
-    edges = bins if isinstance(bins, Tensor) else _edges(x, bins, range, 0.5)
+    edges = bins if isinstance(bins, Tensor) else _bin_edges(x, bins, range, 0.5)
     number = edges.shape[0] - 1
-    counts = _counted(x, edges, weight, number).to(x.dtype)
+    counts = _count_in_bins(x, edges, weight, number).to(x.dtype)
     if density:
         counts = counts / counts.sum() / edges.diff()
     return counts, edges
 
 
 def one_hot(x: Tensor, num_classes: int, *, dtype: dtype = torch.int64) -> Tensor:
-    """One-hot rows (..., num_classes) of class indices (...). An index out of range gives a row of zeros.
+    """Return one-hot rows (..., num_classes) of class indices (...); zeros for an index out of range.
 
     Replaces::
 
         rows = F.one_hot(labels)                 # reads the largest label
         rows = ops.one_hot(labels, classes)
 
-    ``F.one_hot(labels, classes)`` does not wait either, but stops the program at a label to ignore.
+    ``F.one_hot(labels, classes)`` does not wait either, but fails for an ignored label.
     """
     _require_integers(x)
     if num_classes < 1:
@@ -153,15 +153,15 @@ def one_hot(x: Tensor, num_classes: int, *, dtype: dtype = torch.int64) -> Tenso
     return rows.scatter(-1, x.clamp(0, num_classes - 1), inside.to(dtype))
 
 
-def _edges(x: Tensor, bins: int, range: tuple[float, float] | None, widen: float) -> Tensor:
-    """Edges (bins + 1,) of bins of one width; equal ends are moved apart by `widen` either way."""
+def _bin_edges(x: Tensor, bins: int, range: tuple[float, float] | None, widen: float) -> Tensor:
+    """Return edges (bins + 1,) of bins of equal width; equal ends are moved apart by `widen` on each side."""
     steps = torch.arange(bins + 1, dtype=x.dtype, device=x.device)
-    low, high = _range(x, range, widen)
+    low, high = _value_range(x, range, widen)
     return torch.where(steps == bins, high, low + (high - low) * (steps / bins))
 
 
-def _range(x: Tensor, range: tuple[float, float] | None, widen: float) -> tuple[Tensor, Tensor]:
-    """Least and largest finite value of `x`, or `range`; moved apart by `widen` either way where equal."""
+def _value_range(x: Tensor, range: tuple[float, float] | None, widen: float) -> tuple[Tensor, Tensor]:
+    """Return the least and largest finite value of `x`, or `range`, moved apart by `widen` if equal."""
     if range is not None:
         low = torch.full((), range[0], dtype=x.dtype, device=x.device)
         high = torch.full((), range[1], dtype=x.dtype, device=x.device)
@@ -177,8 +177,8 @@ def _range(x: Tensor, range: tuple[float, float] | None, widen: float) -> tuple[
     return torch.where(same, low - widen, low), torch.where(same, high + widen, high)
 
 
-def _counted(x: Tensor, edges: Tensor, weight: Tensor | None, bins: int) -> Tensor:
-    """Elements of `x`, or their weights, between the edges; the last bin has its right edge."""
+def _count_in_bins(x: Tensor, edges: Tensor, weight: Tensor | None, bins: int) -> Tensor:
+    """Count elements of `x`, or sum their weights, between the edges; the last bin has its right edge."""
     flat = x.flatten()
     slots = torch.searchsorted(edges, flat, right=True) - 1
     slots = torch.where(flat == edges[-1], bins - 1, slots)

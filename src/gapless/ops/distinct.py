@@ -1,4 +1,4 @@
-"""Distinct values with a bound."""
+"""Distinct values at a fixed size."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gapless.ops.select import positions, take
+from gapless.ops.select import take_rows, true_positions
 
 
 class Distinct(NamedTuple):
-    """Distinct values, at a fixed size.
+    """Distinct values at a fixed size.
 
-    `values` (size,), then fill; `number`: how many there are, a 0-dim int64 tensor on the device, above the
-    size where there was no room for all. Where asked for, else None: `inverse`, of the shape of the input,
-    with the position of each element among the values (beyond the size where its value had no room); and
-    `counts` (size,), how often each value occurs, then 0.
+    `values` (size,) are padded with the fill value. `number` is how many there are, a 0-dim int64 tensor on
+    the device, which exceeds the size if not all fit. `inverse` and `counts` are None unless requested:
+    `inverse` has the shape of the input and holds the position of each element among the values (beyond the
+    size if it did not fit); `counts` (size,) is how often each value occurs, padded with 0.
     """
 
     values: Tensor
@@ -33,9 +33,9 @@ def unique(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Distinct:
-    """The distinct values of `x`, sorted, as ``torch.unique``; of more than `size`, the smallest.
+    """Return the distinct values of `x`, sorted, as ``torch.unique``; if more than `size`, the smallest.
 
-    Every NaN is a value of its own, as there. No gradient. Only how many there are:
+    Every NaN is distinct, as there. No gradient. To get only their number, use
     :func:`gapless.ops.count_unique`.
 
     Replaces::
@@ -47,7 +47,7 @@ def unique(
         ValueError: `size` is negative.
     """
     ordered, order = x.detach().flatten().sort()
-    return _runs(ordered, order, x, size, fill_value, return_inverse, return_counts)
+    return _distinct_runs(ordered, order, x, size, fill_value, return_inverse, return_counts)
 
 
 def unique_consecutive(
@@ -58,23 +58,23 @@ def unique_consecutive(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Distinct:
-    """The first of each run of equal values of the flattened `x`, as ``torch.unique_consecutive``.
+    """Return the first of each run of equal values of the flattened `x`, as ``torch.unique_consecutive``.
 
     Replaces::
 
         values, lengths = torch.unique_consecutive(x, return_counts=True)
         values, number, _, lengths = ops.unique_consecutive(x, size=100, return_counts=True)
     """
-    return _runs(x.detach().flatten(), None, x, size, fill_value, return_inverse, return_counts)
+    return _distinct_runs(x.detach().flatten(), None, x, size, fill_value, return_inverse, return_counts)
 
 
 def run_starts(ordered: Tensor) -> Tensor:
-    """Where a run of equal values begins in `ordered` (n,): bool (n,)."""
+    """Return where a run of equal values begins in `ordered` (n,): bool (n,)."""
     first = torch.ones_like(ordered[:1], dtype=torch.bool)
     return torch.cat([first, ordered[1:] != ordered[:-1]])
 
 
-def _runs(
+def _distinct_runs(
     ordered: Tensor,
     order: Tensor | None,
     x: Tensor,
@@ -85,7 +85,7 @@ def _runs(
 ) -> Distinct:
     length = ordered.shape[0]
     starts = run_starts(ordered)
-    at, count = positions(starts, size)
+    at, count = true_positions(starts, size)
     inverse = counts = None
     if return_inverse:
         inverse = rank = starts.cumsum(0) - 1
@@ -93,7 +93,7 @@ def _runs(
             inverse = torch.empty_like(rank).scatter_(0, order, rank)
         inverse = inverse.view(x.shape)
     if return_counts:
-        # A run ends where the next begins; `at` is `length` behind the last.
-        ends = positions(starts, size + 1)[0][1:] if length else at
+        # A run ends where the next begins; after the last run, `at` is `length`.
+        ends = true_positions(starts, size + 1)[0][1:] if length else at
         counts = ends - at
-    return Distinct(take(ordered, at, fill_value), count, inverse, counts)
+    return Distinct(take_rows(ordered, at, fill_value), count, inverse, counts)

@@ -1,16 +1,16 @@
-"""Values that are logged: kept on the device step by step, and read without waiting for them."""
+"""Log values without waiting: they are kept on the device and copied together."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from gapless.ops.dtypes import wide
+from gapless.ops.dtypes import sum_dtype
 from gapless.transfer import Reading as Reading
 
 
 def read_later(**values: Tensor) -> Reading:
-    """Start copying `values` to the host, and go on: they are read once :meth:`Reading.ready` says so.
+    """Start copying `values` to the host without waiting: they can be read once `Reading.ready` is true.
 
     Replaces::
 
@@ -26,7 +26,7 @@ def read_later(**values: Tensor) -> Reading:
 
 
 class LogBuffer:
-    """Values of each step, kept on the device until they are read together.
+    """Keeps values of each step on the device until they are read together.
 
     Replaces::
 
@@ -35,7 +35,7 @@ class LogBuffer:
         log.add(loss=loss)                       # in each step
         reading = log.read()                     # every N steps; later, reading.result()["loss"].mean()
 
-    `capacity` is the number of steps for which memory is taken at first; it grows when more are added.
+    `capacity` is the number of steps in the first allocation; it grows when more are added.
     """
 
     def __init__(self, capacity: int = 256) -> None:
@@ -49,7 +49,7 @@ class LogBuffer:
 
         Raises:
             ValueError: a tensor has more than one element.
-            RuntimeError: a CUDA graph is being captured, of which each replay would write the same place.
+            RuntimeError: a CUDA graph is being captured, whose replays would all write to the same place.
         """
         for name, value in values.items():
             if isinstance(value, Tensor) and value.numel() != 1:
@@ -65,11 +65,11 @@ class LogBuffer:
             self._series[name].add(value)
 
     def read(self, *, reset: bool = True) -> Reading:
-        """Start copying what was kept to the host: for each name a tensor (steps,). Does not wait.
+        """Start copying the kept values to the host: for each name a tensor (steps,). Does not wait.
 
         Half precision arrives as float32. With `reset` the buffer is empty afterwards.
         """
-        reading = Reading({name: series.kept() for name, series in self._series.items()})
+        reading = Reading({name: series.kept_values() for name, series in self._series.items()})
         if reset:
             for series in self._series.values():
                 series.length = 0
@@ -81,7 +81,7 @@ def _is_capturing() -> bool:
 
 
 class _Series:
-    """The values of one name: a list of numbers, or a buffer where the first tensor was."""
+    """The values of one name: a list of numbers, or a buffer on the device of the first tensor."""
 
     def __init__(self, capacity: int) -> None:
         self.length = 0
@@ -95,32 +95,32 @@ class _Series:
                 del self._numbers[self.length :]
                 self._numbers.append(value)
             else:
-                self._row().fill_(value)
+                self._next_row().fill_(value)
         elif value.device.type == "cpu" and self._buffer is not None and self._buffer.device.type != "cpu":
-            self._row().fill_(value.item())  # a number of the host
+            self._next_row().fill_(value.item())  # a CPU tensor: no wait
         else:
             if self._buffer is None or self._buffer.device.type == "cpu" != value.device.type:
-                self._begin(value)
-            self._row().copy_(value.detach().reshape(()), non_blocking=True)
+                self._allocate(value)
+            self._next_row().copy_(value.detach().reshape(()), non_blocking=True)
         self.length += 1
 
-    def kept(self) -> Tensor:
-        """What is kept, (length,)."""
+    def kept_values(self) -> Tensor:
+        """Return the kept values, (length,)."""
         if self._buffer is None:
             return torch.tensor(self._numbers[: self.length])
         return self._buffer[: self.length]
 
-    def _begin(self, value: Tensor) -> None:
-        if self._buffer is not None:  # on the host until now
+    def _allocate(self, value: Tensor) -> None:
+        if self._buffer is not None:  # it was on the host so far
             self._numbers = self._buffer[: self.length].tolist()
-        rows, kind = max(self._capacity, self.length), wide(value.dtype)
-        with torch.inference_mode(False):  # else it could be written in inference only
+        rows, kind = max(self._capacity, self.length), sum_dtype(value.dtype)
+        with torch.inference_mode(False):  # or it could only be written in inference mode
             self._buffer = torch.empty(rows, dtype=kind, device=value.device)
         for at, number in enumerate(self._numbers[: self.length]):
             self._buffer[at].fill_(number)
         self._numbers = []
 
-    def _row(self) -> Tensor:
+    def _next_row(self) -> Tensor:
         assert self._buffer is not None
         if self.length == self._buffer.shape[0]:
             with torch.inference_mode(False):

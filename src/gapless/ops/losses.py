@@ -1,10 +1,10 @@
 """Losses of torch.nn.functional for input and target of one shape, with a mask.
 
 `mask` is a bool tensor that broadcasts to the input, and `ignore_index` a value of the target that does not
-count, or several (NaN for missing targets). What does not count reaches neither the loss nor a gradient, NaN
-and infinity included. ``reduction="none"`` keeps the shape, with 0 where nothing counts. Nothing counts at
-all: the mean is NaN as in the reference, or `empty` where given, with a gradient of 0. For very sparse masks
-over large tensors, selecting first can be faster in spite of its wait.
+count, or several (NaN for missing targets). Elements that do not count affect neither loss nor gradient, even
+if they are NaN or infinite. ``reduction="none"`` keeps the shape, with 0 for them. If no element counts, the
+mean is NaN as in the reference, or `empty` if given, with a gradient of 0. For very sparse masks over large
+tensors, selecting first can be faster in spite of its wait.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from gapless.ops.dtypes import HALVES
-from gapless.ops.masks import Ignored, combined
+from gapless.ops.dtypes import HALF_DTYPES
+from gapless.ops.masks import Ignored, combine_masks
 
 
 def mse_loss(
@@ -29,12 +29,12 @@ def mse_loss(
     reduction: str = "mean",
     empty: float | None = None,
 ) -> Tensor:
-    """Squared error of what counts, as ``F.mse_loss``.
+    """Return the squared error of the elements that count, as ``F.mse_loss``.
 
-    `input` and `target` are of one shape, to which `mask`, a bool tensor, broadcasts. `ignore_index` is a
-    value of the target that does not count, or several. ``"mean"`` and ``"sum"`` give a 0-dim tensor;
-    ``"none"`` keeps the shape, with 0 where nothing counts. Nothing counts at all: the mean is NaN as in the
-    reference, or `empty` where given, with a gradient of 0.
+    `input` and `target` have one shape, to which `mask`, a bool tensor, broadcasts. `ignore_index` is a value
+    of the target that does not count, or several. ``"mean"`` and ``"sum"`` return a 0-dim tensor; ``"none"``
+    keeps the shape, with 0 for elements that do not count. If none counts, the mean is NaN as in the
+    reference, or `empty` if given, with a gradient of 0.
 
     Replaces::
 
@@ -44,7 +44,7 @@ def mse_loss(
     Raises:
         ValueError: the shapes differ, or the mask does not broadcast to them, or `reduction` is unknown.
     """
-    return _masked(F.mse_loss, input, target, mask, ignore_index, reduction, empty)
+    return _masked_loss(F.mse_loss, input, target, mask, ignore_index, reduction, empty)
 
 
 def l1_loss(
@@ -56,7 +56,7 @@ def l1_loss(
     reduction: str = "mean",
     empty: float | None = None,
 ) -> Tensor:
-    """Absolute error of what counts, as ``F.l1_loss``.
+    """Return the absolute error of the elements that count, as ``F.l1_loss``.
 
     `mask`, `ignore_index`, `reduction` and `empty` as in :func:`mse_loss`.
 
@@ -65,7 +65,7 @@ def l1_loss(
         loss = F.l1_loss(input[mask], target[mask])
         loss = ops.l1_loss(input, target, mask)
     """
-    return _masked(F.l1_loss, input, target, mask, ignore_index, reduction, empty)
+    return _masked_loss(F.l1_loss, input, target, mask, ignore_index, reduction, empty)
 
 
 def smooth_l1_loss(
@@ -78,7 +78,7 @@ def smooth_l1_loss(
     reduction: str = "mean",
     empty: float | None = None,
 ) -> Tensor:
-    """Squared below `beta` and absolute above, as ``F.smooth_l1_loss``.
+    """Return the error, squared below `beta` and absolute above, as ``F.smooth_l1_loss``.
 
     `mask`, `ignore_index`, `reduction` and `empty` as in :func:`mse_loss`.
 
@@ -87,7 +87,9 @@ def smooth_l1_loss(
         loss = F.smooth_l1_loss(boxes[positive], wanted[positive])
         loss = ops.smooth_l1_loss(boxes, wanted, positive.unsqueeze(-1))
     """
-    return _masked(partial(F.smooth_l1_loss, beta=beta), input, target, mask, ignore_index, reduction, empty)
+    return _masked_loss(
+        partial(F.smooth_l1_loss, beta=beta), input, target, mask, ignore_index, reduction, empty
+    )
 
 
 def huber_loss(
@@ -100,7 +102,7 @@ def huber_loss(
     reduction: str = "mean",
     empty: float | None = None,
 ) -> Tensor:
-    """Huber's error of what counts, as ``F.huber_loss``.
+    """Return the Huber loss of the elements that count, as ``F.huber_loss``.
 
     `mask`, `ignore_index`, `reduction` and `empty` as in :func:`mse_loss`.
 
@@ -109,7 +111,9 @@ def huber_loss(
         loss = F.huber_loss(input[mask], target[mask])
         loss = ops.huber_loss(input, target, mask)
     """
-    return _masked(partial(F.huber_loss, delta=delta), input, target, mask, ignore_index, reduction, empty)
+    return _masked_loss(
+        partial(F.huber_loss, delta=delta), input, target, mask, ignore_index, reduction, empty
+    )
 
 
 def binary_cross_entropy(
@@ -122,10 +126,10 @@ def binary_cross_entropy(
     reduction: str = "mean",
     empty: float | None = None,
 ) -> Tensor:
-    """Cross entropy of probabilities with targets in [0, 1], as ``F.binary_cross_entropy``.
+    """Return the cross entropy of probabilities with targets in [0, 1], as ``F.binary_cross_entropy``.
 
-    `weight` broadcasts to the input. What does not count may lie outside [0, 1]. `mask`, `ignore_index`,
-    `reduction` and `empty` as in :func:`mse_loss`.
+    `weight` broadcasts to the input. Elements that do not count may be outside [0, 1]. `mask`,
+    `ignore_index`, `reduction` and `empty` as in :func:`mse_loss`.
 
     Replaces::
 
@@ -133,7 +137,7 @@ def binary_cross_entropy(
         loss = ops.binary_cross_entropy(input, target, mask)
     """
     loss = partial(F.binary_cross_entropy, weight=weight)
-    return _masked(loss, input, target, mask, ignore_index, reduction, empty)
+    return _masked_loss(loss, input, target, mask, ignore_index, reduction, empty)
 
 
 def binary_cross_entropy_with_logits(
@@ -147,7 +151,7 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     empty: float | None = None,
 ) -> Tensor:
-    """Cross entropy of logits with targets in [0, 1], as ``F.binary_cross_entropy_with_logits``.
+    """Return the cross entropy of logits with targets, as ``F.binary_cross_entropy_with_logits``.
 
     `weight` and `pos_weight` broadcast to the input. `mask`, `ignore_index`, `reduction` and `empty` as in
     :func:`mse_loss`.
@@ -158,10 +162,10 @@ def binary_cross_entropy_with_logits(
         loss = ops.binary_cross_entropy_with_logits(logits, target, mask)
     """
     loss = partial(F.binary_cross_entropy_with_logits, weight=weight, pos_weight=pos_weight)
-    return _masked(loss, input, target, mask, ignore_index, reduction, empty)
+    return _masked_loss(loss, input, target, mask, ignore_index, reduction, empty)
 
 
-def _masked(
+def _masked_loss(
     loss: Callable[..., Tensor],
     input: Tensor,
     target: Tensor,
@@ -176,32 +180,33 @@ def _masked(
             f"input and target must have the same shape, but got {tuple(input.shape)} and "
             f"{tuple(target.shape)}"
         )
-    kept = combined(mask, target, ignore_index, input.shape)
+    kept = combine_masks(mask, target, ignore_index, input.shape)
     if kept is None:
         kept = torch.ones_like(input, dtype=torch.bool)
-    # Before the loss, so that no infinity times 0 reaches a gradient; behind it for the sum.
+    # Masked before the loss, so that no infinity times 0 reaches a gradient, and after it for the sum.
     errors = loss(torch.where(kept, input, 0), torch.where(kept, target, 0), reduction="none")
-    return reduced(torch.where(kept, errors, 0), kept, reduction, empty)
+    return reduce_errors(torch.where(kept, errors, 0), kept, reduction, empty)
 
 
 def require_reduction(reduction: str) -> None:
-    """Refuse what is no reduction."""
+    """Raise ValueError unless `reduction` is ``"none"``, ``"mean"`` or ``"sum"``."""
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not a valid value for reduction")
 
 
-def reduced(errors: Tensor, counted: Tensor, reduction: str, empty: float | None = None) -> Tensor:
-    """`errors` reduced; they are 0 where nothing counts. `counted` are bools, or weights to divide by."""
+def reduce_errors(errors: Tensor, counted: Tensor, reduction: str, empty: float | None = None) -> Tensor:
+    """Reduce `errors`, which are 0 where they do not count; `counted` are bools, or weights to divide by."""
     if reduction == "none":
         return errors
-    total = _sum(errors)
+    total = _sum_wide(errors)
     if reduction == "mean":
-        count = _sum(counted)
+        count = _sum_wide(counted)
         total = total / count
         if empty is not None:
             total = torch.where(count != 0, total, empty)
     return total.to(errors.dtype)
 
 
-def _sum(values: Tensor) -> Tensor:
-    return values.sum(dtype=torch.float32 if values.dtype in HALVES else None)
+def _sum_wide(values: Tensor) -> Tensor:
+    """Sum `values`, half precision in float32."""
+    return values.sum(dtype=torch.float32 if values.dtype in HALF_DTYPES else None)

@@ -1,4 +1,4 @@
-"""Masks: which elements count."""
+"""Masks of the elements that count."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TypeAlias
 import torch
 from torch import Size, Tensor
 
-from gapless.ops.dtypes import limits
+from gapless.ops.dtypes import dtype_limits
 
 Ignored: TypeAlias = "float | Sequence[float] | None"
-"""A value that is not counted, several of them, or none."""
+"""A value that is not counted, several of them, or None."""
 
 
 def not_ignored(target: Tensor, ignore_index: Ignored) -> Tensor:
-    """Where `target` is none of the values of `ignore_index`: a bool tensor of its shape. NaN means NaN.
+    """Return where `target` is none of the values of `ignore_index`, as bool of its shape. NaN matches NaN.
 
     Replaces::
 
@@ -23,32 +23,32 @@ def not_ignored(target: Tensor, ignore_index: Ignored) -> Tensor:
         kept = ops.not_ignored(target, [-1, 255])
     """
     kept = None
-    for value in (value for value in each(ignore_index) if _holds(target.dtype, value)):
+    for value in (value for value in ignored_values(ignore_index) if _can_hold(target.dtype, value)):
         differs = ~torch.isnan(target) if value != value else target != value
         kept = differs if kept is None else kept & differs
     return torch.ones_like(target, dtype=torch.bool) if kept is None else kept
 
 
-def each(ignore_index: Ignored) -> Sequence[float]:
-    """The values of `ignore_index`, however many."""
+def ignored_values(ignore_index: Ignored) -> Sequence[float]:
+    """Return the values of `ignore_index` as a sequence."""
     if ignore_index is None:
         return ()
     return ignore_index if isinstance(ignore_index, Sequence) else (ignore_index,)
 
 
-def _holds(dtype: torch.dtype, value: float) -> bool:
-    """Whether an element of `dtype` can be `value`: comparing with what it cannot be would wrap around."""
+def _can_hold(dtype: torch.dtype, value: float) -> bool:
+    """Whether `dtype` can represent `value`: comparing with other values would wrap around."""
     if dtype.is_floating_point or dtype.is_complex:
         return True
-    least, most = limits(dtype)
-    return least <= value <= most  # NaN is neither
+    least, most = dtype_limits(dtype)
+    return least <= value <= most  # false for NaN
 
 
-def spread(mask: Tensor, shape: Size) -> Tensor:
-    """`mask` as a view of `shape`, by the rules of broadcasting.
+def expand_mask(mask: Tensor, shape: Size) -> Tensor:
+    """Return `mask` broadcast to `shape`, as a view.
 
     Raises:
-        ValueError: it is no bool tensor, or cannot be broadcast to `shape`.
+        ValueError: it is not a bool tensor, or does not broadcast to `shape`.
     """
     require_bool(mask)
     if mask.dim() <= len(shape) and all(
@@ -63,16 +63,16 @@ def spread(mask: Tensor, shape: Size) -> Tensor:
 
 
 def require_bool(mask: Tensor) -> None:
-    """Refuse a mask that is not of dtype bool."""
+    """Raise ValueError unless `mask` is of dtype bool."""
     if mask.dtype != torch.bool:
         raise ValueError(f"expected a mask of dtype torch.bool, but got {mask.dtype}: compare first (x != 0)")
 
 
-def leading(mask: Tensor, shape: Size) -> Tensor:
-    """`mask`, whose dimensions are the first ones of `shape`, with a dimension of one for each other.
+def expand_leading_mask(mask: Tensor, shape: Size) -> Tensor:
+    """Return `mask`, which has the leading dimensions of `shape`, with further dimensions of size 1.
 
     Raises:
-        IndexError: the dimensions are not the first ones of `shape`, as in ``x[mask]``.
+        IndexError: its dimensions are not the leading ones of `shape`, as for ``x[mask]``.
     """
     require_bool(mask)
     if mask.shape != shape[: mask.dim()]:
@@ -82,10 +82,10 @@ def leading(mask: Tensor, shape: Size) -> Tensor:
     return mask.reshape(mask.shape + (1,) * (len(shape) - mask.dim()))
 
 
-def combined(mask: Tensor | None, target: Tensor, ignore_index: Ignored, shape: Size) -> Tensor | None:
-    """The elements of `shape` that `mask` has and `ignore_index` leaves in `target`; None where all count."""
-    kept = None if mask is None else spread(mask, shape)
+def combine_masks(mask: Tensor | None, target: Tensor, ignore_index: Ignored, shape: Size) -> Tensor | None:
+    """Return the mask of elements in `mask` whose `target` is not ignored; None if all count."""
+    kept = None if mask is None else expand_mask(mask, shape)
     if ignore_index is None:
         return kept
-    other = not_ignored(target, ignore_index)
-    return other if kept is None else kept & other
+    not_ignored_mask = not_ignored(target, ignore_index)
+    return not_ignored_mask if kept is None else kept & not_ignored_mask

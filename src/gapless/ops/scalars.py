@@ -1,4 +1,4 @@
-"""Numbers on the device, and decisions that are made there."""
+"""Numbers and decisions on the device."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ def scalar(
     device: torch.device | str | int | None = None,
     dtype: dtype | None = None,
 ) -> Tensor:
-    """A 0-dim tensor of `value`, filled in by a kernel: no copy from the host.
+    """Return a 0-dim tensor of `value`, filled by a kernel: no copy from the host.
 
-    dtype and device default as in ``torch.tensor``.
+    Defaults of dtype and device are those of ``torch.tensor``.
 
     Replaces::
 
         weight = torch.tensor(0.5, device="cuda")
         weight = ops.scalar(0.5, "cuda")
 
-    Beside a tensor, in arithmetic, a number needs none of this: ``x * 0.5``. A list is made once, before the
-    loop.
+    Arithmetic with a tensor does not need it: ``x * 0.5``. Tensors from lists should be created once, before
+    the loop.
     """
     return torch.full((), value, device=device, dtype=dtype)
 
 
 def choose(condition: Tensor, yes: Any, no: Any) -> Any:
-    """`yes` where the 0-dim bool `condition` is true, else `no`; both exist already, and neither is read.
+    """Return `yes` where the 0-dim bool `condition` is true, else `no`; both are computed, neither is read.
 
-    `yes` and `no` are tensors or numbers, or dicts, lists and tuples of such, of one form. Shapes broadcast
-    and dtypes are promoted as in ``torch.where``. Each side gets the gradient where it was chosen, else 0
-    (which a side whose own derivative is infinite makes NaN).
+    `yes` and `no` are tensors or numbers, or dicts, lists and tuples of these with the same structure. Shapes
+    broadcast and dtypes are promoted as in ``torch.where``. The side that is not chosen gets a gradient of 0
+    (NaN if its own derivative is infinite).
 
     Replaces::
 
         loss = main if flag else main + extra        # reads the flag
         loss = ops.choose(flag, main, main + extra)
 
-    The original wins where one branch is expensive and rarely taken.
+    The original is faster if one branch is expensive and rarely taken.
 
     Raises:
-        ValueError: `yes` and `no` differ in form, or the condition is not bool.
+        ValueError: `yes` and `no` differ in structure, or the condition is not bool.
     """
     if condition.dtype != torch.bool:
         raise ValueError(f"expected a condition of dtype torch.bool, but got {condition.dtype}")
@@ -59,7 +59,7 @@ def choose(condition: Tensor, yes: Any, no: Any) -> Any:
 
 
 def zero_unless(condition: Tensor, value: Tensor) -> Tensor:
-    """`value` where the 0-dim bool `condition` is true, else 0 with a gradient of 0, even if it was NaN.
+    """Return `value` if the 0-dim bool `condition` is true, else 0 with a gradient of 0, even for NaN.
 
     Replaces::
 

@@ -1,4 +1,4 @@
-"""Selections with a bound: as many elements as the host says, and on the device how many there are."""
+"""Selections at a fixed size, with their number on the device."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gapless.ops.masks import leading, require_bool
+from gapless.ops.masks import expand_leading_mask, require_bool
 
 
 class Bounded(NamedTuple):
     """A selection of fixed size.
 
-    `values`: what was found, in front, then fill. `number`: how many there are, a 0-dim int64 tensor on the
-    device; more than there is room for shows as a number above the size.
+    `values` are the selected elements, padded with the fill value. `number` is how many there are, a 0-dim
+    int64 tensor on the device, which exceeds the size if not all fit.
     """
 
     values: Tensor
@@ -22,33 +22,33 @@ class Bounded(NamedTuple):
 
 
 def compact(x: Tensor, mask: Tensor, *, size: int | None = None, fill_value: float = 0) -> Bounded:
-    """What `mask` selects of `x`, in order and in front, then `fill_value`: (size, *rest) and the number.
+    """Return the elements of `x` that `mask` selects, in order, padded with `fill_value`, and their number.
 
-    `mask` has the leading dimensions of `x`, as in ``x[mask]``, and `rest` are the others. `size` is a bound
-    on how many are selected: by default all of the mask, which holds any selection; of more than `size` the
-    first are taken.
+    `mask` has the leading dimensions of `x`, as in ``x[mask]``; the values are (size, *rest), where `rest`
+    are the others. `size` is a bound on how many are selected, by default the size of the mask; if there are
+    more, the first are taken.
 
     Replaces::
 
         kept = boxes[scores > 0.5]
         kept, number = ops.compact(boxes, scores > 0.5, size=100)
 
-    Gradients flow to what is selected, as with ``x[mask]``. Without `size` nothing becomes smaller: where a
-    mask is very sparse and no bound is known, ``x[mask]`` can win.
+    Gradients flow to selected elements, as with ``x[mask]``. Without `size` nothing becomes smaller: for a
+    very sparse mask without a known bound, ``x[mask]`` can be faster.
 
     Raises:
-        IndexError: the mask has not the leading dimensions of `x`.
+        IndexError: the mask does not have the leading dimensions of `x`.
         ValueError: the mask is not of dtype bool, or `size` is negative.
     """
-    leading(mask, x.shape)
+    expand_leading_mask(mask, x.shape)
     flat = mask.flatten()
     rows = x.reshape(flat.shape[0], *x.shape[mask.dim() :])
-    at, count = positions(flat, flat.shape[0] if size is None else size)
-    return Bounded(take(rows, at, fill_value), count)
+    at, count = true_positions(flat, flat.shape[0] if size is None else size)
+    return Bounded(take_rows(rows, at, fill_value), count)
 
 
 def masked_select(x: Tensor, mask: Tensor, *, size: int, fill_value: float = 0) -> Bounded:
-    """``torch.masked_select`` with a bound: values (size,) and the number. `x` and `mask` broadcast.
+    """Return ``torch.masked_select`` at a fixed size: values (size,) and their number. Both broadcast.
 
     Replaces::
 
@@ -61,17 +61,18 @@ def masked_select(x: Tensor, mask: Tensor, *, size: int, fill_value: float = 0) 
 
 
 def nonzero(x: Tensor, *, size: int, fill_value: int = -1) -> Bounded:
-    """``torch.nonzero`` with a bound: indices (size, dimensions of `x`) in order, and their number.
+    """Return ``torch.nonzero`` at a fixed size: indices (size, dimensions of `x`) in order, and their number.
 
     Replaces::
 
         where = torch.nonzero(x)
         where, number = ops.nonzero(x, size=100)
 
-    Rows beyond the number hold `fill_value`, as in ``torch.nonzero_static``, which does not tell the number.
+    Rows beyond the number hold `fill_value`, as in ``torch.nonzero_static``, which does not return the
+    number.
     """
     flat = (x if x.dtype == torch.bool else x != 0).flatten()
-    at, count = positions(flat, size)
+    at, count = true_positions(flat, size)
     valid, rest, columns = at < flat.shape[0], at, []
     if x.dim() == 0:
         return Bounded(at.new_empty(size, 0), count)
@@ -83,7 +84,7 @@ def nonzero(x: Tensor, *, size: int, fill_value: int = -1) -> Bounded:
 
 
 def argwhere(x: Tensor, *, size: int, fill_value: int = -1) -> Bounded:
-    """``torch.argwhere`` with a bound: the same as :func:`nonzero`.
+    """Return ``torch.argwhere`` at a fixed size: the same as :func:`nonzero`.
 
     Replaces::
 
@@ -96,17 +97,17 @@ def argwhere(x: Tensor, *, size: int, fill_value: int = -1) -> Bounded:
 def repeat_interleave(
     x: Tensor, repeats: Tensor | int, dim: int | None = None, *, output_size: int, fill_value: float = 0
 ) -> Bounded:
-    """``torch.repeat_interleave`` with a bound `output_size` on the length, and the length itself as number.
+    """Return ``torch.repeat_interleave`` padded or cut to `output_size`, and the length as number.
 
-    `repeats` holds a number that is not negative for each element along `dim` (of the flattened `x` without
-    `dim`), or one for all. Beyond the number stands `fill_value`.
+    `repeats` holds a non-negative number for each element along `dim` (of the flattened `x` without `dim`),
+    or one for all. Elements beyond the number are `fill_value`.
 
     Replaces::
 
         rows = x.repeat_interleave(lengths, dim=0)
         rows, number = ops.repeat_interleave(x, lengths, dim=0, output_size=512)
 
-    Where the host knows the exact length, ``torch.repeat_interleave(..., output_size=)`` is enough.
+    If the host knows the exact length, ``torch.repeat_interleave(..., output_size=)`` is enough.
 
     Raises:
         ValueError: `repeats` is neither one number nor as many as there are elements along `dim`.
@@ -121,34 +122,34 @@ def repeat_interleave(
             "give one number, or one per element"
         )
     ends = repeats.reshape(-1).expand(x.shape[dim]).cumsum(0)
-    # An element of the result comes from the row before which as many rows have ended.
+    # The source row of an element is the number of rows that end at or before it.
     ended = torch.zeros(output_size + 1, dtype=torch.long, device=x.device)
     ended = ended.scatter_add(0, ends.clamp_max(output_size), torch.ones_like(ends))
     at = ended.cumsum(0)[:output_size]
     number = ends[-1] if x.shape[dim] else ends.sum()
-    return Bounded(take(x.transpose(0, dim), at, fill_value).transpose(0, dim), number)
+    return Bounded(take_rows(x.transpose(0, dim), at, fill_value).transpose(0, dim), number)
 
 
-def positions(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Where the first `size` true elements of `mask` (n,) are, then n; and how many there are."""
+def true_positions(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return the positions of the first `size` true elements of `mask` (n,), padded with n, and how many."""
     if size < 0:
         raise ValueError(f"expected a non-negative size, but got {size}")
     if mask.shape[0] == 0:
         none = torch.zeros((), dtype=torch.long, device=mask.device)
         return torch.zeros(size, dtype=torch.long, device=mask.device), none
-    length, counted = mask.shape[0], mask.cumsum(0)
-    # What is not chosen, and what there is no room for, goes to a slot behind the last, which is cut off.
-    slots = torch.where(mask, counted - 1, size).clamp_max(size)
+    length, running_count = mask.shape[0], mask.cumsum(0)
+    # Elements that are not selected or do not fit go to an additional last slot, which is cut off.
+    slots = torch.where(mask, running_count - 1, size).clamp_max(size)
     at = torch.full((size + 1,), length, device=mask.device)
     at = at.scatter(0, slots, torch.arange(length, device=mask.device))
-    return at[:size], counted[-1]
+    return at[:size], running_count[-1]
 
 
-def take(rows: Tensor, at: Tensor, fill_value: float) -> Tensor:
-    """The rows (n, ...) at positions `at` (k,), `fill_value` where a position is n."""
+def take_rows(rows: Tensor, at: Tensor, fill_value: float) -> Tensor:
+    """Return the rows (n, ...) at positions `at` (k,), `fill_value` where a position is n."""
     length = rows.shape[0]
     if length == 0:
         return rows.new_full((at.shape[0], *rows.shape[1:]), fill_value)
-    found = rows.index_select(0, at.clamp_max(length - 1))
+    taken = rows.index_select(0, at.clamp_max(length - 1))
     valid = (at < length).view(-1, *(1,) * (rows.dim() - 1))
-    return torch.where(valid, found, torch.full((), fill_value, dtype=rows.dtype, device=rows.device))
+    return torch.where(valid, taken, torch.full((), fill_value, dtype=rows.dtype, device=rows.device))

@@ -1,4 +1,4 @@
-"""Optimizer steps that are skipped on the device, without reading why."""
+"""Skip optimizer steps on the device, without reading the condition."""
 
 from __future__ import annotations
 
@@ -15,34 +15,37 @@ from gapless.torch_internals import foreach_norm
 
 
 def all_finite(tensors: Tensor | Iterable[Tensor]) -> Tensor:
-    """Whether all elements of all `tensors` are finite: a 0-dim bool tensor on the device of the first.
+    """Return whether all elements of all `tensors` are finite: a 0-dim bool tensor on the device of the
+    first.
 
     Replaces::
 
         if all(torch.isfinite(p.grad).all() for p in model.parameters()): ...   # reads once for each
         finite = ops.all_finite(p.grad for p in model.parameters())
 
-    Nothing to look at: true, on the CPU.
+    Without elements it is true; without tensors, on the CPU.
     """
-    given = [tensors] if isinstance(tensors, Tensor) else [tensor for tensor in tensors if tensor is not None]
-    found = [tensor.detach() for tensor in given if tensor.numel() > 0]
-    if not found:
-        return torch.ones((), dtype=torch.bool, device=given[0].device if given else None)
+    present = (
+        [tensors] if isinstance(tensors, Tensor) else [tensor for tensor in tensors if tensor is not None]
+    )
+    nonempty = [tensor.detach() for tensor in present if tensor.numel() > 0]
+    if not nonempty:
+        return torch.ones((), dtype=torch.bool, device=present[0].device if present else None)
     answers = []
     groups: dict[Any, list[Tensor]] = {}
-    for tensor in found:
+    for tensor in nonempty:
         kind = (tensor.device, tensor.dtype, tensor.layout)
         groups.setdefault(kind, []).append(tensor)
     for (device, dtype, layout), group in groups.items():
         if layout != torch.strided:
             answers += [tensor.coalesce().values().isfinite().all() for tensor in group]
         elif dtype.is_floating_point and device.type == "cuda":
-            # The largest absolute value is finite where all are; it cannot overflow, and is NaN where one is.
+            # The largest absolute value is finite if all are; it cannot overflow, and is NaN if one is.
             answers.append(torch.stack(foreach_norm(group, torch.inf)).isfinite().all())
         elif dtype.is_floating_point or dtype.is_complex:
             answers += [tensor.isfinite().all() for tensor in group]
     if not answers:  # integers
-        return torch.ones((), dtype=torch.bool, device=found[0].device)
+        return torch.ones((), dtype=torch.bool, device=nonempty[0].device)
     home = answers[0].device
     return torch.stack([answer.to(home, non_blocking=True) for answer in answers]).all()
 
@@ -55,11 +58,11 @@ def clip_grad_norm_(
     foreach: bool | None = None,
     nonfinite: str = "keep",
 ) -> Tensor:
-    """Scale the gradients in place so that their norm together is at most `max_norm`; gives the norm before.
+    """Scale the gradients in place so that their total norm is at most `max_norm`; return the norm before.
 
-    Without a read, whatever the norm is. Where it is not finite, ``nonfinite="keep"`` does what torch does
-    (the gradients become NaN or 0), and ``"zero"`` makes all gradients 0. To leave such a step out, pass
-    the norm on: ``step_if(optimizer, norm.isfinite())``.
+    Never reads the norm. If it is not finite, ``nonfinite="keep"`` does what torch does (the gradients become
+    NaN or 0), and ``"zero"`` sets all gradients to 0. To skip such a step, use
+    ``step_if(optimizer, norm.isfinite())``.
 
     Replaces::
 
@@ -71,11 +74,11 @@ def clip_grad_norm_(
     """
     if nonfinite not in ("keep", "zero"):
         raise ValueError(f'nonfinite must be "keep" or "zero", but got {nonfinite!r}')
-    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    norm = torch.nn.utils.clip_grad_norm_(given, max_norm, norm_type, foreach=foreach)
+    tensors = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    norm = torch.nn.utils.clip_grad_norm_(tensors, max_norm, norm_type, foreach=foreach)
     if nonfinite == "zero":
         finite = norm.isfinite()
-        for parameter in given:
+        for parameter in tensors:
             if parameter.grad is not None:
                 grad = parameter.grad
                 grad.copy_(torch.where(finite.to(grad.device, non_blocking=True), grad, 0))
@@ -83,7 +86,7 @@ def clip_grad_norm_(
 
 
 def step_if(optimizer: Optimizer, condition: Tensor) -> None:
-    """``optimizer.step()`` where the 0-dim bool `condition` is true; else nothing changes.
+    """Run ``optimizer.step()`` if the 0-dim bool `condition` is true; otherwise change nothing.
 
     Replaces::
 
@@ -91,20 +94,19 @@ def step_if(optimizer: Optimizer, condition: Tensor) -> None:
             optimizer.step()
         ops.step_if(optimizer, torch.isfinite(loss))
 
-    On a GPU the condition is not read. ``fused=True`` optimizers of torch skip in their kernel, as under
-    ``GradScaler``; of others a copy of parameters and state is restored with ``where``, which costs their
-    memory once more, so prefer ``fused=True``. **The first step** of an optimizer that makes its state
-    then **waits** once, as the state must not be made if the step is skipped. For a condition on the CPU this
-    is an ``if``. The host's own counts (a scheduler's, for example) do not know of a step that was skipped.
+    On a GPU the condition is not read. Torch's ``fused=True`` optimizers skip in their kernel, as under
+    ``GradScaler``; for others a copy of parameters and state is restored with ``where``, which needs their
+    memory once more, so prefer ``fused=True``. **The first step** of an optimizer that creates its state then
+    **waits** once, because a skipped step must not create it. For a condition on the CPU this is an ``if``.
+    Counts on the host (a scheduler's, for example) include skipped steps.
 
-    Adam and others that count their steps on the host (AdamW, NAdam, RMSprop, …) become ``capturable=True``:
-    from then on they count on the device, where a skipped step can be left out. Adagrad's count has no effect
-    without ``lr_decay`` and goes on.
+    Adam and others that count steps on the host (AdamW, NAdam, RMSprop, …) become ``capturable=True``: they
+    then count on the device, without skipped steps. Adagrad's count has no effect without ``lr_decay`` and
+    includes skipped steps.
 
     Raises:
-        UsageError: the optimizer keeps numbers on the host that a step changes, and has no argument that
-            puts them on the device: they cannot be restored without a read. Or a step evaluates a closure,
-            as of LBFGS.
+        UsageError: a step changes numbers on the host that no argument moves to the device: they cannot be
+            restored without a read. Or a step evaluates a closure, as that of LBFGS.
         ValueError: the condition is not a bool tensor of one element.
     """
     if condition.dtype != torch.bool or condition.numel() != 1:
@@ -119,13 +121,13 @@ def step_if(optimizer: Optimizer, condition: Tensor) -> None:
         return
     _count_on_device(optimizer)
     if _has_state(optimizer) and getattr(optimizer, "_step_supports_amp_scaling", False):
-        _told(optimizer, condition)
+        _step_with_found_inf(optimizer, condition)
     else:
-        _restored(optimizer, condition)
+        _step_and_restore(optimizer, condition)
 
 
 def step_if_finite(optimizer: Optimizer) -> Tensor:
-    """:func:`step_if` all gradients of `optimizer` are finite; gives that answer, a 0-dim bool tensor.
+    """Run a step if all gradients of `optimizer` are finite; return that condition, a 0-dim bool tensor.
 
     Replaces::
 
@@ -144,13 +146,13 @@ def step_if_finite(optimizer: Optimizer) -> Tensor:
     return finite
 
 
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    """The parameters that a step changes."""
+def _parameters_with_gradients(optimizer: Optimizer) -> list[Tensor]:
+    """Return the parameters that a step changes."""
     return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
 
 
 def _refuse_closure(optimizer: Optimizer) -> None:
-    """Raises UsageError where a step evaluates the model by itself, and reads what comes of it."""
+    """Raise UsageError if a step evaluates the model itself, and reads the loss."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise UsageError(
@@ -160,7 +162,7 @@ def _refuse_closure(optimizer: Optimizer) -> None:
 
 
 def _count_on_device(optimizer: Optimizer) -> None:
-    """Let an optimizer that can count its steps on the device do so, from the number where it is."""
+    """Make an optimizer that can count its steps on the device do so, from its present count."""
     for group in optimizer.param_groups:
         on_device = [parameter for parameter in group["params"] if parameter.device.type != "cpu"]
         if not on_device or group.get("fused") or group.get("capturable", True):
@@ -174,18 +176,18 @@ def _count_on_device(optimizer: Optimizer) -> None:
 
 
 def _has_state(optimizer: Optimizer) -> bool:
-    """Whether every parameter has its state, or steps make none."""
+    """Whether every parameter has its state, or steps create none."""
     if isinstance(optimizer, torch.optim.SGD) and not any(g["momentum"] for g in optimizer.param_groups):
         return True
     return all(
         any(isinstance(value, Tensor) for value in optimizer.state.get(parameter, {}).values())
-        for parameter in _parameters(optimizer)
+        for parameter in _parameters_with_gradients(optimizer)
     )
 
 
-def _told(optimizer: Any, condition: Tensor) -> None:
-    """A step whose kernels look at the condition themselves."""
-    kept = {
+def _step_with_found_inf(optimizer: Any, condition: Tensor) -> None:
+    """Run a step whose kernels check the condition themselves."""
+    previous = {
         name: getattr(optimizer, name) for name in ("grad_scale", "found_inf") if hasattr(optimizer, name)
     }
     optimizer.grad_scale = None
@@ -195,14 +197,14 @@ def _told(optimizer: Any, condition: Tensor) -> None:
     finally:
         for name in ("grad_scale", "found_inf"):
             delattr(optimizer, name)
-        for name, value in kept.items():
+        for name, value in previous.items():
             setattr(optimizer, name, value)
 
 
 @torch.no_grad()
-def _restored(optimizer: Optimizer, condition: Tensor) -> None:
-    """A step that is taken back where the condition is false."""
-    parameters = _parameters(optimizer)
+def _step_and_restore(optimizer: Optimizer, condition: Tensor) -> None:
+    """Run a step, and restore parameters and state if the condition is false."""
+    parameters = _parameters_with_gradients(optimizer)
     before = [parameter.detach().clone() for parameter in parameters]
     states = {parameter: dict(optimizer.state.get(parameter, {})) for parameter in parameters}
     copies = {
@@ -215,8 +217,8 @@ def _restored(optimizer: Optimizer, condition: Tensor) -> None:
     }
     _refuse_host_state(optimizer, parameters)
     optimizer.step()
-    if _made_state(optimizer, parameters, states):
-        if not condition:  # the one read: what was made now would have to be unmade on the host
+    if _has_new_state(optimizer, parameters, states):
+        if not condition:  # the only read: new state has to be removed on the host
             for parameter, old in zip(parameters, before, strict=True):
                 parameter.copy_(old)
                 for name, value in copies[parameter].items():
@@ -235,11 +237,14 @@ def _restored(optimizer: Optimizer, condition: Tensor) -> None:
 
 
 def _keep_if(condition: Tensor, now: Tensor, before: Tensor) -> None:
+    """Keep the value of `now` if the condition is true, else restore `before`."""
     now.copy_(torch.where(condition.to(now.device, non_blocking=True), now, before))
 
 
-def _made_state(optimizer: Optimizer, parameters: list[Tensor], states: dict[Tensor, dict[str, Any]]) -> bool:
-    """Whether the step has made tensors of state that were not there."""
+def _has_new_state(
+    optimizer: Optimizer, parameters: list[Tensor], states: dict[Tensor, dict[str, Any]]
+) -> bool:
+    """Whether the step has created tensors of state."""
     return any(
         isinstance(value, Tensor) and not isinstance(states[parameter].get(name), Tensor)
         for parameter in parameters
@@ -248,10 +253,10 @@ def _made_state(optimizer: Optimizer, parameters: list[Tensor], states: dict[Ten
 
 
 def _refuse_host_state(optimizer: Optimizer, parameters: list[Tensor]) -> None:
-    """Raises UsageError where a step changes what the host keeps."""
+    """Raise UsageError if a step changes numbers on the host."""
     decays = any(group.get("lr_decay") for group in optimizer.param_groups)
     if isinstance(optimizer, torch.optim.Adagrad) and not decays:
-        return  # its count of steps changes nothing else
+        return  # its count of steps has no effect
     for parameter in parameters:
         for name, value in optimizer.state.get(parameter, {}).items():
             on_host = isinstance(value, Tensor) and value.device.type == "cpu"
@@ -259,16 +264,16 @@ def _refuse_host_state(optimizer: Optimizer, parameters: list[Tensor]) -> None:
             if parameter.device.type != "cpu" and (on_host or number):
                 raise UsageError(
                     f"{type(optimizer).__name__} keeps {name!r} on the CPU, where a skipped step cannot be "
-                    f"undone without a sync: {_instead(optimizer, number)}"
+                    f"undone without a sync: {_advice(optimizer, number)}"
                 )
 
 
-def _instead(optimizer: Optimizer, number: bool) -> str:
-    """What to write where a step cannot be taken back; no argument moves a `number` of Python."""
-    taken = {} if number else inspect.signature(type(optimizer).__init__).parameters
-    found = [f"{name}=True" for name in ("fused", "capturable") if name in taken]
-    if "lr_decay" in taken:
-        found = ["lr_decay=0"]
-    if found:
-        return f"use {' or '.join(found)}"
+def _advice(optimizer: Optimizer, number: bool) -> str:
+    """Return what to write if a step cannot be restored; no argument moves a Python `number`."""
+    arguments = {} if number else inspect.signature(type(optimizer).__init__).parameters
+    options = [f"{name}=True" for name in ("fused", "capturable") if name in arguments]
+    if "lr_decay" in arguments:
+        options = ["lr_decay=0"]
+    if options:
+        return f"use {' or '.join(options)}"
     return "no argument changes that, so write `if condition: optimizer.step()`, which syncs"

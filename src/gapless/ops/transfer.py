@@ -1,4 +1,4 @@
-"""Batches on their way to the device."""
+"""Copy batches to the device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gapless import trees
 Batch = TypeVar("Batch")
 
 _lock = threading.Lock()
-_under_way: deque[tuple[Any, Tensor]] = deque()
-"""Pinned host tensors whose copy may not be done, each with the event behind it, oldest first."""
+_pending_copies: deque[tuple[Any, Tensor]] = deque()
+"""Pinned host tensors whose copy may not be done, each with an event recorded after it, oldest first."""
 
 
 def to_device(
@@ -25,64 +25,68 @@ def to_device(
     dtype: torch.dtype | None = None,
     stream: Any = None,
 ) -> Batch:
-    """`batch` with every tensor in it on `device`, copied without waiting.
+    """Return `batch` with every tensor in it on `device`, copied without waiting.
 
-    Dicts, lists, tuples, named tuples and dataclasses are gone through; what is no tensor and has no ``to``
-    stays as it is. Host tensors that are not pinned are pinned first (a copy on the host), and each source
-    is kept alive until its copy is done. `dtype` is for floating point tensors, converted on the device.
-    Already there: nothing is copied. To the CPU it is ``.to("cpu")``, which waits for a device tensor.
+    Dicts, lists, tuples, named tuples and dataclasses are traversed; objects that are not tensors and have no
+    ``to`` are kept. CPU tensors that are not pinned are pinned first (a copy on the host), and each source is
+    kept alive until its copy is done. `dtype` is for floating point tensors, converted on the device. Tensors
+    on `device` are not copied. To the CPU it is ``.to("cpu")``, which waits for a device tensor.
 
-    With `stream`, a ``torch.cuda.Stream``, the copies run there, beside what the current stream has queued;
-    the current stream goes on behind them, and the memory is kept for it.
+    With `stream`, a ``torch.cuda.Stream``, the copies run there, in parallel with work queued on the current
+    stream, which then waits for them on the device; their memory stays valid for it.
 
     Replaces::
 
         images, labels = images.to("cuda"), labels.to("cuda")
         images, labels = ops.to_device((images, labels), "cuda")
 
-    Fill a pinned buffer again only when an event recorded behind this call is complete. A DataLoader with
+    Refill a pinned buffer only when an event recorded after this call is complete. A DataLoader with
     ``pin_memory=True`` pins in a thread of its own, which is better than pinning here.
     """
     device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    _forget_arrived()
+    _release_finished()
     if stream is None or device.type != "cuda":
-        return _moved(batch, device, dtype)
+        return _move_batch(batch, device, dtype)
     with torch.cuda.stream(stream):
-        moved = _moved(batch, device, dtype)
+        on_device = _move_batch(batch, device, dtype)
     current = torch.cuda.current_stream(stream.device)
     current.wait_stream(stream)
-    for tensor in trees.tensors(moved):
+    for tensor in trees.tensors(on_device):
         if tensor.is_cuda:
             tensor.record_stream(current)
-    return moved
+    return on_device
 
 
-def _moved(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
-    def sent(tensor: Tensor) -> Tensor:
-        return _sent(tensor, device, dtype if tensor.is_floating_point() else None)
+def _move_batch(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    """Return `value` with its tensors, and objects with a ``to`` method, on `device`."""
 
-    def by_itself(leaf: Any) -> Any:
+    def send(tensor: Tensor) -> Tensor:
+        return _copy_to_device(tensor, device, dtype if tensor.is_floating_point() else None)
+
+    def move_by_method(leaf: Any) -> Any:
         moves = hasattr(leaf, "to") and not isinstance(leaf, (type, torch.nn.Module))
         return leaf.to(device, non_blocking=True) if moves else leaf
 
-    return trees.mapped(value, sent, by_itself)
+    return trees.mapped(value, send, move_by_method)
 
 
-def _sent(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
+def _copy_to_device(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
+    """Copy one tensor to `device`, through pinned memory from the CPU."""
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device, dtype, non_blocking=device.type == "cuda")
     if tensor.layout == torch.strided and not tensor.is_pinned():
-        # `pin_memory` lets no gradient through, and a copy into pinned memory does.
+        # `pin_memory` is not differentiable, but a copy into pinned memory is.
         tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)
-    moved = tensor.to(device, non_blocking=True)
+    copied = tensor.to(device, non_blocking=True)
     event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(moved.device))
+    event.record(torch.cuda.current_stream(copied.device))
     with _lock:
-        _under_way.append((event, tensor.detach()))
-    return moved if dtype is None else moved.to(dtype)
+        _pending_copies.append((event, tensor.detach()))
+    return copied if dtype is None else copied.to(dtype)
 
 
-def _forget_arrived() -> None:
+def _release_finished() -> None:
+    """Drop references to pinned tensors whose copies are done."""
     with _lock:
-        while _under_way and _under_way[0][0].query():
-            _under_way.popleft()
+        while _pending_copies and _pending_copies[0][0].query():
+            _pending_copies.popleft()

@@ -22,7 +22,7 @@ from gapless.metrics.classification.curves import (
 from gapless.metrics.classification.score_metrics import BinaryScoreMetric, ScoreMetric
 from gapless.metrics.classification.scores import CumulativeCounts, Thresholds
 from gapless.metrics.tasks import Task
-from gapless.metrics.wrapping import squeezed
+from gapless.metrics.wrapping import squeeze_result
 
 
 class AreaMetric(ScoreMetric, abstract=True):
@@ -55,7 +55,7 @@ class AreaMetric(ScoreMetric, abstract=True):
         with self.sync_context(should_sync=not self._is_synced):
             cumulative = self.scored.cumulative_counts(self.average == "micro")
             areas = (self.areas(cumulative),) * 2 if cumulative.exact else self.area_bounds(cumulative)
-            low, high = (squeezed(self._average(area, cumulative)) for area in areas)
+            low, high = (squeeze_result(self._average(area, cumulative)) for area in areas)
         return low, high
 
     def score(self, cumulative: CumulativeCounts) -> Tensor:
@@ -85,7 +85,7 @@ class MulticlassArea(AreaMetric, abstract=True):
         **kwargs: Any,
     ) -> None:
         if validate_args:
-            checks.one_of("average", average, ("macro", "weighted", "none", None), comma="")
+            checks.check_one_of("average", average, ("macro", "weighted", "none", None), comma="")
         self._set_up_scores(num_classes, thresholds, ignore_index, validate_args, kwargs)
         self.average = average
 
@@ -105,7 +105,7 @@ class MultilabelArea(AreaMetric, abstract=True):
         **kwargs: Any,
     ) -> None:
         if validate_args:
-            checks.one_of("average", average, checks.AVERAGES, comma="")
+            checks.check_one_of("average", average, checks.AVERAGES, comma="")
         self._set_up_scores(num_labels, thresholds, ignore_index, validate_args, kwargs)
         self.average = average
 

@@ -76,20 +76,20 @@ class CountMetric(CountScore, PredictionMetric, abstract=True):
 
     def value(self) -> Tensor:
         counted = self.counted
-        if isinstance(counted, MulticlassCounts) and fusing.on(counted.device):
+        if isinstance(counted, MulticlassCounts) and fusing.uses_kernels(counted.device):
             row = self.fused_row()
             if row is not None:
                 return counted.derive("scores", partial(self._fused_scores, row))[row]
         return self.score(counted.derive("counts", counted.counts))
 
-    def _fused_scores(self, own_row: fusing.Scored) -> dict[fusing.Scored, Tensor]:
+    def _fused_scores(self, own_row: fusing.ScoreRow) -> dict[fusing.ScoreRow, Tensor]:
         """Compute the scores of all metrics that share these counts, in one kernel launch."""
         counted = self.counted
         other_rows = (reader.fused_row() for reader in counted.readers if isinstance(reader, CountMetric))
         rows = [own_row, *(row for row in other_rows if row is not None)]
-        return fusing.scores(counted.state["table"], counted.fused_rows, rows)
+        return fusing.compute_scores(counted.state["table"], counted.fused_rows, rows)
 
-    def fused_row(self) -> fusing.Scored | None:
+    def fused_row(self) -> fusing.ScoreRow | None:
         """Return the score as a row of the Triton kernel's input; None if the kernel cannot compute it."""
         averaged = self.average in ("micro", "macro", "weighted")
         if self.task != "multiclass" or self.flat or not averaged or not self._is_mean_ratio():
@@ -99,7 +99,7 @@ class CountMetric(CountScore, PredictionMetric, abstract=True):
         )
         numerator, denominator = self.ratio(SYMBOLIC_COUNTS)
         options = (weighing, self.zero_division, self.complement, self.undefined)
-        return fusing.scored(numerator, denominator, *options)  # type: ignore[arg-type]
+        return fusing.score_row(numerator, denominator, *options)  # type: ignore[arg-type]
 
     def _is_mean_ratio(self) -> bool:
         """Whether the score is nothing but :meth:`ratio`, averaged over all classes."""
@@ -118,7 +118,7 @@ class CountMetric(CountScore, PredictionMetric, abstract=True):
         logits, capacity = options.pop("logits", None), options.pop("capacity", None)
         self._set_up(ignore_index, validate_args, options, classes)
         if validate_args:
-            checks.multidim(multidim_average)
+            checks.check_multidim(multidim_average)
             self._check_zero_division(zero_division)
         self.zero_division = zero_division
         self.multidim_average = multidim_average
@@ -134,7 +134,7 @@ class CountMetric(CountScore, PredictionMetric, abstract=True):
             self.use("counted", SamplewiseBinaryCounts(layout, labels, self.validate_args, capacity))
 
     def _check_zero_division(self, value: Any) -> None:
-        checks.zero_or_one("zero_division", value)
+        checks.check_zero_or_one("zero_division", value)
 
 
 class BinaryScore(CountMetric, abstract=True):
@@ -150,7 +150,7 @@ class BinaryScore(CountMetric, abstract=True):
     ) -> None:
         logits, capacity = self._set_up_counting(1, multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
-            checks.unit_float("threshold", threshold)
+            checks.check_unit_float("threshold", threshold)
         self.threshold = threshold
         self._use_threshold_counts(ThresholdLayout(threshold, ignore_index, logits), None, capacity)
 
@@ -214,9 +214,9 @@ class MultilabelScore(CountMetric, abstract=True):
             num_labels, multidim_average, ignore_index, validate_args, kwargs
         )
         if validate_args:
-            checks.integer_above("num_labels", num_labels, 1)
-            checks.unit_float("threshold", threshold, range_told=False)
-            checks.one_of("average", average, checks.AVERAGES)
+            checks.check_integer_above("num_labels", num_labels, 1)
+            checks.check_unit_float("threshold", threshold, show_range=False)
+            checks.check_one_of("average", average, checks.AVERAGES)
         self.threshold = threshold
         self.average = average
         self._use_threshold_counts(ThresholdLayout(threshold, ignore_index, logits), num_labels, capacity)
@@ -229,7 +229,7 @@ def check_classes(num_classes: int | None, top_k: int, average: str | None) -> N
             f"Argument `num_classes` can only be `None` for `average='micro'`, but got `average={average}`."
         )
     if num_classes is not None:
-        checks.integer_above("num_classes", num_classes, 1)
+        checks.check_integer_above("num_classes", num_classes, 1)
     if not isinstance(top_k, int) or top_k < 1:
         raise ValueError(
             f"Expected argument `top_k` to be an integer larger than or equal to 1, but got {top_k}"
@@ -239,7 +239,7 @@ def check_classes(num_classes: int | None, top_k: int, average: str | None) -> N
             "Expected argument `top_k` to be smaller or equal to `num_classes` "
             f"but got {top_k} and {num_classes}"
         )
-    checks.one_of("average", average, checks.AVERAGES)
+    checks.check_one_of("average", average, checks.AVERAGES)
 
 
 class ScoreTask(Task, abstract=True):

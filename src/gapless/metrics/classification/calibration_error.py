@@ -110,10 +110,10 @@ class CalibrationMetric(PredictionMetric, abstract=True):
         logits = options.pop("logits", None)
         self._set_up(ignore_index, validate_args, options, classes)
         if validate_args:
-            checks.integer_above("n_bins", n_bins, 0)
-            checks.one_of("norm", norm, ("l1", "l2", "max"), stop=".")
+            checks.check_integer_above("n_bins", n_bins, 0)
+            checks.check_one_of("norm", norm, ("l1", "l2", "max"), stop=".")
             if self.task == "multiclass":
-                checks.integer_above("num_classes", classes, 1)
+                checks.check_integer_above("num_classes", classes, 1)
         self.n_bins = n_bins
         self.norm = norm
         problem = Problem(self.task, classes, ignore_index, "sigmoid", logits)

@@ -38,7 +38,7 @@ class Kappa(Confusion, abstract=True):
 
     def _set_weights(self, weights: str | None, validate_args: bool) -> None:
         if validate_args:
-            checks.one_of("weight", weights, ("linear", "quadratic", "none", None), stop=".")
+            checks.check_one_of("weight", weights, ("linear", "quadratic", "none", None), stop=".")
         self.weights = weights
 
 

@@ -15,7 +15,7 @@ from gapless.metrics.classification import label_messages, labels
 from gapless.metrics.classification.counts import BinaryCounts, ClassLayout, ThresholdLayout, count_fused
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
-from gapless.metrics.host import within_reach
+from gapless.metrics.host import is_readable_on_host
 from gapless.metrics.statistic import Slot
 
 NORMALIZATIONS = ("true", "pred", "all", "none", None)
@@ -39,7 +39,9 @@ class ConfusionCounts(label_messages.LabelStatistic):
     def count(self, batch: Batch) -> None:
         if self.checked:
             batch.derive(labels.check_multiclass, self.classes, False)
-        if fusing.on(self.device) and count_fused(self, batch, self.classes, self.ignore_index, pairs=True):
+        if fusing.uses_kernels(self.device) and count_fused(
+            self, batch, self.classes, self.ignore_index, pairs=True
+        ):
             return
         target, predicted = batch.derive(labels.target_classes), batch.derive(labels.top_class)
         cells = target * self.classes + predicted
@@ -104,7 +106,7 @@ class BinaryConfusion(Confusion, abstract=True):
         logits = kwargs.pop("logits", None)
         self._set_up(ignore_index, validate_args, kwargs)
         if validate_args:
-            checks.unit_float("threshold", threshold)
+            checks.check_unit_float("threshold", threshold)
         self._use_threshold_counts(threshold, None, logits)
 
 
@@ -119,7 +121,7 @@ class MulticlassConfusion(Confusion, abstract=True):
     ) -> None:
         self._set_up(ignore_index, validate_args, kwargs, num_classes)
         if validate_args:
-            checks.integer_above("num_classes", num_classes, 1)
+            checks.check_integer_above("num_classes", num_classes, 1)
         self.use("confused", ConfusionCounts(num_classes, ignore_index, validate_args))
 
 
@@ -139,8 +141,8 @@ class MultilabelConfusion(Confusion, abstract=True):
         logits = kwargs.pop("logits", None)
         self._set_up(ignore_index, validate_args, kwargs, num_labels)
         if validate_args:
-            checks.integer_above("num_labels", num_labels, 1)
-            checks.unit_float("threshold", threshold, range_told=False)
+            checks.check_integer_above("num_labels", num_labels, 1)
+            checks.check_unit_float("threshold", threshold, show_range=False)
         self._use_threshold_counts(threshold, num_labels, logits)
 
 
@@ -150,7 +152,7 @@ def normalize_matrix(matrix: Tensor, normalize: str | None) -> Tensor:
         return matrix
     dims: Any = {"true": -1, "pred": -2, "all": (-2, -1)}[normalize]
     totals = matrix.sum(dims, keepdim=True)
-    if within_reach(totals):  # On a device the host would wait for the number.
+    if is_readable_on_host(totals):  # On a device the host would wait for the number.
         undefined = int((totals == 0).expand_as(matrix).sum())
         if undefined:
             checks.warn(f"{undefined} NaN values found in confusion matrix have been replaced with zeros.")

@@ -36,7 +36,7 @@ class Matrix(Confusion, abstract=True):
 
     def _set_normalize(self, normalize: str | None, validate_args: bool) -> None:
         if validate_args:
-            checks.one_of("normalize", normalize, NORMALIZATIONS, stop=".")
+            checks.check_one_of("normalize", normalize, NORMALIZATIONS, stop=".")
         self.normalize = normalize
 
 

@@ -13,10 +13,10 @@ from gapless.metrics import fusing
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification import label_messages, labels
 from gapless.metrics.divide import share
-from gapless.metrics.host import ClassTable, within_reach
+from gapless.metrics.host import ClassTable, is_readable_on_host
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, State, Statistic
-from gapless.metrics.tally import tally
+from gapless.metrics.tally import count_on_cuda
 
 _EXTRA_CELLS = 3
 """Cells of a class table besides the classes: for labels below them, labels above them, and ignored ones."""
@@ -188,7 +188,7 @@ class MulticlassCounts(label_messages.LabelStatistic):
     def __init__(self, classes: int, top_k: int, ignore_index: int | None, checked: bool) -> None:
         self.layout = self.label_rules = ClassLayout(classes, top_k, ignore_index)
         self._on_host: ClassTable | None = None
-        self.fused_rows = fusing.Asked()
+        self.fused_rows = fusing.ScoreRows()
         self.constants = {"unit": 1, "invalid_cell": classes + 1}
         slots = {"table": Slot((3, self.layout.width))}
         super().__init__((classes, top_k, ignore_index), slots, checked)
@@ -207,7 +207,7 @@ class MulticlassCounts(label_messages.LabelStatistic):
     def _count_fused(self, batch: Batch) -> bool:
         """Count `batch` with Triton's kernels; return False if they cannot."""
         layout = self.layout
-        if not fusing.on(self.device) or layout.top_k > 1:
+        if not fusing.uses_kernels(self.device) or layout.top_k > 1:
             return False
         return count_fused(self, batch, layout.classes, layout.ignore_index, pairs=False)
 
@@ -218,15 +218,15 @@ class MulticlassCounts(label_messages.LabelStatistic):
             return False
         scores = layout.predictions_are_classes(batch)
         predicted = layout.predicted(batch)
-        return tally(self.state["table"], self.unit, target, predicted, layout.ignore_index, scores)
+        return count_on_cuda(self.state["table"], self.unit, target, predicted, layout.ignore_index, scores)
 
     def _count_on_host(self, batch: Batch) -> bool:
         """Count `batch` on the CPU with NumPy; return False if it is elsewhere or has an invalid label."""
         layout, target = self.layout, batch.derive(labels.target_classes)
-        if not within_reach(target):
+        if not is_readable_on_host(target):
             return False
         predicted = layout.predicted(batch)
-        if not within_reach(predicted):
+        if not is_readable_on_host(predicted):
             return False
         return self._host_table().add(
             target, predicted, layout.ignore_index, layout.predictions_are_classes(batch)
@@ -245,7 +245,7 @@ class MulticlassCounts(label_messages.LabelStatistic):
     def saved_slots(self) -> dict[str, Slot]:
         return {**self.slots, "clean": Slot()}
 
-    def decoded(self, state: State) -> State:
+    def decode(self, state: State) -> State:
         return {**state, "clean": state["clean"].amin()} if "clean" in state else state
 
     def fault_cells(self) -> Tensor:
@@ -256,7 +256,7 @@ class MulticlassCounts(label_messages.LabelStatistic):
         rows = [self.state["table"][row, ::step] for row in (0, 1)]
         return [*rows, self.state["clean"]] if self.checked else None
 
-    def told_by(self, pieces: Sequence[Tensor]) -> tuple[int, int]:
+    def read_faults(self, pieces: Sequence[Tensor]) -> tuple[int, int]:
         return int((pieces[0] + pieces[1]).sum().item()), int(pieces[-1].min().item())
 
     def faults_on_host(self) -> int:
@@ -317,8 +317,8 @@ class SamplewiseMulticlassCounts(label_messages.LabelStatistic, Rows):
 
     def counts(self) -> OutcomeCounts:
         """Return the outcome counts per sample and class, ``(N, C)`` each."""
-        self.rows_needed()
-        return self.layout.counts(self.known("table"))
+        self.require_rows()
+        return self.layout.counts(self.valid_rows("table"))
 
 
 class HitCounts(Statistic):
@@ -454,5 +454,5 @@ class SamplewiseBinaryCounts(label_messages.LabelStatistic, Rows):
 
     def counts(self) -> OutcomeCounts:
         """Return the outcome counts per sample, ``(N,)`` each, or per sample and label ``(N, L)``."""
-        self.rows_needed()
-        return self.layout.counts(self.known("table"))
+        self.require_rows()
+        return self.layout.counts(self.valid_rows("table"))

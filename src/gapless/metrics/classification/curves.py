@@ -10,7 +10,7 @@ from torch import Tensor
 from gapless.metrics.classification.label_messages import warn_if_any
 from gapless.metrics.classification.scores import CumulativeCounts
 from gapless.metrics.divide import divide, share
-from gapless.metrics.host import within_reach
+from gapless.metrics.host import is_readable_on_host
 
 ClassCurves = tuple[Any, Any, Any]
 """Two rows of values and the thresholds, as tensors ``[K, P]`` or as lists with one tensor per class."""
@@ -28,7 +28,7 @@ def roc_points(cumulative: CumulativeCounts) -> tuple[Tensor, Tensor]:
 
 def warn_of_missing_classes(cumulative: CumulativeCounts) -> None:
     """Warn of classes without positives or negatives, if every score is kept and is on the CPU."""
-    if not cumulative.exact or not within_reach(cumulative.positives):
+    if not cumulative.exact or not is_readable_on_host(cumulative.positives):
         return
     checks = (("negative", "false", cumulative.negatives), ("positive", "true", cumulative.positives))
     for name, rate, count in checks:

@@ -107,7 +107,7 @@ class ExactMatchMetric(PredictionMetric, abstract=True):
 
     def value(self) -> Tensor:
         if self.multidim_average == "samplewise":
-            return torch.clone(self.matches.known("share"))
+            return torch.clone(self.matches.valid_rows("share"))
         return divide(self.matches.state["right"], self.matches.state["seen"])
 
     def _set_up_matches(
@@ -115,7 +115,7 @@ class ExactMatchMetric(PredictionMetric, abstract=True):
     ) -> None:
         """Check and set `multidim_average`, and set up the statistic."""
         if validate_args:
-            checks.multidim(multidim_average)
+            checks.check_multidim(multidim_average)
         self.multidim_average = multidim_average
         if multidim_average == "global":
             self.use("matches", MatchCounts(rule, validate_args))
@@ -143,7 +143,7 @@ class MulticlassExactMatch(ExactMatchMetric):
         capacity = kwargs.pop("capacity", None)
         self._set_up(ignore_index, validate_args, kwargs, num_classes)
         if validate_args:
-            checks.integer_above("num_classes", num_classes, 1)
+            checks.check_integer_above("num_classes", num_classes, 1)
         self._set_up_matches(
             ExactMatchRule(ClassLayout(num_classes, 1, ignore_index)),
             multidim_average,
@@ -174,8 +174,8 @@ class MultilabelExactMatch(ExactMatchMetric):
         logits, capacity = kwargs.pop("logits", None), kwargs.pop("capacity", None)
         self._set_up(ignore_index, validate_args, kwargs, num_labels)
         if validate_args:
-            checks.integer_above("num_labels", num_labels, 1)
-            checks.unit_float("threshold", threshold, range_told=False)
+            checks.check_integer_above("num_labels", num_labels, 1)
+            checks.check_unit_float("threshold", threshold, show_range=False)
         self.threshold = threshold
         rule = ExactMatchRule(ThresholdLayout(threshold, ignore_index, logits), num_labels)
         self._set_up_matches(rule, multidim_average, validate_args, capacity)

@@ -135,8 +135,8 @@ class MulticlassHingeLoss(HingeMetric):
     ) -> None:
         if validate_args:
             check_squared(squared)
-            checks.integer_above("num_classes", num_classes, 1)
-            checks.one_of("multiclass_mode", multiclass_mode, MULTICLASS_MODES, stop=".")
+            checks.check_integer_above("num_classes", num_classes, 1)
+            checks.check_one_of("multiclass_mode", multiclass_mode, MULTICLASS_MODES, stop=".")
         one_vs_all = multiclass_mode == "one-vs-all"
         self._set_up_margins(num_classes, squared, one_vs_all, ignore_index, validate_args, kwargs)
         self.multiclass_mode = multiclass_mode

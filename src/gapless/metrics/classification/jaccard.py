@@ -96,8 +96,8 @@ class MulticlassJaccardIndex(Jaccard, MulticlassScore):
         **kwargs: Any,
     ) -> None:
         if validate_args:
-            checks.integer_above("num_classes", num_classes, 1)
-            checks.one_of("average", average, checks.AVERAGES, stop=".")
+            checks.check_integer_above("num_classes", num_classes, 1)
+            checks.check_one_of("average", average, checks.AVERAGES, stop=".")
         kwargs["zero_division"] = zero_division
         super().__init__(num_classes, 1, average, "global", ignore_index, validate_args, **kwargs)
 
@@ -118,7 +118,7 @@ class MultilabelJaccardIndex(Jaccard, MultilabelScore):
         **kwargs: Any,
     ) -> None:
         if validate_args:
-            checks.one_of("average", average, checks.AVERAGES, stop=".")
+            checks.check_one_of("average", average, checks.AVERAGES, stop=".")
         kwargs["zero_division"] = zero_division
         super().__init__(num_labels, threshold, average, "global", ignore_index, validate_args, **kwargs)
 

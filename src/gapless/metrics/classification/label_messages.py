@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gapless.metrics.batch import Batch
 from gapless.metrics.checks import warn
-from gapless.metrics.host import within_reach
+from gapless.metrics.host import is_readable_on_host
 from gapless.metrics.statistic import Statistic
 
 
@@ -28,10 +28,12 @@ class LabelStatistic(Statistic):
     label_rules: LabelRules
 
     def complaint(self, count: int) -> str:
-        return self.label_rules.complaint(count) + self.full()
+        return self.label_rules.complaint(count) + self.capacity_note()
 
     def complaint_about(self, batch: Batch, count: int) -> str:
-        return (self.label_rules.describe_values(batch) or self.label_rules.complaint(count)) + self.full()
+        return (
+            self.label_rules.describe_values(batch) or self.label_rules.complaint(count)
+        ) + self.capacity_note()
 
 
 def count_noun(count: int, noun: str = "value") -> str:
@@ -90,5 +92,5 @@ def _label_tensors(batch: Batch) -> list[tuple[str, Tensor]]:
 
 def warn_if_any(mask: Tensor, message: str) -> None:
     """Warn if any of `mask` is true; only on the CPU, because on a device the host would wait for it."""
-    if within_reach(mask) and mask.any():
+    if is_readable_on_host(mask) and mask.any():
         warn(message)

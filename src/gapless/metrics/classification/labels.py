@@ -14,7 +14,7 @@ from gapless.metrics.host import argmax
 
 def check_same_shape(batch: Batch) -> None:
     """Raise RuntimeError unless predictions and target have the same shape."""
-    checks.same_shape(*batch.args)
+    checks.check_same_shape(*batch.args)
 
 
 def check_binary(batch: Batch, samplewise: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gapless.metrics import checks
-from gapless.metrics.describing import description
+from gapless.metrics.describing import parse_description
 from gapless.metrics.metric import Metric
 
 INPUTS = {
@@ -66,7 +66,7 @@ class PredictionMetric(Metric, abstract=True):
                 "``.+?``", lambda shape: shape[0].replace(" ", "\0"), inputs
             )  # keeps shapes on one line
             inputs = textwrap.fill(whole, 100).replace("\0", " ")
-            own, noun = description(cls), "label" if cls.task == "multilabel" else "class"
+            own, noun = parse_description(cls), "label" if cls.task == "multilabel" else "class"
             text = str(own._replace(before=f"{own.before}\n\n{inputs}"))
             cls.__doc__ = text.replace("class or label", noun)
 
@@ -89,7 +89,7 @@ class PredictionMetric(Metric, abstract=True):
         """
         Metric.__init__(self, **options)
         if validate_args:
-            checks.optional_integer("ignore_index", ignore_index)
+            checks.check_optional_integer("ignore_index", ignore_index)
         if self.task != "binary":
             setattr(self, "num_classes" if self.task == "multiclass" else "num_labels", classes)
         self.ignore_index = ignore_index

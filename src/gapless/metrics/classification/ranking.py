@@ -112,7 +112,7 @@ class RankingMetric(PredictionMetric, abstract=True):
         logits = kwargs.pop("logits", None)
         self._set_up(ignore_index, validate_args, kwargs, num_labels)
         if validate_args:
-            checks.integer_above("num_labels", num_labels, 1)
+            checks.check_integer_above("num_labels", num_labels, 1)
         problem = Problem("multilabel", num_labels, ignore_index, "sigmoid", logits)
         self.use("ranked", RankingSums(problem, type(self).measure, validate_args))
 

@@ -63,7 +63,9 @@ class MulticlassCurve(CurveMetric, abstract=True):
         **kwargs: Any,
     ) -> None:
         if validate_args:
-            checks.one_of("average", average, ("micro", "macro", None), listed="None, 'micro' or 'macro'")
+            checks.check_one_of(
+                "average", average, ("micro", "macro", None), listed="None, 'micro' or 'macro'"
+            )
         self._set_up_scores(num_classes, thresholds, ignore_index, validate_args, kwargs)
         self.average = average
 

@@ -14,7 +14,7 @@ from gapless.metrics.classification import label_messages, labels
 from gapless.metrics.later import CheckedLater
 from gapless.metrics.rows import Column, RowState
 from gapless.metrics.statistic import Slot, State
-from gapless.metrics.tally import add_places
+from gapless.metrics.tally import count_indices
 
 Thresholds = int | Sequence[float] | Tensor | None
 IGNORED_CELL, INVALID_CELL, CELLS_BEFORE_BINS = 0, 1, 2
@@ -211,18 +211,18 @@ class BinnedScores(label_messages.LabelStatistic):
         cells = cells.masked_fill_(allowed != target, INVALID_CELL)
         if problem.ignore_index is not None:
             cells = cells.masked_fill_(target == problem.ignore_index, IGNORED_CELL)
-        add_places(self.state["table"], cells.flatten(), self.unit)
+        count_indices(self.state["table"], cells.flatten(), self.unit)
 
     def faults(self) -> Tensor:
         invalid = self.state["table"][INVALID_CELL]
         return invalid // self.problem.classes if self.problem.task == "multiclass" else invalid
 
-    def decoded(self, state: State) -> State:
+    def decode(self, state: State) -> State:
         table = state["table"]
         extra = table[..., [INVALID_CELL, IGNORED_CELL]]
         return {**state, "table": torch.cat((table[..., CELLS_BEFORE_BINS:], extra), -1)}
 
-    def encoded(self, saved: State) -> State:
+    def encode(self, saved: State) -> State:
         table = saved["table"]
         extra = table[..., [-1, -2]]
         return {**saved, "table": torch.cat((extra, table[..., :-2]), -1)}
@@ -306,8 +306,8 @@ class KeptScores(label_messages.LabelStatistic, CheckedLater):
 
     def cumulative_counts(self, micro: bool) -> CumulativeCounts:
         """Return the counts at every score, in shapes that do not depend on values; `micro` pools classes."""
-        self.rows_needed()
-        scores, marks, is_kept = self.read("score"), self.read("mark"), self.there()
+        self.require_rows()
+        scores, marks, is_kept = self.read("score"), self.read("mark"), self.valid_mask()
         if scores.dim() == 1:
             scores, marks = scores.reshape(-1, 1), marks.reshape(-1, 1)
         if is_kept is not None:
@@ -366,10 +366,10 @@ def make_score_statistic(
     """Create the statistic: bins between `thresholds`, or every score if that is None."""
     if validate_args:
         check_thresholds(thresholds)
-        checks.optional_integer("ignore_index", problem.ignore_index)
+        checks.check_optional_integer("ignore_index", problem.ignore_index)
         if problem.task != "binary":
             name = "num_classes" if problem.task == "multiclass" else "num_labels"
-            checks.integer_above(name, problem.classes, 1)
+            checks.check_integer_above(name, problem.classes, 1)
     if thresholds is None:
         return KeptScores(problem, validate_args, capacity)
     with torch.device("cpu"):

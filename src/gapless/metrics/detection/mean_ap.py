@@ -85,14 +85,14 @@ class MeanAveragePrecision(Metric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        checks.one_of("box_format", box_format, BOX_FORMATS, comma="")
+        checks.check_one_of("box_format", box_format, BOX_FORMATS, comma="")
         check_iou_type(iou_type)
         check_lists(iou_thresholds, rec_thresholds, max_detection_thresholds)
         for name, value in (("class_metrics", class_metrics), ("extended_summary", extended_summary)):
             if not isinstance(value, bool):
                 raise ValueError(f"Expected argument `{name}` to be a boolean")
-        checks.one_of("average", average, ("macro", "micro"), comma="")
-        checks.one_of("backend", backend, BACKENDS, comma="")
+        checks.check_one_of("average", average, ("macro", "micro"), comma="")
+        checks.check_one_of("backend", backend, BACKENDS, comma="")
         self.box_format = box_format
         self.iou_type = (iou_type,) if isinstance(iou_type, str) else iou_type
         self.iou_thresholds = iou_thresholds or float32_steps(0.5, 0.95, 10)

@@ -12,8 +12,8 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
-from gapless.metrics.reduced import EVERY, Every, Sum
-from gapless.metrics.regression.errors import pair
+from gapless.metrics.reduced import UNREDUCED, Every, Sum
+from gapless.metrics.regression.errors import float_pair
 from gapless.metrics.statistic import storable
 
 REDUCTIONS = ("elementwise_mean", "sum", "none", None)
@@ -23,7 +23,7 @@ ValueRange = tuple[float, float] | None
 
 def squared_errors(batch: Batch, bounds: ValueRange) -> Tensor:
     """Return the squared differences of values clamped to `bounds`."""
-    preds, target = batch.derive(pair)
+    preds, target = batch.derive(float_pair)
     if bounds is not None:
         preds, target = preds.clamp(*bounds), target.clamp(*bounds)
     return (preds - target).square()
@@ -65,7 +65,7 @@ class PeakSignalNoiseRatio(Metric):
     ) -> None:
         capacity = kwargs.pop("capacity", None)
         super().__init__(**kwargs)
-        checks.one_of("reduction", reduction, REDUCTIONS)
+        checks.check_one_of("reduction", reduction, REDUCTIONS)
         if dim is None and reduction != "elementwise_mean":
             checks.warn(f"The `reduction={reduction}` will not have any effect when `dim` is None.")
         bounds = data_range if isinstance(data_range, tuple) else None
@@ -87,7 +87,7 @@ class PeakSignalNoiseRatio(Metric):
     def value(self) -> Tensor:
         scale = 10 / math.log(self.base)
         ratio = (2 * math.log(self.data_range) - self.noise.reduced().log()) * scale
-        if self.dim is not None and self.reduction not in EVERY:
+        if self.dim is not None and self.reduction not in UNREDUCED:
             ratio = ratio.sum() if self.reduction == "sum" else ratio.mean()
         return ratio.to(self.dtype)
 

@@ -10,11 +10,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from gapless.metrics import checks
-from gapless.metrics.batch import Batch, moved
+from gapless.metrics.batch import Batch, move_to_device
 from gapless.metrics.image.noise import REDUCTIONS
 from gapless.metrics.metric import Metric
-from gapless.metrics.reduced import EVERY, Sum
-from gapless.metrics.regression.errors import widened
+from gapless.metrics.reduced import UNREDUCED, Sum
+from gapless.metrics.regression.errors import to_wide_float
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import storable
 
@@ -72,13 +72,13 @@ def paired_images(batch: Batch) -> tuple[Tensor, Tensor]:
     """Return predictions and targets, ``(N, C, H, W)`` or ``(N, C, D, H, W)``, as float32 or wider."""
     preds, target = batch.args
     target = target.to(preds.dtype)
-    checks.same_shape(preds, target)
+    checks.check_same_shape(preds, target)
     if preds.dim() not in (4, 5):
         raise ValueError(
             "Expected `preds` and `target` to have BxCxHxW or BxCxDxHxW shape."
             f" Got preds: {preds.shape} and target: {target.shape}."
         )
-    return widened(preds), widened(target)
+    return to_wide_float(preds), to_wide_float(target)
 
 
 def blur(image: Tensor, weights: Sequence[Tensor]) -> Tensor:
@@ -150,7 +150,9 @@ class WindowWeights:
             self.window.check(dims)
             rows = self.window.weights(dims)
             with torch.inference_mode(False):
-                self._held[key] = [moved(row.to(storable(row.dtype, device)), device) for row in rows]
+                self._held[key] = [
+                    move_to_device(row.to(storable(row.dtype, device)), device) for row in rows
+                ]
         return self._held[key]
 
     def __eq__(self, other: object) -> bool:
@@ -285,9 +287,9 @@ class SimilarityMetric(Metric, abstract=True):
         self, window: SsimWindow, options: SimilarityOptions, reduction: str | None, capacity: int | None
     ) -> None:
         """Check and set `reduction`, and set up the statistic."""
-        checks.one_of("reduction", reduction, REDUCTIONS)
+        checks.check_one_of("reduction", reduction, REDUCTIONS)
         self.reduction = reduction
-        weights, keeps_rows = WindowWeights(window), reduction in EVERY or options.extra is not None
+        weights, keeps_rows = WindowWeights(window), reduction in UNREDUCED or options.extra is not None
         self.use(
             "similarity",
             SimilarityRows(weights, options, capacity)
@@ -299,12 +301,12 @@ class SimilarityMetric(Metric, abstract=True):
         statistic = self.similarity
         if isinstance(statistic, Sum):
             return statistic.reduced(self.reduction).to(self.dtype)
-        statistic.rows_needed()
-        values = statistic.known("value").clone()
-        if self.reduction not in EVERY:
+        statistic.require_rows()
+        values = statistic.valid_rows("value").clone()
+        if self.reduction not in UNREDUCED:
             values = values.sum() if self.reduction == "sum" else values.mean()
         return (
-            (values.to(self.dtype), statistic.known("more").clone())
+            (values.to(self.dtype), statistic.valid_rows("more").clone())
             if statistic.options.extra
             else values.to(self.dtype)
         )

@@ -1,4 +1,4 @@
-"""How predictions and targets go together."""
+"""Correlation of predictions and targets."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.host import within_reach
+from gapless.metrics.host import is_readable_on_host
 from gapless.metrics.metric import Metric
-from gapless.metrics.reduced import EVERY, Every, Sum
-from gapless.metrics.regression.errors import ARGUMENT, PairMetric, check_columns, check_outputs, pair
+from gapless.metrics.reduced import UNREDUCED, Every, Sum
+from gapless.metrics.regression.errors import (
+    NUM_OUTPUTS_MESSAGE,
+    PairMetric,
+    check_columns,
+    check_outputs,
+    float_pair,
+)
 from gapless.metrics.statistic import Slot, State, Statistic
 
 SUMS = ("mean_x", "mean_y", "square_x", "square_y", "product")
+"""Slots of :class:`Comoments` beside the number of samples."""
 
 
 class Comoments(Statistic):
     """Means, squared deviations and their product, of predictions (x) and targets (y), in float64.
 
-    Deviations are taken from each batch's own mean and joined by Chan's formula, so that nothing cancels out
-    where means are large beside the deviations.
+    Deviations are taken from each batch's own mean and merged by Chan's formula, which avoids cancellation if
+    means are large compared to the deviations.
     """
 
     def __init__(self, outputs: int) -> None:
@@ -32,17 +39,17 @@ class Comoments(Statistic):
         super().__init__((outputs,), slots, checked=False)
 
     def count(self, batch: Batch) -> None:
-        preds, target = batch.derive(pair)
-        if preds.dim() == 1:  # One column stands for every output.
-            preds, target = (one.unsqueeze(1).expand(-1, self.outputs) for one in (preds, target))
+        preds, target = batch.derive(float_pair)
+        if preds.dim() == 1:  # A single column is used for every output.
+            preds, target = (values.unsqueeze(1).expand(-1, self.outputs) for values in (preds, target))
         check_columns(preds, target, self.outputs)
         if not preds.numel():
             return
         wide = self.state["seen"].dtype
-        x, y = (one.to(wide).reshape(-1, *self.shape) for one in (preds, target))
+        x, y = (values.to(wide).reshape(-1, *self.shape) for values in (preds, target))
         mean_x, mean_y = x.mean(0), y.mean(0)
         x, y = x - mean_x, y - mean_y
-        found = {
+        batch_state = {
             "seen": torch.full(self.shape, float(len(x)), dtype=wide, device=self.device),
             "mean_x": mean_x,
             "mean_y": mean_y,
@@ -50,23 +57,23 @@ class Comoments(Statistic):
             "square_y": (y * y).sum(0),
             "product": (x * y).sum(0),
         }
-        self.merge_folded(self.state, found)
+        self.merge_folded(self.state, batch_state)
 
     def merge_folded(self, into: State, other: State) -> None:
-        seen = into["seen"] + other["seen"]
-        share = other["seen"] / seen.clamp(min=1)
-        joined = into["seen"] * share
+        number = into["seen"] + other["seen"]
+        share = other["seen"] / number.clamp(min=1)
+        cross_weight = into["seen"] * share
         dx, dy = other["mean_x"] - into["mean_x"], other["mean_y"] - into["mean_y"]
-        into["square_x"].add_(other["square_x"] + dx * dx * joined)
-        into["square_y"].add_(other["square_y"] + dy * dy * joined)
-        into["product"].add_(other["product"] + dx * dy * joined)
+        into["square_x"].add_(other["square_x"] + dx * dx * cross_weight)
+        into["square_y"].add_(other["square_y"] + dy * dy * cross_weight)
+        into["product"].add_(other["product"] + dx * dy * cross_weight)
         into["mean_x"].add_(dx * share)
         into["mean_y"].add_(dy * share)
-        into["seen"].copy_(seen)
+        into["seen"].copy_(number)
 
 
 class Correlation(PairMetric, abstract=True):
-    """A metric of means and deviations of predictions and targets."""
+    """A metric computed from means and deviations of predictions and targets."""
 
     torchmetrics_slots = (
         "mean_x:f1=mean_x mean_y:f1=mean_y var_x:f1=square_x var_y:f1=square_y corr_xy:f1=product "
@@ -79,14 +86,14 @@ class Correlation(PairMetric, abstract=True):
 
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_outputs = check_outputs(num_outputs, ARGUMENT)
+        self.num_outputs = check_outputs(num_outputs, NUM_OUTPUTS_MESSAGE)
         self.use("comoments", Comoments(num_outputs))
 
 
 class PearsonCorrCoef(Correlation):
     """Pearson's correlation, for each of `num_outputs` outputs.
 
-    NaN where predictions or targets do not vary; on the CPU, where looking costs no wait, ``compute`` warns.
+    NaN if predictions or targets do not vary; on the CPU, where the check costs no wait, ``compute`` warns.
     """
 
     torchmetrics_file = "pearson"
@@ -96,7 +103,7 @@ class PearsonCorrCoef(Correlation):
     def value(self) -> Tensor:
         state = self.comoments.state
         root = state["square_x"].sqrt() * state["square_y"].sqrt()
-        if within_reach(root) and bool((root == 0).any()):
+        if is_readable_on_host(root) and bool((root == 0).any()):
             checks.warn(
                 "The variance of predictions or target is close to zero: the correlation coefficient is NaN"
             )
@@ -104,7 +111,7 @@ class PearsonCorrCoef(Correlation):
 
 
 class ConcordanceCorrCoef(Correlation):
-    """Lin's concordance, for each of `num_outputs` outputs: correlation with the line of equal values."""
+    """Lin's concordance, for each of `num_outputs` outputs: agreement with the line of equal values."""
 
     torchmetrics_file = "concordance"
     plot_lower_bound = -1.0
@@ -113,17 +120,17 @@ class ConcordanceCorrCoef(Correlation):
 
     def value(self) -> Tensor:
         state = self.comoments.state
-        seen = state["seen"] - 1
+        number = state["seen"] - 1
         apart = (state["mean_x"] - state["mean_y"]) ** 2
-        spread = (state["square_x"] + state["square_y"]) / seen
-        concordance = 2 * state["product"] / seen / (spread + apart)
+        spread = (state["square_x"] + state["square_y"]) / number
+        concordance = 2 * state["product"] / number / (spread + apart)
         flat = (state["square_x"] == 0) | (state["square_y"] == 0)
         return concordance.masked_fill(flat, torch.nan).to(self.dtype)
 
 
 def similarities(batch: Batch) -> Tensor:
-    """The cosine of the angle between each prediction and its target, ``(N,)``."""
-    preds, target = batch.derive(pair)
+    """Return the cosine of the angle between each prediction and its target, ``(N,)``."""
+    preds, target = batch.derive(float_pair)
     if preds.dim() != 2:
         raise ValueError(
             "Expected input to cosine similarity to be 2D tensors of shape `[N,D]` where `N` is the number "
@@ -136,8 +143,8 @@ class CosineSimilarity(Metric):
     """The cosine of the angle between predictions and targets.
 
     Args:
-        reduction: ``"sum"``, ``"mean"``, or ``"none"`` or None for every one of them.
-        capacity: for ``"none"``, the number of samples there is room for, in fixed storage.
+        reduction: ``"sum"``, ``"mean"``, or ``"none"`` or None for one value per sample.
+        capacity: for ``"none"``, the fixed number of samples to store.
     """
 
     torchmetrics_file = "cosine_similarity"
@@ -149,10 +156,10 @@ class CosineSimilarity(Metric):
 
     def __init__(self, reduction: str | None = "sum", capacity: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        checks.one_of("reduction", reduction, ("sum", "mean", "none", None), comma="")
+        checks.check_one_of("reduction", reduction, ("sum", "mean", "none", None), comma="")
         self.reduction = reduction
         column = ("similarity", ((), torch.float32))
-        every = Every(similarities, (), capacity, column) if reduction in EVERY else None
+        every = Every(similarities, (), capacity, column) if reduction in UNREDUCED else None
         self.use("similar", every or Sum(similarities))
 
     def update(self, preds: Tensor, target: Tensor) -> None:

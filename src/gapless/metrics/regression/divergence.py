@@ -1,4 +1,4 @@
-"""How far distributions are from each other."""
+"""Divergences between distributions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
-from gapless.metrics.reduced import EVERY, Every, Sum
-from gapless.metrics.regression.errors import pair
+from gapless.metrics.reduced import UNREDUCED, Every, Sum
+from gapless.metrics.regression.errors import float_pair
 
 REDUCTIONS = ("mean", "sum", "none", None)
+"""In the order of TorchMetrics' error message."""
 
 
 def log_ratio(p: Tensor, q: Tensor, logarithms: bool) -> Tensor:
-    """``(N,)``: the mean of the logarithm of ``p / q`` under `p`, for each row."""
+    """Return the mean of ``log(p / q)`` under `p` for each row, ``(N,)``."""
     if logarithms:
         return (p.exp() * (p - q)).sum(-1)
     return (p * (p / q).log()).masked_fill(p == 0, 0.0).sum(-1)
 
 
 def distributions(batch: Batch, logarithms: bool) -> tuple[Tensor, Tensor]:
-    """Both, with rows that add up to 1; raises ValueError unless they are tables."""
-    p, q = batch.derive(pair)
+    """Return both distributions, with rows that sum to 1; raise ValueError unless they are 2-dim."""
+    p, q = batch.derive(float_pair)
     if p.dim() != 2 or q.dim() != 2:
         raise ValueError(
             f"Expected both p and q distribution to be 2D but got {p.dim()} and {q.dim()} respectively"
@@ -35,25 +36,25 @@ def distributions(batch: Batch, logarithms: bool) -> tuple[Tensor, Tensor]:
 
 
 def kullback_leibler(batch: Batch, logarithms: bool) -> Tensor:
-    """The divergence of the second distribution of a row from the first."""
+    """Return the divergence of the second distribution of each row from the first, ``(N,)``."""
     p, q = batch.derive(distributions, logarithms)
     return log_ratio(p, q, logarithms)
 
 
 def jensen_shannon(batch: Batch, logarithms: bool) -> Tensor:
-    """The mean divergence of the mean of a row's two distributions from each."""
+    """Return the mean divergence of each row's two distributions from their mean, ``(N,)``."""
     p, q = batch.derive(distributions, logarithms)
     mean = torch.logaddexp(p, q) - math.log(2.0) if logarithms else (p + q) / 2
     return 0.5 * log_ratio(p, mean, logarithms) + 0.5 * log_ratio(q, mean, logarithms)
 
 
 class Divergence(Metric, abstract=True):
-    """How far two distributions are from each other, row by row.
+    """The divergence between two distributions, row by row.
 
     Args:
-        log_prob: whether the logarithms of probabilities are given; else rows are made to add up to 1.
+        log_prob: whether arguments are log-probabilities; otherwise rows are normalized to sum to 1.
         reduction: ``"mean"`` or ``"sum"`` over rows, or ``"none"`` or None for a value per row.
-        capacity: for a value per row, the number of rows there is room for, in fixed storage.
+        capacity: for a value per row, the fixed number of rows to store.
     """
 
     plot_lower_bound = 0.0
@@ -68,11 +69,11 @@ class Divergence(Metric, abstract=True):
         super().__init__(**kwargs)
         if not isinstance(log_prob, bool):
             raise TypeError(f"Expected argument `log_prob` to be bool but got {log_prob}")
-        checks.one_of("reduction", reduction, REDUCTIONS, comma="", listed=str(list(REDUCTIONS)))
+        checks.check_one_of("reduction", reduction, REDUCTIONS, comma="", listed=str(list(REDUCTIONS)))
         self.log_prob = log_prob
         self.reduction = reduction
         measure = type(self).measure
-        every = Every(measure, (log_prob,), capacity) if reduction in EVERY else None
+        every = Every(measure, (log_prob,), capacity) if reduction in UNREDUCED else None
         self.use("divergences", every or Sum(measure, (log_prob,)))
 
     def update(self, p: Tensor, q: Tensor) -> None:
@@ -84,7 +85,7 @@ class Divergence(Metric, abstract=True):
 
 
 class KLDivergence(Divergence):
-    """Kullback and Leibler's divergence of `q` from `p`."""
+    """The Kullback–Leibler divergence of `q` from `p`."""
 
     torchmetrics_file = "kl_divergence"
     torchmetrics_slots = "measures:f=sum total:i=seen"
@@ -92,7 +93,7 @@ class KLDivergence(Divergence):
 
 
 class JensenShannonDivergence(Divergence):
-    """Jensen and Shannon's divergence: the mean of those of `p` and `q` to their mean."""
+    """The Jensen–Shannon divergence: the mean of those of `p` and `q` from their mean."""
 
     torchmetrics_file = "js_divergence"
     torchmetrics_slots = "measures:f=sum total:i=seen"

@@ -1,4 +1,4 @@
-"""How well an ensemble of forecasts foretells what happens."""
+"""Scores of ensemble forecasts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
 from gapless.metrics.reduced import Sum
-from gapless.metrics.regression.errors import widened
+from gapless.metrics.regression.errors import to_wide_float
 
 
 def ranked_probability(batch: Batch) -> Tensor:
-    """The continuous ranked probability score of each forecast, ``(N,)``."""
+    """Return the continuous ranked probability score of each forecast, ``(N,)``."""
     preds, target = batch.args
     if preds.dim() != 2 or preds.shape[:1] != target.shape:
         raise RuntimeError(
@@ -24,18 +24,18 @@ def ranked_probability(batch: Batch) -> Tensor:
     members = preds.shape[1]
     if members < 2:
         raise ValueError(f"CRPS requires at least 2 ensemble members, but you provided {preds.shape}.")
-    preds, target = widened(preds), widened(target)
+    preds, target = to_wide_float(preds), to_wide_float(target)
     missed = (preds - target.unsqueeze(1)).abs().mean(1)
-    # In order, a member is the larger one in as many pairs as there are before it.
+    # In sorted order, a member is the larger one of as many pairs as there are members before it.
     weights = torch.arange(1 - members, members, 2, device=preds.device)
     spread: Tensor = (preds.sort(1).values * weights).sum(1) / members**2
     return missed - spread
 
 
 class ContinuousRankedProbabilityScore(Metric):
-    """The mean continuous ranked probability score: how far forecasts are off, less how far from each other.
+    """The mean continuous ranked probability score: the members' error less half their mean distance.
 
-    Nothing is larger than the forecasts: members are sorted, not compared with each other.
+    Members are sorted, not compared in pairs, so memory is proportional to the forecasts.
     """
 
     torchmetrics_file = "crps"
@@ -50,7 +50,7 @@ class ContinuousRankedProbabilityScore(Metric):
         self.use("scores", Sum(ranked_probability))
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add forecasts ``(N, members)`` and what happened, ``(N,)``."""
+        """Add forecasts ``(N, members)`` and observations ``(N,)``."""
         self.observe(preds, target)
 
     def value(self) -> Tensor:

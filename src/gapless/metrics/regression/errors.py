@@ -1,4 +1,4 @@
-"""Means of what predictions miss targets by."""
+"""Means of errors of predictions."""
 
 from __future__ import annotations
 
@@ -13,77 +13,77 @@ from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
 from gapless.metrics.reduced import Sum
 
-SMALLEST = 1.17e-06
-"""What the divisor of a relative error is raised to, as in TorchMetrics and scikit-learn."""
+MIN_DIVISOR = 1.17e-06
+"""Lower bound of the divisor of a relative error, as in TorchMetrics and scikit-learn."""
 
 
-def pair(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Predictions and targets of the same shape, float32 or wider; raises RuntimeError for other shapes."""
+def float_pair(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return predictions and targets as float32 or wider; raise RuntimeError unless shapes are the same."""
     preds, target = batch.args
-    checks.same_shape(preds, target)
-    return widened(preds), widened(target)
+    checks.check_same_shape(preds, target)
+    return to_wide_float(preds), to_wide_float(target)
 
 
-def columns_of(preds: Tensor, target: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
-    """Both as ``(N,)``, or ``(N, outputs)`` of several; raises RuntimeError or ValueError for others."""
-    checks.same_shape(preds, target)
+def as_columns(preds: Tensor, target: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
+    """Return both as ``(N,)``, or ``(N, outputs)``; raise RuntimeError or ValueError for other shapes."""
+    checks.check_same_shape(preds, target)
     check_columns(preds, target, outputs)
     if preds.dim() == 2 and outputs == 1:
         return preds.squeeze(1), target.squeeze(1)
     return preds, target
 
 
-def widened(value: Tensor) -> Tensor:
-    """`value` in a floating-point type of 32 bits or more."""
+def to_wide_float(value: Tensor) -> Tensor:
+    """Return `value` as float32 or float64."""
     return value if value.dtype in (torch.float32, torch.float64) else value.float()
 
 
 def difference(batch: Batch) -> Tensor:
-    """Predictions minus targets."""
-    preds, target = batch.derive(pair)
-    missed: Tensor = preds - target
-    return missed
+    """Return predictions minus targets."""
+    preds, target = batch.derive(float_pair)
+    error: Tensor = preds - target
+    return error
 
 
-def squared(batch: Batch) -> Tensor:
+def squared_error(batch: Batch) -> Tensor:
     return torch.square(batch.derive(difference))
 
 
-def absolute(batch: Batch) -> Tensor:
+def absolute_error(batch: Batch) -> Tensor:
     return torch.abs(batch.derive(difference))
 
 
-def squared_log(batch: Batch) -> Tensor:
-    preds, target = batch.derive(pair)
+def squared_log_error(batch: Batch) -> Tensor:
+    preds, target = batch.derive(float_pair)
     return (preds.log1p() - target.log1p()).square()
 
 
-def relative(batch: Batch) -> Tensor:
-    target = batch.derive(pair)[1]
-    return batch.derive(absolute) / target.abs().clamp(min=SMALLEST)
+def relative_error(batch: Batch) -> Tensor:
+    target = batch.derive(float_pair)[1]
+    return batch.derive(absolute_error) / target.abs().clamp(min=MIN_DIVISOR)
 
 
-def relative_to_both(batch: Batch) -> Tensor:
-    preds, target = batch.derive(pair)
-    return 2 * batch.derive(absolute) / (preds.abs() + target.abs()).clamp(min=SMALLEST)
+def symmetric_relative_error(batch: Batch) -> Tensor:
+    preds, target = batch.derive(float_pair)
+    return 2 * batch.derive(absolute_error) / (preds.abs() + target.abs()).clamp(min=MIN_DIVISOR)
 
 
-def size_of_target(batch: Batch) -> Tensor:
-    return torch.abs(batch.derive(pair)[1])
+def target_magnitude(batch: Batch) -> Tensor:
+    return torch.abs(batch.derive(float_pair)[1])
 
 
-def log_cosh(batch: Batch, outputs: int) -> Tensor:
-    missed = batch.derive(difference)
-    if missed.dim() > 1:
-        check_columns(missed, missed, outputs)
+def log_cosh_error(batch: Batch, outputs: int) -> Tensor:
+    errors = batch.derive(difference)
+    if errors.dim() > 1:
+        check_columns(errors, errors, outputs)
     return (
-        torch.logaddexp(missed, -missed)
-        - torch.log(torch.tensor(2.0, dtype=missed.dtype, device="cpu")).item()
+        torch.logaddexp(errors, -errors)
+        - torch.log(torch.tensor(2.0, dtype=errors.dtype, device="cpu")).item()
     )
 
 
-def power(batch: Batch, p: float) -> Tensor:
-    return torch.pow(batch.derive(absolute), p)
+def power_error(batch: Batch, p: float) -> Tensor:
+    return torch.pow(batch.derive(absolute_error), p)
 
 
 class PairMetric(Metric, abstract=True):
@@ -94,7 +94,7 @@ class PairMetric(Metric, abstract=True):
     """
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of predictions and targets of the same shape; of several outputs ``(N, outputs)``."""
+        """Add a batch of predictions and targets of the same shape; ``(N, outputs)`` for several outputs."""
         self.observe(preds, target)
 
 
@@ -105,7 +105,7 @@ class MeanError(PairMetric, abstract=True):
     is_differentiable = True
     higher_is_better: bool | None = False
     error: ClassVar[Callable[[Batch], Tensor] | None] = None
-    """What is summed up; a subclass may set up `errors` itself."""
+    """Returns the error that is averaged; None if a subclass registers `errors` itself."""
     errors: Sum
     targets: Sum
 
@@ -120,17 +120,18 @@ class MeanError(PairMetric, abstract=True):
 
 
 def check_outputs(num_outputs: int, words: str = "num_outputs to be a positive integer") -> int:
-    """`num_outputs`; raises ValueError, in TorchMetrics' `words`, unless it is a positive integer."""
+    """Return `num_outputs`; raise ValueError, in TorchMetrics' `words`, unless it is a positive integer."""
     if not (isinstance(num_outputs, int) and num_outputs > 0):
         raise ValueError(f"Expected {words} but got {num_outputs}")
     return num_outputs
 
 
-ARGUMENT = "argument `num_outputs` to be an int larger than 0,"
+NUM_OUTPUTS_MESSAGE = "argument `num_outputs` to be an int larger than 0,"
+"""TorchMetrics' words in other metrics."""
 
 
 def check_columns(preds: Tensor, target: Tensor, outputs: int) -> None:
-    """Raises ValueError unless predictions and targets are ``(N,)`` or ``(N, outputs)``."""
+    """Raise ValueError unless predictions and targets are ``(N,)`` or ``(N, outputs)``."""
     if preds.dim() > 2:
         raise ValueError(
             "Expected both predictions and target to be either 1- or 2-dimensional tensors,"
@@ -145,7 +146,7 @@ def check_columns(preds: Tensor, target: Tensor, outputs: int) -> None:
 
 
 class MeanSquaredError(MeanError):
-    """The mean squared error, or with ``squared=False`` its root; for `num_outputs` outputs one of each."""
+    """The mean squared error, or its root with ``squared=False``; one value per output."""
 
     torchmetrics_file = "mse"
     torchmetrics_slots = "sum_squared_error:f1=sum total:i=seen"
@@ -156,7 +157,7 @@ class MeanSquaredError(MeanError):
             raise ValueError(f"Expected argument `squared` to be a boolean but got {squared}")
         self.squared = squared
         self.num_outputs = check_outputs(num_outputs)
-        self.use("errors", Sum(globals()["squared"], outputs=num_outputs))
+        self.use("errors", Sum(squared_error, outputs=num_outputs))
 
     def value(self) -> Tensor:
         mean = self.errors.reduced()
@@ -164,7 +165,7 @@ class MeanSquaredError(MeanError):
 
 
 class MeanAbsoluteError(MeanError):
-    """The mean absolute error; for `num_outputs` outputs one of each."""
+    """The mean absolute error; one value per output."""
 
     torchmetrics_file = "mae"
     torchmetrics_slots = "sum_abs_error:f1=sum total:i=seen"
@@ -172,63 +173,63 @@ class MeanAbsoluteError(MeanError):
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_outputs = check_outputs(num_outputs)
-        self.use("errors", Sum(absolute, outputs=num_outputs))
+        self.use("errors", Sum(absolute_error, outputs=num_outputs))
 
 
 class MeanSquaredLogError(MeanError):
-    """The mean squared difference of logarithms of 1 plus the value."""
+    """The mean squared difference of ``log(1 + value)``."""
 
     torchmetrics_file = "log_mse"
     torchmetrics_slots = "sum_squared_log_error:f=sum total:i=seen"
-    error = squared_log
+    error = squared_log_error
 
 
 class MeanAbsolutePercentageError(MeanError):
-    """The mean absolute error in shares of the target (1 is 100 %)."""
+    """The mean absolute error relative to the target (1 is 100 %)."""
 
     torchmetrics_file = "mape"
     torchmetrics_slots = "sum_abs_per_error:f=sum total:f=seen"
-    error = relative
+    error = relative_error
 
 
 class SymmetricMeanAbsolutePercentageError(MeanError):
-    """The mean absolute error in shares of the mean of target and prediction."""
+    """The mean absolute error relative to the mean of target and prediction."""
 
     torchmetrics_file = "symmetric_mape"
     torchmetrics_slots = "sum_abs_per_error:f=sum total:f=seen"
     plot_upper_bound = 2.0
-    error = relative_to_both
+    error = symmetric_relative_error
 
 
 class WeightedMeanAbsolutePercentageError(MeanError):
-    """The sum of absolute errors in shares of the sum of absolute targets."""
+    """The sum of absolute errors relative to the sum of absolute targets."""
 
     torchmetrics_file = "wmape"
-    error = absolute
+    error = absolute_error
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.use("targets", Sum(size_of_target))
+        self.use("targets", Sum(target_magnitude))
 
     def value(self) -> Tensor:
-        whole = self.targets.state["sum"].clamp(min=SMALLEST)
+        whole = self.targets.state["sum"].clamp(min=MIN_DIVISOR)
         return (self.errors.state["sum"] / whole).to(self.dtype)
 
 
 class LogCoshError(MeanError):
-    """The mean logarithm of the hyperbolic cosine of the error; for `num_outputs` outputs one of each."""
+    """The mean logarithm of the hyperbolic cosine of the error; one value per output."""
 
     torchmetrics_file = "log_cosh"
     torchmetrics_slots = "sum_log_cosh_error:f1=sum total:i=seen"
 
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_outputs = check_outputs(num_outputs, ARGUMENT)
-        self.use("errors", Sum(log_cosh, (num_outputs,), num_outputs))
+        self.num_outputs = check_outputs(num_outputs, NUM_OUTPUTS_MESSAGE)
+        self.use("errors", Sum(log_cosh_error, (num_outputs,), num_outputs))
 
 
 class MinkowskiDistance(MeanError):
-    """The root of order `p` of the sum of absolute errors to the power of `p`."""
+    """The `p`-th root of the sum of absolute errors to the power of `p`."""
 
     torchmetrics_file = "minkowski"
     torchmetrics_slots = "minkowski_dist_sum:f=sum"
@@ -239,7 +240,7 @@ class MinkowskiDistance(MeanError):
             message = f"Argument ``p`` must be a float or int greater than 1, but got {p}"
             raise checks.user_error(ValueError, message)
         self.p = p
-        self.use("errors", Sum(power, (float(p),)))
+        self.use("errors", Sum(power_error, (float(p),)))
 
     def value(self) -> Tensor:
         return self.errors.state["sum"].pow(1.0 / self.p).to(self.dtype)

@@ -1,4 +1,4 @@
-"""Correlation of the order of pairs."""
+"""Kendall's rank correlation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.regression.errors import ARGUMENT, PairMetric, check_outputs, columns_of
+from gapless.metrics.regression.errors import NUM_OUTPUTS_MESSAGE, PairMetric, as_columns, check_outputs
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import storable
 
 VARIANTS, ALTERNATIVES = ("a", "b", "c"), ("two-sided", "less", "greater")
+"""In the order of TorchMetrics' error messages."""
 
 
 class AllPairs(Rows):
@@ -25,34 +26,35 @@ class AllPairs(Rows):
 
     def count(self, batch: Batch) -> None:
         wide = storable(torch.float64, self.device)
-        preds, target = columns_of(batch.args[0], batch.args[1], self.outputs)
+        preds, target = as_columns(batch.args[0], batch.args[1], self.outputs)
         self.append(preds=preds.to(wide), target=target.to(wide))
 
 
 class Ties(NamedTuple):
-    """Of runs of equal values, t each: pairs within them, and the sums that a p-value needs."""
+    """Counts for runs of t equal values, summed over runs: pairs within them, and sums for a p-value."""
 
     pairs: Tensor
     cubes: Tensor
-    """Of t (t - 1) (t - 2)."""
+    """Sum of t (t - 1) (t - 2)."""
     spread: Tensor
-    """Of t (t - 1) (2 t + 5)."""
+    """Sum of t (t - 1) (2 t + 5)."""
     distinct: Tensor
 
 
-def ties_in(ordered: Tensor) -> Ties:
-    """Of rows that are in order, ``[K, n]``."""
+def count_ties(ordered: Tensor) -> Ties:
+    """Return the ties within each of the sorted rows ``[K, n]``."""
     low = torch.searchsorted(ordered, ordered)
     size = torch.searchsorted(ordered, ordered, right=True) - low
     more, first = size - 1, low == torch.arange(ordered.shape[1], device=ordered.device)
     return Ties(more.sum(1) // 2, (more * (size - 2)).sum(1), (more * (2 * size + 5)).sum(1), first.sum(1))
 
 
-def inversions(rows: Tensor) -> Tensor:
-    """``[K]``: how many values of a row stand before a smaller one, counted while blocks are merged.
+def count_inversions(rows: Tensor) -> Tensor:
+    """Return how many pairs of each row are in descending order, ``[K]``, by a merge sort of all rows at
+    once.
 
-    Blocks of 1, 2, 4, … values are in order: those of the first of two that are larger than one of the second
-    are found by bisection.
+    Blocks of 1, 2, 4, … values are sorted; for two neighbouring blocks, the values of the first that are
+    larger than each of the second are counted by binary search.
     """
     count, length = rows.shape
     width, total = 1, torch.zeros(count, dtype=torch.int64, device=rows.device)
@@ -69,16 +71,16 @@ def inversions(rows: Tensor) -> Tensor:
 
 
 class KendallRankCorrCoef(PairMetric):
-    """Kendall's correlation: pairs in the same order less those in the other; NaN where a value is.
+    """Kendall's correlation: concordant less discordant pairs; NaN if a value is NaN.
 
-    Every value is kept, in storage that doubles when it is full. For n values ``compute`` takes n log² n
-    steps, in a handful of kernels for each doubling of n.
+    Every value is kept, in storage that doubles when full. For n values ``compute`` takes n log² n steps, in
+    a handful of kernels for each doubling of n.
 
     Args:
         variant: how ties count: ``"a"`` not at all, ``"b"`` in the divisor, ``"c"`` by the number of distinct
             values.
-        t_test: whether the p-value of the hypothesis that there is no correlation is given, too.
-        alternative: against which: ``"two-sided"``, ``"less"`` or ``"greater"``.
+        t_test: whether to return the p-value of the hypothesis of no correlation, too.
+        alternative: the alternative hypothesis: ``"two-sided"``, ``"less"`` or ``"greater"``.
     """
 
     plot_lower_bound = 0.0
@@ -100,15 +102,15 @@ class KendallRankCorrCoef(PairMetric):
             raise ValueError(f"Argument `t_test` is expected to be of a type `bool`, but got {type(t_test)}.")
         if t_test and alternative is None:
             raise ValueError("Argument `alternative` is required if `t_test=True` but got `None`.")
-        checks.one_of("variant", variant, VARIANTS)
-        checks.one_of("alternative", alternative, (*ALTERNATIVES, None))
+        checks.check_one_of("variant", variant, VARIANTS)
+        checks.check_one_of("alternative", alternative, (*ALTERNATIVES, None))
         self.variant = variant
         self.alternative = alternative if t_test else None
-        self.num_outputs = check_outputs(num_outputs, ARGUMENT)
+        self.num_outputs = check_outputs(num_outputs, NUM_OUTPUTS_MESSAGE)
         self.use("pairs", AllPairs(num_outputs))
 
     def value(self) -> Any:
-        self.pairs.rows_needed()
+        self.pairs.require_rows()
         x, y = (self.pairs.read(name).reshape(-1, self.num_outputs).T for name in ("preds", "target"))
         unknown = (x.isnan() | y.isnan()).any(1)
         number = x.shape[1]
@@ -116,21 +118,22 @@ class KendallRankCorrCoef(PairMetric):
         order = order.gather(1, x.gather(1, order).argsort(dim=1, stable=True))
         x, y = x.gather(1, order), y.gather(1, order)
         ranked = y.sort(1).values
-        of_x, of_y = ties_in(x), ties_in(ranked)
+        of_x, of_y = count_ties(x), count_ties(ranked)
         level = torch.searchsorted(ranked, y)
-        both = ties_in(torch.searchsorted(x, x) * number + level).pairs
-        wrong = inversions(level)
+        both = count_ties(torch.searchsorted(x, x) * number + level).pairs
+        wrong = count_inversions(level)
         right = number * (number - 1) // 2 - of_x.pairs - of_y.pairs + both - wrong
-        found = [self._tau(right, wrong, number, of_x, of_y)]
+        results = [self._tau(right, wrong, number, of_x, of_y)]
         if self.alternative is not None:
-            found.append(self._p_value((right - wrong).to(x.dtype), number, of_x, of_y))
-            found[1] = found[1].masked_fill(found[0].isnan(), torch.nan)
-        found = [one.masked_fill(unknown, torch.nan).to(self.dtype) for one in found]
+            results.append(self._p_value((right - wrong).to(x.dtype), number, of_x, of_y))
+            results[1] = results[1].masked_fill(results[0].isnan(), torch.nan)
+        results = [result.masked_fill(unknown, torch.nan).to(self.dtype) for result in results]
         if self.num_outputs == 1:
-            found = [one[0] for one in found]
-        return found[0] if len(found) == 1 else tuple(found)
+            results = [result[0] for result in results]
+        return results[0] if len(results) == 1 else tuple(results)
 
     def _tau(self, right: Tensor, wrong: Tensor, number: int, of_x: Ties, of_y: Ties) -> Tensor:
+        """Return the coefficient from the numbers of concordant (`right`) and discordant (`wrong`) pairs."""
         wide = storable(torch.float64, right.device)
         over, pairs = (right - wrong).to(wide), number * (number - 1) // 2
         if self.variant == "a":
@@ -143,7 +146,7 @@ class KendallRankCorrCoef(PairMetric):
         return (over / under).clamp(-1, 1)
 
     def _p_value(self, over: Tensor, number: int, of_x: Ties, of_y: Ties) -> Tensor:
-        """By the normal distribution, which that of the difference approaches."""
+        """Return the p-value, with the normal approximation of the difference `over`."""
         spread, both = number * (number - 1) * (2 * number + 5), number * (number - 1)
         if self.variant == "a":
             score = 3 * over / (spread / 2) ** 0.5

@@ -1,4 +1,4 @@
-"""The root of the mean squared error in shares of the targets' scale."""
+"""Root mean squared error relative to the targets' scale."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from torch import Tensor
 
 from gapless.metrics.batch import Batch
 from gapless.metrics.reduced import Sum
-from gapless.metrics.regression.errors import MeanError, check_outputs, pair, squared
+from gapless.metrics.regression.errors import MeanError, check_outputs, float_pair, squared_error
 from gapless.metrics.statistic import HIGHEST, LOWEST, Slot, Statistic
 
 SCALES = ("mean", "range", "std", "l2")
+"""The scales that `normalization` can name."""
 
 
 class TargetScale(Statistic):
-    """What the scale of the targets follows from, per output, in float64."""
+    """Sums or extremes of the targets that their scale is computed from, per output, in float64."""
 
     def __init__(self, scale: str, outputs: int) -> None:
         self.scale = scale
@@ -35,7 +36,7 @@ class TargetScale(Statistic):
         super().__init__((scale, outputs), slots, checked=False)
 
     def count(self, batch: Batch) -> None:
-        target = batch.derive(pair)[1]
+        target = batch.derive(float_pair)[1]
         target = target.reshape(-1) if self.outputs == 1 else target
         if not target.numel():
             return
@@ -49,19 +50,19 @@ class TargetScale(Statistic):
         if "squares" in state:
             state["squares"].add_((wide * wide).sum(0))
 
-    def value(self, seen: Tensor) -> Tensor:
-        """The scale of `seen` targets."""
+    def value(self, number: Tensor) -> Tensor:
+        """Return the scale of the targets, whose number is `number`."""
         state = self.state
         if self.scale == "range":
             return state["high"] - state["low"]
         if self.scale == "l2":
             return state["squares"].sqrt()
-        mean = state["sum"] / seen
-        return mean if self.scale == "mean" else (state["squares"] / seen - mean**2).clamp(min=0).sqrt()
+        mean = state["sum"] / number
+        return mean if self.scale == "mean" else (state["squares"] / number - mean**2).clamp(min=0).sqrt()
 
 
 class NormalizedRootMeanSquaredError(MeanError):
-    """The root of the mean squared error in shares of the targets' scale; for each of `num_outputs` outputs.
+    """The root mean squared error relative to the targets' scale; one value per output.
 
     Args:
         normalization: the scale: the targets' ``"mean"``, their ``"range"``, their standard deviation
@@ -80,7 +81,7 @@ class NormalizedRootMeanSquaredError(MeanError):
             )
         self.normalization = normalization
         self.num_outputs = check_outputs(num_outputs)
-        self.use("errors", Sum(squared, outputs=num_outputs))
+        self.use("errors", Sum(squared_error, outputs=num_outputs))
         self.use("scale", TargetScale(normalization, num_outputs))
 
     def value(self) -> Tensor:

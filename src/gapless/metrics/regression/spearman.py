@@ -1,4 +1,4 @@
-"""Correlation of ranks."""
+"""Spearman's rank correlation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
-from gapless.metrics.regression.errors import ARGUMENT, PairMetric, check_outputs, columns_of
+from gapless.metrics.regression.errors import NUM_OUTPUTS_MESSAGE, PairMetric, as_columns, check_outputs
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import storable
 
 EPSILON = 1e-6
-"""What TorchMetrics adds to the divisor: constant predictions have correlation 0, not NaN."""
+"""TorchMetrics adds this to the divisor: constant predictions have correlation 0, not NaN."""
 
 
 class Pairs(Rows):
@@ -32,43 +32,44 @@ class Pairs(Rows):
                 "Expected `preds` and `target` both to be floating point tensors, "
                 f"but got {preds.dtype} and {target.dtype}"
             )
-        preds, target = columns_of(preds, target, self.outputs)
+        preds, target = as_columns(preds, target, self.outputs)
         self.append(preds=preds, target=target)
 
 
-def ranks(rows: Tensor, there: Tensor | None) -> Tensor:
-    """Ranks from 1 within each of ``[outputs, n]`` rows, equal values sharing their mean rank, in float64.
+def mean_ranks(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Return ranks from 1 within each of the rows ``[outputs, n]`` in float64; equal values share their mean
+    rank.
 
-    Values that are not `there` are sorted behind the others and have no meaning.
+    Values outside `mask` are ranked last; their ranks have no meaning.
     """
-    if there is not None:
-        rows = rows.masked_fill(~there, torch.inf)
+    if mask is not None:
+        rows = rows.masked_fill(~mask, torch.inf)
     ordered = rows.sort(-1).values
     below = torch.searchsorted(ordered, rows)
     up_to = torch.searchsorted(ordered, rows, right=True)
-    if there is not None:  # A value that is infinite itself is not equal to those that are missing.
-        up_to = torch.minimum(up_to, there.sum())
+    if mask is not None:  # Infinite values must not tie with masked ones.
+        up_to = torch.minimum(up_to, mask.sum())
     rank = (below + up_to + 1).to(storable(torch.float64, rows.device)) / 2
     return rank.masked_fill(rows.isnan(), torch.nan)
 
 
-def centered(rank: Tensor, there: Tensor | None, seen: Any) -> Tensor:
-    """`rank` less its mean; 0 for what is not there."""
-    if there is None:
+def center_ranks(rank: Tensor, mask: Tensor | None, number: Any) -> Tensor:
+    """Return `rank` minus its mean over the `number` values in `mask`; 0 outside."""
+    if mask is None:
         return rank - rank.mean(-1, keepdim=True)
-    rank = rank.masked_fill(~there, 0.0)
-    return (rank - rank.sum(-1, keepdim=True) / seen).masked_fill(~there, 0.0)
+    rank = rank.masked_fill(~mask, 0.0)
+    return (rank - rank.sum(-1, keepdim=True) / number).masked_fill(~mask, 0.0)
 
 
 class SpearmanCorrCoef(PairMetric):
-    """Spearman's correlation of ranks, for each of `num_outputs` outputs; NaN where a value is.
+    """Spearman's rank correlation, for each of `num_outputs` outputs; NaN if a value is NaN.
 
     Predictions and targets are floats. Ranks need every value, so all are kept, in storage that doubles when
-    it is full; ``compute`` sorts them.
+    full; ``compute`` sorts them.
 
     Args:
-        capacity: the number of rows there is room for, in fixed storage, as float32. Rows beyond it are left
-            out and told with the next reading.
+        capacity: the fixed number of rows to store, as float32. Further rows are left out and reported with
+            the next reading.
     """
 
     plot_lower_bound = -1.0
@@ -79,16 +80,16 @@ class SpearmanCorrCoef(PairMetric):
 
     def __init__(self, num_outputs: int = 1, capacity: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_outputs = check_outputs(num_outputs, ARGUMENT)
+        self.num_outputs = check_outputs(num_outputs, NUM_OUTPUTS_MESSAGE)
         self.use("pairs", Pairs(num_outputs, capacity))
 
     def value(self) -> Tensor:
-        there = self.pairs.there()
+        mask = self.pairs.valid_mask()
         rows = [
             self.pairs.read(name).reshape(-1, self.num_outputs).T.contiguous() for name in ("preds", "target")
         ]
-        seen = rows[0].shape[1] if there is None else there.sum()
-        x, y = (centered(ranks(one, there), there, seen) for one in rows)
-        spread = ((x * x).sum(-1) / seen).sqrt() * ((y * y).sum(-1) / seen).sqrt()
-        found = ((x * y).sum(-1) / seen / (spread + EPSILON)).clamp(-1.0, 1.0).to(self.dtype)
-        return found[0] if self.num_outputs == 1 else found
+        number = rows[0].shape[1] if mask is None else mask.sum()
+        x, y = (center_ranks(mean_ranks(row, mask), mask, number) for row in rows)
+        spread = ((x * x).sum(-1) / number).sqrt() * ((y * y).sum(-1) / number).sqrt()
+        coefficients = ((x * y).sum(-1) / number / (spread + EPSILON)).clamp(-1.0, 1.0).to(self.dtype)
+        return coefficients[0] if self.num_outputs == 1 else coefficients

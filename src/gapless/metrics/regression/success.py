@@ -1,4 +1,4 @@
-"""Whether events were foreseen."""
+"""Whether events were predicted."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from torch import Tensor
 
 from gapless.metrics.batch import Batch
 from gapless.metrics.divide import divide
-from gapless.metrics.regression.errors import PairMetric, pair
+from gapless.metrics.regression.errors import PairMetric, float_pair
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, Statistic
 
 
-def events(batch: Batch, threshold: float, dim: int | None) -> tuple[Tensor, Tensor]:
-    """How often both were at the threshold or above, and how often one was; for each place of `dim`."""
-    preds, target = batch.derive(pair)
+def count_events(batch: Batch, threshold: float, dim: int | None) -> tuple[Tensor, Tensor]:
+    """Count where both are at least `threshold`, and where either is; for each index of `dim` if given."""
+    preds, target = batch.derive(float_pair)
     if dim is not None and not 0 <= dim < preds.dim():
         raise ValueError(f"Expected keep_sequence dim to be in range [0, {preds.dim()}] but got {dim}")
     foreseen, happened = preds >= threshold, target >= threshold
-    found = torch.stack((foreseen & happened, foreseen | happened))
+    both_and_either = torch.stack((foreseen & happened, foreseen | happened))
     over = tuple(i + 1 for i in range(preds.dim()) if i != dim)
-    both, either = (found.sum(over) if over else found.long()).unbind()
+    both, either = (both_and_either.sum(over) if over else both_and_either.long()).unbind()
     return both, either
 
 
-class Events(Statistic):
-    """How often an event was both foreseen and there, and either."""
+class EventCounts(Statistic):
+    """How often an event was both predicted and observed, and how often either."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
         super().__init__((threshold,), {"both": Slot(), "either": Slot()}, checked=False)
 
     def count(self, batch: Batch) -> None:
-        both, either = batch.derive(events, self.threshold, None)
+        both, either = batch.derive(count_events, self.threshold, None)
         self.state["both"].add_(both)
         self.state["either"].add_(either)
 
     def counts(self) -> tuple[Tensor, Tensor]:
-        """Both numbers."""
+        """Return both counts."""
         return self.state["both"], self.state["either"]
 
 
-class EventsInOrder(Rows):
-    """The same for each place of a dimension."""
+class EventCountsPerPlace(Rows):
+    """The counts of :class:`EventCounts` for each index of a dimension."""
 
     def __init__(self, threshold: float, dim: int, capacity: int | None) -> None:
         self.threshold = threshold
@@ -54,23 +54,23 @@ class EventsInOrder(Rows):
         super().__init__((threshold, dim), columns, capacity, checked=capacity is not None)
 
     def count(self, batch: Batch) -> None:
-        both, either = batch.derive(events, self.threshold, self.dim)
+        both, either = batch.derive(count_events, self.threshold, self.dim)
         if batch.args[0].numel():
             self.append(both=both, either=either)
 
     def counts(self) -> tuple[Tensor, Tensor]:
-        """Both numbers."""
-        self.rows_needed()
-        return self.known("both"), self.known("either")
+        """Return both counts, ``(N,)`` each."""
+        self.require_rows()
+        return self.valid_rows("both"), self.valid_rows("either")
 
 
 class CriticalSuccessIndex(PairMetric):
-    """The share of events, foreseen or not, that were foreseen; 0 where there are none.
+    """The share of events, predicted or observed, that were both; 0 if there are none.
 
     Args:
-        threshold: from which on a value is an event.
-        keep_sequence_dim: a dimension that is not summed over, for a value for each of its places.
-        capacity: with such a dimension, the number of places there is room for, in fixed storage.
+        threshold: values of at least this are events.
+        keep_sequence_dim: a dimension that is not summed over, for a value for each of its indices.
+        capacity: with such a dimension, the fixed number of indices to store.
     """
 
     torchmetrics_file = "csi"
@@ -88,7 +88,9 @@ class CriticalSuccessIndex(PairMetric):
         self.keep_sequence_dim = dim
         self.use(
             "events",
-            Events(self.threshold) if dim is None else EventsInOrder(self.threshold, dim, capacity),
+            EventCounts(self.threshold)
+            if dim is None
+            else EventCountsPerPlace(self.threshold, dim, capacity),
         )
 
     def value(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Deviances of the distributions of Tweedie's family."""
+"""Deviances of Tweedie distributions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import pair
+from gapless.metrics.regression.errors import float_pair
 from gapless.metrics.statistic import Slot, Statistic
 
 
 class Deviance(Statistic):
-    """The sum of deviances. Pairs for which there is none are counted, and left out."""
+    """The sum of deviances. Pairs outside the distribution's domain are counted and left out."""
 
     def __init__(self, power: float) -> None:
         self.power = power
@@ -22,28 +22,28 @@ class Deviance(Statistic):
         super().__init__((power,), {**slots, **strange} if power else slots, checked=power != 0)
 
     def count(self, batch: Batch) -> None:
-        preds, target = batch.derive(pair)
+        preds, target = batch.derive(float_pair)
         if self.power == 0:
             deviance, strange = (target - preds).square(), None
         else:
-            strange = self.outside(preds, target)
+            strange = self.outside_domain(preds, target)
             deviance = self.deviance(preds.masked_fill(strange, 1.0), target.masked_fill(strange, 1.0))
-        total, seen = self.state["sum"], self.state["seen"]
+        total, number_seen = self.state["sum"], self.state["seen"]
         total.add_(deviance.sum(dtype=total.dtype))
-        seen.add_(deviance.numel())
+        number_seen.add_(deviance.numel())
         if strange is not None:
             number = strange.sum()
-            seen.sub_(number)
+            number_seen.sub_(number)
             self.state["strange"].add_(number)
 
-    def outside(self, preds: Tensor, target: Tensor) -> Tensor:
-        """Where predictions or targets are outside of what the distribution can have."""
+    def outside_domain(self, preds: Tensor, target: Tensor) -> Tensor:
+        """Return where predictions or targets are outside the distribution's domain."""
         if self.power < 0:
             return preds <= 0
         return (preds <= 0) | (target < 0 if 1 <= self.power < 2 else target <= 0)
 
     def deviance(self, preds: Tensor, target: Tensor) -> Tensor:
-        """The deviance of each pair; 0 where both are 1."""
+        """Return the deviance of each pair; 0 if both are 1."""
         power = self.power
         if power == 1:
             return 2 * (torch.xlogy(target, target / preds) + preds - target)
@@ -61,11 +61,11 @@ class Deviance(Statistic):
 
 
 class TweedieDevianceScore(Metric):
-    """The mean deviance of a distribution of Tweedie's family.
+    """The mean deviance of a Tweedie distribution.
 
     Args:
-        power: how the variance grows with the mean: 0 for the normal distribution (the squared error), 1 for
-            Poisson's, 2 for the gamma distribution, 3 for the inverse normal one.
+        power: exponent of the variance's growth with the mean: 0 for the normal distribution (the squared
+            error), 1 for Poisson, 2 for gamma, 3 for inverse Gaussian.
     """
 
     torchmetrics_file = "tweedie_deviance"

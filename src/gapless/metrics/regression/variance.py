@@ -1,4 +1,4 @@
-"""How much of the targets' variance predictions account for."""
+"""How much of the targets' variance predictions explain."""
 
 from __future__ import annotations
 
@@ -9,58 +9,62 @@ from torch import Tensor
 
 from gapless.metrics.batch import Batch
 from gapless.metrics.checks import warn
-from gapless.metrics.host import within_reach
+from gapless.metrics.host import is_readable_on_host
 from gapless.metrics.regression.errors import (
-    ARGUMENT,
+    NUM_OUTPUTS_MESSAGE,
     PairMetric,
     check_columns,
     check_outputs,
     difference,
-    pair,
+    float_pair,
 )
 from gapless.metrics.sized import SizedByData
 from gapless.metrics.statistic import Slot, State
 
 MULTIOUTPUT = ("raw_values", "uniform_average", "variance_weighted")
-PARTS = ("target", "target_squared", "error", "error_squared")
+"""In the order of TorchMetrics' error message."""
+MOMENTS = ("target", "target_squared", "error", "error_squared")
+"""Slots of :class:`ErrorMoments` beside the number of samples."""
 
 
 class ErrorMoments(SizedByData):
     """Sums and sums of squares of targets and errors, per output, in float64.
 
-    The number of outputs is that of the first batch, unless it is given.
+    The number of outputs is that of the first batch, unless given.
     """
 
     def __init__(self, outputs: int | None) -> None:
         super().__init__(outputs, (), checked=False)
 
-    def sized(self, size: int | None) -> dict[str, Slot]:
+    def slots_for(self, size: int | None) -> dict[str, Slot]:
         shape = () if size is None or size == 1 else (size,)
-        return {"seen": Slot(), **{name: Slot(shape, torch.float64) for name in PARTS}}
+        return {"seen": Slot(), **{name: Slot(shape, torch.float64) for name in MOMENTS}}
 
     def size_in(self, saved: State) -> int:
         return len(saved["target"]) if saved["target"].dim() else 0
 
     def count(self, batch: Batch) -> None:
-        target = batch.derive(pair)[1]
+        target = batch.derive(float_pair)[1]
         if target.dim() > 2:
             raise ValueError(
                 "Expected both prediction and target to be 1D or 2D tensors,"
                 f" but received tensors with dimension {target.shape}"
             )
-        self.show(target.shape[1:].numel())
+        self.fix_size(target.shape[1:].numel())
         check_columns(target, target, self.size or 1)
         wide = self.state["target"].dtype
         target, error = target.to(wide), batch.derive(difference).to(wide)
         shape = self.state["target"].shape
-        for name, value in zip(PARTS, (target, target**2, error, error**2), strict=True):
+        for name, value in zip(MOMENTS, (target, target**2, error, error**2), strict=True):
             self.state[name].add_(value.sum(0).reshape(shape))
         self.state["seen"].add_(target.shape[0])
 
 
-def explained(left: Tensor, whole: Tensor, some_left: Tensor, some_whole: Tensor, multioutput: str) -> Tensor:
-    """What part of `whole` (outputs,) is not `left`: 1 without any left, 0 where there was nothing."""
-    apart = whole.masked_fill(~some_whole, 1.0)  # No gradient follows from a division by zero.
+def explained_share(
+    left: Tensor, whole: Tensor, some_left: Tensor, some_whole: Tensor, multioutput: str
+) -> Tensor:
+    """Return ``1 - left / whole`` per output, or averaged: 1 if nothing is left, 0 if `whole` is 0."""
+    apart = whole.masked_fill(~some_whole, 1.0)  # No NaN gradient from a division by zero.
     scores = torch.where(some_whole, 1 - left / apart, torch.zeros_like(left)).masked_fill(~some_left, 1.0)
     if multioutput == "raw_values":
         return scores
@@ -68,12 +72,11 @@ def explained(left: Tensor, whole: Tensor, some_left: Tensor, some_whole: Tensor
 
 
 class ExplainedShare(PairMetric, abstract=True):
-    """What R² and explained variance have in common.
+    """Base of R² and explained variance.
 
     Args:
         multioutput: ``"raw_values"``, ``"uniform_average"`` or ``"variance_weighted"``.
-        num_outputs: the number of outputs, for processes that may have no data; None to see it in the first
-            batch.
+        num_outputs: the number of outputs; None to take it from the first batch, which every process needs.
     """
 
     is_differentiable = True
@@ -91,14 +94,13 @@ class ExplainedShare(PairMetric, abstract=True):
 
 
 class R2Score(ExplainedShare):
-    """R²: 1 minus the squared errors in shares of the targets' spread.
+    """R²: 1 minus the squared errors relative to the targets' spread.
 
-    Below two samples it is NaN on a GPU, and ``compute`` raises ValueError on the CPU, where looking costs no
-    wait; where there are too few to adjust for, it warns there.
+    With fewer than two samples it is NaN on a GPU; on the CPU, where the check costs no wait, ``compute``
+    raises ValueError, and warns if there are too few samples to adjust for the regressors.
 
     Args:
-        adjusted: the number of independent regressors to adjust for; no adjustment where there are too few
-            samples.
+        adjusted: the number of independent regressors to adjust for; no adjustment with too few samples.
     """
 
     torchmetrics_file = "r2"
@@ -121,32 +123,32 @@ class R2Score(ExplainedShare):
 
     def value(self) -> Tensor:
         state = self.moments.state
-        seen, left = state["seen"], state["error_squared"]
-        spread = state["target_squared"] - state["target"] ** 2 / seen
-        some_left, some_spread = ~(left.abs() <= 1e-4), ~(spread.abs() <= 1e-4)  # NaN is some
-        score = explained(left, spread, some_left, some_spread, self.multioutput)
-        if within_reach(seen):
-            self._tell(int(seen))
+        number_seen, left = state["seen"], state["error_squared"]
+        spread = state["target_squared"] - state["target"] ** 2 / number_seen
+        some_left, some_spread = ~(left.abs() <= 1e-4), ~(spread.abs() <= 1e-4)  # NaN counts as nonzero
+        score = explained_share(left, spread, some_left, some_spread, self.multioutput)
+        if is_readable_on_host(number_seen):
+            self._check_number_of_samples(int(number_seen))
         if self.adjusted:
-            room = seen - self.adjusted - 1
-            score = torch.where(room > 0, 1 - (1 - score) * (seen - 1) / room.clamp(min=1), score)
-        return score.masked_fill(seen < 2, torch.nan).to(self.dtype)
+            room = number_seen - self.adjusted - 1
+            score = torch.where(room > 0, 1 - (1 - score) * (number_seen - 1) / room.clamp(min=1), score)
+        return score.masked_fill(number_seen < 2, torch.nan).to(self.dtype)
 
-    def _tell(self, seen: int) -> None:
-        """Say what is wrong with the number of samples, which on the CPU can be looked at."""
-        if seen < 2:
+    def _check_number_of_samples(self, number_seen: int) -> None:
+        """Raise or warn, on the CPU, if there are too few samples."""
+        if number_seen < 2:
             raise ValueError("Needs at least two samples to calculate r2 score.")
-        if self.adjusted and self.adjusted >= seen - 1:
-            few = (
+        if self.adjusted and self.adjusted >= number_seen - 1:
+            reason = (
                 "Division by zero"
-                if self.adjusted == seen - 1
+                if self.adjusted == number_seen - 1
                 else "More independent regressions than data points"
             )
-            warn(f"{few} in adjusted r2 score. Falls back to standard r2 score.")
+            warn(f"{reason} in adjusted r2 score. Falls back to standard r2 score.")
 
 
 class ExplainedVariance(ExplainedShare):
-    """1 minus the errors' variance in shares of the targets' variance."""
+    """1 minus the errors' variance relative to the targets' variance."""
 
     torchmetrics_file = "explained_variance"
     torchmetrics_slots = (
@@ -163,14 +165,14 @@ class ExplainedVariance(ExplainedShare):
 
     def value(self) -> Tensor:
         state = self.moments.state
-        seen = state["seen"]
-        left = state["error_squared"] / seen - (state["error"] / seen) ** 2
-        variance = state["target_squared"] / seen - (state["target"] / seen) ** 2
-        return explained(left, variance, left != 0, variance != 0, self.multioutput).to(self.dtype)
+        number_seen = state["seen"]
+        left = state["error_squared"] / number_seen - (state["error"] / number_seen) ** 2
+        variance = state["target_squared"] / number_seen - (state["target"] / number_seen) ** 2
+        return explained_share(left, variance, left != 0, variance != 0, self.multioutput).to(self.dtype)
 
 
 class RelativeSquaredError(PairMetric):
-    """The squared errors in shares of the targets' spread, averaged over `num_outputs` outputs.
+    """The squared errors relative to the targets' spread, averaged over `num_outputs` outputs.
 
     Args:
         squared: False for the root.
@@ -186,7 +188,7 @@ class RelativeSquaredError(PairMetric):
 
     def __init__(self, num_outputs: int = 1, squared: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_outputs = check_outputs(num_outputs, ARGUMENT)
+        self.num_outputs = check_outputs(num_outputs, NUM_OUTPUTS_MESSAGE)
         self.squared = squared
         self.use("moments", ErrorMoments(num_outputs))
 

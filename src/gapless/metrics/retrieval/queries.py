@@ -76,7 +76,7 @@ class Documents(Rows):
     def complaint(self, count: int) -> str:
         if not self.binary:
             return super().complaint(count)
-        return f"Detected {count} value{'s' * (count != 1)} in `target` outside 0 to 1{self.full()}"
+        return f"Detected {count} value{'s' * (count != 1)} in `target` outside 0 to 1{self.capacity_note()}"
 
     def complaint_about(self, batch: Batch, count: int) -> str:
         message = self.complaint(count)
@@ -84,10 +84,10 @@ class Documents(Rows):
 
     def ranking(self) -> Ranking:
         """Return all documents, sorted by query and score."""
-        self.rows_needed()
+        self.require_rows()
         names = ("query", "score", "relevance", "kept")
         query, score, relevance, kept = (self.read(name) for name in names)
-        is_stored = self.there()
+        is_stored = self.valid_mask()
         if kept.dtype != torch.bool:  # fixed storage before the first batch
             kept = kept.bool()
         return rank_documents(query.long(), score, relevance, kept if is_stored is None else kept & is_stored)

@@ -43,8 +43,8 @@ class GeneralizedScores(MaskCounts):
         self.per_class = per_class
         super().__init__(masks, SUPPORT, (weight_type, per_class))
 
-    def sized(self, size: int | None) -> dict[str, Slot]:
-        return {**super().sized(size), "seen": Slot()}
+    def slots_for(self, size: int | None) -> dict[str, Slot]:
+        return {**super().slots_for(size), "seen": Slot()}
 
     def row_shape(self, classes: int) -> tuple[int, ...]:
         return (classes,) if self.per_class else ()
@@ -87,7 +87,9 @@ class GeneralizedDiceScore(MaskMetric):
         check_mask_options(num_classes, include_background, input_format)
         if not isinstance(per_class, bool):
             raise ValueError(f"Expected argument `per_class` must be a boolean, but got {per_class}.")
-        checks.one_of("weight_type", weight_type, WEIGHTS, stop=".", listed="'square', 'simple', 'linear'")
+        checks.check_one_of(
+            "weight_type", weight_type, WEIGHTS, stop=".", listed="'square', 'simple', 'linear'"
+        )
         self.num_classes = num_classes
         self.include_background = include_background
         self.per_class = per_class

@@ -10,7 +10,7 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.divide import share
-from gapless.metrics.faults import check_after
+from gapless.metrics.faults import check_after_update
 from gapless.metrics.metric import Metric
 from gapless.metrics.segmentation.pixels import (
     EITHER,
@@ -44,7 +44,7 @@ class MaskCounts(SizedByData):
         checked = masks.format != "one-hot"
         super().__init__(masks.classes if has_size else None, (masks, kind, *config), checked)
 
-    def sized(self, size: int | None) -> dict[str, Slot]:
+    def slots_for(self, size: int | None) -> dict[str, Slot]:
         self.masks = self.masks._replace(classes=size or 1)
         self.constants = {
             "places": histogram_offsets(self.masks, self.kind),
@@ -63,14 +63,14 @@ class MaskCounts(SizedByData):
         """Add the pixels of a batch, as :func:`count_overlaps` returns them."""
         raise NotImplementedError
 
-    def show(self, size: int) -> None:
-        super().show(size)
+    def fix_size(self, size: int) -> None:
+        super().fix_size(size)
         self._make_constants()
 
     def count_overlaps(self, batch: Batch) -> PixelOverlaps:
         """Count the overlaps of the masks of `batch`, as `self.kind` says; sets the size if it is unknown."""
         if self.size is None:
-            self.show(class_count_of(*batch.args))
+            self.fix_size(class_count_of(*batch.args))
         has_channels = batch.args[0].dim() > 2
         masks = self.masks._replace(single=False) if has_channels else self.masks
         grid = HistogramInputs(self.places, self.low, self.high)
@@ -91,12 +91,12 @@ class MaskCounts(SizedByData):
         rows = {name: Slot(self.shape, dtype) for name, dtype in self.rows.items()}
         return {**rows, **{name: slot for name, slot in self.slots.items() if name != "table"}}
 
-    def decoded(self, state: State) -> State:
+    def decode(self, state: State) -> State:
         rows = state["table"].unbind(-1 - len(self.shape))
         decoded_rows = {name: row.to(self.rows[name]) for name, row in zip(self.rows, rows, strict=True)}
         return {**decoded_rows, **{name: value for name, value in state.items() if name != "table"}}
 
-    def encoded(self, saved: State) -> State:
+    def encode(self, saved: State) -> State:
         rows = [saved[name].to(self.state["table"].dtype) for name in self.rows]
         table = torch.stack(rows, -1 - len(self.shape))
         return {"table": table, **{name: value for name, value in saved.items() if name not in self.rows}}
@@ -192,7 +192,7 @@ class MaskMetric(Metric, abstract=True):
         overlaps = statistic.count_overlaps(Batch((preds, target), preds.device))
         if overlaps.invalid is not None:
             statistic.state["strange"].add_(overlaps.invalid)
-            check_after([(statistic, statistic.names)])
+            check_after_update([(statistic, statistic.names)])
         return self.score_samples(overlaps.pixels)
 
     def score_samples(self, pixels: Tensor) -> Tensor:
@@ -213,7 +213,9 @@ def check_mask_options(
         raise ValueError(
             f"Expected argument `include_background` must be a boolean, but got {include_background}."
         )
-    checks.one_of("input_format", input_format, INPUT_FORMATS, stop=".", listed="'one-hot', 'index', 'mixed'")
+    checks.check_one_of(
+        "input_format", input_format, INPUT_FORMATS, stop=".", listed="'one-hot', 'index', 'mixed'"
+    )
 
 
 def class_count_of(preds: Tensor, target: Tensor) -> int:
@@ -303,9 +305,9 @@ class DiceScore(MaskMetric):
         super().__init__(**kwargs)
         check_mask_options(num_classes, include_background, input_format)
         listed = "['micro', 'macro', 'weighted', 'none'] or None"
-        checks.one_of("average", average, checks.AVERAGES, stop=".", listed=listed)
+        checks.check_one_of("average", average, checks.AVERAGES, stop=".", listed=listed)
         levels = ("samplewise", "global")
-        checks.one_of("aggregation_level", aggregation_level, levels, listed="`samplewise`, `global`")
+        checks.check_one_of("aggregation_level", aggregation_level, levels, listed="`samplewise`, `global`")
         self.num_classes = num_classes
         self.include_background = include_background
         self.input_format = input_format

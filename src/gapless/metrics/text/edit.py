@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.reduced import EVERY
+from gapless.metrics.reduced import UNREDUCED
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, Statistic
 from gapless.metrics.text.rates import TextMetric
@@ -96,15 +96,15 @@ class EditDistance(TextMetric):
             raise ValueError(
                 f"Expected argument `substitution_cost` to be a positive integer, but got {substitution_cost}"
             )
-        checks.one_of("reduction", reduction, (None, "mean", "sum", "none"))
+        checks.check_one_of("reduction", reduction, (None, "mean", "sum", "none"))
         self.substitution_cost = substitution_cost
         self.reduction = reduction
-        every = reduction in EVERY
+        every = reduction in UNREDUCED
         self.use("distances", (DistanceRows if every else DistanceSums)(substitution_cost))
 
     def value(self) -> Tensor:
-        if self.reduction in EVERY:
-            every: Tensor = self.distances.known("value").clone()
+        if self.reduction in UNREDUCED:
+            every: Tensor = self.distances.valid_rows("value").clone()
             return every
         total: Tensor = self.distances.state["sum"]
         if self.reduction == "sum":

@@ -84,8 +84,8 @@ class TokenAccuracy(Metric):
 
     def __init__(self, ignore_index: int | None = None, top_k: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        checks.optional_integer("ignore_index", ignore_index)
-        checks.integer_above("top_k", top_k, 0)
+        checks.check_optional_integer("ignore_index", ignore_index)
+        checks.check_integer_above("top_k", top_k, 0)
         self.ignore_index = ignore_index
         self.top_k = top_k
         self.use("hits", TokenHits(ignore_index, top_k))

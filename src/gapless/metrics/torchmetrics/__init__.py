@@ -1,4 +1,4 @@
-"""`unwait`: TorchMetrics objects that make the host wait less, changed in place, with the same values.
+"""Change TorchMetrics objects in place with `unwait`: the host waits less, and values stay the same.
 
 >>> from gapless.metrics.torchmetrics import unwait
 >>> import torchmetrics
@@ -11,7 +11,7 @@ tensor(2.)
 
 from __future__ import annotations
 
-from gapless.metrics.torchmetrics import replacements as replacements  # which importing registers
+from gapless.metrics.torchmetrics import replacements as replacements  # registers them
 from gapless.metrics.torchmetrics._unwait import MetricChanges, Unwaited, rewait, unwait
 
 __all__ = ["MetricChanges", "Unwaited", "rewait", "unwait"]

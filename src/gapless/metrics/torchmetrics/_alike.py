@@ -1,7 +1,8 @@
-"""Which metrics of a collection have the same states of a batch: told by their make, never by values.
+"""Find metrics of a collection that get the same states from a batch, by their code and options, never by
+values.
 
-Two metrics are alike where the same code updates them and all that this code looks at on them is the same.
-TorchMetrics compares the values after the first batch, which can be the same by chance.
+Two metrics are alike if the same code updates them and all attributes that this code reads are equal.
+TorchMetrics compares values after the first batch, which can be equal by chance.
 """
 
 from __future__ import annotations
@@ -19,27 +20,28 @@ from gapless.metrics.torchmetrics._metric import UnwaitedMetric
 from gapless.metrics.torchmetrics._origins import wrapped_function
 from gapless.metrics.torchmetrics._relink import in_library, names_in
 
-PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
-BASES = (object, nn.Module, Metric, UnwaitedMetric)
-"""Their methods share names with those of tensors (``to``, ``float``) and tell metrics of no kind apart."""
+COMPARABLE_TYPES = (type(None), bool, int, float, str, torch.dtype, torch.device)
+"""Types whose values can be compared."""
+BASE_CLASSES = (object, nn.Module, Metric, UnwaitedMetric)
+"""Classes whose methods share names with those of tensors (``to``, ``float``): calls to them are ignored."""
 
-_contents: dict[int, tuple[Any, int, Any]] = {}
+_tensor_keys: dict[int, tuple[Any, int, Any]] = {}
 
 
-def groups_alike(collection: MetricCollection) -> list[list[Metric]]:
-    """The metrics of `collection` in groups whose `forward` can share an update, in order of the collection.
+def group_alike(collection: MetricCollection) -> list[list[Metric]]:
+    """Group the metrics of `collection` whose `forward` can share an update, in order of the collection.
 
-    A metric that can share with none is a group of its own.
+    A metric that can share with no other is its own group.
     """
     groups: dict[Any, list[Metric]] = {}
     for metric in collection._modules.values():
-        make = make_of(metric)
-        groups.setdefault(("alone", id(metric)) if make is None else make, []).append(metric)  # type: ignore[arg-type]
+        key = sharing_key(metric)
+        groups.setdefault(("alone", id(metric)) if key is None else key, []).append(metric)  # type: ignore[arg-type]
     return list(groups.values())
 
 
-def make_of(metric: Any) -> tuple[Any, ...] | None:
-    """What decides the states that a batch gives `metric`, hashable; None where that cannot be told."""
+def sharing_key(metric: Any) -> tuple[Any, ...] | None:
+    """Return a hashable key of everything that decides the states a batch gives `metric`; None if unknown."""
     cls = type(metric)
     shares = (
         isinstance(metric, UnwaitedMetric)
@@ -48,92 +50,97 @@ def make_of(metric: Any) -> tuple[Any, ...] | None:
         and not metric.dist_sync_on_step
         and not metric._modules
         and not metric._parameters
-        and _own_update_is_plain(metric)
+        and _has_plain_update(metric)
     )
-    read = _attributes_read(cls) if shares else None  # type: ignore[arg-type]
-    if read is None:
+    names = _names_read_by_update(cls) if shares else None  # type: ignore[arg-type]
+    if names is None:
         return None
-    found: list[Any] = [cls.update, metric.device, metric.compute_on_cpu]
-    for name in read:
-        known, value = _told(getattr(metric, name, None)) if name not in metric._defaults else (True, name)
-        if not known:
+    key_parts: list[Any] = [cls.update, metric.device, metric.compute_on_cpu]
+    for name in names:
+        is_comparable, value = (
+            _comparison_key(getattr(metric, name, None)) if name not in metric._defaults else (True, name)
+        )
+        if not is_comparable:
             return None
-        found.append((name, value))
+        key_parts.append((name, value))
     for name, default in metric._defaults.items():
-        form = _start(metric, default)
+        form = _default_key(metric, default)
         if form is None:
             return None
-        found.append((name, form, metric._reductions[name]))
-    return tuple(found)
+        key_parts.append((name, form, metric._reductions[name]))
+    return tuple(key_parts)
 
 
-def _start(metric: Metric, default: Any) -> Any:
-    """What tells a state's default from others; the library's own begin alike where their form is alike."""
+def _default_key(metric: Metric, default: Any) -> Any:
+    """Return a key that tells a state's default from others; for library classes dtype and shape suffice."""
     if not isinstance(default, Tensor):
         return "list"
     if in_library(type(metric).__module__):
         return default.dtype, tuple(default.shape)
-    return _told(default)[1]
+    return _comparison_key(default)[1]
 
 
-def _own_update_is_plain(metric: Metric) -> bool:
-    """Whether the object's `update` is its class's, wrapped as ever and not replaced by someone."""
+def _has_plain_update(metric: Metric) -> bool:
+    """Whether the object's `update` is that of its class, wrapped as usual and not replaced."""
     return wrapped_function(metric, "update") is type(metric).update
 
 
-def _told(value: Any) -> tuple[bool, Any]:
-    """Whether a value can be compared, and what to compare: with its type, as 1 and True are two options."""
-    if isinstance(value, PLAIN):
+def _comparison_key(value: Any) -> tuple[bool, Any]:
+    """Return whether a value can be compared, and its key: with the type, as 1 and True are two options."""
+    if isinstance(value, COMPARABLE_TYPES):
         return True, (type(value), value)
     if isinstance(value, (tuple, list)):
-        parts = [_told(one) for one in value]
-        return all(known for known, _ in parts), (type(value), tuple(part for _, part in parts))
+        parts = [_comparison_key(element) for element in value]
+        return all(is_comparable for is_comparable, _ in parts), (
+            type(value),
+            tuple(part for _, part in parts),
+        )
     if isinstance(value, types.FunctionType):
         return True, value
     if isinstance(value, Tensor) and not value.requires_grad and value.numel() <= 4096:
-        return True, _content(value)
+        return True, _tensor_key(value)
     return False, None
 
 
-def _content(tensor: Tensor) -> Any:
-    """A constant tensor's form and values, read once."""
-    known = _contents.get(id(tensor))
-    if known is not None and known[0]() is tensor and known[1] == tensor._version:
-        return known[2]
-    if len(_contents) > 1024:
-        _contents.clear()
+def _tensor_key(tensor: Tensor) -> Any:
+    """Return a key of a constant tensor's dtype, device, shape and values, read once."""
+    cached = _tensor_keys.get(id(tensor))
+    if cached is not None and cached[0]() is tensor and cached[1] == tensor._version:
+        return cached[2]
+    if len(_tensor_keys) > 1024:
+        _tensor_keys.clear()
     content = (tensor.dtype, tensor.device, tuple(tensor.shape), str(tensor.flatten().tolist()))
-    _contents[id(tensor)] = (weakref.ref(tensor), tensor._version, content)
+    _tensor_keys[id(tensor)] = (weakref.ref(tensor), tensor._version, content)
     return content
 
 
 @cache
-def _attributes_read(cls: Any) -> tuple[str, ...] | None:
-    """Names that the code of ``cls.update`` may read on the object; None where that cannot be told.
+def _names_read_by_update(cls: Any) -> tuple[str, ...] | None:
+    """Return the attribute names that the code of ``cls.update`` may read; None if unknown.
 
-    That is every name in its code that is no function of its class, and those in the functions of the class
-    that it may call.
+    These are all names in its code that are not functions of its class, and those in the functions of the
+    class that it may call.
     """
     names: dict[str, None] = {}
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     waiting: list[Any] = [cls.update]
     while waiting:
         function = waiting.pop()
         if not isinstance(function, types.FunctionType):
             return None
-        if function in seen:
+        if function in visited:
             continue
-        seen.add(function)
+        visited.add(function)
         for name in names_in(function):
-            home = next((one for one in cls.__mro__ if name in vars(one)), object)
-            found = vars(home).get(name)
-            if isinstance(found, (staticmethod, classmethod)):
-                found = found.__func__
-            if isinstance(found, types.FunctionType) and home in BASES:
+            home = next((parent for parent in cls.__mro__ if name in vars(parent)), object)
+            attribute = vars(home).get(name)
+            if isinstance(attribute, (staticmethod, classmethod)):
+                attribute = attribute.__func__
+            if isinstance(attribute, types.FunctionType) and home in BASE_CLASSES:
                 continue
-            if isinstance(found, types.FunctionType):
-                waiting.append(found)
-            elif isinstance(found, property):
+            if isinstance(attribute, types.FunctionType):
+                waiting.append(attribute)
+            elif isinstance(attribute, property):
                 names[name] = None
             elif name in ("__dict__", "getattr", "setattr", "vars", "super"):
                 return None

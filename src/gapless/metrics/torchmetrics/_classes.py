@@ -1,8 +1,8 @@
-"""Classes that differ from TorchMetrics' and the user's in what waits, and objects moved to them and back.
+"""Create the unwaited counterparts of TorchMetrics' and users' classes, and change the class of objects.
 
-An object keeps its states, its name and its place among other objects: only its class is exchanged, for one
-whose order of resolution has a changed class right before each class of TorchMetrics. What a user has
-overridden stays before both, and its ``super()`` finds what was changed.
+An object keeps its states and its identity; only its class is replaced by one whose method resolution order
+has a changed class right before each class of TorchMetrics. A user's overrides stay before both, and their
+``super()`` finds the changed methods.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from gapless.metrics.torchmetrics._collection import UnwaitedCollection
 from gapless.metrics.torchmetrics._metric import UnwaitedMetric
 from gapless.metrics.torchmetrics._origins import ORIGINS, is_unwaited, waited_class, wrapped_function
 from gapless.metrics.torchmetrics._relink import RELINKER, in_library
-from gapless.metrics.torchmetrics._wrappers import KEEPS, UnwaitedMinMax
+from gapless.metrics.torchmetrics._wrappers import MINMAX_NOTE, UnwaitedMinMax
 from gapless.metrics.wrappers.multitask import MultitaskWrapper
 
 
 def _rebuild(cls: type) -> Any:
-    """An empty object of `cls`, unwaited: what a pickle or a copy is filled into."""
+    """Return an empty unwaited object of `cls`, which a pickle or a copy then fills."""
     return object.__new__(unwaited_class(cls))
 
 
 class RebuiltMetric(UnwaitedMetric):
-    """Copied and pickled by the class it was made of."""
+    """A metric that is copied and pickled by its original class."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _rebuild, (waited_class(type(self)),), self.__getstate__()
 
 
 class GrowingCollection(UnwaitedCollection):
-    """Copied and pickled by the class it was made of; what is added to it is unwaited, too."""
+    """A collection that is copied and pickled by its original class, and unwaits added metrics."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         parts = cast("tuple[Any, ...]", super().__reduce_ex__(2))
@@ -52,7 +52,7 @@ class GrowingCollection(UnwaitedCollection):
         unwait_added(self)
 
 
-WRITTEN: dict[type, type] = {
+CHANGED_PARTS: dict[type, type] = {
     Metric: RebuiltMetric,
     MetricCollection: GrowingCollection,
     BaseAggregator: UnwaitedAggregator,
@@ -60,83 +60,87 @@ WRITTEN: dict[type, type] = {
     MeanMetric: UnwaitedMean,
     MinMaxMetric: UnwaitedMinMax,
 }
-"""Classes of TorchMetrics and what stands before them. For the rest it is made of relinked methods."""
+"""Hand-written classes that precede TorchMetrics' in the resolution order; others are made by relinking."""
 
-_parts: dict[type, type | None] = dict(WRITTEN)
-OURS = (metric.Metric, collection.MetricCollection, MultitaskWrapper)
-"""What passes for TorchMetrics' own, and does not wait."""
-_classes: dict[type, type] = {}
+_changed_parts: dict[type, type | None] = dict(CHANGED_PARTS)
+OWN_CLASSES = (metric.Metric, collection.MetricCollection, MultitaskWrapper)
+"""This package's classes, which pass for TorchMetrics' own and do not wait."""
+_unwaited_classes: dict[type, type] = {}
 
 
-def _part(cls: type) -> type | None:
-    """What stands before `cls` in the order of resolution, or None if nothing in it changes."""
-    if cls not in _parts:
+def _changed_part(cls: type) -> type | None:
+    """Return the class that precedes `cls` in the resolution order, or None if nothing in it changes."""
+    if cls not in _changed_parts:
         methods = {
-            name: RELINKER.copy(value)
+            name: RELINKER.relink(value)
             for name, value in vars(cls).items()
-            if isinstance(value, types.FunctionType) and RELINKER.reaches(value) and name != "__init__"
+            if isinstance(value, types.FunctionType)
+            and RELINKER.notes_on_reached(value)
+            and name != "__init__"
         }
-        if _host.on_host(cls):
-            methods["compute"] = _host.from_host(RELINKER.copy(vars(cls)["compute"]))
+        if _host.is_computed_on_host(cls):
+            methods["compute"] = _host.compute_on_host(RELINKER.relink(vars(cls)["compute"]))
         body = {
             **methods,
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
             "__doc__": cls.__doc__,
         }
-        _parts[cls] = type(cls)(cls.__name__, (cls,), body) if methods else None
-    return _parts[cls]
+        _changed_parts[cls] = type(cls)(cls.__name__, (cls,), body) if methods else None
+    return _changed_parts[cls]
 
 
 def _functions(cls: type) -> Iterator[tuple[type, str, types.FunctionType]]:
-    """The functions that `cls` has from TorchMetrics' classes, with these and their names."""
-    for one in cls.__mro__:
-        if in_library(one.__module__):
-            for name, value in vars(one).items():
+    """Yield the functions that `cls` inherits from TorchMetrics' classes, with their class and name."""
+    for parent in cls.__mro__:
+        if in_library(parent.__module__):
+            for name, value in vars(parent).items():
                 if isinstance(value, types.FunctionType):
-                    yield one, name, value
+                    yield parent, name, value
 
 
 def changed_methods(cls: type) -> dict[str, frozenset[str]]:
-    """The methods of `cls` that are relinked, and what the report says of what they reach."""
-    found: dict[str, frozenset[str]] = {}
-    for one, name, function in _functions(cls):
-        if name in found:
+    """Return the methods of `cls` that are changed, with the report's notes on each."""
+    notes: dict[str, frozenset[str]] = {}
+    for parent, name, function in _functions(cls):
+        if name in notes:
             continue
-        if name == "compute" and _host.on_host(one):
-            found[name] = frozenset({_host.SAYS})
-        elif name == "compute" and one is MinMaxMetric:
-            found[name] = frozenset({KEEPS})
-        elif RELINKER.reaches(function):
-            found[name] = RELINKER.reaches(function)
-    return found
+        if name == "compute" and _host.is_computed_on_host(parent):
+            notes[name] = frozenset({_host.HOST_NOTE})
+        elif name == "compute" and parent is MinMaxMetric:
+            notes[name] = frozenset({MINMAX_NOTE})
+        elif RELINKER.notes_on_reached(function):
+            notes[name] = RELINKER.notes_on_reached(function)
+    return notes
 
 
-def left_alone(cls: type) -> frozenset[str]:
-    """Names of functions that `cls` calls and that have another text than what was to be replaced."""
-    return frozenset(name for _, _, function in _functions(cls) for name in RELINKER.meets(function))
+def unmatched_functions(cls: type) -> frozenset[str]:
+    """Return names of functions that `cls` calls and whose source is not the one a replacement expects."""
+    return frozenset(
+        name for _, _, function in _functions(cls) for name in RELINKER.unmatched_reached(function)
+    )
 
 
 def unwaited_class(cls: type) -> type:
-    """The class an object of `cls` is given; the same each time."""
+    """Return the unwaited class for objects of `cls`; the same each time."""
     if cls in ORIGINS:
         return cls
-    if cls not in _classes:
-        library = [one for one in cls.__mro__ if in_library(one.__module__)]
-        parts = [part for one in library if (part := _part(one))]
+    if cls not in _unwaited_classes:
+        library = [parent for parent in cls.__mro__ if in_library(parent.__module__)]
+        parts = [part for parent in library if (part := _changed_part(parent))]
         bases = parts if parts and issubclass(parts[0], cls) else [cls, *parts]
         body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-        made = type(cls)(cls.__name__, tuple(bases), body)
-        _classes[cls] = made
-        ORIGINS[made] = cls
-    return _classes[cls]
+        unwaited = type(cls)(cls.__name__, tuple(bases), body)
+        _unwaited_classes[cls] = unwaited
+        ORIGINS[unwaited] = cls
+    return _unwaited_classes[cls]
 
 
 def metrics_in(thing: Any, path: str = "") -> Iterator[tuple[str, Metric | MetricCollection]]:
-    """Every metric and collection in `thing`, a module, dict, list or tuple, with its path."""
+    """Yield every metric and collection in `thing`, a module, dict, list or tuple, with its path."""
     if isinstance(thing, nn.Module):
         for name, module in thing.named_modules(prefix=path):
-            if not isinstance(module, OURS) and isinstance(module, (Metric, MetricCollection)):
+            if not isinstance(module, OWN_CLASSES) and isinstance(module, (Metric, MetricCollection)):
                 yield name, module
     elif isinstance(thing, dict):
         for key, value in thing.items():
@@ -147,8 +151,8 @@ def metrics_in(thing: Any, path: str = "") -> Iterator[tuple[str, Metric | Metri
 
 
 def exchange_class(thing: Metric | MetricCollection, cls: type) -> str:
-    """Give `thing` the class `cls`. Says, if so, what was left alone because it had been replaced on the
-    object.
+    """Set the class of `thing` to `cls`; return the names of methods left alone because the object
+    replaces them.
     """
     if type(thing) is cls:
         return ""
@@ -167,23 +171,23 @@ def exchange_class(thing: Metric | MetricCollection, cls: type) -> str:
 
 
 def _plainly_wrapped(metric: Metric, name: str) -> bool:
-    """Whether the object's own `update` or `compute` is the one that `Metric.__init__` put there."""
+    """Whether the object's `update` or `compute` is the one that `Metric.__init__` set."""
     return name not in metric.__dict__ or wrapped_function(metric, name) is getattr(type(metric), name, None)
 
 
 def make_unwaited(thing: Metric | MetricCollection, delivery: Delivery, stable_states: bool) -> str:
-    """Unwait one object; its parts are objects of their own. Returns what `exchange_class` says."""
-    said = exchange_class(thing, unwaited_class(type(thing)))
+    """Unwait one object, not its parts. Returns what `exchange_class` returns."""
+    unchanged = exchange_class(thing, unwaited_class(type(thing)))
     if isinstance(thing, Metric):
-        known = thing.__dict__.get("_unwaited_checks")
-        if isinstance(known, Counter):
-            known.delivery = delivery
+        counter = thing.__dict__.get("_unwaited_checks")
+        if isinstance(counter, Counter):
+            counter.delivery = delivery
         else:
             thing.__dict__["_unwaited_checks"] = Counter(delivery, type(thing).__name__)
         thing.__dict__["_unwaited_stable"] = stable_states
     else:
         thing.__dict__["_unwaited_options"] = (delivery, stable_states)
-    return said
+    return unchanged
 
 
 def make_waiting(thing: Metric | MetricCollection) -> None:
@@ -194,7 +198,7 @@ def make_waiting(thing: Metric | MetricCollection) -> None:
 
 
 def unwait_added(collection: MetricCollection) -> None:
-    """Unwait what was added to a collection that is unwaited."""
+    """Unwait metrics that were added to an unwaited collection."""
     options = collection.__dict__.get("_unwaited_options")
     if options is not None:
         for _, metric in metrics_in(collection):

@@ -1,4 +1,4 @@
-"""The part that every unwaited collection has: one exchange, one read, one update for what is made alike."""
+"""The base of unwaited collections: one exchange, one read, and one update for metrics that are alike."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from gapless.metrics.torchmetrics._alike import groups_alike
-from gapless.metrics.torchmetrics._checks import counter_of, deliver, poll
-from gapless.metrics.torchmetrics._exchanged import exchanged
+from gapless.metrics.torchmetrics._alike import group_alike
+from gapless.metrics.torchmetrics._checks import counter_of, deliver_checks, poll
+from gapless.metrics.torchmetrics._exchanged import gather_together
 from gapless.metrics.torchmetrics._metric import UnwaitedMetric
 
 
 class UnwaitedCollection(MetricCollection):
-    """A collection that meets the other ranks once, reads the checks of all its metrics once, groups once,
-    and in `forward` updates once what is made alike.
+    """A collection that syncs all its metrics at once, reads all their checks at once and compares groups
+    at once.
+
+    In `forward`, metrics that are alike share one update.
     """
 
     def compute(self) -> dict[str, Any]:
@@ -26,12 +28,12 @@ class UnwaitedCollection(MetricCollection):
         for counter in counters:
             counter.silent += 1
         try:
-            with exchanged([m for m in self._modules.values() if isinstance(m, UnwaitedMetric)]):
+            with gather_together([m for m in self._modules.values() if isinstance(m, UnwaitedMetric)]):
                 values = super().compute()
         finally:
             for counter in counters:
                 counter.silent -= 1
-        deliver([m for m in members if m._unwaited_checks.delivery == "compute"])
+        deliver_checks([m for m in members if m._unwaited_checks.delivery == "compute"])
         for metric in members:
             poll(metric)
         return values
@@ -40,21 +42,21 @@ class UnwaitedCollection(MetricCollection):
         if not self._enable_compute_groups:
             return super().forward(*args, **kwargs)
         undo: list[Callable[[], None]] = []
-        if _part_kept_states(self):
+        if _separate_kept_states(self):
             self.__dict__["_compute_groups_create_state_ref"] = lambda copy=False: None
             undo.append(lambda: self.__dict__.pop("_compute_groups_create_state_ref"))
         try:
-            for leader, *followers in groups_alike(self):
+            for leader, *followers in group_alike(self):
                 if followers:
                     undo += _share_update(leader, followers)
             return super().forward(*args, **kwargs)
         finally:
-            for one in undo:
-                one()
+            for restore in undo:
+                restore()
 
     def _merge_compute_groups(self) -> None:
         answers = _equal_states(self)
-        # the collection's own procedure, which asks for two metrics at a time
+        # the collection's own procedure compares two metrics at a time
         self.__dict__["_equal_metric_states"] = lambda a, b: answers.get((id(a), id(b)), False)
         try:
             super()._merge_compute_groups()
@@ -63,14 +65,14 @@ class UnwaitedCollection(MetricCollection):
 
 
 def _share_update(leader: Metric, followers: list[Metric]) -> list[Callable[[], None]]:
-    """Let the next update of `leader` give each of `followers` its states of the batch, instead of an update.
+    """Make the next update of `leader` set the batch states of `followers`, whose own updates are skipped.
 
-    All the rest of a `forward` stays each metric's own. Returns what undoes that.
+    Everything else in `forward` is done by each metric itself. Returns functions that undo this.
     """
     states: dict[str, Any] = {}
     plain = leader.update
 
-    def leading(*args: Any, **kwargs: Any) -> None:
+    def update_and_record(*args: Any, **kwargs: Any) -> None:
         plain(*args, **kwargs)
         for name in leader._defaults:
             value = getattr(leader, name)
@@ -79,62 +81,63 @@ def _share_update(leader: Metric, followers: list[Metric]) -> list[Callable[[], 
             else:
                 states[name] = value.clone() if _is_kept(leader) else value
 
-    leader.__dict__["update"] = leading
+    leader.__dict__["update"] = update_and_record
     undo = [lambda: leader.__dict__.__setitem__("update", plain)]
     for follower in followers:
-        undo.append(_follow(follower, states))
+        undo.append(_let_follow(follower, states))
     return undo
 
 
-def _follow(follower: Metric, states: dict[str, Any]) -> Callable[[], None]:
+def _let_follow(follower: Metric, states: dict[str, Any]) -> Callable[[], None]:
+    """Make the next update of `follower` copy `states`; return a function that undoes this."""
     plain = follower.update
 
-    def following(*args: Any, **kwargs: Any) -> None:
+    def copy_states(*args: Any, **kwargs: Any) -> None:
         follower._computed = None
         follower._update_count += 1
         for name, value in states.items():
             setattr(follower, name, list(value) if isinstance(value, list) else value)
 
-    follower.__dict__["update"] = following
+    follower.__dict__["update"] = copy_states
     return lambda: follower.__dict__.__setitem__("update", plain)
 
 
-def _part_kept_states(collection: MetricCollection) -> bool:
-    """Give metrics of a group states of their own where these keep their storages; whether there were such.
+def _separate_kept_states(collection: MetricCollection) -> bool:
+    """Copy states that metrics of a group share if they keep their storages; return whether there were any.
 
-    A group's metrics share the tensors of its first. The first's `forward` would write the batch into them,
-    and so would the second's.
+    A group's metrics share the tensors of the first one, and every metric's `forward` would write the batch
+    into them.
     """
-    parted = False
+    separated = False
     if not collection._groups_checked:
-        return parted
+        return separated
     for names in collection._groups.values():
-        first, *others = (collection._modules[name] for name in names)
-        for metric in others:
+        first, *followers = (collection._modules[name] for name in names)
+        for metric in followers:
             for name in metric._defaults if _is_kept(metric) else ():  # type: ignore[union-attr, arg-type]
                 value = getattr(metric, name)
                 if isinstance(value, Tensor) and value is getattr(first, name):
                     setattr(metric, name, value.clone())
-                    parted = True
-    return parted
+                    separated = True
+    return separated
 
 
 def _is_kept(metric: Metric) -> bool:
-    """Whether the metric's states keep their storages, which the rest of its `forward` then overwrites."""
+    """Whether the metric's states keep their storages, which `forward` then overwrites."""
     return bool(metric.__dict__.get("_unwaited_stable", False))
 
 
 def _equal_states(collection: MetricCollection) -> dict[tuple[int, int], bool]:
-    """Which pairs of metrics have the same states by now, read from the device in one go."""
+    """Return which pairs of metrics have equal states, read from the device at once."""
     metrics = [collection._modules[names[0]] for names in collection._groups.values()]
     pairs: list[tuple[int, int]] = []
     flags: list[Tensor] = []
     for i, first in enumerate(metrics):
         for second in metrics[i + 1 :]:
-            found = _comparison(first, second)
-            if found is not None:
+            are_equal = _compare_states(first, second)
+            if are_equal is not None:
                 pairs.append((id(first), id(second)))
-                flags.append(found)
+                flags.append(are_equal)
     if not flags:
         return {}
     device = flags[0].device
@@ -142,8 +145,8 @@ def _equal_states(collection: MetricCollection) -> dict[tuple[int, int], bool]:
     return {key: value for pair, value in zip(pairs, values, strict=True) for key in (pair, pair[::-1])}
 
 
-def _comparison(first: Any, second: Any) -> Tensor | None:
-    """A 0-dim bool tensor, whether the states are the same; None where their form already differs."""
+def _compare_states(first: Any, second: Any) -> Tensor | None:
+    """Return a 0-dim bool tensor, whether all states are equal; None if their shapes already differ."""
     if not first._defaults or first._defaults.keys() != second._defaults.keys():
         return None
     flags: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Constants that reach the device without a copy from pageable memory, which the host would wait for."""
+"""Create constants on the device without a copy from pageable memory, for which the host would wait."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 def fill(value: bool | int | float | complex, device: Any, dtype: torch.dtype | None = None) -> Tensor:
-    """A 0-dim tensor of `value` on `device`: a kernel with an argument, no copy. dtype as `torch.tensor` has
-    it.
+    """Return a 0-dim tensor of `value` on `device`, filled by a kernel without a copy; dtype as in
+    `torch.tensor`.
     """
     return torch.full((), value, dtype=dtype, device=device)
 
@@ -27,22 +27,23 @@ def tensor_without_waiting(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """`torch.tensor`, but a number is filled in on the device and a list goes there through pinned memory."""
+    """Like `torch.tensor`, but numbers are filled in on the device and lists go through pinned memory."""
     if isinstance(data, Tensor) or not _on_device(device) or requires_grad:
         return torch.tensor(
             data, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
         )
-    return _placed(data, device, dtype)
+    return _to_device(data, device, dtype)
 
 
 def as_tensor_without_waiting(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
-    """`torch.as_tensor`, but numbers and lists reach the device as in `tensor_without_waiting`."""
+    """Like `torch.as_tensor`, with numbers and lists copied as in `tensor_without_waiting`."""
     if isinstance(data, Tensor) or not _on_device(device):
         return torch.as_tensor(data, dtype=dtype, device=device)
-    return _placed(data, device, dtype)
+    return _to_device(data, device, dtype)
 
 
-def _placed(data: Any, device: Any, dtype: torch.dtype | None) -> Tensor:
+def _to_device(data: Any, device: Any, dtype: torch.dtype | None) -> Tensor:
+    """Return `data`, a number or a list, as a tensor on `device`, without waiting."""
     if type(data) in (bool, int, float, complex):
         return fill(data, device, dtype)
     host = torch.as_tensor(data, dtype=dtype)
@@ -50,5 +51,5 @@ def _placed(data: Any, device: Any, dtype: torch.dtype | None) -> Tensor:
         return fill(host.item(), device, host.dtype)
     if torch.device(device).type != "cuda" or host.numel() == 0:
         return host.to(device)
-    # a copy of its own: the caller's memory may change before the device has read it
+    # cloned, because the caller's memory may change before the device has read it
     return host.clone().pin_memory().to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Metrics that are computed together meet the other ranks together."""
+"""Sync metrics that are computed together in one exchange."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torchmetrics import Metric
 from torchmetrics.wrappers.abstract import WrapperMetric
 
 from gapless.metrics.torchmetrics._metric import UnwaitedMetric
-from gapless.metrics.torchmetrics._sync import GATHERED, exchange, understands
+from gapless.metrics.torchmetrics._sync import GATHERED_ATTRIBUTE, can_exchange, exchange_states
 
 
 @contextmanager
-def exchanged(metrics: Sequence[Metric]) -> Iterator[None]:
-    """Within this block the metrics find their states gathered; one exchange for each process group.
+def gather_together(metrics: Sequence[Metric]) -> Iterator[None]:
+    """Inside the block, metrics find their states gathered, by one exchange for each process group.
 
-    Metrics that share their states (a collection's compute groups) share what was gathered.
+    Metrics that share their states (a collection's compute groups) share the gathered states.
     """
     groups: dict[int, tuple[Any, list[Metric]]] = {}
     for metric in metrics:
@@ -31,23 +31,24 @@ def exchanged(metrics: Sequence[Metric]) -> Iterator[None]:
         yield
     finally:
         for metric in touched:
-            metric.__dict__.pop(GATHERED, None)
+            metric.__dict__.pop(GATHERED_ATTRIBUTE, None)
 
 
 def _gather_for(members: list[Metric], group: Any) -> None:
+    """Gather the states of `members`, each distinct one once."""
     leaders: dict[tuple[int, ...], Metric] = {}
     keys = {}
     for metric in members:
         key = tuple(id(getattr(metric, name)) for name in metric._reductions)
         keys[id(metric)] = key
         leaders.setdefault(key, metric)
-    gathered = dict(zip(leaders, exchange(list(leaders.values()), group), strict=True))
+    gathered = dict(zip(leaders, exchange_states(list(leaders.values()), group), strict=True))
     for metric in members:
-        metric.__dict__[GATHERED] = [list(ranks) for ranks in gathered[keys[id(metric)]]]
+        metric.__dict__[GATHERED_ATTRIBUTE] = [list(ranks) for ranks in gathered[keys[id(metric)]]]
 
 
 def _will_sync(metric: Metric) -> bool:
-    """Whether the metric's next `compute` will meet the other ranks, in the way known here."""
+    """Whether the metric's next `compute` will sync, in the way that is replaced here."""
     own = type(metric)._sync_dist is UnwaitedMetric._sync_dist
     return (
         own
@@ -57,7 +58,7 @@ def _will_sync(metric: Metric) -> bool:
         and not metric._is_synced
         and metric._computed is None
         and metric.dist_sync_fn is None
-        and understands(metric)
+        and can_exchange(metric)
         and callable(metric.distributed_available_fn)
         and bool(metric.distributed_available_fn())
     )

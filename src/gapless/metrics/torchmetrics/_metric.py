@@ -1,4 +1,4 @@
-"""The part that every unwaited metric has: counting, reporting, sync in one exchange, pickling."""
+"""The base of unwaited metrics: counting, reporting, sync in one exchange, pickling."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from gapless.metrics.torchmetrics import _sync
-from gapless.metrics.torchmetrics._checks import Counter, count_for, deliver, poll
+from gapless.metrics.torchmetrics._checks import Counter, deliver_checks, poll, set_counting_metric
 from gapless.metrics.torchmetrics._origins import waited_class
 
 
 class UnwaitedMetric(Metric):
-    """What is changed in every metric. Stands right before `Metric` in the order of resolution."""
+    """The changes to every metric. Precedes `Metric` in the method resolution order."""
 
     _unwaited_checks: Counter
 
@@ -27,11 +27,11 @@ class UnwaitedMetric(Metric):
         @functools.wraps(update)
         def call(*args: Any, **kwargs: Any) -> None:
             before = _states_of(self)
-            outer = count_for(self)
+            outer = set_counting_metric(self)
             try:
                 wrapped(*args, **kwargs)
             finally:
-                count_for(outer)
+                set_counting_metric(outer)
             _put_back(self, before)
             if self._unwaited_checks.delivery == "later":
                 poll(self)
@@ -44,15 +44,15 @@ class UnwaitedMetric(Metric):
         @functools.wraps(compute)
         def call(*args: Any, **kwargs: Any) -> Any:
             before = _states_of(self)
-            outer = count_for(self)
+            outer = set_counting_metric(self)
             try:
                 value = wrapped(*args, **kwargs)
             finally:
-                count_for(outer)
+                set_counting_metric(outer)
             _put_back(self, before)
-            # after the value, so that a rank that has something to report has met the others first
+            # after the value, so that a rank with an error has synced with the others first
             if self._unwaited_checks.delivery == "compute" and not self._unwaited_checks.silent:
-                deliver([self])
+                deliver_checks([self])
             else:
                 poll(self)
             return value
@@ -62,7 +62,7 @@ class UnwaitedMetric(Metric):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         counter = self._unwaited_checks
         before = _states_of(self)
-        counter.silent += 1  # its compute is one of the batch, in every step: it must not wait for the counts
+        counter.silent += 1  # it computes the batch value in every step, which must not wait for the counts
         try:
             value = super().forward(*args, **kwargs)
         finally:
@@ -72,7 +72,7 @@ class UnwaitedMetric(Metric):
         return value
 
     def reset(self) -> None:
-        """Reset the states; with ``stable_states`` in place, so that their storages stay."""
+        """Reset the states; with ``stable_states`` in place, so that their storages stay the same."""
         before = _states_of(self)
         super().reset()
         _put_back(self, before)
@@ -85,27 +85,26 @@ class UnwaitedMetric(Metric):
     def _sync_dist(
         self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any | None = None
     ) -> None:
-        if dist_sync_fn is not gather_all_tensors or not _sync.understands(self):
+        if dist_sync_fn is not gather_all_tensors or not _sync.can_exchange(self):
             super()._sync_dist(dist_sync_fn, process_group=process_group)
             return
         gathered = (
-            _sync.gathered_before(self) or _sync.exchange([self], process_group or self.process_group)[0]
+            _sync.take_gathered(self) or _sync.exchange_states([self], process_group or self.process_group)[0]
         )
         order = iter(gathered)
-        # one tensor after the other, in the order in which `_sync_dist` asks for them: all the rest is its
-        # own
+        # `_sync_dist` itself does the rest: it gets one tensor after the other, in the order it asks for them
         super()._sync_dist(lambda _, group: next(order), process_group=process_group)
 
 
 def _states_of(metric: Metric) -> dict[str, Any]:
-    """The states that have to stay where they are: none without ``stable_states``."""
+    """Return the states that must keep their storages: none without ``stable_states``."""
     if not metric.__dict__.get("_unwaited_stable", False):
         return {}
     return {name: getattr(metric, name) for name in metric._defaults}
 
 
 def _put_back(metric: Metric, before: dict[str, Any]) -> None:
-    """Copy states that were bound anew into the tensors they were in, where shape and dtype are the same."""
+    """Copy states that were rebound into their previous tensors, if shape and dtype are the same."""
     for name, old in before.items():
         new = getattr(metric, name)
         if new is old or not isinstance(old, Tensor) or not isinstance(new, Tensor):

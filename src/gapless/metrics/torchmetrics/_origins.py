@@ -1,14 +1,15 @@
-"""Of which class each unwaited class was made, and of which function a method."""
+"""From unwaited classes and wrapped methods to their originals."""
 
 from __future__ import annotations
 
 from typing import Any
 
 ORIGINS: dict[type, type] = {}
+"""The original class of each unwaited class."""
 
 
 def waited_class(cls: type) -> type:
-    """The class of which `cls` is the unwaited one, or `cls` itself."""
+    """Return the original of an unwaited class; other classes are returned unchanged."""
     return ORIGINS.get(cls, cls)
 
 
@@ -18,8 +19,8 @@ def is_unwaited(thing: object) -> bool:
 
 
 def wrapped_function(metric: Any, name: str) -> Any:
-    """The function that the object's own `name` is, without what TorchMetrics has wrapped around it."""
-    found = metric.__dict__.get(name)
-    while not hasattr(found, "__func__") and hasattr(found, "__wrapped__"):
-        found = found.__wrapped__
-    return getattr(found, "__func__", None)
+    """Return the function behind the object's method `name`, without TorchMetrics' wrapper."""
+    function = metric.__dict__.get(name)
+    while not hasattr(function, "__func__") and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return getattr(function, "__func__", None)

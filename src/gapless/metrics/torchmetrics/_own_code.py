@@ -1,4 +1,4 @@
-"""Lines in a user's own method that wait if they meet device tensors, found in its source."""
+"""Find lines in a user's own method that wait for device tensors, from its source."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-READS = {"item", "tolist", "cpu", "numpy", "nonzero", "unique", "masked_select", "bincount"}
-"""Methods and functions that wait for a device tensor, whatever is in it."""
-ASKED = {"any", "all", "equal", "allclose", "isnan", "isinf"}
-"""Functions of tensors whose answer a condition has to wait for."""
+READING_CALLS = {"item", "tolist", "cpu", "numpy", "nonzero", "unique", "masked_select", "bincount"}
+"""Methods and functions that wait for a device tensor, whatever its values."""
+CONDITION_CALLS = {"any", "all", "equal", "allclose", "isnan", "isinf"}
+"""Functions of tensors whose result a condition has to wait for."""
 
 
-def where(function: Callable[..., Any]) -> str:
-    """``file:line`` of a function, the file by its name alone; empty where there is no source."""
+def source_location(function: Callable[..., Any]) -> str:
+    """Return the ``file:line`` of a function, without the folder; empty if there is no source."""
     try:
         return f"{Path(inspect.getsourcefile(function) or '').name}:{inspect.getsourcelines(function)[1]}"
     except (OSError, TypeError):
         return ""
 
 
-def waiting_lines(function: Callable[..., Any]) -> list[str]:
-    """``file:line code`` of each line of `function` that reads a value of a tensor, in order."""
+def find_waiting_lines(function: Callable[..., Any]) -> list[str]:
+    """Return ``file:line code`` of each line of `function` that reads a tensor's value, in order."""
     try:
         lines, first = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -37,17 +37,17 @@ def waiting_lines(function: Callable[..., Any]) -> list[str]:
 
 def _waits(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
-        return _called(node) in READS
+        return _called_name(node) in READING_CALLS
     if isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)):
-        return any(_called(call) in ASKED for call in _calls(node.test))
+        return any(_called_name(call) in CONDITION_CALLS for call in _find_calls(node.test))
     return False
 
 
-def _calls(node: ast.AST) -> Iterator[ast.Call]:
-    for one in ast.walk(node):
-        if isinstance(one, ast.Call):
-            yield one
+def _find_calls(node: ast.AST) -> Iterator[ast.Call]:
+    for child in ast.walk(node):
+        if isinstance(child, ast.Call):
+            yield child
 
 
-def _called(call: ast.Call) -> str:
+def _called_name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""

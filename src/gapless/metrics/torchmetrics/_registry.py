@@ -1,8 +1,7 @@
-"""What stands in for what: functions of TorchMetrics that wait, and ours that do the same without.
+"""Register replacements of TorchMetrics functions that wait.
 
-A replacement is written against one source text, named by its digest in ``digests.tsv``. Where the installed
-version has another text, the function is left as it is: a value that is silently different would be worse
-than a wait.
+A replacement is written for one source text, identified by its digest in ``digests.tsv``. If the installed
+version has another text, the function is not replaced: a silently different value would be worse than a wait.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Replacement:
-    """`make(original)` gives what stands in for `original`, the function `name` of `module`.
+    """`make(original)` returns the replacement of `original`, the function `name` of `module`.
 
-    Replacements of one `group` rely on each other and are used all or none. `says` is what the report says.
+    Replacements of one `group` rely on each other: all are used or none. `says` is the note in the report.
     """
 
     module: str
@@ -33,18 +32,18 @@ class Replacement:
     make: Callable[[Function], Function]
 
     @property
-    def texts(self) -> Texts:
-        """What is known of the function that it stands for."""
-        return texts().get(f"{self.module.removeprefix('torchmetrics.')}:{self.name}", Texts())
+    def digests(self) -> SourceDigests:
+        """The known digests of the function that it replaces."""
+        return load_digests().get(f"{self.module.removeprefix('torchmetrics.')}:{self.name}", SourceDigests())
 
 
 REPLACEMENTS: list[Replacement] = []
 
 
-def instead_of(
+def replacement_for(
     place: str, says: str, group: str = ""
 ) -> Callable[[Callable[[Function], Function]], Callable[[Function], Function]]:
-    """Register a factory: ``factory(original)`` stands in for the function at ``"module:name"``."""
+    """Register a factory: ``factory(original)`` replaces the function at ``"module:name"``."""
     module, name = place.split(":")
 
     def register(make: Callable[[Function], Function]) -> Callable[[Function], Function]:
@@ -55,7 +54,7 @@ def instead_of(
 
 
 def digest_of(function: Function) -> str:
-    """Twelve hex digits that name a function's source text; empty where there is no source to read."""
+    """Return twelve hex digits that identify a function's source text; empty if there is no source."""
     try:
         text = inspect.getsource(function)
     except (OSError, TypeError):
@@ -63,63 +62,80 @@ def digest_of(function: Function) -> str:
     return hashlib.sha256("\n".join(line.rstrip() for line in text.splitlines()).encode()).hexdigest()[:12]
 
 
-class Texts(NamedTuple):
+class SourceDigests(NamedTuple):
     """Digests of the source texts of one function: the first is usually that of version 1.9."""
 
     same: tuple[str, ...] = ()
-    """Those that the replacement was written against, or that were read and found to do the same."""
+    """Texts that the replacement was written for, or that were found to do the same."""
     fine: tuple[str, ...] = ()
-    """Those that do not wait, of a function that waits in other versions."""
+    """Texts that do not wait, of a function that waits in other versions."""
 
 
 @lru_cache(maxsize=1)
-def texts() -> dict[str, Texts]:
-    """What is known of the functions that replacements stand for, by ``"module:name"``."""
+def load_digests() -> dict[str, SourceDigests]:
+    """Return the known digests of replaced functions, by ``"module:name"``."""
     lines = Path(__file__).with_name("digests.tsv").read_text(encoding="utf-8").splitlines()[1:]
     rows = (line.split("\t") for line in lines)
-    return {place: Texts(*(tuple(one.split()) for one in digests)) for place, *digests in rows}
+    return {
+        place: SourceDigests(*(tuple(digest_list.split()) for digest_list in digests))
+        for place, *digests in rows
+    }
 
 
-def needed(replacement: Replacement, original: Function | None) -> bool:
+def is_needed(replacement: Replacement, original: Function | None) -> bool:
     """Whether the installed function waits: some did only in older versions."""
-    return original is None or digest_of(original) not in replacement.texts.fine
+    return original is None or digest_of(original) not in replacement.digests.fine
 
 
 def original_of(replacement: Replacement) -> Function | None:
-    """The function as installed, or None where there is none of that name."""
+    """Return the installed function, or None if there is none of that name."""
     try:
         module = importlib.import_module(replacement.module)
     except ImportError:
         return None
-    found = getattr(module, replacement.name, None)
-    return found if inspect.isfunction(found) else None
+    function = getattr(module, replacement.name, None)
+    return function if inspect.isfunction(function) else None
 
 
 @dataclass(frozen=True)
-class Table:
+class ReplacementTable:
     """The replacements that fit the installed TorchMetrics.
 
-    `of` goes from the original to what stands in for it and what the report says of that.
-    `strange` names what was not replaced because its source text is another, `strange_functions` are these.
+    `by_original` maps an original function to its replacement and the report's note. `unmatched_names` and
+    `unmatched_functions` are functions that were not replaced because their source text differs.
     """
 
-    of: dict[Function, tuple[Function, str]]
-    strange: tuple[str, ...]
-    strange_functions: frozenset[Function] = frozenset()
+    by_original: dict[Function, tuple[Function, str]]
+    unmatched_names: tuple[str, ...]
+    unmatched_functions: frozenset[Function] = frozenset()
 
 
 @lru_cache(maxsize=1)
-def table() -> Table:
-    """The table for the installed version, made once, of what :mod:`.replacements` has registered."""
-    found = [(one, original) for one in REPLACEMENTS if needed(one, original := original_of(one))]
-    bad = [one for one, original in found if original is None or digest_of(original) not in one.texts.same]
-    groups = {one.group for one in bad}
-    return Table(
+def fitting_replacements() -> ReplacementTable:
+    """Return the replacements that fit the installed version, from all registered ones."""
+    installed = [
+        (replacement, original)
+        for replacement in REPLACEMENTS
+        if is_needed(replacement, original := original_of(replacement))
+    ]
+    unmatched = [
+        replacement
+        for replacement, original in installed
+        if original is None or digest_of(original) not in replacement.digests.same
+    ]
+    groups = {replacement.group for replacement in unmatched}
+    return ReplacementTable(
         {
-            original: (one.make(original), one.says)
-            for one, original in found
-            if original and one.group not in groups
+            original: (replacement.make(original), replacement.says)
+            for replacement, original in installed
+            if original and replacement.group not in groups
         },
-        tuple(sorted(f"{one.module}.{one.name}" for one, original in found if original and one in bad)),
-        frozenset(original for one, original in found if original and one in bad),
+        tuple(
+            sorted(
+                f"{replacement.module}.{replacement.name}"
+                for replacement, original in installed
+                if original and replacement in unmatched
+            )
+        ),
+        frozenset(original for replacement, original in installed if original and replacement in unmatched),
     )

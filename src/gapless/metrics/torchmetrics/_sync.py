@@ -1,8 +1,8 @@
-"""The states of one metric, or of a whole collection, from all ranks in one exchange.
+"""Gather the states of one metric, or of a whole collection, from all ranks in one exchange.
 
 TorchMetrics gathers one state at a time: a barrier, a gather of its shape, a read of the shapes on the host
-and a gather of its values. Here all states travel as bytes in one buffer. What is done with them then,
-stacking and reducing, is TorchMetrics' own code on the same values, so results are the same to the last bit.
+and a gather of its values. Here all states are sent as bytes in one buffer. TorchMetrics' own code then
+stacks and reduces the same values, so results are bit-identical.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from gapless.metrics import distributed
 from gapless.metrics.torchmetrics._origins import waited_class
 from gapless.metrics.torchmetrics._relink import in_library
 
-REDUCED = (dim_zero_sum, dim_zero_mean, dim_zero_max, dim_zero_min)
+SAME_SHAPE_REDUCTIONS = (dim_zero_sum, dim_zero_mean, dim_zero_max, dim_zero_min)
 """Reductions that need the same shape on every rank."""
 
 
-def understands(metric: Metric) -> bool:
-    """Whether the states of `metric` can be exchanged in one go.
+def can_exchange(metric: Metric) -> bool:
+    """Whether the states of `metric` can be gathered in one exchange.
 
-    They can unless a list is kept without being concatenated: how many tensors such a list has is another
-    number on each rank.
+    They cannot if a list is not concatenated: its number of tensors differs between ranks.
     """
     return all(
         isinstance(default, Tensor) or metric._reductions[name] is dim_zero_cat
@@ -38,71 +37,70 @@ def understands(metric: Metric) -> bool:
 
 
 def _states(metric: Metric) -> list[Tensor]:
-    """The metric's states in the order in which its `_sync_dist` asks for them, lists joined as it joins
-    them.
-    """
-    found = []
+    """Return the metric's states in the order in which its `_sync_dist` asks for them, lists concatenated."""
+    states = []
     for name in metric._reductions:
         state = getattr(metric, name)
         if isinstance(state, list):
             empty = torch.empty(0, device=metric.device, dtype=metric.dtype)
             state = empty if not state else state[0] if len(state) == 1 else dim_zero_cat(state)
-        found.append(state.contiguous())
-    return found
+        states.append(state.contiguous())
+    return states
 
 
-def announced(metric: Metric) -> bool:
-    """Whether shapes can differ between ranks, so that they have to be told before the values are sent.
+def has_varying_shapes(metric: Metric) -> bool:
+    """Whether shapes can differ between ranks, so that they have to be exchanged before the values.
 
-    A tensor that is reduced has one shape everywhere, or the reduction would fail. Only classes of
-    TorchMetrics that keep the shape they began with are trusted in this.
+    A reduced tensor has the same shape everywhere, or the reduction would fail. This is only assumed of
+    TorchMetrics' classes whose states keep their initial shape.
     """
-    if any(reduction not in REDUCED for reduction in metric._reductions.values()):
+    if any(reduction not in SAME_SHAPE_REDUCTIONS for reduction in metric._reductions.values()):
         return True
     return not in_library(waited_class(type(metric)).__module__) or any(
-        isinstance(metric, cls) for cls in _changing_shape()
+        isinstance(metric, cls) for cls in _classes_of_varying_shape()
     )
 
 
-def _changing_shape() -> tuple[type, ...]:
-    """Classes whose states take the shape of the data with the first update: a rank with none has another."""
+def _classes_of_varying_shape() -> tuple[type, ...]:
+    """Return classes whose states take their shape from the first update: a rank without one differs."""
     from torchmetrics import regression
 
     names = ("ConcordanceCorrCoef", "ExplainedVariance", "PearsonCorrCoef", "R2Score", "RelativeSquaredError")
     return tuple(getattr(regression, name) for name in names if hasattr(regression, name))
 
 
-def exchange(metrics: Sequence[Metric], group: Any = None) -> list[list[list[Tensor]]]:
-    """The states of `metrics` from every rank of `group`: for each metric, for each state, one tensor per
-    rank.
+def exchange_states(metrics: Sequence[Metric], group: Any = None) -> list[list[list[Tensor]]]:
+    """Return the states of `metrics` from every rank of `group`: per metric and state, one tensor per rank.
 
-    One collective where all shapes are known, two (and one wait, for the shapes) where lists or states of
-    other kinds are among them; one more for each further kind of device the states are on.
+    Runs one collective if all shapes are known, otherwise two (and waits once, for the shapes), and as many
+    again for each further type of device that states are on.
     """
     group = dist.group.WORLD if group is None else group
     states = [_states(metric) for metric in metrics]
     flat = list(itertools.chain.from_iterable(states))
-    known = [not announced(metric) for metric, own in zip(metrics, states, strict=True) for _ in own]
+    is_form_shared = [
+        not has_varying_shapes(metric) for metric, own in zip(metrics, states, strict=True) for _ in own
+    ]
     results: list[list[Tensor]] = [[] for _ in flat]
     with torch.no_grad():
         for kind in sorted({state.device.type for state in flat}):
             members = [i for i, state in enumerate(flat) if state.device.type == kind]
             sent = [flat[i] for i in members]
             carrier = distributed.carrier_device(group) or sent[0].device
-            found = distributed.exchange(sent, [known[i] for i in members], carrier, group)
-            for i, ranks in zip(members, found, strict=True):
+            gathered = distributed.gather_tensors(sent, [is_form_shared[i] for i in members], carrier, group)
+            for i, ranks in zip(members, gathered, strict=True):
                 results[i] = ranks
     rank = dist.get_rank(group)
     for own, ranks in zip(flat, results, strict=True):
-        ranks[rank] = own  # the gradient's way, where there is one
+        ranks[rank] = own  # keeps the gradient of this rank
     order = iter(results)
     return [[next(order) for _ in own] for own in states]
 
 
-GATHERED = "_unwaited_gathered"
-"""The attribute under which a metric finds what was gathered for it."""
+GATHERED_ATTRIBUTE = "_unwaited_gathered"
+"""The attribute in which a metric's gathered states are left for it."""
 
 
-def gathered_before(metric: Metric) -> list[list[Tensor]] | None:
-    """What :func:`._exchanged.exchanged` has gathered for `metric`, once."""
-    return metric.__dict__.pop(GATHERED, None)  # type: ignore[no-any-return]
+def take_gathered(metric: Metric) -> list[list[Tensor]] | None:
+    """Return and remove the states that :func:`._exchanged.gather_together` has gathered for `metric`."""
+    return metric.__dict__.pop(GATHERED_ATTRIBUTE, None)  # type: ignore[no-any-return]

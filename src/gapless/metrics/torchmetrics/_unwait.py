@@ -1,4 +1,4 @@
-"""`unwait`, the way back, and what is told of what was done."""
+"""`unwait`, its undoing, and the description of the changes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torchmetrics.wrappers.abstract import WrapperMetric
 
 from gapless.metrics.torchmetrics import _sync
 from gapless.metrics.torchmetrics._aggregation import neutral_value
-from gapless.metrics.torchmetrics._checks import Delivery, counter_of, tell
+from gapless.metrics.torchmetrics._checks import Delivery, counter_of, deliver_failures
 from gapless.metrics.torchmetrics._classes import (
     changed_methods,
-    left_alone,
     make_unwaited,
     make_waiting,
     metrics_in,
+    unmatched_functions,
 )
-from gapless.metrics.torchmetrics._host import on_host
-from gapless.metrics.torchmetrics._measured import Waits, measured, name_of
+from gapless.metrics.torchmetrics._host import is_computed_on_host
+from gapless.metrics.torchmetrics._measured import WaitCounts, name_of, waits_of
 from gapless.metrics.torchmetrics._origins import waited_class
-from gapless.metrics.torchmetrics._own_code import waiting_lines, where
-from gapless.metrics.torchmetrics._relink import SCALARS, in_library
-from gapless.metrics.torchmetrics._report import MetricChanges, render
+from gapless.metrics.torchmetrics._own_code import find_waiting_lines, source_location
+from gapless.metrics.torchmetrics._relink import FILL_NOTE, in_library
+from gapless.metrics.torchmetrics._report import MetricChanges, render_changes
 
-NAN_SAYS = "update: `nan` is counted on the GPU and excluded with weight 0; numbers are filled in there"
-CUT_SAYS = "update: `nan` is removed in compute, not in update; numbers are filled in on the GPU"
-FILL_SAYS = "update: numbers are filled in on the GPU"
-COLLECTION_SAYS = (
+NAN_NOTE = "update: `nan` is counted on the GPU and excluded with weight 0; numbers are filled in there"
+CUT_NOTE = "update: `nan` is removed in compute, not in update; numbers are filled in on the GPU"
+NUMBERS_NOTE = "update: numbers are filled in on the GPU"
+COLLECTION_NOTES = (
     "groups are compared with one read instead of one per pair",
     "forward: identical metrics share one update",
     "the states of all metrics are exchanged at once, and all checks are read at once",
@@ -39,9 +39,9 @@ COLLECTION_SAYS = (
 
 
 class Unwaited:
-    """What `unwait` did: one `MetricChanges` for each metric and collection, readable by ``print``.
+    """The changes made by `unwait`: one `MetricChanges` per metric and collection, readable by ``print``.
 
-    As a context manager it undoes at the end of its block what was done.
+    As a context manager it undoes the changes at the end of its block.
     """
 
     def __init__(self, changes: list[MetricChanges], things: list[Metric | MetricCollection]) -> None:
@@ -57,8 +57,10 @@ class Unwaited:
     def __str__(self) -> str:
         if not self.changes:
             return "no metrics found"
-        strange = sorted({name for thing in self._things for name in left_alone(waited_class(type(thing)))})
-        return "\n".join(render(self.changes, strange, torchmetrics.__version__))
+        strange = sorted(
+            {name for thing in self._things for name in unmatched_functions(waited_class(type(thing)))}
+        )
+        return "\n".join(render_changes(self.changes, strange, torchmetrics.__version__))
 
     def __repr__(self) -> str:
         return f"<Unwaited: {len(self.changes)} metrics>"
@@ -70,16 +72,15 @@ class Unwaited:
         self.undo()
 
     def undo(self) -> None:
-        """Make the metrics what they were. Values they have stay; what was counted is told as warnings."""
+        """Restore the metrics' classes. Values are kept; unreported failed checks become warnings."""
         for thing in self._things:
             _undo(thing)
 
 
 def rewait(metrics: Any) -> None:
-    """Undo `unwait` for whatever it takes: copies and what was read from a pickle, too.
+    """Undo `unwait` for the same kinds of arguments, including copies and unpickled metrics.
 
-    Values stay, and what was counted and not yet told is told as warnings. What is not unwaited stays as it
-    is.
+    Values are kept, and unreported failed checks become warnings. Other objects are not changed.
     """
     for _, thing in list(metrics_in(metrics)):
         _undo(thing)
@@ -88,27 +89,27 @@ def rewait(metrics: Any) -> None:
 def _undo(thing: Metric | MetricCollection) -> None:
     counter = counter_of(thing)
     if counter is not None:
-        found = counter.take_noted() + counter.found(counter.arrived(wait=True))
+        failures = counter.take_noted() + counter.failed_checks(counter.take_arrived(wait=True))
         for counts in counter.counts.values():
-            found += counter.found(counts.tolist())
-        tell([(thing, check, n) for check, n in found], warn_only=True)
+            failures += counter.failed_checks(counts.tolist())
+        deliver_failures([(thing, check, n) for check, n in failures], warn_only=True)
     make_waiting(thing)
 
 
 def unwait(metrics: Any, *, checks: Delivery = "compute", stable_states: bool = False) -> Unwaited:
     """Make TorchMetrics objects wait less, in place; their values stay the same.
 
-    `metrics`: a metric, a collection, a module that has metrics in it, or a dict, list or tuple of such.
-    Objects that are unwaited already take the new options. What is not known is left as it is, and the result
-    says so.
+    `metrics`: a metric, a collection, a module that contains metrics, or a dict, list or tuple of these.
+    Objects that are unwaited already take the new options. Unknown code is not changed, and the result says
+    so.
 
-    `checks` says what happens with checks of values (``nan_strategy``, ``validate_args``), which are counted
-    on the device: ``"compute"`` reads and reports them at the end of each ``compute`` (one wait there; a
-    ``forward`` does not wait), ``"later"`` reports them when they have arrived by themselves, at the end of a
-    later call, with no wait at all; ``"off"`` counts nothing.
+    `checks` says how checks of values (``nan_strategy``, ``validate_args``), which are counted on the device,
+    are reported: ``"compute"`` reads and reports them at the end of each ``compute`` (one wait there; a
+    ``forward`` does not wait), ``"later"`` reports them at the end of a later call once they have arrived,
+    with no wait at all; ``"off"`` counts nothing.
 
-    `stable_states`: states keep their storages in ``update``, ``reset``, ``forward`` and ``compute``, as the
-    replay of a CUDA graph needs it. Costs one small copy for each state that TorchMetrics binds anew.
+    `stable_states`: states keep their storages in ``update``, ``reset``, ``forward`` and ``compute``, as
+    replaying a CUDA graph requires. Costs one small copy for each state that TorchMetrics rebinds.
 
     Raises:
         ValueError: `checks` is none of the three.
@@ -117,60 +118,63 @@ def unwait(metrics: Any, *, checks: Delivery = "compute", stable_states: bool = 
         raise ValueError(f'`checks` is {checks!r}, but must be "compute", "later" or "off"')
     changes: list[MetricChanges] = []
     things: list[Metric | MetricCollection] = []
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     for path, thing in metrics_in(metrics):
-        if id(thing) in seen:
+        if id(thing) in seen_ids:
             continue
-        seen.add(id(thing))
+        seen_ids.add(id(thing))
         things.append(thing)
-        own = make_unwaited(thing, checks, stable_states and not _is_run(thing, metrics))
-        changes.append(_changes(path, thing, own))
+        own = make_unwaited(thing, checks, stable_states and not _is_run_by_wrapper(thing, metrics))
+        changes.append(_describe_changes(path, thing, own))
     if not things:
         warnings.warn(f"`unwait` found no metric in a {type(metrics).__name__}", UserWarning, stacklevel=2)
     return Unwaited(changes, things)
 
 
-def _is_run(thing: Any, metrics: Any) -> bool:
-    """Whether `thing` is what a `Running` keeps the states of: it relies on their being bound anew."""
+def _is_run_by_wrapper(thing: Any, metrics: Any) -> bool:
+    """Whether a `Running` keeps the states of `thing`: it relies on states being rebound."""
     from torchmetrics.wrappers import Running
 
-    return any(isinstance(one, Running) and one.base_metric is thing for _, one in metrics_in(metrics))
+    return any(
+        isinstance(metric, Running) and metric.base_metric is thing for _, metric in metrics_in(metrics)
+    )
 
 
-def _changes(path: str, thing: Metric | MetricCollection, own: str) -> MetricChanges:
+def _describe_changes(path: str, thing: Metric | MetricCollection, own: str) -> MetricChanges:
+    """Describe what was changed in `thing` and what still waits; `own` names its replaced methods."""
     name = name_of(thing)
     if isinstance(thing, MetricCollection):
-        return MetricChanges(path, name, COLLECTION_SAYS, ())
+        return MetricChanges(path, name, COLLECTION_NOTES, ())
     cls = waited_class(type(thing))
     changed: list[str] = []
     left: list[str] = []
     if isinstance(thing, BaseAggregator):
-        _aggregator(thing, changed, left)
+        _describe_aggregator(thing, changed, left)
     methods = changed_methods(cls)
     for method in ("update", "compute"):
-        told = {SCALARS} if isinstance(thing, BaseAggregator) else set()  # it has said so of itself
-        changed += [f"{method}: {text}" for text in sorted(methods.get(method, frozenset()) - told)]
-    _of_its_own(cls, own, left)
-    _syncing(thing, changed, left)
-    waits = measured(thing)
+        notes_given = {FILL_NOTE} if isinstance(thing, BaseAggregator) else set()  # it has said so of itself
+        changed += [f"{method}: {text}" for text in sorted(methods.get(method, frozenset()) - notes_given)]
+    _describe_own_code(cls, own, left)
+    _describe_sync(thing, changed, left)
+    waits = waits_of(thing)
     if waits is not None:
-        _counted(cls, waits, left)
+        _describe_waits(cls, waits, left)
     return MetricChanges(path, name, tuple(changed), tuple(left), waits)
 
 
-def _aggregator(metric: BaseAggregator, changed: list[str], left: list[str]) -> None:
+def _describe_aggregator(metric: BaseAggregator, changed: list[str], left: list[str]) -> None:
     if metric.nan_strategy == "disable":
-        changed.append(FILL_SAYS)
+        changed.append(NUMBERS_NOTE)
     elif isinstance(metric, CatMetric):
-        changed.append(CUT_SAYS)
+        changed.append(CUT_NOTE)
     elif neutral_value(metric) is not None:
-        changed.append(NAN_SAYS)
+        changed.append(NAN_NOTE)
     else:
-        changed.append(FILL_SAYS)
+        changed.append(NUMBERS_NOTE)
         left.append("update: checks for `nan`, because its replacement value is not known for this class")
 
 
-def _counted(cls: type, waits: Waits, left: list[str]) -> None:
+def _describe_waits(cls: type, waits: WaitCounts, left: list[str]) -> None:
     if issubclass(cls, CatMetric):
         left.append("compute: 1 sync, to remove `nan`")
         return
@@ -179,34 +183,34 @@ def _counted(cls: type, waits: Waits, left: list[str]) -> None:
         ("compute", waits.compute_unwaited, waits.compute_place),
     ):
         if n:
-            if method == "compute" and any(on_host(one) for one in cls.__mro__):
+            if method == "compute" and any(is_computed_on_host(parent) for parent in cls.__mro__):
                 left.append("compute: 1 sync, to copy the states")
                 continue
             at = f"{' at' if n == 1 else 's, most at'} {place}" if place else "s"[n == 1 :]
             left.append(f"{method}: {n} wait{at}")
 
 
-def _of_its_own(cls: type, own: str, left: list[str]) -> None:
+def _describe_own_code(cls: type, own: str, left: list[str]) -> None:
     if own:
         left.append(f"{own}: replaced on the object, left unchanged")
     for name in ("update", "compute", "forward", "_cast_and_nan_check_input"):
-        home = next((one for one in cls.__mro__ if name in vars(one)), None)
+        home = next((parent for parent in cls.__mro__ if name in vars(parent)), None)
         if home is None or in_library(home.__module__) or home.__module__.startswith("torch."):
             continue
         method = vars(home)[name]
-        text = f"{name}: {home.__name__}'s own ({where(method) or home.__module__}), runs as it is"
-        lines = waiting_lines(method)
+        text = f"{name}: {home.__name__}'s own ({source_location(method) or home.__module__}), runs as it is"
+        lines = find_waiting_lines(method)
         if lines:
             text += "; syncs there where it meets GPU tensors: " + "; ".join(lines)
         left.append(text)
 
 
-def _syncing(metric: Metric, changed: list[str], left: list[str]) -> None:
+def _describe_sync(metric: Metric, changed: list[str], left: list[str]) -> None:
     if isinstance(metric, WrapperMetric) or not metric._reductions:
         return
-    if not _sync.understands(metric):
+    if not _sync.can_exchange(metric):
         left.append("sync: its lists are gathered one tensor at a time")
-    elif _sync.announced(metric):
+    elif _sync.has_varying_shapes(metric):
         changed.append("sync: two collectives")
         left.append("sync: one sync, for the shapes of the other ranks")
     else:

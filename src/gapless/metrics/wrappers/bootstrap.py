@@ -1,4 +1,4 @@
-"""The spread of a metric over samples drawn anew."""
+"""Bootstrap estimates of the spread of a metric."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.metric import Metric
-from gapless.metrics.wrappers.transparent import Copies, check_metric
+from gapless.metrics.wrappers.transparent import MetricCopies, check_metric
 
 
-class BootStrapper(Copies):
-    """The spread of a metric over samples drawn with replacement from what it was given.
+class BootStrapper(MetricCopies):
+    """Estimates the spread of a metric over samples drawn with replacement from its batches.
 
-    Each of `num_bootstraps` copies sees every batch with its rows drawn anew, on the device; ``"poisson"``
-    and ``"multinomial"`` both draw as many rows as there are, so that no size depends on the draw.
+    Each of `num_bootstraps` copies gets every batch with rows resampled on the device. ``"poisson"`` and
+    ``"multinomial"`` both draw as many rows as there are, so that no size depends on the draw.
 
     Args:
         base_metric: the metric.
         num_bootstraps: how many copies.
-        mean, std, quantile, raw: which of them to give, by these names.
+        mean, std, quantile, raw: which of them to return, by these names.
         sampling_strategy: ``"poisson"`` or ``"multinomial"``.
     """
 
@@ -44,33 +44,33 @@ class BootStrapper(Copies):
                 "Expected argument ``sampling_strategy`` to be one of ('poisson', 'multinomial')"
                 f" but received {sampling_strategy}"
             )
-        self._copy(base_metric, num_bootstraps)
+        self._make_copies(base_metric, num_bootstraps)
         self.num_bootstraps = num_bootstraps
         self.mean, self.std, self.quantile, self.raw = mean, std, quantile, raw
         self.sampling_strategy = sampling_strategy
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add a batch; tensors are drawn from along their first dimension."""
-        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        if not given:
+        """Add a batch; tensors are resampled along their first dimension."""
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        if not tensors:
             raise ValueError("None of the input contained tensors, so could not determine the sampling size")
-        for metric in self._several():
-            rows = torch.randint(len(given[0]), (len(given[0]),), device=given[0].device)
+        for metric in self._wrapped_metrics():
+            rows = torch.randint(len(tensors[0]), (len(tensors[0]),), device=tensors[0].device)
             metric.update(
                 *(value.index_select(0, rows) if isinstance(value, Tensor) else value for value in args),
                 **{n: v.index_select(0, rows) if isinstance(v, Tensor) else v for n, v in kwargs.items()},
             )
-        self._ledger.updated_once(torch.compiler.is_compiling())
+        self._ledger.record_update(torch.compiler.is_compiling())
 
     def value(self) -> dict[str, Tensor]:
-        values = torch.stack([metric._result() for metric in self._several()])
-        found: dict[str, Tensor] = {}
+        values = torch.stack([metric._result() for metric in self._wrapped_metrics()])
+        results: dict[str, Tensor] = {}
         if self.mean:
-            found["mean"] = values.mean(0)
+            results["mean"] = values.mean(0)
         if self.std:
-            found["std"] = values.std(0)
+            results["std"] = values.std(0)
         if self.quantile is not None:
-            found["quantile"] = torch.quantile(values, self.quantile)
+            results["quantile"] = torch.quantile(values, self.quantile)
         if self.raw:
-            found["raw"] = values
-        return found
+            results["raw"] = values
+        return results

@@ -15,16 +15,16 @@ from gapless.metrics import declared
 from gapless.metrics.aggregation import MeanMetric, SumMetric
 from gapless.metrics.metric import Metric
 from gapless.metrics.rows import Rows
-from gapless.metrics.statistic import Slot, State, Statistic, swap
+from gapless.metrics.statistic import Slot, State, Statistic, swap_states
 from gapless.metrics.wrappers.transparent import check_metric
 from gapless.trees import mapped
 
-OWN = ("next", "faults", "clean")
-"""Slots of a window that are not rows of the statistic inside."""
+WINDOW_SLOTS = ("next", "faults", "clean")
+"""Slots of a window beside the rows of the inner statistic's slots."""
 
 
 class Window(Statistic):
-    """The states of the last updates of another statistic, one row each; the device knows the next."""
+    """The states of another statistic for its last updates, one row each, in a ring buffer."""
 
     def __init__(self, inner: Statistic, window: int) -> None:
         if isinstance(inner, Rows):
@@ -41,13 +41,13 @@ class Window(Statistic):
         own = {"next": Slot((1,), reduction="max"), "faults": Slot()}
         super().__init__((inner.key, window), {**slots, **own}, inner.checked)
         self.severity = inner.severity
-        inner.silent = True  # what it meets is counted here
+        inner.silent = True  # its bad values are counted here
 
     def push(self) -> None:
-        """Take the inner statistic's state, which is of one batch, into the place of the oldest."""
+        """Overwrite the oldest row with the inner statistic's state, which is that of one batch."""
         at = self.state["next"] % self.window
         for name in self.slots:
-            if name not in OWN:
+            if name not in WINDOW_SLOTS:
                 self.state[name].index_copy_(0, at, self.inner.state[name].unsqueeze(0))
         self.state["next"].add_(1)
         faults = self.inner.faults() if self.checked else None
@@ -60,15 +60,15 @@ class Window(Statistic):
         rows = {
             n: replace(slot, shape=(self.window, *slot.shape)) for n, slot in self.inner.saved_slots.items()
         }
-        return {**rows, **{name: self.slots[name] for name in OWN}}
+        return {**rows, **{name: self.slots[name] for name in WINDOW_SLOTS}}
 
-    def decoded(self, state: State) -> State:
-        rows = self.inner.decoded({name: value for name, value in state.items() if name not in OWN})
-        return {**rows, **{name: state[name] for name in OWN}}
+    def decode(self, state: State) -> State:
+        rows = self.inner.decode({name: value for name, value in state.items() if name not in WINDOW_SLOTS})
+        return {**rows, **{name: state[name] for name in WINDOW_SLOTS}}
 
-    def encoded(self, saved: State) -> State:
-        rows = self.inner.encoded({name: value for name, value in saved.items() if name not in OWN})
-        return {**rows, **{name: saved[name] for name in OWN}}
+    def encode(self, saved: State) -> State:
+        rows = self.inner.encode({name: value for name, value in saved.items() if name not in WINDOW_SLOTS})
+        return {**rows, **{name: saved[name] for name in WINDOW_SLOTS}}
 
     def faults(self) -> Tensor:
         return self.state["faults"]
@@ -76,8 +76,8 @@ class Window(Statistic):
     def complaint(self, count: int) -> str:
         return self.inner.complaint(count)
 
-    def joined(self) -> State:
-        """The state of all batches in the window."""
+    def merged_state(self) -> State:
+        """Return the merged state of all batches in the window."""
         rows = [
             {name: self.state[name][i] for name in self.inner.slots if name != "clean"}
             for i in range(self.window)
@@ -90,17 +90,17 @@ class Window(Statistic):
     def merge_folded(self, into: State, other: State) -> None:
         for i in range(self.window):
             self.inner.merge_folded(
-                {name: value[i] for name, value in into.items() if name not in OWN},
-                {name: value[i] for name, value in other.items() if name not in OWN},
+                {name: value[i] for name, value in into.items() if name not in WINDOW_SLOTS},
+                {name: value[i] for name, value in other.items() if name not in WINDOW_SLOTS},
             )
 
 
 class Running(Metric):
-    """Another metric over the last `window` updates. ``forward`` gives the value of the batch.
+    """Computes another metric over the last `window` updates. ``forward`` returns the value of the batch.
 
     Args:
-        base_metric: the metric; one that declares its states must have ``full_state_update = False``, since
-            those of the updates are joined.
+        base_metric: the metric; one with declared states must have ``full_state_update = False``, since the
+            states of the updates are merged.
         window: how many updates.
     """
 
@@ -113,8 +113,8 @@ class Running(Metric):
         if not (isinstance(window, int) and window > 0):
             raise ValueError(f"Expected argument `window` to be a positive integer but got {window}")
         if base_metric.full_state_update is not False:
-            found = base_metric.full_state_update
-            raise ValueError(f"Expected attribute `full_state_update` set to `False` but got {found}")
+            state_update = base_metric.full_state_update
+            raise ValueError(f"Expected attribute `full_state_update` set to `False` but got {state_update}")
         self.base_metric = base_metric
         self.window = window
         self._declared: deque[dict[str, Any]] = deque(maxlen=window)
@@ -122,7 +122,7 @@ class Running(Metric):
             self.use(f"window_{name}", Window(part, window))
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add a batch, in the place of the oldest."""
+        """Add a batch in place of the oldest."""
         base = self.base_metric
         base.reset()
         base.update(*args, **kwargs)
@@ -130,44 +130,44 @@ class Running(Metric):
             window.to(window.inner.device)
             window.push()
         if base._own_defaults:
-            self._declared.append(declared.taken(base))
-        self._ledger.updated_once(torch.compiler.is_compiling())
+            self._declared.append(declared.copy_states(base))
+        self._ledger.record_update(torch.compiler.is_compiling())
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the value of this batch alone."""
         self.update(*args, **kwargs)
         with self.base_metric.sync_context(should_sync=self.base_metric.dist_sync_on_step):
-            found = mapped(self.base_metric._squeezed_result(), Tensor.clone)
-        self.__dict__["_forward_cache"] = found
-        return found
+            result = mapped(self.base_metric._squeezed_result(), Tensor.clone)
+        self.__dict__["_forward_cache"] = result
+        return result
 
     def value(self) -> Any:
         inner = [window.inner for window in self._windows()]
-        before = swap(inner, [window.joined() for window in self._windows()])
-        held = declared.put(self.base_metric, self._joined())
+        before = swap_states(inner, [window.merged_state() for window in self._windows()])
+        held = declared.swap_states(self.base_metric, self._merge_declared_states())
         try:
             return self.base_metric._result()
         finally:
-            swap(inner, before)
-            declared.put(self.base_metric, held)
+            swap_states(inner, before)
+            declared.swap_states(self.base_metric, held)
 
-    def _joined(self) -> dict[str, Any]:
-        """The declared states of all updates in the window, over all processes where it is synced."""
+    def _merge_declared_states(self) -> dict[str, Any]:
+        """Merge the declared states of all updates in the window, over all processes if synced."""
         base = self.base_metric
         if not base._own_defaults:
             return {}
-        last = declared.taken(base)
-        declared.cleared(base)
+        last = declared.copy_states(base)
+        declared.reset_states(base)
         for count, states in enumerate(self._declared, 1):
             if count > 1:
-                declared.merge(base, declared.put(base, states), count)
+                declared.merge_states(base, declared.swap_states(base, states), count)
             else:
-                declared.put(base, states)
-        whole = declared.taken(base)
+                declared.swap_states(base, states)
+        whole = declared.copy_states(base)
         if self._is_synced:
             whole = declared.reduce(base, self.process_group, self.dist_sync_fn)
-        declared.put(base, last)
+        declared.swap_states(base, last)
         return whole
 
     def _windows(self) -> list[Window]:

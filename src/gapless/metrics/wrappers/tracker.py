@@ -1,4 +1,4 @@
-"""A metric once per epoch."""
+"""Track a metric over epochs."""
 
 from __future__ import annotations
 
@@ -11,47 +11,48 @@ from torch import Tensor, nn
 
 from gapless.metrics.checks import warn
 from gapless.metrics.collection import MetricCollection
-from gapless.metrics.foreign import their_kinds
+from gapless.metrics.foreign import torchmetrics_classes
 from gapless.metrics.metric import Metric
 
 
 class MetricTracker(nn.ModuleList):
-    """A metric or a collection, once per epoch (or whatever :meth:`increment` begins), and the best of them.
+    """Keeps a copy of a metric or a collection per epoch (each :meth:`increment`), and finds the best value.
 
     Args:
         metric: what to track.
-        maximize: whether larger is better, for all or in a list for each; None to ask the metrics.
+        maximize: whether larger is better, one bool or a list with one per result; None to ask the metrics.
     """
 
     def __init__(self, metric: Metric | MetricCollection, maximize: bool | list[bool] | None = None) -> None:
         super().__init__()
-        if not isinstance(metric, (Metric, MetricCollection, *their_kinds())):
+        if not isinstance(metric, (Metric, MetricCollection, *torchmetrics_classes())):
             raise TypeError(
                 f"Metric arg need to be an instance of a `Metric` or a `MetricCollection` but got {metric}"
             )
-        # No module of the list, whose modules are what is tracked.
+        # Not registered as a module: the list's modules are the tracked copies.
         self._base_metric: Any
         self.__dict__["_base_metric"] = metric
-        self.maximize = self._direction(metric, maximize)
-        self._begun = False
+        self.maximize = self._check_maximize(metric, maximize)
+        self._is_started = False
 
     @staticmethod
-    def _direction(metric: Any, maximize: Any) -> bool | list[bool]:
-        several = isinstance(metric, (MetricCollection, *their_kinds()[1:]))
+    def _check_maximize(metric: Any, maximize: Any) -> bool | list[bool]:
+        """Return `maximize`, or what the metrics say for None; raise if it does not fit."""
+        several = isinstance(metric, (MetricCollection, *torchmetrics_classes()[1:]))
         if maximize is None:
-            found = []
+            directions = []
             for member in metric.values() if several else [metric]:
                 if member.higher_is_better is None:
                     raise AttributeError(
                         f"The metric '{type(member).__name__}' does not have a 'higher_is_better' attribute."
                         " Please provide the `maximize` argument explicitly."
                     )
-                found += [bool(member.higher_is_better)] * (classes(member) if several else 1)
-            return found if several else found[0]
+                directions += [bool(member.higher_is_better)] * (count_results(member) if several else 1)
+            return directions if several else directions[0]
         if not isinstance(maximize, (bool, list)):
             raise ValueError("Argument `maximize` should either be a single bool or list of bool")
         if isinstance(maximize, list):
-            if not all(isinstance(one, bool) for one in maximize):
+            if not all(isinstance(flag, bool) for flag in maximize):
                 raise ValueError("Argument `maximize` is list but not type of bool.")
             if not several:
                 raise ValueError(
@@ -69,53 +70,61 @@ class MetricTracker(nn.ModuleList):
         return len(self)
 
     def increment(self) -> None:
-        """Begin the next one."""
-        self._begun = True
+        """Start the next step with a fresh copy of the metric."""
+        self._is_started = True
         self.append(copy.deepcopy(self._base_metric))
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the one of now."""
-        return self._now("forward")(*args, **kwargs)
+        """Call the current metric."""
+        return self._current("forward")(*args, **kwargs)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Update the one of now."""
-        self._now("update").update(*args, **kwargs)
+        """Update the current metric."""
+        self._current("update").update(*args, **kwargs)
 
     def compute(self) -> Any:
-        """The result of the one of now, on the device."""
-        return self._now("compute").compute()
+        """Return the current metric's result, on the device."""
+        return self._current("compute").compute()
 
     def compute_all(self) -> Any:
-        """All results, stacked, on the device; a list of them where they cannot be stacked."""
-        self._now("compute_all")
-        results = [metric.compute() for metric in self._all()]
+        """Return the results of all steps, stacked, on the device; a list if they cannot be stacked."""
+        self._current("compute_all")
+        results = [metric.compute() for metric in self._tracked_metrics()]
         if isinstance(results[0], dict):
-            return {name: torch.stack([one[name] for one in results]) for name in results[0]}
+            return {name: torch.stack([result[name] for result in results]) for name in results[0]}
         return torch.stack(results) if isinstance(results[0], Tensor) else results
 
     def reset(self) -> None:
-        """Reset the one of now."""
-        self._now("reset").reset()
+        """Reset the current metric."""
+        self._current("reset").reset()
 
     def reset_all(self) -> None:
-        """Reset all of them."""
-        for metric in self._all():
+        """Reset the metrics of all steps."""
+        for metric in self._tracked_metrics():
             metric.reset()
 
     def best_metric(self, return_step: bool = False) -> Any:
-        """The best value, or ``(value, step)``, as Python numbers. **This waits** for the device."""
+        """Return the best value, or ``(value, step)``, as Python numbers. **This waits** for the device."""
         results = self.compute_all()
         if isinstance(results, dict):
-            ways = self.maximize if isinstance(self.maximize, list) else [self.maximize] * len(results)
-            best = {name: self._best(v, way) for (name, v), way in zip(results.items(), ways, strict=True)}
-            values = {name: one[0] for name, one in best.items()}
-            return (values, {name: one[1] for name, one in best.items()}) if return_step else values
+            directions = self.maximize if isinstance(self.maximize, list) else [self.maximize] * len(results)
+            best = {
+                name: self._best(v, direction)
+                for (name, v), direction in zip(results.items(), directions, strict=True)
+            }
+            values = {name: value_and_step[0] for name, value_and_step in best.items()}
+            return (
+                (values, {name: value_and_step[1] for name, value_and_step in best.items()})
+                if return_step
+                else values
+            )
         value, step = self._best(results, bool(self.maximize))
         return (value, step) if return_step else value
 
     @staticmethod
     def _best(values: Any, maximize: bool) -> tuple[float | None, int | None]:
+        """Return the best value and its step; None for both, with a warning, if values have no order."""
         try:
             best = values.max(0) if maximize else values.min(0)
             return best.values.item(), int(best.indices.item())
@@ -128,26 +137,27 @@ class MetricTracker(nn.ModuleList):
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Draw `val`, a result for each step (None for those of :meth:`compute_all`), with Matplotlib."""
-        from gapless.metrics.plotting import plot_tracked
+        from gapless.metrics.plotting import plot_tracker
 
-        return plot_tracked(self, val, ax)
+        return plot_tracker(self, val, ax)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MetricTracker:
         super()._apply(fn, recurse)
         self._base_metric._apply(fn, recurse)
         return self
 
-    def _all(self) -> list[Any]:
+    def _tracked_metrics(self) -> list[Any]:
         return list(self)
 
-    def _now(self, method: str) -> Any:
-        if not self._begun:
+    def _current(self, method: str) -> Any:
+        """Return the current metric; raise ValueError, naming `method`, before the first `increment`."""
+        if not self._is_started:
             raise ValueError(f"`{method}` cannot be called before `.increment()` has been called.")
         return self[-1]
 
 
-def classes(member: Any) -> int:
-    """How many results a member of a collection has by itself: one for each class, where it says so."""
+def count_results(member: Any) -> int:
+    """Return how many results a member of a collection has: one per class if it is class-wise."""
     inside = getattr(member, "metric", None)
     counts = [getattr(inside, name, None) for name in ("num_classes", "num_labels")]
     return next((count for count in counts if isinstance(count, int)), 1)

@@ -1,4 +1,4 @@
-"""Metrics whose predictions or targets are changed before they are counted."""
+"""Metrics whose predictions or targets are transformed before they are counted."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.collection import MetricCollection
-from gapless.metrics.foreign import their_kinds
+from gapless.metrics.foreign import torchmetrics_classes
 from gapless.metrics.metric import Metric
 
 
 class MetricInputTransformer(Metric):
-    """A metric or a collection that is given what :meth:`transform_pred` and :meth:`transform_target` make.
+    """A metric or a collection whose arguments pass :meth:`transform_pred` and :meth:`transform_target`.
 
-    Both leave their argument as it is; subclasses override one or both.
+    Both return their argument unchanged; subclasses override one or both.
     """
 
     direct = True
 
     def __init__(self, wrapped_metric: Metric | MetricCollection, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not isinstance(wrapped_metric, (Metric, MetricCollection, *their_kinds())):
+        if not isinstance(wrapped_metric, (Metric, MetricCollection, *torchmetrics_classes())):
             raise TypeError(
                 "Expected wrapped metric to be an instance of `gapless.metrics.Metric` or"
                 f" `gapless.metrics.MetricCollection` but received {wrapped_metric}"
@@ -31,29 +31,29 @@ class MetricInputTransformer(Metric):
         self.wrapped_metric: Any = wrapped_metric
 
     def transform_pred(self, pred: Tensor) -> Tensor:
-        """What becomes of the first argument."""
+        """Return the transformed first argument."""
         return pred
 
     def transform_target(self, target: Tensor) -> Tensor:
-        """What becomes of the second argument."""
+        """Return the transformed second argument."""
         return target
 
-    def _changed(self, args: tuple[Any, ...]) -> list[Any]:
+    def _transform_args(self, args: tuple[Any, ...]) -> list[Any]:
         changes = (self.transform_pred, self.transform_target)
         return [change(value) for change, value in zip(changes, args, strict=False)] + list(args[2:])
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add a batch; the first two positional arguments are changed."""
-        self.wrapped_metric.update(*self._changed(args), **kwargs)
-        self._ledger.updated_once(torch.compiler.is_compiling())
+        """Add a batch, with the first two positional arguments transformed."""
+        self.wrapped_metric.update(*self._transform_args(args), **kwargs)
+        self._ledger.record_update(torch.compiler.is_compiling())
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the result of this batch alone."""
-        found = self.wrapped_metric(*self._changed(args), **kwargs)
-        self._ledger.updated_once(torch.compiler.is_compiling())
-        self.__dict__["_forward_cache"] = found
-        return found
+        result = self.wrapped_metric(*self._transform_args(args), **kwargs)
+        self._ledger.record_update(torch.compiler.is_compiling())
+        self.__dict__["_forward_cache"] = result
+        return result
 
     def value(self) -> Any:
         return self.wrapped_metric.compute()
@@ -67,7 +67,7 @@ class MetricInputTransformer(Metric):
 
 
 class LambdaInputTransformer(MetricInputTransformer):
-    """A metric or a collection that is given what functions make of predictions and targets.
+    """A metric or a collection whose predictions and targets go through functions.
 
     Args:
         wrapped_metric: the metric.

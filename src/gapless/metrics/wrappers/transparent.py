@@ -1,4 +1,4 @@
-"""Wrappers whose statistics are those of the metrics inside."""
+"""Wrappers whose statistics are those of the wrapped metrics."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapless.metrics.foreign import adopted
+from gapless.metrics.foreign import wrap_torchmetrics
 from gapless.metrics.metric import Metric
 from gapless.metrics.statistic import Slot, Statistic
 from gapless.torch_internals import module_load, module_save
 
 
 def check_metric(metric: Any, name: str) -> Metric:
-    """`metric`, as one of this package; raises ValueError unless it is one, or one of TorchMetrics."""
-    found = adopted(metric)
-    if not isinstance(found, Metric):
+    """Return `metric`, wrapped if it is TorchMetrics'; raise ValueError if it is no metric."""
+    wrapped = wrap_torchmetrics(metric)
+    if not isinstance(wrapped, Metric):
         raise ValueError(
             f"Expected {name} to be an instance of `gapless.metrics.Metric` but received {metric}"
         )
-    return found
+    return wrapped
 
 
-class Copies(Metric, abstract=True):
+class MetricCopies(Metric, abstract=True):
     """A wrapper of several copies of a metric, with the statistics of all."""
 
     direct = True
 
-    def _copy(self, metric: Metric, number: int) -> None:
-        """Make so many copies."""
+    def _make_copies(self, metric: Metric, number: int) -> None:
+        """Make `number` copies of `metric` and register their statistics."""
         self.metrics = nn.ModuleList([copy.deepcopy(metric) for _ in range(number)])
-        for i, one in enumerate(self._several()):
-            for name, part in one.statistics():
+        for i, copied in enumerate(self._wrapped_metrics()):
+            for name, part in copied.statistics():
                 self.use(f"{name}_{i}", part)
 
     def reset(self) -> None:
         super().reset()
-        for metric in self._several():
+        for metric in self._wrapped_metrics():
             metric.reset()
 
-    def _holders(self) -> list[Metric]:
-        return [holder for metric in self._several() for holder in metric._holders()]
+    def _declaring_metrics(self) -> list[Metric]:
+        return [holder for metric in self._wrapped_metrics() for holder in metric._declaring_metrics()]
 
-    def _several(self) -> list[Metric]:
+    def _wrapped_metrics(self) -> list[Metric]:
         return [metric for metric in self.metrics if isinstance(metric, Metric)]
 
 
 class Transparent(Metric, abstract=True):
-    """A wrapper whose statistics are those of the metric inside, so that a collection shares them."""
+    """A wrapper with the statistics of the wrapped metric, so that a collection can share them."""
 
     inner: Metric
 
@@ -66,21 +66,21 @@ class Transparent(Metric, abstract=True):
 
     @property
     def direct(self) -> bool:  # type: ignore[override]
-        """Whether the metric inside must be called."""
+        """Whether the wrapped metric's ``update`` must be called."""
         return self.inner.direct
 
     def use(self, name: str, statistic: Statistic) -> None:
         self.inner.use(name, statistic)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Update the metric inside."""
+        """Update the wrapped metric."""
         if self._lender is not None:
-            self._take_back()
+            self._stop_sharing()
         self.inner.update(*args, **kwargs)
-        self._ledger.updated_once(torch.compiler.is_compiling())
+        self._ledger.record_update(torch.compiler.is_compiling())
 
-    def _holders(self) -> Sequence[Metric]:
-        return self.inner._holders()
+    def _declaring_metrics(self) -> Sequence[Metric]:
+        return self.inner._declaring_metrics()
 
     def _parameters_of_update(self) -> list[inspect.Parameter]:
         return self.inner._parameters_of_update()
@@ -96,13 +96,13 @@ class Transparent(Metric, abstract=True):
 
 
 class ClasswiseWrapper(Transparent):
-    """The values of a metric without average as a dict, one entry per class.
+    """Returns the values of a metric without average as a dict, one entry per class.
 
     Args:
-        metric: a metric that gives one value per class.
+        metric: a metric with one value per class.
         labels: names of the classes; None for their numbers.
-        prefix: put before each name, in place of the metric's name.
-        postfix: put behind each name, in place of the metric's name.
+        prefix: prepended to each name, in place of the metric's name.
+        postfix: appended to each name, in place of the metric's name.
     """
 
     torchmetrics_file = "classwise"
@@ -116,7 +116,7 @@ class ClasswiseWrapper(Transparent):
     ) -> None:
         metric = check_metric(metric, "argument `metric`")
         if labels is not None and not (
-            isinstance(labels, list) and all(isinstance(one, str) for one in labels)
+            isinstance(labels, list) and all(isinstance(label, str) for label in labels)
         ):
             raise ValueError(
                 f"Expected argument `labels` to either be `None` or a list of strings but got {labels}"
@@ -135,12 +135,12 @@ class ClasswiseWrapper(Transparent):
 
     @property
     def metric(self) -> Metric:
-        """The metric inside."""
+        """The wrapped metric."""
         return self.inner
 
     @property
     def higher_is_better(self) -> bool | None:  # type: ignore[override]
-        """What the metric inside says of itself."""
+        """The wrapped metric's attribute."""
         return self.inner.higher_is_better
 
     def value(self) -> dict[str, Tensor]:
@@ -154,11 +154,14 @@ class ClasswiseWrapper(Transparent):
         if not before and not behind:
             before, behind = f"{self.inner._get_name().lower()}_", ""
         names = self.labels or range(len(values))
-        return {f"{before or ''}{name}{behind or ''}": one for name, one in zip(names, values, strict=True)}
+        return {
+            f"{before or ''}{name}{behind or ''}": class_value
+            for name, class_value in zip(names, values, strict=True)
+        }
 
 
 class Extremes(Statistic):
-    """The smallest and the largest value that was given out."""
+    """The smallest and the largest value that was returned."""
 
     def __init__(self) -> None:
         slots = {
@@ -167,15 +170,15 @@ class Extremes(Statistic):
         }
         super().__init__((), slots, checked=False)
 
-    def take(self, value: Tensor) -> None:
-        """Note a value of no dimension."""
+    def observe_value(self, value: Tensor) -> None:
+        """Update both with a 0-dim value."""
         for name, function in (("low", torch.minimum), ("high", torch.maximum)):
             held = self.state[name]
             function(held, value.to(held.dtype), out=held)
 
 
 class MinMaxMetric(Transparent):
-    """A metric's value with the smallest and the largest that were given out since the last reset."""
+    """A metric's value, with the smallest and the largest one returned since the last reset."""
 
     torchmetrics_file = "minmax"
     extremes: Extremes
@@ -191,7 +194,7 @@ class MinMaxMetric(Transparent):
                 f"Returned value from base metric should be a float or a tensor of one element, but got {raw}"
             )
         self.extremes.to(raw.device)
-        self.extremes.take(raw.reshape(()))
+        self.extremes.observe_value(raw.reshape(()))
         low, high = (self.extremes.state[name].to(raw.dtype, copy=True) for name in ("low", "high"))
         return {"raw": raw, "max": high, "min": low}
 

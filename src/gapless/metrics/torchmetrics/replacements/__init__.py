@@ -1,8 +1,8 @@
-"""Functions of TorchMetrics 1.9 that wait, written anew so that they do not; one file per kind.
+"""Functions of TorchMetrics 1.9 that wait, rewritten so that they do not; one file per kind.
 
-Each is registered with :func:`gapless.metrics.torchmetrics._registry.instead_of`; files are found by
-themselves. All follow one pattern: what would be cut out of a tensor is given weight 0, what would be looked
-at on the host is counted on the device, and every size is known beforehand.
+Each is registered with :func:`gapless.metrics.torchmetrics._registry.replacement_for`; all files here are
+imported. All follow one pattern: values that would be removed from a tensor get weight 0, values that would
+be read on the host are counted on the device, and every size is known beforehand.
 """
 
 from __future__ import annotations

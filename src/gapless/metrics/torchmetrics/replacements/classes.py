@@ -1,4 +1,4 @@
-"""True and false positives and negatives of classes, counted directly: C + N numbers instead of C times C."""
+"""Count true and false positives and negatives of classes directly: C + N numbers instead of C times C."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.torchmetrics._checks import report
-from gapless.metrics.torchmetrics._registry import Function, instead_of
+from gapless.metrics.torchmetrics._registry import Function, replacement_for
 from gapless.metrics.torchmetrics.replacements.counting import (
     IGNORED,
     OUT_OF_RANGE,
     count,
     count_checked,
-    tally,
+    count_in_range,
 )
 
 _STAT = "functional.classification.stat_scores"
 Counts = tuple[Tensor, Tensor, Tensor, Tensor]
 
-SMALL = 64
-"""Up to so many classes, a C×C matrix is small and takes fewer steps than three counts."""
+MAX_MATRIX_CLASSES = 64
+"""Up to this many classes, a C×C matrix is small and takes fewer steps than three counts."""
 
 
-@instead_of(
+@replacement_for(
     f"{_STAT}:_multiclass_stat_scores_update",
     "classes are counted with C numbers instead of a C×C matrix, ignored targets with weight 0",
 )
@@ -38,7 +38,7 @@ def _multiclass(original: Function) -> Function:
         multidim_average: str = "global",
         ignore_index: int | None = None,
     ) -> Counts:
-        """True positives, false positives, true negatives, false negatives; int64, as the state has them."""
+        """Return true positives, false positives, true negatives and false negatives as int64."""
         keep = None if ignore_index is None else target != ignore_index
         if multidim_average == "samplewise" or top_k != 1:
             if top_k > 1:
@@ -46,33 +46,33 @@ def _multiclass(original: Function) -> Function:
                     return original(  # type: ignore[no-any-return]
                         preds, target, num_classes, top_k, average, multidim_average, ignore_index
                     )
-                preds = _best_guess(preds, target, top_k)
-            return _one_by_one(preds, target, num_classes, keep, multidim_average == "samplewise")
+                preds = _top_k_labels(preds, target, top_k)
+            return _masked_counts(preds, target, num_classes, keep, multidim_average == "samplewise")
         preds, target = preds.flatten(), target.flatten()
         keep = keep if keep is None else keep.flatten()
         if average == "micro":
-            return _all_in_one(preds, target, num_classes, keep)
-        # in TorchMetrics' mapping of a pair to one number, so that labels out of range land where they do
-        # there
+            return _micro_counts(preds, target, num_classes, keep)
+        # TorchMetrics' index of a pair, so that labels out of range are counted in the same cells
         pairs = target.long() * num_classes + preds.long()
-        if num_classes <= SMALL:
+        if num_classes <= MAX_MATRIX_CLASSES:
             pairs = pairs if keep is None else pairs.masked_fill_(~keep, IGNORED)
             cells = count_checked(pairs, num_classes**2, marked=keep is not None)
-            return _of_matrix(cells.view(num_classes, num_classes))
-        return _of_pairs(pairs, num_classes, keep)
+            return _counts_from_matrix(cells.view(num_classes, num_classes))
+        return _counts_from_pairs(pairs, num_classes, keep)
 
     return update
 
 
-def _of_matrix(cells: Tensor) -> Counts:
+def _counts_from_matrix(cells: Tensor) -> Counts:
+    """Return the counts per class (C,) of a confusion matrix (C, C)."""
     tp = cells.diagonal()
     fp, fn = cells.sum(0) - tp, cells.sum(1) - tp
     return tp, fp, cells.sum() - (fp + fn + tp), fn
 
 
-def _of_pairs(pairs: Tensor, c: int, keep: Tensor | None) -> Counts:
-    """Counts per class (C,) of ``target * C + prediction`` (N,), with three tallies in one."""
-    # slots 0 and C + 1 take what is out of range, C + 2 what is ignored
+def _counts_from_pairs(pairs: Tensor, c: int, keep: Tensor | None) -> Counts:
+    """Return counts per class (C,) from ``target * C + prediction`` (N,), with three histograms in one."""
+    # slots 0 and C + 1 count labels out of range, C + 2 ignored ones
     pairs = pairs.clamp_(-1, c * c)
     pairs = pairs if keep is None else pairs.masked_fill_(~keep, c * c + c)
     target = torch.div(pairs, c, rounding_mode="floor")
@@ -84,14 +84,15 @@ def _of_pairs(pairs: Tensor, c: int, keep: Tensor | None) -> Counts:
         preds.masked_fill(outside, -1).add_(c + 4),
         target.masked_fill(~hit, -1).add_(2 * c + 7),
     ]
-    there, guessed, tp = tally(torch.cat(slots), 3 * (c + 3)).view(3, c + 3).unbind()
-    report(OUT_OF_RANGE, there[0] + there[c + 1])
-    there, guessed, tp = there[1 : c + 1], guessed[1 : c + 1], tp[1 : c + 1]
-    fp, fn = guessed - tp, there - tp
-    return tp, fp, there.sum() - (fp + fn + tp), fn
+    actual, predicted, tp = count_in_range(torch.cat(slots), 3 * (c + 3)).view(3, c + 3).unbind()
+    report(OUT_OF_RANGE, actual[0] + actual[c + 1])
+    actual, predicted, tp = actual[1 : c + 1], predicted[1 : c + 1], tp[1 : c + 1]
+    fp, fn = predicted - tp, actual - tp
+    return tp, fp, actual.sum() - (fp + fn + tp), fn
 
 
-def _all_in_one(preds: Tensor, target: Tensor, num_classes: int, keep: Tensor | None) -> Counts:
+def _micro_counts(preds: Tensor, target: Tensor, num_classes: int, keep: Tensor | None) -> Counts:
+    """Return the counts of all classes together, each 0-dim."""
     right, wrong = preds == target, preds != target
     if keep is None:
         tp, miss = right.sum(), wrong.sum()
@@ -101,24 +102,24 @@ def _all_in_one(preds: Tensor, target: Tensor, num_classes: int, keep: Tensor | 
     return tp, miss, num_classes * total - (miss + miss + tp), miss.clone()
 
 
-def _best_guess(scores: Tensor, target: Tensor, top_k: int) -> Tensor:
-    """The label to count (N, X): the target where it is among the `top_k` best scores (N, C, X), else the
+def _top_k_labels(scores: Tensor, target: Tensor, top_k: int) -> Tensor:
+    """Return the labels to count (N, X): the target if among the `top_k` best scores (N, C, X), else the
     best.
     """
     best = torch.topk(scores, k=top_k, dim=1).indices
     return torch.where((best == target.unsqueeze(1)).any(1), target, best[:, 0])
 
 
-def _one_by_one(
+def _masked_counts(
     preds: Tensor, target: Tensor, num_classes: int, keep: Tensor | None, samplewise: bool
 ) -> Counts:
-    """Counts of labels (N, X), for all samples together (C,) or for each (N, C)."""
+    """Return counts of labels (N, X), for all samples together (C,) or for each (N, C)."""
     inside = (target >= 0) & (target < num_classes) & (preds >= 0) & (preds < num_classes)
-    report(OUT_OF_RANGE, ~inside if keep is None else ~inside & keep, asked=False)
+    report(OUT_OF_RANGE, ~inside if keep is None else ~inside & keep, requested=False)
     keep = inside if keep is None else inside & keep
     preds, target = preds.long(), target.long()
     if not samplewise:
-        return _counts(preds.flatten(), target.flatten(), num_classes, keep.flatten())
+        return _class_counts(preds.flatten(), target.flatten(), num_classes, keep.flatten())
     n = preds.shape[0]
     offset = num_classes * torch.arange(n, device=preds.device).view(n, *(1,) * (preds.dim() - 1))
     tp = count(preds + offset, n * num_classes, keep & (preds == target)).view(n, num_classes)
@@ -128,12 +129,12 @@ def _one_by_one(
     return tp, fp, total - (tp + fp + fn), fn
 
 
-def _counts(preds: Tensor, target: Tensor, num_classes: int, keep: Tensor) -> Counts:
-    """Counts per class (C,) of labels (N,) that are in range where `keep` is."""
+def _class_counts(preds: Tensor, target: Tensor, num_classes: int, keep: Tensor) -> Counts:
+    """Return counts per class (C,) of labels (N,) that are in range where `keep` is true."""
     c = num_classes
     labels = torch.cat([preds, preds + c, target + 2 * c])
-    tp, guessed, there = (
+    tp, predicted, actual = (
         count(labels, 3 * c, torch.cat([keep & (preds == target), keep, keep])).view(3, c).unbind()
     )
-    fp, fn = guessed - tp, there - tp
+    fp, fn = predicted - tp, actual - tp
     return tp.clone(), fp, keep.sum() - (fp + fn + tp), fn

@@ -1,4 +1,4 @@
-"""Results of metrics that look at their own values on the host, without the look or with fewer of them."""
+"""Results of metrics that read their own values on the host, with fewer reads or none."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.regression.variance import MULTIOUTPUT, explained
-from gapless.metrics.torchmetrics._registry import Function, instead_of
+from gapless.metrics.regression.variance import MULTIOUTPUT, explained_share
+from gapless.metrics.torchmetrics._registry import Function, replacement_for
 
-CHOICES = "results choose between cases on the GPU"
+NOTE = "results choose between cases on the GPU"
 
 
-@instead_of("functional.classification.auroc:_reduce_auroc", CHOICES)
-@instead_of("functional.classification.average_precision:_reduce_average_precision", CHOICES)
+@replacement_for("functional.classification.auroc:_reduce_auroc", NOTE)
+@replacement_for("functional.classification.average_precision:_reduce_average_precision", NOTE)
 def _average(original: Function) -> Function:
     divide = original.__globals__["_safe_divide"]
 
     def reduce(
         x: Any, y: Any, average: str | None = "macro", weights: Tensor | None = None, *rest: Any
     ) -> Tensor:
-        """The average of the classes' areas under curves `x`, `y`: one look, at whether one has none."""
+        """Average the classes' areas under curves `x`, `y`; reads once whether an area is undefined."""
         scores: Tensor = original(x, y, None, None, *rest)
         if average is None or average == "none":
             return scores
-        known = average == "macro" or (average == "weighted" and weights is not None)
-        if not known or bool(torch.isnan(scores).any()):
+        is_supported = average == "macro" or (average == "weighted" and weights is not None)
+        if not is_supported or bool(torch.isnan(scores).any()):
             return original(x, y, average, weights, *rest)  # type: ignore[no-any-return]
         if weights is None or average == "macro":
             return scores.mean()
@@ -36,7 +36,7 @@ def _average(original: Function) -> Function:
     return reduce
 
 
-@instead_of("functional.regression.explained_variance:_explained_variance_compute", CHOICES)
+@replacement_for("functional.regression.explained_variance:_explained_variance_compute", NOTE)
 def _explained_variance(original: Function) -> Function:
     def compute(
         num_obs: int | Tensor,
@@ -49,12 +49,12 @@ def _explained_variance(original: Function) -> Function:
         mean_error, mean_target = sum_error / num_obs, sum_target / num_obs
         left = sum_squared_error / num_obs - mean_error * mean_error
         whole = sum_squared_target / num_obs - mean_target * mean_target
-        return explained(left, whole, left != 0, whole != 0, multioutput)
+        return explained_share(left, whole, left != 0, whole != 0, multioutput)
 
     return compute
 
 
-@instead_of("functional.regression.r2:_r2_score_compute", CHOICES)
+@replacement_for("functional.regression.r2:_r2_score_compute", NOTE)
 def _r2(original: Function) -> Function:
     def compute(
         sum_squared_obs: Tensor,
@@ -64,18 +64,18 @@ def _r2(original: Function) -> Function:
         adjusted: int = 0,
         multioutput: str = "uniform_average",
     ) -> Tensor:
-        n = int(num_obs)  # the one look that is left: with fewer than two there is no score
+        n = int(num_obs)  # the only read: with fewer than two samples there is no score
         if n < 2 or adjusted != 0 or multioutput not in MULTIOUTPUT:
             return original(sum_squared_obs, sum_obs, rss, n, adjusted, multioutput)  # type: ignore[no-any-return]
         tss = sum_squared_obs - sum_obs * (sum_obs / num_obs)
         some_rss = ~torch.isclose(rss, torch.zeros_like(rss), atol=1e-4)
         some_tss = ~torch.isclose(tss, torch.zeros_like(tss), atol=1e-4)
-        return explained(rss, tss, some_rss, some_tss, multioutput)
+        return explained_share(rss, tss, some_rss, some_tss, multioutput)
 
     return compute
 
 
-@instead_of("functional.regression.pearson:_pearson_corrcoef_compute", CHOICES)
+@replacement_for("functional.regression.pearson:_pearson_corrcoef_compute", NOTE)
 def _pearson(original: Function) -> Function:
     def compute(
         max_abs_dev_x: Tensor,
@@ -85,32 +85,31 @@ def _pearson(original: Function) -> Function:
         corr_xy: Tensor,
         nb: Tensor,
     ) -> Tensor:
-        given = (max_abs_dev_x, max_abs_dev_y, var_x, var_y, corr_xy, nb)
+        args = (max_abs_dev_x, max_abs_dev_y, var_x, var_y, corr_xy, nb)
         if var_x.dtype == torch.float16:
-            return original(*given)  # type: ignore[no-any-return]
+            return original(*args)  # type: ignore[no-any-return]
         a = var_x / (nb - 1) * torch.pow(max_abs_dev_x, -2)
         b = var_y / (nb - 1) * torch.pow(max_abs_dev_y, -2)
         c = corr_xy / (nb - 1) / (max_abs_dev_x * max_abs_dev_y)
         bound = torch.finfo(a.dtype).eps ** 0.5
         bad = (a < bound) | (b < bound) | ~torch.isfinite(a) | ~torch.isfinite(b) | ~torch.isfinite(c)
-        if bool(bad.any()):  # the one look that is left: there is something to warn of
-            return original(*given)  # type: ignore[no-any-return]
+        if bool(bad.any()):  # the only read: the original warns
+            return original(*args)  # type: ignore[no-any-return]
         return (c / (a * b).sqrt()).clamp(-1.0, 1.0).squeeze()
 
     return compute
 
 
-@instead_of("functional.classification.matthews_corrcoef:_matthews_corrcoef_reduce", CHOICES)
+@replacement_for("functional.classification.matthews_corrcoef:_matthews_corrcoef_reduce", NOTE)
 def _matthews(original: Function) -> Function:
     def reduce(confmat: Tensor) -> Tensor:
-        """The coefficient of counts (C, C) or (L, 2, 2). Two classes cost one look, at the special cases."""
+        """Return the coefficient of counts (C, C) or (L, 2, 2); one read for special cases of two classes."""
         cells = (confmat.sum(0) if confmat.dim() == 3 else confmat).float()
-        there, guessed = cells.sum(-1), cells.sum(-2)
+        actual, predicted = cells.sum(-1), cells.sum(-2)
         total, right = cells.sum(), cells.trace()
-        # one addend after the other, as TorchMetrics adds them: the differences below are sensitive to the
-        # order
-        above = right * total - sum(there * guessed)
-        below = (total**2 - sum(guessed * guessed)) * (total**2 - sum(there * there))
+        # summed in TorchMetrics' order, to which the differences below are sensitive
+        above = right * total - sum(actual * predicted)
+        below = (total**2 - sum(predicted * predicted)) * (total**2 - sum(actual * actual))
         if cells.numel() == 4:
             special = (below == 0) | (right == 0) | (right == total)
             return original(confmat) if bool(special) else above / below.sqrt()

@@ -1,4 +1,4 @@
-"""Updates of single metrics that wait on a mask, or for how many different values there are."""
+"""Updates of single metrics that wait for a mask, or for the number of distinct values."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import Tensor
 
 from gapless.metrics.classification import ranking
 from gapless.metrics.classification.hinge import shortfall
-from gapless.metrics.regression.spearman import ranks
+from gapless.metrics.regression.spearman import mean_ranks
 from gapless.metrics.torchmetrics._constants import fill
-from gapless.metrics.torchmetrics._registry import Function, instead_of
+from gapless.metrics.torchmetrics._registry import Function, replacement_for
 from gapless.metrics.torchmetrics.replacements.matrices import as_scores
 
-DIVISION = "the result of a division by zero is filled in on the GPU"
-MASKS = "masked values get weight 0 instead of being removed"
-RANKS = "ranks are positions in the sorted values, without a list of distinct values"
+DIVISION_NOTE = "the result of a division by zero is filled in on the GPU"
+MASK_NOTE = "masked values get weight 0 instead of being removed"
+RANK_NOTE = "ranks are positions in the sorted values, without a list of distinct values"
 
 
-@instead_of("utilities.compute:_safe_divide", DIVISION)
+@replacement_for("utilities.compute:_safe_divide", DIVISION_NOTE)
 def _safe_divide(original: Function) -> Function:
     def divide(num: Tensor, denom: Tensor, zero_division: float | str = 0.0) -> Tensor:
         if not isinstance(zero_division, (float, int)):
@@ -31,13 +31,13 @@ def _safe_divide(original: Function) -> Function:
     return divide
 
 
-@instead_of("functional.text.perplexity:_perplexity_update", MASKS)
+@replacement_for("functional.text.perplexity:_perplexity_update", MASK_NOTE)
 def _perplexity(original: Function) -> Function:
     check = original.__globals__["_check_shape_and_type_consistency"]
 
     def update(preds: Tensor, target: Tensor, ignore_index: int | None = None) -> tuple[Tensor, Tensor]:
-        """Sum of negative log probabilities of the targets (…,) under scores (…, vocabulary), and their
-        number.
+        """Return the sum of negative log probabilities of targets (…,) under scores (…, vocabulary),
+        and their number.
         """
         check(preds, target)
         probs = torch.softmax(preds.reshape(-1, preds.shape[-1]), dim=1)
@@ -52,37 +52,37 @@ def _perplexity(original: Function) -> Function:
     return update
 
 
-@instead_of("functional.classification.hinge:_binary_hinge_loss_update", MASKS)
+@replacement_for("functional.classification.hinge:_binary_hinge_loss_update", MASK_NOTE)
 def _binary_hinge(original: Function) -> Function:
     def update(preds: Tensor, target: Tensor, squared: bool) -> tuple[Tensor, Tensor]:
-        return _summed(shortfall(preds, target.bool(), True, squared))
+        return _sum_and_count(shortfall(preds, target.bool(), True, squared))
 
     return update
 
 
-@instead_of("functional.classification.hinge:_multiclass_hinge_loss_update", MASKS)
+@replacement_for("functional.classification.hinge:_multiclass_hinge_loss_update", MASK_NOTE)
 def _multiclass_hinge(original: Function) -> Function:
     normalize = original.__globals__.get("normalize_logits_if_needed", as_scores)
 
     def update(
         preds: Tensor, target: Tensor, squared: bool, multiclass_mode: str = "crammer-singer"
     ) -> tuple[Tensor, Tensor]:
-        """Scores (N, C), targets (N,)."""
+        """Return the sum of losses and their number, for scores (N, C) and targets (N,)."""
         preds = normalize(preds, "softmax")
         hot = target.unsqueeze(1) == torch.arange(max(2, preds.shape[1]), device=preds.device)
         alone = multiclass_mode != "crammer-singer"
         short = shortfall(preds, hot, alone, squared)
-        return _summed(short if alone else short.squeeze(1))
+        return _sum_and_count(short if alone else short.squeeze(1))
 
     return update
 
 
-def _summed(short: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of hinge losses (N,) or (N, C), and N."""
+def _sum_and_count(short: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of hinge losses (N,) or (N, C), and N."""
     return short.sum(0), fill(short.shape[0], short.device)
 
 
-def _ranked(measure: ranking.RankingMeasure) -> Callable[[Function], Function]:
+def _ranking_factory(measure: ranking.RankingMeasure) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def update(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor | int]:
             """Scores and targets (N, L): the sum over samples, and over how many."""
@@ -99,21 +99,21 @@ for _name, _measure in (
     ("_multilabel_ranking_average_precision_update", ranking.ranked_precision),
     ("_multilabel_ranking_loss_update", ranking.ranking_loss),
 ):
-    instead_of(f"functional.classification.ranking:{_name}", RANKS)(_ranked(_measure))
+    replacement_for(f"functional.classification.ranking:{_name}", RANK_NOTE)(_ranking_factory(_measure))
 
 
-@instead_of("functional.regression.spearman:_rank_data", RANKS)
+@replacement_for("functional.regression.spearman:_rank_data", RANK_NOTE)
 def _mean_ranks(original: Function) -> Function:
     in_dtype_of_data = "_find_repeats" in original.__code__.co_names  # before version 1.7
 
     def rank(data: Tensor) -> Tensor:
-        """Ranks (N,) from 1, float32; equal values share their mean rank."""
-        return ranks(data.contiguous(), None).to(data.dtype if in_dtype_of_data else torch.float32)
+        """Return ranks (N,) from 1 as float32; equal values share their mean rank."""
+        return mean_ranks(data.contiguous(), None).to(data.dtype if in_dtype_of_data else torch.float32)
 
     return rank
 
 
-@instead_of("functional.segmentation.generalized_dice:_generalized_dice_update", MASKS)
+@replacement_for("functional.segmentation.generalized_dice:_generalized_dice_update", MASK_NOTE)
 def _generalized_dice(original: Function) -> Function:
     form = original.__globals__["_segmentation_inputs_format"]
 
@@ -125,21 +125,21 @@ def _generalized_dice(original: Function) -> Function:
         weight_type: str = "square",
         input_format: str = "one-hot",
     ) -> tuple[Tensor, Tensor]:
-        """Numerators and denominators (N, C) of the score."""
+        """Return numerators and denominators (N, C) of the score."""
         if weight_type not in ("square", "simple"):
             return original(  # type: ignore[no-any-return]
                 preds, target, num_classes, include_background, weight_type, input_format
             )
         preds, target = form(preds, target, include_background, num_classes, input_format)
         space = list(range(2, target.ndim))
-        there, guessed = target.sum(space), preds.sum(space)
+        actual, predicted = target.sum(space), preds.sum(space)
         both = (preds * target).sum(space)
-        weights = 1.0 / (there if weight_type == "simple" else there**2)
+        weights = 1.0 / (actual if weight_type == "simple" else actual**2)
         absent = weights.isinf()
         weights = weights.masked_fill(absent, 0)
-        # in the order in which TorchMetrics lays out what stands in for classes that are absent
+        # in TorchMetrics' layout of the weights of absent classes
         largest = weights.amax(0).repeat(len(weights), 1).T.reshape(weights.shape)
         weights = torch.where(absent, largest, weights)
-        return 2.0 * both * weights, (guessed + there) * weights
+        return 2.0 * both * weights, (predicted + actual) * weights
 
     return update
