@@ -1,7 +1,7 @@
 """Process groups: "nccl" carried by gloo, with NCCL's manners.
 
 On CPU values C++ sends every collective to the backend a group has for the CPU. A group made with "nccl" gets
-gloo there, under NCCL's name, and the collectives' operators (`distributed_ops`) ask the placement table what
+gloo there, under NCCL's name, and the collectives' operators (`collective_ops`) ask the placement table what
 may travel and what waits.
 """
 
@@ -56,9 +56,12 @@ def install(core: Core, patches: Patches) -> None:
     """Carry "nccl" groups until `patches` are undone; does nothing in a torch without torch.distributed."""
     if not dist.is_available():
         return
-    # Importing the last registers their handlers. Without torch.distributed neither of them can be imported.
+    # Importing the first registers its handlers. Without torch.distributed none of them can be imported.
+    from gapless.emulation.distributed import (
+        collective_ops,  # noqa: F401
+        groups,
+    )
     from gapless.emulation.distributed import ddp as distributed_ddp
-    from gapless.emulation.distributed import groups
     from gapless.emulation.distributed import nccl as distributed_nccl
 
     distributed_nccl.install(patches)
