@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +13,8 @@ from msgspec.structs import replace
 from gapless.analyze import report
 from gapless.emulation.core import forward_calls
 from gapless.emulation.emulator import Emulator
-from gapless.emulation.recording import later
+from gapless.emulation.memory import requests
+from gapless.emulation.recording import later, strands
 from gapless.emulation.recording.recorder import Recorder
 from gapless.emulation.support import stacks
 from gapless.model import Ending, Environment, Session
@@ -142,6 +145,50 @@ def test_estimates_are_those_of_the_steps_that_are_kept(monkeypatch):
     assert max(segment.tick for segment in made.programme.segments) == 5
     assert report(made).planned.steps == 20
     assert made.later.ticks == 14
+
+
+def trained(steps, most):
+    """A session of `steps` with their memory, of which no more than `most` ticks are kept."""
+    with pytest.MonkeyPatch.context() as patch, Emulator("t4", memory=True) as emulator:
+        patch.setattr(requests, "MOST_TICKS", most)
+        weight = torch.nn.Linear(4, 1, device="cuda")
+        optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
+        for size in steps:
+            optimizer.zero_grad()
+            weight(torch.ones(size, 4, device="cuda")).sum().backward()
+            optimizer.step()
+        return emulator.session().memory[0]
+
+
+@pytest.mark.skipif(not requests.supported(), reason="this torch does not tell when storages end")
+@pytest.mark.parametrize(("size", "words"), [(2, "later no more was allocated"), (4096, "more than the")])
+def test_memory_of_a_long_run_is_that_of_its_first_steps(size, words):
+    short, long = trained([2] * 6, 6), trained([2] * 6 + [size] * 30, 6)
+    assert (long.action, long.size) == (short.action, short.size)
+    (note,) = [note for note in long.notes if "one by one" in note]
+    assert words in note
+
+
+def test_many_tasks_count_as_those_that_start_them(monkeypatch):
+    monkeypatch.setattr(strands, "MOST_STRANDS", 3)
+    made, numbers = strands.Strands(), []
+
+    def nested(left):
+        made.started_by(numbers[-1] if numbers else 0)
+        numbers.append(made.here().number)
+        if left:
+            thread = threading.Thread(target=nested, args=(left - 1,))
+            thread.start()
+            thread.join()
+
+    assert made.notes() == ()
+    for _ in range(2):
+        thread = threading.Thread(target=nested, args=(2,))
+        thread.start()
+        thread.join()
+    assert numbers == [1, 2, 2, 2, 2, 2]
+    assert len(made.parents) == 3
+    assert "3 threads and asyncio tasks" in made.notes()[0]
 
 
 def test_old_calls_of_forward_are_remembered_as_before(monkeypatch):

@@ -359,6 +359,7 @@ class Emulator:
             notes=(
                 *recorder.notes(),
                 *cudnn_benchmark.notes(recorder),
+                *recorder.strands.notes(),
                 *((_NO_RACES,) if self.core.races.wanted and not memory_supported() else ()),
                 *standins.notes(ending.message if ending is not None else ""),
                 *(values.reads.unused() if values is not None else ()),

@@ -10,6 +10,7 @@ from gapless.emulation.support import stacks
 from gapless.emulation.support.module_paths import shown
 from gapless.model.memory import ALLOC, EMPTY, FREE, STEP, Kind, MemoryRun, Place
 from gapless.model.source import SourceLine
+from gapless.model.wording import binary_size
 
 _NUMBER = re.compile(r"\[\d+\]")
 _EMPTY = -(1 << 60)
@@ -34,7 +35,8 @@ NOT_MODELLED = (
 class Rows:
     """The requests of one device. In `order` stand an ident, ``-1 - ident`` for its end, or `_EMPTY`.
 
-    `used` is the position in `order` before which an allocation was last used.
+    `used` is the position in `order` before which an allocation was last used. Once they are `closed`, bytes
+    are only summed: `allocated` now, and at most in `peak`.
     """
 
     def __init__(self, device: int) -> None:
@@ -52,6 +54,30 @@ class Rows:
         self.used: dict[int, int] = {}
         self.known: dict[tuple[Any, ...], int] = {}
         self.sums: dict[int, int] = {}
+        self.closed = False
+        self.allocated = self.peak = self.peak_before = 0
+
+    def close(self) -> None:
+        """Keep no more requests."""
+        self.closed = True
+        self.peak, self.peak_before = self.allocated, self.peak
+
+    def add(self, size: int) -> None:
+        """So many bytes more are allocated, or fewer."""
+        self.allocated += size
+        self.peak = max(self.peak, self.allocated)
+
+    def notes(self) -> tuple[str, ...]:
+        """What became of the requests that were not kept."""
+        if not self.closed:
+            return ()
+        most, before = binary_size(self.peak), binary_size(self.peak_before)
+        later = (
+            f"later {most} was allocated at a time, more than the {before} until then"
+            if self.peak > self.peak_before
+            else f"later no more was allocated at a time ({most}) than until then ({before})"
+        )
+        return (f"only the first {len(self.sizes):,} requests for memory are counted one by one: {later}",)
 
     def alloc(self, size: int, place: tuple[Any, ...], kind: str, stream: int, nodes: int = -1) -> int:
         ident = len(self.sizes)
@@ -61,10 +87,13 @@ class Rows:
         self.streams.append(stream)
         self.nodes.append(nodes)
         self.order.append(ident)
+        self.add(size)
         return ident
 
     def free(self, ident: int) -> None:
-        self.order.append(-1 - ident)
+        self.add(-self.sizes[ident])
+        if not self.closed:
+            self.order.append(-1 - ident)
 
     def accumulates(self, before: int) -> None:
         """What was asked for last takes the place of `before`, if that ends at once."""
@@ -92,6 +121,8 @@ class Rows:
 
     def cut(self, tick: int) -> None:
         """The mark with that number, the first being 1, is here."""
+        if self.closed:
+            return
         self.cuts[tick] = len(self.order)
         self.made[tick] = len(self.sizes)
 
@@ -147,7 +178,7 @@ def as_run(
         classes=table.classes(classes),
         batches=tuple(shapes),
         used=tuple(rows_at[rows.used[one]] if one in rows.used else -1 for one in asked),
-        notes=(*notes, NOT_MODELLED),
+        notes=(*notes, *rows.notes(), NOT_MODELLED),
         **fields,
     )
 

@@ -20,6 +20,7 @@ from gapless import torch_internals
 from gapless.emulation.memory.memory_run import Rows, as_run
 from gapless.emulation.memory.retention import Retention
 from gapless.emulation.memory.unused_graphs import UnusedGraphs
+from gapless.emulation.recording.later import MOST_TICKS
 from gapless.emulation.support import stacks
 from gapless.emulation.support.local import local
 from gapless.emulation.support.module_paths import ModulePaths
@@ -28,6 +29,9 @@ from gapless.model.gpus import Gpu
 from gapless.model.memory import CONTEXT, MemoryRun
 from gapless.torch_internals import current_node, free_weak_ref, sequence_number
 
+MOST_REQUESTS = 1 << 20
+"""Requests and ends of them up to which each is kept, some 200 MB: the step in which there are more is the
+last of which the memory is told in full."""
 _USER_FRAMES = 3
 """Frames of the user's own code that are kept of a stack, from the innermost outwards."""
 _MOST_FRAMES = 60
@@ -80,6 +84,7 @@ class MemoryRecorder:
         self.modules = ModulePaths(self.learnt)
         self._rows: dict[int, Rows] = {}
         self._live: dict[int, tuple[Rows, int]] = {}
+        self._later: dict[int, tuple[Rows, int]] = {}  # of closed rows, with their sizes
         self._retained: dict[int, Retention] = {}
         self.unused = UnusedGraphs()
         self._watches: dict[int, _Watch] = {}
@@ -102,11 +107,20 @@ class MemoryRecorder:
             if before[0].device == index and before[0].sizes[before[1]] == size:
                 return
             self.ended(key)
+        elif key in self._later:
+            if self._later[key] == (self._rows.get(index), size):
+                return
+            self.ended(key)
         if size <= 0:
             return
         rows = self._rows.get(index)
         if rows is None:
             rows = self._rows[index] = Rows(index)
+        if rows.closed:
+            self._later[key] = rows, size
+            rows.add(size)
+            self._watch(storage, key)
+            return
         kind = ""
         shape = self.arriving
         if self.loading:
@@ -122,6 +136,9 @@ class MemoryRecorder:
         if shape is not None and not self.moving and not self.loading:
             rows.batches.append((ident, shape))
         self._live[key] = (rows, ident)
+        self._watch(storage, key)
+
+    def _watch(self, storage: Any, key: int) -> None:
         watch = _Watch(storage, self._died)
         watch.key = key
         self._watches[key] = watch
@@ -135,6 +152,9 @@ class MemoryRecorder:
         live = self._live.pop(key, None)
         if live is not None:
             live[0].free(live[1])
+        later = self._later.pop(key, None)
+        if later is not None:
+            later[0].add(-later[1])
 
     def _place(self) -> tuple[Any, ...]:
         """Where this is asked for, and its module: in backward the forward call's, where that is known."""
@@ -251,12 +271,16 @@ class MemoryRecorder:
         self._tick += 1
         for rows in self._rows.values():
             rows.cut(self._tick)
+            if not rows.closed and (self._tick >= MOST_TICKS or len(rows.order) >= MOST_REQUESTS):
+                rows.close()
 
     def look(self) -> None:
         """Where a step may have ended, look for what it has left behind."""
         if not self.places:
             return
         for index, rows in self._rows.items():
+            if rows.closed:
+                continue
             retention = self._retained.get(index)
             if retention is None:
                 retention = self._retained[index] = Retention(rows)

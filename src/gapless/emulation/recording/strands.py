@@ -8,6 +8,9 @@ from typing import Any
 
 from gapless.emulation.support.identities import Identities
 
+MOST_STRANDS = 10_000
+"""Threads and tasks that are told apart: a server may start a task for each request."""
+
 
 class Strand:
     """One thread or asyncio task. `depth` counts backward passes that are under way in it, one in the other,
@@ -53,11 +56,13 @@ class Strand:
 class Strands:
     """The strands of a run; `parents` has the number of the one that started it, for each.
 
-    The main thread outside of any task is number 0.
+    The main thread outside of any task is number 0. After `MOST_STRANDS` of them those that start count as
+    those that started them, and are `merged`.
     """
 
     def __init__(self) -> None:
         self.parents: list[int] = [0]
+        self.merged = False
         self._main = Strand(0)
         self._threads = threading.local()
         self._threads.strand = self._main
@@ -72,6 +77,12 @@ class Strands:
             if task is not None:
                 return self._tasks.get(task) or self._of_task(task)
         return self._of_thread()
+
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of the strands that are merged."""
+        if not self.merged:
+            return ()
+        return (f"after {MOST_STRANDS:,} threads and asyncio tasks, new ones count as those that start them",)
 
     def started_by(self, number: int) -> None:
         """This thread was started by that strand."""
@@ -91,5 +102,8 @@ class Strands:
 
     def _new(self, parent: int, thread: int = -1) -> Strand:
         with self._lock:
+            if len(self.parents) >= MOST_STRANDS:
+                self.merged = True
+                return Strand(parent, thread)
             self.parents.append(parent)
             return Strand(len(self.parents) - 1, thread)
