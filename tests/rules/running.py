@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import gapless
-from gapless.rules import match
+from gapless.rules import match_rule
 
 Found = collections.defaultdict[int, "collections.Counter[str]"]
 
@@ -36,5 +36,5 @@ def run(text: str, path: Path) -> Found:
         line = site.line
         assert line is not None, f"no line for {site.operator}"
         assert line.file == str(path), f"{site.operator} is shown at {line.where}, not in {path}"
-        found[line.line][match(site).code] += event.waits
+        found[line.line][match_rule(site).code] += event.waits
     return found

@@ -69,7 +69,7 @@ def test_case(case: Path) -> None:
 
 def test_every_rule_has_a_case_that_fires_and_a_line_that_must_not() -> None:
     from gapless.model import WaitRule
-    from gapless.rules import of_kind
+    from gapless.rules import rules_of_kind
 
     fired = set()
     for case in CASES:
@@ -79,7 +79,7 @@ def test_every_rule_has_a_case_that_fires_and_a_line_that_must_not() -> None:
         assert "# no wait" in text, f"{case.name} has no line that must not wait"
         fired.add(code)
     # Rules of profiles have no lines that wait: test_profile_rules.py and its like have their cases.
-    assert fired == {rule.code for rule in of_kind(WaitRule)}
+    assert fired == {rule.code for rule in rules_of_kind(WaitRule)}
 
 
 def test_the_comments_are_read() -> None:

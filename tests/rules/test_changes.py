@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gapless.analyze.findings.finding import finding
 from gapless.model import Frequency, Hit, Site, SourceLine, WaitRule
-from gapless.rules import match, of_kind, rule
+from gapless.rules import match_rule, rule, rules_of_kind
 
 NAMES = st.from_regex(r"[A-Za-z_]{1,6}", fullmatch=True)
 
@@ -29,7 +29,7 @@ def index(code: str, line: int, function: str) -> Site:
 
 def mended(*sites: Site) -> int:
     """By how many changes these are mended."""
-    return len({(match(one).code, match(one).mended_with(one)) for one in sites})
+    return len({(match_rule(one).code, match_rule(one).mended_with(one)) for one in sites})
 
 
 def test_reads_of_one_function_are_one_change_whatever_they_read() -> None:
@@ -64,7 +64,7 @@ def test_backward_of_a_line_is_mended_with_it() -> None:
         forward=(line,),
         node="IndexBackward0",
     )
-    assert match(forward).code == match(backward).code == "GAP112"
+    assert match_rule(forward).code == match_rule(backward).code == "GAP112"
     assert mended(forward, backward) == 1
 
 
@@ -72,7 +72,7 @@ def test_index_copies_are_mended_over_the_whole_class() -> None:
     copies = [
         index(f"x[i{n}]", n, f"Matcher.{name}") for n, name in enumerate(("forward", "cost", "forward"))
     ]
-    assert {match(one).code for one in copies} == {"GAP124"}
+    assert {match_rule(one).code for one in copies} == {"GAP124"}
     assert mended(*copies) == 1
     assert mended(*copies, index("x[i]", 50, "Loss.forward")) == 2
     assert (
@@ -95,13 +95,13 @@ def test_index_copies_are_mended_over_the_whole_class() -> None:
 )
 def test_functions_and_classes_by_their_names(function: str, of_function: str, of_class: str) -> None:
     read, copy = site("x.item()", 1, function), index("x[i]", 1, function)
-    assert match(read).mended_with(read)[1] == of_function
-    assert match(copy).mended_with(copy)[1] == of_class
+    assert match_rule(read).mended_with(read)[1] == of_function
+    assert match_rule(copy).mended_with(copy)[1] == of_class
 
 
 @given(NAMES, NAMES, st.integers(1, 99), st.integers(1, 99))
 def test_two_files_are_never_mended_together(one: str, other: str, first: int, second: int) -> None:
-    for each in of_kind(WaitRule):
+    for each in rules_of_kind(WaitRule):
         here, there = (
             Site(operator="aten::x", mechanism="read", stack=(SourceLine(file, at, "f", "y = x"),))
             for file, at in ((f"a/{one}.py", first), (f"b/{other}.py", second))
@@ -113,10 +113,11 @@ def test_a_library_that_waits_is_not_told_to_change_its_code() -> None:
     below = SourceLine("/site/somelib/core.py", 12, "check", "if torch.equal(a, b):", "somelib")
     own = site("if torch.equal(a, b):", operator="aten::equal")
     within = site("somelib.check(a, b)", 7, "main", below, operator="aten::equal")
-    assert match(own).code == match(within).code == "GAP104"
-    assert match(own).change_at(own) == rule("GAP104").change
+    assert match_rule(own).code == match_rule(within).code == "GAP104"
+    assert match_rule(own).change_at(own) == rule("GAP104").change
     assert (
-        match(within).change_at(within) == "find an option of somelib that avoids it, or call it less often"
+        match_rule(within).change_at(within)
+        == "find an option of somelib that avoids it, or call it less often"
     )
     assert mended(own, within) == 2
 
@@ -124,11 +125,11 @@ def test_a_library_that_waits_is_not_told_to_change_its_code() -> None:
 def test_an_option_of_the_library_is_named_where_it_is_known() -> None:
     lbfgs = SourceLine("/site/torch/optim/lbfgs.py", 1, "LBFGS.step", "float(loss)", "torch")
     wait = site("optimizer.step(closure)", 7, "main", lbfgs)
-    assert match(wait).change_at(wait) == "fewer iterations of LBFGS: `max_iter`"
+    assert match_rule(wait).change_at(wait) == "fewer iterations of LBFGS: `max_iter`"
     pinned = site(
         "x = torch.randn(4).to(device)", operator="aten::_to_copy", mechanism="h2d", detail="pageable"
     )
-    assert match(pinned).change_at(pinned) == "create the tensor on the GPU"
+    assert match_rule(pinned).change_at(pinned) == "create the tensor on the GPU"
 
 
 def test_a_finding_has_the_change_of_its_hit_its_site_or_its_rule() -> None:
@@ -139,7 +140,7 @@ def test_a_finding_has_the_change_of_its_hit_its_site_or_its_rule() -> None:
     assert finding(rule("GAP301"), hit, often).change == rule("GAP301").change
     lbfgs = SourceLine("/site/torch/optim/lbfgs.py", 1, "LBFGS.step", "float(loss)", "torch")
     wait = site("optimizer.step(closure)", 7, "main", lbfgs)
-    assert finding(match(wait), hit, often, sites=(wait,)).change == match(wait).change_at(wait)
+    assert finding(match_rule(wait), hit, often, sites=(wait,)).change == match_rule(wait).change_at(wait)
 
 
 @pytest.mark.parametrize(
@@ -154,4 +155,4 @@ def test_a_finding_has_the_change_of_its_hit_its_site_or_its_rule() -> None:
 )
 def test_nothing_is_to_be_chosen_where_a_check_only_raises(code: str, change: str) -> None:
     condition = site(code, call="Tensor.__bool__")
-    assert match(condition).change_at(condition) == change
+    assert match_rule(condition).change_at(condition) == change

@@ -15,13 +15,13 @@ import pytest
 from rules.running import run
 
 from gapless.model import Rule, WaitRule
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
 PRELUDE = (Path(__file__).parent / "cases" / "prelude.py").read_text()
 CASES = {
     path.name[:6].upper(): path.read_text() for path in (Path(__file__).parent / "cases").glob("gap*.py")
 }
-RULES = [rule for rule in of_kind(WaitRule) if "# example is not run: " not in CASES.get(rule.code, "")]
+RULES = [rule for rule in rules_of_kind(WaitRule) if "# example is not run: " not in CASES.get(rule.code, "")]
 
 
 def waits(rule: Rule, title: str, folder: Path) -> int:

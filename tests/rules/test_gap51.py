@@ -15,9 +15,9 @@ from gapless.model import Compiled, CompiledRule, GraphBreak, Recompile, Session
 from gapless.model.compiled import Outside
 from gapless.model.session import decode, encode, load
 from gapless.render import Style, renderer
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
-RULES = of_kind(CompiledRule)
+RULES = rules_of_kind(CompiledRule)
 AT = SourceLine(file="train.py", line=12, function="Net.forward", code="y = net(x).item()")
 CALL = SourceLine(file="train.py", line=30, function="<module>", code="step(x)")
 TORCH = SourceLine(file="torch/nn/m.py", line=3, function="forward", library="torch")

@@ -16,9 +16,9 @@ from gapless.analyze.findings.graph_faults import findings
 from gapless.model import GraphFault, GraphRule, Session
 from gapless.model.session import decode, encode
 from gapless.render import Style, renderer
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
-RULES = of_kind(GraphRule)
+RULES = rules_of_kind(GraphRule)
 RIGHT = Path(__file__).parent / "right_graphs"
 
 

@@ -20,9 +20,9 @@ from gapless.model import Race, RaceRule, Session, SourceLine
 from gapless.model.race import Access, RaceKind
 from gapless.model.session import decode, encode
 from gapless.render import Style, renderer
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
-RULES = of_kind(RaceRule)
+RULES = rules_of_kind(RaceRule)
 
 
 def raced(code: str, folder: Path) -> tuple[Race, ...]:

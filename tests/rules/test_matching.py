@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gapless.model import Site, SourceLine, WaitRule
-from gapless.rules import match, of_kind
+from gapless.rules import match_rule, rules_of_kind
 
 ITEM = {"operator": "aten::_local_scalar_dense", "mechanism": "read", "call": "Tensor.item"}
 BOOL = {**ITEM, "call": "Tensor.__bool__"}
@@ -30,7 +30,7 @@ def site(code: str, *below: SourceLine, **values: object) -> Site:
 
 def advice(code: str, *below: SourceLine, **values: object) -> str:
     found = site(code, *below, **values)
-    return match(found).remedy(found)
+    return match_rule(found).remedy(found)
 
 
 THIN = lib("torch/_tensor.py", "Tensor.__contains__")
@@ -224,13 +224,13 @@ NAMED: list[tuple[str, Site]] = [
 
 @pytest.mark.parametrize(("code", "found"), NAMED, ids=[f"{c}-{s.stack[-2].code}" for c, s in NAMED])
 def test_the_wait_is_named(code: str, found: Site) -> None:
-    named = match(found)
+    named = match_rule(found)
     assert named.code == code
     assert named.remedy(found)
 
 
 def test_every_rule_but_the_catch_all_is_reached() -> None:
-    of_waits = {rule.code for rule in of_kind(WaitRule)}
+    of_waits = {rule.code for rule in rules_of_kind(WaitRule)}
     cases = (Path(__file__).parent / "cases").glob("gap*.py")
     run = {code for case in cases for code in re.findall(r"# .*(GAP1\d\d)", case.read_text())}
     assert {code for code, _ in NAMED} | run >= of_waits - {"GAP100"}, (
@@ -243,7 +243,7 @@ def test_every_rule_but_the_catch_all_is_reached() -> None:
 
 def test_a_metric_of_the_users_own_is_not_a_librarys_doing() -> None:
     found = Site(stack=(user("if x.any():", "update"), WRAPPER, user("m.update(x)")), **BOOL)  # type: ignore[arg-type]
-    assert match(found).code == "GAP102"
+    assert match_rule(found).code == "GAP102"
 
 
 def test_a_callback_of_the_users_own_is_not_a_librarys_doing() -> None:
@@ -255,14 +255,14 @@ def test_a_callback_of_the_users_own_is_not_a_librarys_doing() -> None:
         ),
         **ITEM,  # type: ignore[arg-type]
     )
-    assert match(found).code == "GAP101"
+    assert match_rule(found).code == "GAP101"
 
 
 def test_the_loss_of_torch_keeps_the_patterns_rule() -> None:
     where = lib("torch/nn/modules/adaptive.py", "AdaptiveLogSoftmaxWithLoss.forward")
     found = site("loss = criterion(x, y)", where, operator="aten::nonzero", mechanism="size")
-    assert match(found).code == "GAP110"
-    assert "torch/nn/modules/adaptive.py:12" in match(found).remedy(found)
+    assert match_rule(found).code == "GAP110"
+    assert "torch/nn/modules/adaptive.py:12" in match_rule(found).remedy(found)
 
 
 @pytest.mark.parametrize(
@@ -277,14 +277,14 @@ def test_a_subclass_of_tensor_hands_on_what_its_user_asks(handed_on: str) -> Non
     override = handed_on.partition("__torch_")[2].partition("__")[0] or "function"
     tensors = lib("monai/data/meta_tensor.py", f"MetaTensor.__torch_{override}__", handed_on)
     found = site("total += loss.item()", THIN, tensors, **ITEM)
-    assert match(found).code == "GAP101"
-    assert "`total += loss.detach()`" in match(found).remedy(found)
+    assert match_rule(found).code == "GAP101"
+    assert "`total += loss.detach()`" in match_rule(found).remedy(found)
 
 
 def test_a_subclass_of_tensor_that_reads_by_itself_is_a_librarys_doing() -> None:
     reads = lib("units/tensor.py", "Length.__torch_function__", "if args[0].unit.item() != 1:")
     found = site("y = x + 1", reads, **ITEM)
-    assert match(found).code == "GAP149"
+    assert match_rule(found).code == "GAP149"
 
 
 def test_a_library_that_copies_as_it_is_told_is_told() -> None:
@@ -301,15 +301,15 @@ def test_a_library_that_copies_as_it_is_told_is_told() -> None:
 def test_what_a_distribution_draws_with_is_no_check_of_its_arguments() -> None:
     where = lib("torch/distributions/normal.py", "Normal.sample")
     found = site("a = dist.sample()", where, operator="aten::normal", mechanism="read")
-    assert match(found).code == "GAP108"
-    assert "torch/distributions/normal.py:12" in match(found).remedy(found)
+    assert match_rule(found).code == "GAP108"
+    assert "torch/distributions/normal.py:12" in match_rule(found).remedy(found)
 
 
 def test_logging_by_the_trainer_is_no_nan_filter() -> None:
     where = lib("transformers/trainer.py", "Trainer._maybe_log_save_evaluate", "tr_loss.mean().item()")
     found = site("trainer.train()", where, **ITEM)
-    assert match(found).code == "GAP149"
-    assert "logging_steps" in match(found).remedy(found)
+    assert match_rule(found).code == "GAP149"
+    assert "logging_steps" in match_rule(found).remedy(found)
 
 
 def test_batches_that_accelerate_copies_get_its_own_option() -> None:
@@ -334,8 +334,8 @@ def test_wrappers_of_module_to_are_the_users_own_doing() -> None:
 def test_loading_a_state_is_a_checkpoint() -> None:
     where = lib("torch/nn/modules/module.py", "Module.load_state_dict")
     found = site("net.load_state_dict(state)", where, **{**H2D, "operator": "aten::copy_"})
-    assert match(found).code == "GAP126"
-    assert match(found).remedy(found) == "load a checkpoint once, before the loop"
+    assert match_rule(found).code == "GAP126"
+    assert match_rule(found).remedy(found) == "load a checkpoint once, before the loop"
 
 
 def test_lightning_logging_of_a_number_gets_its_own_advice() -> None:
@@ -353,7 +353,7 @@ def test_lightning_looks_at_the_loaders_length_once() -> None:
 
 
 def test_a_wait_without_any_stack_is_named_too() -> None:
-    assert match(Site(**ITEM)).code == "GAP101"  # type: ignore[arg-type]
+    assert match_rule(Site(**ITEM)).code == "GAP101"  # type: ignore[arg-type]
 
 
 # -- advice about the line -------------------------------------------------------------------------
@@ -556,7 +556,7 @@ GENERAL = [
 @pytest.mark.parametrize(("code", "values"), GENERAL, ids=[line[0] for line in GENERAL])
 def test_a_line_that_does_not_tell_gets_the_general_advice(code: str, values: dict[str, str]) -> None:
     found = site(code, **values)
-    named = match(found)
+    named = match_rule(found)
     assert named.remedy(found) == named.advice
 
 
@@ -575,7 +575,7 @@ def test_in_backward_the_forward_line_is_read() -> None:
         node="IndexBackward0",
         forward=(user("loss = e[valid].mean()"),),
     )
-    assert "`torch.where(valid, e, 0.0).sum() / valid.sum()`" in match(found).remedy(found)
+    assert "`torch.where(valid, e, 0.0).sum() / valid.sum()`" in match_rule(found).remedy(found)
 
 
 def test_what_an_optimizer_reads_of_its_own_is_not_the_learning_rate():
@@ -633,7 +633,7 @@ def test_a_factory_takes_the_device_before_it_is_converted(code: str, made: str)
 
 def test_a_batch_of_a_class_of_ones_own_is_pinned_by_its_own_method() -> None:
     held = Site(stack=(user("self.mask.to(device)", "NestedTensor.to"),), **H2D)  # type: ignore[arg-type]
-    assert match(held).remedy(held).endswith("your own class has a `pin_memory` method that it can call")
+    assert match_rule(held).remedy(held).endswith("your own class has a `pin_memory` method that it can call")
     assert "pin_memory`" not in advice("x = x.to(device)", **H2D)
 
 
@@ -641,10 +641,10 @@ def test_items_of_a_dataset_stay_on_the_host() -> None:
     fetch = lib("torch/utils/data/_utils/fetch.py", "_MapDatasetFetcher.fetch", "data = self.dataset[i]")
     item = user("return self.rows[i].cuda()", "Rows.__getitem__")
     found = Site(stack=(item, fetch, user("for x in loader:")), **H2D)
-    assert "copies the whole batch" in match(found).remedy(found)
-    assert match(found).known_change(found) == "copy batches to the GPU, not items"
+    assert "copies the whole batch" in match_rule(found).remedy(found)
+    assert match_rule(found).known_change(found) == "copy batches to the GPU, not items"
     moved = site("x = rows[i].cuda()", **H2D)
-    assert "as a whole" not in match(moved).remedy(moved)
+    assert "as a whole" not in match_rule(moved).remedy(moved)
 
 
 def test_only_what_reads_as_the_wait_did_is_named() -> None:
@@ -656,7 +656,7 @@ def test_only_what_reads_as_the_wait_did_is_named() -> None:
 
 def test_a_model_makes_its_tensors_on_the_gpu() -> None:
     found = Site(stack=(user("iden = iden.cuda()", "STN.forward"), user("main()", "<module>")), **H2D)
-    assert "buffer of the module" in match(found).remedy(found)
+    assert "buffer of the module" in match_rule(found).remedy(found)
     assert "buffer of the module" not in advice("iden = iden.cuda()", **H2D)
 
 
@@ -677,7 +677,7 @@ def test_in_backward_a_librarys_hook_is_what_reads() -> None:
     found = hooked(THIN, hook)
     assert found.line is not None
     assert (found.line.code, found.deciding_frame) == ("library.train(x)", hook)
-    assert "somelib reads a value at somelib/util.py:12 (warn_if_nan)" in match(found).remedy(found)
+    assert "somelib reads a value at somelib/util.py:12 (warn_if_nan)" in match_rule(found).remedy(found)
 
 
 def test_in_backward_a_line_that_only_passes_on_leaves_it_to_the_forward_call() -> None:
@@ -695,7 +695,7 @@ def test_a_library_that_asks_for_the_scale_is_not_the_users_to_move() -> None:
 
 def test_what_is_known_of_pyro() -> None:
     checks = site("svi.step(x)", lib("pyro/util.py", "warn_if_nan", "if torch_isnan(value):"), **BOOL)
-    assert match(checks).change_at(checks) == "`pyro.enable_validation(False)`"
-    assert "turns off the checks of every sample site" in match(checks).remedy(checks)
+    assert match_rule(checks).change_at(checks) == "`pyro.enable_validation(False)`"
+    assert "turns off the checks of every sample site" in match_rule(checks).remedy(checks)
     number = site("svi.step(x)", lib("pyro/infer/util.py", "torch_item", "return x.item()"), **ITEM)
-    assert "`Trace_ELBO().differentiable_loss(model, guide, ...)`" in match(number).remedy(number)
+    assert "`Trace_ELBO().differentiable_loss(model, guide, ...)`" in match_rule(number).remedy(number)

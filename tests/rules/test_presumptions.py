@@ -23,8 +23,8 @@ from gapless.analyze import report
 from gapless.analyze.run.loop import in_a_loop
 from gapless.emulation.core.fused_form import fused_form
 from gapless.model import FINE, NOTHING, Session, Site, SourceLine
-from gapless.rules import match
-from gapless.rules._code import read
+from gapless.rules import match_rule
+from gapless.rules._code import parse_line
 from gapless.torch_internals import VERSION
 
 FILE = "/work/train.py"
@@ -54,7 +54,7 @@ INDEXED = {**ITEM, "call": "Tensor.__index__"}
     ],
 )
 def test_what_goes_on_in_another_line_is_not_quoted(line: str, wait: dict[str, str]) -> None:
-    code = read(line)
+    code = parse_line(line)
     assert code is not None
     for quoted in re.findall(r"`([^`]+)`", advice(line, **wait)):
         assert "()" not in quoted.replace(".detach()", "").replace("torch.full((),", "")
@@ -63,7 +63,7 @@ def test_what_goes_on_in_another_line_is_not_quoted(line: str, wait: dict[str, s
 
 @given(st.sampled_from([line for line, _, _ in LINES]), st.integers(1, 60), st.integers(0, 60))
 def test_only_text_of_the_line_is_ever_quoted(line: str, end: int, begin: int) -> None:
-    code = read(line[min(begin, end - 1) : end])
+    code = parse_line(line[min(begin, end - 1) : end])
     for node in code.nodes() if code is not None else ():
         if isinstance(node, ast.expr):
             assert code is not None
@@ -165,9 +165,9 @@ def test_logging_steps_are_advised_where_the_trainer_logs() -> None:
 def test_lengths_on_the_cpu_are_not_asked_for_again() -> None:
     copies = site("F.ctc_loss(a, b, c, d)", operator="aten::_ctc_loss", mechanism="h2d")
     read_back = site("F.ctc_loss(a, b, c, d)", operator="aten::_ctc_loss.Tensor", mechanism="d2h")
-    assert "are on the CPU already" in match(copies).remedy(copies)
-    assert match(copies).change_at(copies).startswith(NOTHING)
-    assert "give the lengths" in match(read_back).remedy(read_back)
+    assert "are on the CPU already" in match_rule(copies).remedy(copies)
+    assert match_rule(copies).change_at(copies).startswith(NOTHING)
+    assert "give the lengths" in match_rule(read_back).remedy(read_back)
 
 
 # -- what a loop is presumed for ---------------------------------------------------------------------
@@ -300,7 +300,7 @@ def scaled(kind: type, **options: object) -> list[Site]:
         scaler.scale(weights[0].sum()).backward()
         scaler.step(optimizer)
         scaler.update()
-    return [one for one in emulation.session.sites if match(one).code == "GAP140"]
+    return [one for one in emulation.session.sites if match_rule(one).code == "GAP140"]
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: kind.__name__)
@@ -309,7 +309,7 @@ def test_fused_is_advised_for_optimizers_that_have_it(kind: type) -> None:
         assert fused_form(kind) == kind.__name__  # a scaler serves neither
         return
     (found,) = scaled(kind)
-    advised = f"give {kind.__name__} `fused=True`" in match(found).remedy(found)
+    advised = f"give {kind.__name__} `fused=True`" in match_rule(found).remedy(found)
     try:
         helps = not scaled(kind, fused=True)
     except TypeError:
@@ -390,7 +390,7 @@ def test_the_code_that_is_advised_does_not_wait(line: str, tmp_path: Path) -> No
         assert not before
         return
     assert before
-    named = match(before[0])
+    named = match_rule(before[0])
     quoted = re.findall(r"`([^`]+)`", named.remedy(before[0]))
     assert quoted
     after = waits_of(quoted[0], tmp_path)

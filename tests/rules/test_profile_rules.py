@@ -32,10 +32,10 @@ from rules.profiles import (
 from gapless.analyze.profile.building import profile as profile_of
 from gapless.model import Cost, Hit, Profile, ProfileRule, Rule, Site
 from gapless.model.profile import KernelTime, Launches, MemoryUse, PhaseTime, Recording, Split, Steps
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 from gapless.trace.read import read
 
-OURS = [one for one in of_kind(ProfileRule) if one.code[:4] in ("GAP3", "GAP4", "GAP5", "GAP7")]
+OURS = [one for one in rules_of_kind(ProfileRule) if one.code[:4] in ("GAP3", "GAP4", "GAP5", "GAP7")]
 
 
 class TestSilence:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.model import Site, SourceLine, WaitRule
-from gapless.rules import match, of_kind
-from gapless.rules._code import called, keyword, read
+from gapless.rules import match_rule, rules_of_kind
+from gapless.rules._code import called_name, keyword, parse_line
 
 PARTS = [
     "loss",
@@ -91,16 +91,16 @@ DETAILS = ["", "pageable", "pinned", "scalar", "index", "value", "module", "anom
     ],
 )
 def test_a_line_out_of_a_statement_is_read(line: str) -> None:
-    assert read(line) is not None
+    assert parse_line(line) is not None
 
 
 @pytest.mark.parametrize("line", ["", "   ", "# a comment", "x ==== y", "no code at all"])
 def test_what_is_not_code_gives_nothing(line: str) -> None:
-    assert read(line) is None
+    assert parse_line(line) is None
 
 
 def test_texts_and_replacements_are_the_users_own() -> None:
-    code = read("total  +=  f(loss.item(), 'é')")
+    code = parse_line("total  +=  f(loss.item(), 'é')")
     assert code is not None
     call = code.only_call("item")
     assert call is not None
@@ -118,19 +118,19 @@ def test_texts_and_replacements_are_the_users_own() -> None:
     ],
 )
 def test_several_statements_in_a_line_stay_apart(line: str, changed: str) -> None:
-    code = read(line)
+    code = parse_line(line)
     assert code is not None
     assert code.replace(*((call, "NEW") for call in code.calls("to"))) == changed
 
 
 def test_only_call_wants_exactly_one() -> None:
-    two, one = read("a.item() + b.item()"), read("torch.f(x, dim=0)")
+    two, one = parse_line("a.item() + b.item()"), parse_line("torch.f(x, dim=0)")
     assert two is not None
     assert one is not None
     assert two.only_call("item") is None
     call = one.only_call("f")
     assert call is not None
-    assert called(call) == "f"
+    assert called_name(call) == "f"
     value = keyword(call, "dim")
     assert value is not None
     assert one.text(value) == "0"
@@ -138,7 +138,7 @@ def test_only_call_wants_exactly_one() -> None:
 
 
 def test_long_expressions_are_not_quoted() -> None:
-    code = read(f"x = {'a' * 200}.item()")
+    code = parse_line(f"x = {'a' * 200}.item()")
     assert code is not None
     call = code.only_call("item")
     assert call is not None
@@ -165,12 +165,12 @@ def test_any_line_gets_some_advice(
         stack=(line,),
         node=node,  # type: ignore[arg-type]
     )
-    for rule in of_kind(WaitRule):
+    for rule in rules_of_kind(WaitRule):
         text = rule.remedy(site)
         assert text
         assert "\n" not in text
         assert 10 <= len(rule.change_at(site)) <= 80
-    assert match(site).code
+    assert match_rule(site).code
 
 
 @given(st.sampled_from(["loss", "a.b", "x[0]", "f(x)", "(a + b)", "x.y(z).w", "self.net(x, y=1)"]))
@@ -189,5 +189,5 @@ def test_code_in_the_advice_is_python(subject: str) -> None:
     for code, (operator, mechanism, call, detail) in lines.items():
         line = SourceLine(file="/home/me/train.py", line=1, code=code)
         site = Site(operator=operator, mechanism=mechanism, call=call, detail=detail, stack=(line,))  # type: ignore[arg-type]
-        for quoted in re.findall(r"`([^`]+)`", match(site).remedy(site)):
+        for quoted in re.findall(r"`([^`]+)`", match_rule(site).remedy(site)):
             assert ast.parse(quoted).body

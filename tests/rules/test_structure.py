@@ -25,7 +25,7 @@ from gapless.model import (
     Site,
     WaitRule,
 )
-from gapless.rules import all_rules, match, of_kind, rule
+from gapless.rules import all_rules, match_rule, rule, rules_of_kind
 
 RULES = all_rules()
 KINDS = {
@@ -120,18 +120,18 @@ def test_a_code_that_is_not_there_is_a_usage_error() -> None:
 @pytest.mark.parametrize("mechanism", ["read", "size", "values", "status", "h2d", "d2h", "explicit", "free"])
 def test_each_kind_of_wait_gets_a_name_even_where_nothing_is_known_of_it(mechanism: str) -> None:
     site = Site(operator="aten::never_heard_of", mechanism=mechanism)  # type: ignore[arg-type]
-    named = match(site)
+    named = match_rule(site)
     assert named.remedy(site)
 
 
 def test_the_catch_all_comes_last() -> None:
-    assert match(Site(operator="cudaHostRegister", mechanism="explicit")).code == "GAP100"
+    assert match_rule(Site(operator="cudaHostRegister", mechanism="explicit")).code == "GAP100"
 
 
 def test_rules_by_kind() -> None:
-    assert "GAP602" in {one.code for one in of_kind(RanksRule)}
-    assert {"GAP301", "GAP303"} <= {one.code for one in of_kind(LoaderRule)}
-    both = {one.code for one in of_kind(MemoryRule)} & {one.code for one in of_kind(ProfileRule)}
+    assert "GAP602" in {one.code for one in rules_of_kind(RanksRule)}
+    assert {"GAP301", "GAP303"} <= {one.code for one in rules_of_kind(LoaderRule)}
+    both = {one.code for one in rules_of_kind(MemoryRule)} & {one.code for one in rules_of_kind(ProfileRule)}
     assert {"GAP401", "GAP405"} <= both
 
 

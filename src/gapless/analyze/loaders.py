@@ -19,7 +19,7 @@ from gapless.model.loading import Diagnosis
 from gapless.model.profile import Price, Profile
 from gapless.model.wording import duration
 from gapless.rules import _loader as told
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
 STARVED = "GAP301"
 _END = NormalDist().inv_cdf(0.9)
@@ -195,7 +195,7 @@ def of_whole_steps(findings: Iterable[Finding], estimate: Estimate | None) -> It
 
 
 def _hits(use: LoaderUse) -> Iterator[tuple[LoaderRule, Hit]]:
-    for rule in of_kind(LoaderRule):
+    for rule in rules_of_kind(LoaderRule):
         for hit in rule.of_loader(use):
             yield rule, hit
 
@@ -256,12 +256,12 @@ def joined(report: Report, diagnosis: Diagnosis) -> Report:
 def _explained(finding: Finding, profile: Profile, diagnosis: Diagnosis) -> Finding:
     assert diagnosis.now is not None
     assert diagnosis.advised is not None
-    where = told.hottest(diagnosis)
-    cost = told.cost(diagnosis) + (f"; {where}" if where else "")
+    where = told.describe_hottest_line(diagnosis)
+    cost = told.describe_cost(diagnosis) + (f"; {where}" if where else "")
     predicted = (
         f"predicted for this profile's step of {duration(diagnosis.demand.step)} without its input: "
-        f"{duration(diagnosis.now.wait)} of waiting with {told.setting(diagnosis.setting)}, "
-        f"measured on a machine with {told.machine(diagnosis)}"
+        f"{duration(diagnosis.now.wait)} of waiting with {told.describe_setting(diagnosis.setting)}, "
+        f"measured on a machine with {told.describe_cores(diagnosis)}"
     )
     remedy, change = _advice(profile, diagnosis)
     return msgspec.structs.replace(
@@ -274,24 +274,31 @@ def _advice(profile: Profile, diagnosis: Diagnosis) -> tuple[str, str]:
     assert diagnosis.now is not None
     assert diagnosis.advised is not None
     now, advised = diagnosis.now, diagnosis.advised
-    if told.same(diagnosis.setting, diagnosis) or advised.step > (1 - told.MATTERS) * now.step:
-        return f"no setting keeps up on the machine where it was measured: {told.CHEAPER}", told.CHEAPER
+    if (
+        told.has_recommended(diagnosis.setting, diagnosis)
+        or advised.step > (1 - told.MIN_SHARE_OF_STEP) * now.step
+    ):
+        return (
+            f"no setting keeps up on the machine where it was measured: {told.MAKE_CHEAPER}",
+            told.MAKE_CHEAPER,
+        )
     gain = (
-        f"`DataLoader(..., {told.arguments(diagnosis)})`: predicted step {duration(advised.step)} instead of "
+        f"`DataLoader(..., {told.recommended_arguments(diagnosis)})`: predicted step "
+        f"{duration(advised.step)} instead of "
         f"{duration(profile.steps.mean)}"
     )
-    if advised.wait > 2 * told.MATTERS * advised.step:
-        gain += f"; for the rest, {told.CHEAPER}"
-    return gain, told.change(diagnosis)
+    if advised.wait > 2 * told.MIN_SHARE_OF_STEP * advised.step:
+        gain += f"; for the rest, {told.MAKE_CHEAPER}"
+    return gain, told.short_recommendation(diagnosis)
 
 
 def _differences(profile: Profile, diagnosis: Diagnosis, starved: bool) -> Iterator[str]:
     """Where profile and measurement do not seem to be of the same loader on the same machine."""
     assert diagnosis.now is not None
     seen, predicted, step = loading(profile), diagnosis.now.wait, profile.steps.mean
-    if max(seen, predicted) < told.MATTERS * step:
+    if max(seen, predicted) < told.MIN_SHARE_OF_STEP * step:
         return
-    if not starved and predicted > told.MATTERS * step:
+    if not starved and predicted > told.MIN_SHARE_OF_STEP * step:
         yield (
             f"according to the loader measurement a step would wait {duration(predicted)} for its batch, "
             "but in this profile it does not"

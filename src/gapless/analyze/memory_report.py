@@ -18,7 +18,7 @@ from gapless.model import Finding, Frequency, Hit, MemoryRule, Report, When
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
 from gapless.model.memory_report import MemoryReport
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
 if TYPE_CHECKING:
     from gapless.memory.trials import Where
@@ -91,7 +91,7 @@ def findings(memory: MemoryReport) -> tuple[Finding, ...]:
     """What the rules find in `memory`, by code."""
     return tuple(
         finding(rule, hit, _frequency(hit, memory), place="the GPU's memory")
-        for rule in of_kind(MemoryRule)
+        for rule in rules_of_kind(MemoryRule)
         for hit in rule.of_memory(memory)
     )
 

@@ -21,7 +21,7 @@ from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput
 from gapless.files.kinds import kind_of
 from gapless.model import Report
 from gapless.model.loading import Demand, Diagnosis, save
-from gapless.rules._loader import MATTERS
+from gapless.rules._loader import MIN_SHARE_OF_STEP
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, None: 1.0}
@@ -157,7 +157,7 @@ def _starved(diagnosis: Diagnosis) -> bool:
     if not diagnosis.demand.step or diagnosis.doubt is not None:
         return False
     run = diagnosis.seen if diagnosis.seen is not None else diagnosis.now
-    return run is not None and run.wait > MATTERS * run.step
+    return run is not None and run.wait > MIN_SHARE_OF_STEP * run.step
 
 
 def seconds(text: str) -> float:

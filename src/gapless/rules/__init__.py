@@ -1,4 +1,4 @@
-"""The rules, one file each. A file ``gapNNN_name.py`` in this folder is found by itself."""
+"""The rules, one file each; every file ``gapNNN_name.py`` in this folder is a rule."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ Kind = TypeVar("Kind", bound=Rule)
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Every rule, by code."""
-    found: list[Rule] = []
+    """Return every rule, sorted by code."""
+    rules: list[Rule] = []
     for module_info in pkgutil.iter_modules(__path__):
         if not module_info.name.startswith("gap"):
             continue
         module = importlib.import_module(f"{__name__}.{module_info.name}")
-        found += [
+        rules += [
             value()
             for value in vars(module).values()
             if isinstance(value, type) and issubclass(value, Rule) and value.__module__ == module.__name__
         ]
-    return tuple(sorted(found, key=lambda rule: rule.code))
+    return tuple(sorted(rules, key=lambda rule: rule.code))
 
 
-def of_kind(kind: type[Kind]) -> tuple[Kind, ...]:
-    """The rules of one kind, by code.
+def rules_of_kind(kind: type[Kind]) -> tuple[Kind, ...]:
+    """Return the rules of one kind, sorted by code.
 
     >>> from gapless.model import RanksRule
-    >>> [rule.code for rule in of_kind(RanksRule)]
+    >>> [rule.code for rule in rules_of_kind(RanksRule)]
     ['GAP602']
     """
     return tuple(rule for rule in all_rules() if isinstance(rule, kind))
 
 
 @cache
-def _by_priority() -> tuple[WaitRule, ...]:
-    return tuple(sorted(of_kind(WaitRule), key=lambda rule: (-rule.priority, rule.code)))
+def _wait_rules_by_priority() -> tuple[WaitRule, ...]:
+    return tuple(sorted(rules_of_kind(WaitRule), key=lambda rule: (-rule.priority, rule.code)))
 
 
 def rule(code: str) -> Rule:
-    """The rule with that code or name.
+    """Return the rule with this code or name.
 
     Raises:
         UsageError: there is none.
@@ -57,9 +57,9 @@ def rule(code: str) -> Rule:
     raise UsageError(f"no rule {code!r}: `gapless rule` lists them all")
 
 
-def match(site: Site) -> WaitRule:
-    """The rule that names the sync at `site`: the first of the highest priority that matches."""
-    for candidate in _by_priority():
+def match_rule(site: Site) -> WaitRule:
+    """Return the rule for the sync at `site`: the first of the highest priority that matches."""
+    for candidate in _wait_rules_by_priority():
         if candidate.matches(site):
             return candidate
     raise LookupError(f"no rule matches {site.operator} ({site.mechanism}): GAP100 should")

@@ -1,7 +1,7 @@
-"""Reading the user's line, so that a remedy can speak of its own names.
+"""Parse the user's line, so that a remedy can use its own names.
 
-A line is one physical line: it may be the middle of a statement. What cannot be read gives None, and the
-rule falls back to its general advice: wrong concrete advice is worse than general advice.
+A line is one physical line: it may be the middle of a statement. A line that cannot be parsed gives None, and
+the rule gives its general advice: wrong concrete advice is worse than general advice.
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ from functools import cache
 
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 _CLOSE = {close: open_ for open_, close in _OPEN.items()}
-_HEADS = ("if ", "while ", "for ", "with ", "async for ", "async with ", "def ", "class ")
-_DEVICES = ("dev", "cuda", "gpu")
+_STATEMENT_STARTS = ("if ", "while ", "for ", "with ", "async for ", "async with ", "def ", "class ")
+"""Starts of lines that need a body to be parsed."""
+_DEVICE_NAMES = ("dev", "cuda", "gpu")
+"""Names of variables that are devices."""
 _PRIMARY = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
-_LONGEST = 70
-_LONGEST_LINE = 100
+"""Expressions on which a method can be called without brackets."""
+_MAX_QUOTED_CHARS = 70
+"""Longer expressions are not quoted: advice must stay readable."""
+_MAX_LINE_CHARS = 100
+"""Longer lines are not quoted."""
 
 
 class Code:
-    """One line of Python, parsed. `source` is the text that was parsed; offsets refer to it.
+    """One parsed line of Python; `source` is the text that was parsed, and offsets refer to it.
 
-    Where the line is part of a statement, brackets were added around it: of `source` only what lies between
-    the bytes `begin` and `end` was written by somebody, and only that is quoted.
+    If the line is part of a statement, brackets were added around it: only the text between the bytes `begin`
+    and `end` of `source` is the user's, and only that is quoted.
     """
 
     def __init__(self, source: str, tree: ast.Module, begin: int = 0, end: int | None = None) -> None:
@@ -41,45 +46,47 @@ class Code:
         return self.tree.body[0]
 
     def nodes(self) -> Iterator[ast.AST]:
-        """Every node of the line."""
+        """Yield every node of the line."""
         return ast.walk(self.tree)
 
     def text(self, node: ast.AST) -> str:
-        """The source text of `node`, empty where it is too long to quote or goes on in another line."""
+        """Return the source text of `node`; "" if it is too long to quote or continues on another line."""
         if (
             getattr(node, "col_offset", 0) < self._begin
             or (getattr(node, "end_col_offset", 0) or 0) > self._end
         ):
             return ""
-        found = ast.get_source_segment(self.source, node) or ""
-        return found if len(found) <= _LONGEST and "\n" not in found else ""
+        segment = ast.get_source_segment(self.source, node) or ""
+        return segment if len(segment) <= _MAX_QUOTED_CHARS and "\n" not in segment else ""
 
     def primary(self, node: ast.expr) -> str:
-        """The same, in brackets unless a method can be called on it as it stands.
+        """Return the text of `node`, in brackets if a method call on it needs them.
 
-        >>> sum_of_two = read("(a + b).tolist()")
+        >>> sum_of_two = parse_line("(a + b).tolist()")
         >>> sum_of_two.primary(sum_of_two.only_call("tolist").func.value)
         '(a + b)'
         """
-        return self._bracketed(node, _PRIMARY)
+        return self._bracket(node, _PRIMARY)
 
     def operand(self, node: ast.expr) -> str:
-        """The same, in brackets unless it can be compared or multiplied as it stands."""
-        return self._bracketed(node, (*_PRIMARY, ast.UnaryOp, ast.Constant))
+        """Return the text of `node`, in brackets if comparing or multiplying it needs them."""
+        return self._bracket(node, (*_PRIMARY, ast.UnaryOp, ast.Constant))
 
-    def _bracketed(self, node: ast.expr, bare: tuple[type[ast.expr], ...]) -> str:
-        found = self.text(node)
-        return found if not found or isinstance(node, bare) else f"({found})"
+    def _bracket(self, node: ast.expr, bare: tuple[type[ast.expr], ...]) -> str:
+        text = self.text(node)
+        return text if not text or isinstance(node, bare) else f"({text})"
 
     def replace(self, *changes: tuple[ast.expr, str]) -> str:
-        """The line with other texts in place of some of its parts, empty where it is too long to quote.
+        """Return the line with some parts replaced; "" if it is too long to quote.
 
-        What follows the statement that the last of them is in is left out, and so are comments. The parts
-        must not lie within one another.
+        Anything after the statement of the last part is left out, and so are comments. The parts must not
+        contain one another.
         """
         last = max(node.col_offset for node, _ in changes)
         end = next(
-            one for one in self.tree.body if one is self.tree.body[-1] or last < (one.end_col_offset or 0)
+            statement
+            for statement in self.tree.body
+            if statement is self.tree.body[-1] or last < (statement.end_col_offset or 0)
         )
         first, final = min(node.col_offset for node, _ in changes), end.end_col_offset or 0
         if end.end_lineno != 1 or first < self._begin or self._begin or final > self._end:
@@ -87,31 +94,34 @@ class Code:
         changed = self._bytes[: end.end_col_offset]
         for node, new in sorted(changes, key=lambda change: -change[0].col_offset):
             changed = changed[: node.col_offset] + new.encode() + changed[node.end_col_offset :]
-        found = changed.decode()
-        return found if len(found) <= _LONGEST_LINE else ""
+        line = changed.decode()
+        return line if len(line) <= _MAX_LINE_CHARS else ""
 
     def calls(self, *names: str) -> list[ast.Call]:
-        """Calls of a function or a method with one of those last names, in order of appearance."""
-        found = [node for node in self.nodes() if isinstance(node, ast.Call) and called(node) in names]
-        return sorted(found, key=lambda call: (call.lineno, call.end_col_offset or 0))
+        """Return calls of a function or a method with one of these last names, in order of appearance."""
+        matching = [
+            node for node in self.nodes() if isinstance(node, ast.Call) and called_name(node) in names
+        ]
+        return sorted(matching, key=lambda call: (call.lineno, call.end_col_offset or 0))
 
     def only_call(self, *names: str) -> ast.Call | None:
-        """The call of one of `names` where there is exactly one, else None."""
-        found = self.calls(*names)
-        return found[0] if len(found) == 1 else None
+        """Return the call of one of `names` if there is exactly one, else None."""
+        matching = self.calls(*names)
+        return matching[0] if len(matching) == 1 else None
 
     def subject(self, call: ast.Call) -> str:
-        """What a method is called on (``loss`` in ``loss.item()``), empty for a plain function."""
+        """Return the text of the object of a method call (``loss`` in ``loss.item()``); "" for a plain
+        function."""
         return self.primary(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
     def only_subscript(self) -> ast.Subscript | None:
-        """The subscript of the line where there is exactly one, else None."""
-        found = [node for node in self.nodes() if isinstance(node, ast.Subscript)]
-        return found[0] if len(found) == 1 else None
+        """Return the subscript of the line if there is exactly one, else None."""
+        subscripts = [node for node in self.nodes() if isinstance(node, ast.Subscript)]
+        return subscripts[0] if len(subscripts) == 1 else None
 
     def only_selection(self) -> ast.Subscript | None:
-        """The subscript that reads by something else than numbers and slices, where there is exactly one."""
-        found = [
+        """Return the only subscript that reads by a computed index, not by numbers or slices; else None."""
+        selections = [
             node
             for node in self.nodes()
             if isinstance(node, ast.Subscript)
@@ -121,19 +131,20 @@ class Code:
             )
             and not (isinstance(node.slice, ast.UnaryOp) and isinstance(node.slice.operand, ast.Constant))
         ]
-        return found[0] if len(found) == 1 else None
+        return selections[0] if len(selections) == 1 else None
 
 
-def called(call: ast.Call) -> str:
-    """The last name of what is called: ``nonzero`` for ``torch.nonzero(x)`` and for ``x.nonzero()``."""
+def called_name(call: ast.Call) -> str:
+    """Return the last name of the called function: ``nonzero`` for ``torch.nonzero(x)`` and
+    ``x.nonzero()``."""
     function = call.func
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def with_option(code: Code, call: ast.Call, option: str) -> str:
-    """The text of `call` with one more keyword argument, empty where it cannot be quoted."""
+def add_option(code: Code, call: ast.Call, option: str) -> str:
+    """Return the text of `call` with one more keyword argument; "" if it cannot be quoted."""
     whole = code.text(call)
     if not whole.endswith(")"):
         return ""
@@ -142,22 +153,23 @@ def with_option(code: Code, call: ast.Call, option: str) -> str:
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """The value of a keyword argument, None where it is not given."""
-    return next((given.value for given in call.keywords if given.arg == name), None)
+    """Return the value of a keyword argument, None if it is absent."""
+    return next((argument.value for argument in call.keywords if argument.arg == name), None)
 
 
-def not_blocking(call: ast.Call) -> bool:
-    """Whether ``x.to(...)`` or ``x.cuda(...)`` says something of blocking, by name or by position."""
-    if any(given.arg in ("non_blocking", None) for given in call.keywords):
+def sets_blocking(call: ast.Call) -> bool:
+    """Whether ``x.to(...)`` or ``x.cuda(...)`` sets `non_blocking`, by name or by position."""
+    if any(argument.arg in ("non_blocking", None) for argument in call.keywords):
         return True
     return any(
-        isinstance(given, ast.Starred) or (isinstance(given, ast.Constant) and isinstance(given.value, bool))
-        for given in call.args
+        isinstance(argument, ast.Starred)
+        or (isinstance(argument, ast.Constant) and isinstance(argument.value, bool))
+        for argument in call.args
     )
 
 
 def is_device(node: ast.expr) -> bool:
-    """Whether `node` surely is a device: ``x.to(f)`` takes a tensor as well, and goes where that is.
+    """Whether `node` surely is a device (``x.to(f)`` accepts a tensor as well).
 
     >>> [is_device(ast.parse(text, mode="eval").body) for text in ("device", "'cuda:0'", "x.device", "f")]
     [True, True, True, False]
@@ -165,13 +177,13 @@ def is_device(node: ast.expr) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) or type(node.value) is int
     if isinstance(node, ast.Call):
-        return called(node) in ("device", "current_device")
+        return called_name(node) in ("device", "current_device")
     name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return "device" in name.lower() or name.lower().strip("_") in _DEVICES
+    return "device" in name.lower() or name.lower().strip("_") in _DEVICE_NAMES
 
 
 def is_constant(node: ast.expr) -> bool:
-    """Whether `node` is written out of numbers alone, and so is the same each time."""
+    """Whether `node` consists of literal numbers, so that its value never changes."""
     if isinstance(node, (ast.List, ast.Tuple)):
         return all(map(is_constant, node.elts))
     if isinstance(node, ast.UnaryOp):
@@ -185,16 +197,14 @@ def is_module(node: ast.AST, *names: str) -> bool:
 
 
 @cache
-def read(code: str) -> Code | None:
-    """`code`, parsed as leniently as one line allows; None where it does not read as Python."""
-    text = _uncommented(code).strip()
+def parse_line(code: str) -> Code | None:
+    """Parse `code` as leniently as one line allows; None if it is not Python."""
+    text = _without_comment(code).strip()
     if not text:
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # what a compiler would remark on the user's code was said when it ran
-        for candidate, begin, end in _candidates(text):
+        warnings.simplefilter("ignore")  # warnings about the user's code were shown when it ran
+        for candidate, begin, end in _parse_candidates(text):
             try:
                 tree = ast.parse(candidate)
             except (SyntaxError, ValueError):
@@ -204,8 +214,8 @@ def read(code: str) -> Code | None:
     return None
 
 
-def _uncommented(code: str) -> str:
-    """`code` without a comment at its end: advice quotes what runs."""
+def _without_comment(code: str) -> str:
+    """Return `code` without a comment at its end: advice quotes only what runs."""
     try:
         for token in tokenize.generate_tokens(iter([code]).__next__):
             if token.type == tokenize.COMMENT:
@@ -215,22 +225,22 @@ def _uncommented(code: str) -> str:
     return code
 
 
-def _candidates(text: str) -> Iterator[tuple[str, int, int]]:
-    """What `text` may be parsed as, each with the positions between which somebody wrote it."""
-    for form, begin, end in dict.fromkeys(((text, 0, len(text)), _balanced(text))):
+def _parse_candidates(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield texts that `text` may be parsed as, each with the positions of the user's part."""
+    for form, begin, end in dict.fromkeys(((text, 0, len(text)), _add_missing_brackets(text))):
         yield form, begin, end
         bare = form.rstrip(",").rstrip()
         yield bare, begin, min(end, len(bare))
         head = bare[2:] if bare.startswith("elif ") else bare
-        if head.startswith(_HEADS) or head.endswith(":"):
+        if head.startswith(_STATEMENT_STARTS) or head.endswith(":"):
             head = head.rstrip(":")
             yield f"{head}: pass", begin, min(end, len(head))
         for before, after in (("(", ")"), ("{", "}"), ("f(", ")")):
             yield f"{before}{form}{after}", begin + len(before), end + len(before)
 
 
-def _balanced(text: str) -> tuple[str, int, int]:
-    """`text` with the brackets it lacks at its start and its end, and where in that it is itself."""
+def _add_missing_brackets(text: str) -> tuple[str, int, int]:
+    """Return `text` with missing brackets added at both ends, and the positions of `text` in it."""
     pending: list[str] = []
     missing: list[str] = []
     quote = ""

@@ -1,4 +1,4 @@
-"""What the rules of CUDA graphs have in common."""
+"""Shared by the rules of CUDA graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gapless.model.graph_fault import FaultKind, GraphFault
 
 
 class FaultRule(GraphRule):
-    """Each fault of some kinds."""
+    """A rule for each graph fault of some kinds."""
 
     kinds: ClassVar[tuple[FaultKind, ...]] = ()
 
@@ -20,28 +20,28 @@ class FaultRule(GraphRule):
         if site is None and fault.stack:
             site = Site(operator=fault.what, mechanism="none", stack=fault.stack)
         return Hit(
-            evidence=(*self.told(fault), *where(fault)),
+            evidence=(*self.evidence(fault), *capture_place(fault)),
             remedy=self.remedy(fault),
             change=self.known_change(fault),
             site=site,
             calls=fault.times,
         )
 
-    def told(self, fault: GraphFault) -> tuple[str, ...]:
-        """What was seen."""
+    def evidence(self, fault: GraphFault) -> tuple[str, ...]:
+        """Return the evidence for the fault."""
         return fault.told
 
     def remedy(self, fault: GraphFault) -> str:
-        """What to write instead."""
+        """Return what to write instead."""
         return self.advice
 
     def known_change(self, fault: GraphFault) -> str:
-        """The same in a few words, where more is known than `change` says."""
+        """Return the remedy in a few words, where it is more specific than `change`."""
         return ""
 
 
-def where(fault: GraphFault) -> tuple[str, ...]:
-    """Where the capture began, if it is not the line of the fault."""
+def capture_place(fault: GraphFault) -> tuple[str, ...]:
+    """Return where the capture began, if not on the line of the fault."""
     line, at = fault.captured_at, fault.line
     if line is None or (at is not None and (at.file, at.line) == (line.file, line.line)):
         return ()

@@ -1,4 +1,4 @@
-"""What to write instead where a name keeps tensors of step after step: the program's own line, mended."""
+"""Advice on names that keep tensors of step after step: the program's own line, corrected."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import ast
 from gapless.model.memory import Holder
 from gapless.model.wording import binary_size
 
-_LONG = 80
-"""Characters of a line that is quoted."""
-_CACHE = "_lru_cache_wrapper"
-_MOSTLY = 0.5
-"""The share of the bytes that must be in graphs for detaching to be the whole remedy."""
+_MAX_LINE_CHARS = 80
+"""Longer lines are not quoted."""
+_CACHE_TYPE = "_lru_cache_wrapper"
+_MAIN_SHARE = 0.5
+"""Share of the bytes that must be in graphs for detaching to be the whole remedy."""
 
 
-def description(holder: Holder) -> str:
-    """``the list `self.bank` ``."""
-    words = {"Tensor": "tensor", _CACHE: "cache of", "ndarray": "array"}
+def describe_holder(holder: Holder) -> str:
+    """Return ``the list `self.bank` ``."""
+    words = {"Tensor": "tensor", _CACHE_TYPE: "cache of", "ndarray": "array"}
     also = f" and {holder.alike:,} more like it" if holder.alike else ""
     return f"the {words.get(holder.kind, holder.kind)} `{holder.name}`{also}"
 
 
-def in_graphs(holder: Holder) -> bool:
-    """Whether an autograd graph keeps most of it."""
-    return holder.in_graphs > _MOSTLY * holder.bytes
+def is_kept_by_graphs(holder: Holder) -> bool:
+    """Whether autograd graphs keep most of the bytes."""
+    return holder.in_graphs > _MAIN_SHARE * holder.bytes
 
 
-def change(holder: Holder, evaluates: bool = False) -> str:
-    """What to do, in a few words; `evaluates` says that the line that adds calls a model in evaluation."""
-    if evaluates and in_graphs(holder):
+def short_advice(holder: Holder, evaluates: bool = False) -> str:
+    """Return the remedy in a few words; `evaluates`: the line that adds calls a model in evaluation."""
+    if evaluates and is_kept_by_graphs(holder):
         return "`torch.no_grad()` around the forward pass"
-    line = _mended(holder)
-    if holder.kind == _CACHE:
+    line = _detach_in_line(holder)
+    if holder.kind == _CACHE_TYPE:
         return f"bound the cache: `lru_cache(maxsize=…)` on `{holder.name}`"
-    if in_graphs(holder):
+    if is_kept_by_graphs(holder):
         if line:
             return f"`{line}`"
         name = holder.name
@@ -42,24 +42,24 @@ def change(holder: Holder, evaluates: bool = False) -> str:
             if holder.kind == "Tensor"
             else f"detach what `{name}` keeps"
         )
-    name = _all(holder)
-    return f"`{line}`, and bound {name}" if line else f"bound {name}, or clear {_it(holder)}"
+    name = _name_with_others(holder)
+    return f"`{line}`, and bound {name}" if line else f"bound {name}, or clear {_pronoun(holder)}"
 
 
-def remedy(holder: Holder, evaluates: bool = False) -> str:
-    """What to do, in a sentence; `evaluates` says that the line that adds calls a model in evaluation."""
-    if evaluates and in_graphs(holder):
+def advise_holder(holder: Holder, evaluates: bool = False) -> str:
+    """Return the remedy in a sentence; `evaluates`: the line that adds calls a model in evaluation."""
+    if evaluates and is_kept_by_graphs(holder):
         return (
             "run the forward pass under `torch.no_grad()`, or `torch.inference_mode()`: autograd graphs keep "
             "its activations, and no backward pass uses them"
         )
-    line = _mended(holder)
-    if holder.kind == _CACHE:
+    line = _detach_in_line(holder)
+    if holder.kind == _CACHE_TYPE:
         return (
             f"give the cache of `{holder.name}` a bound (`maxsize=…`), or return tensors on the CPU: it "
             "keeps every result"
         )
-    if in_graphs(holder):
+    if is_kept_by_graphs(holder):
         how = f"write `{line}`" if line else f"detach what `{holder.name}` keeps (`x.detach()`)"
         return (
             f"{how}: its autograd graph keeps the activations of every step, and no backward pass through "
@@ -67,30 +67,31 @@ def remedy(holder: Holder, evaluates: bool = False) -> str:
         )
     detach = f"write `{line}`, and " if line else ""
     return (
-        f"{detach}bound {_all(holder)} (`deque(maxlen=…)`, or clear {_it(holder)} after use), or move "
-        f"{_it(holder)} to the CPU now and then, in one copy"
+        f"{detach}bound {_name_with_others(holder)} (`deque(maxlen=…)`, or clear "
+        f"{_pronoun(holder)} after use), or move "
+        f"{_pronoun(holder)} to the CPU now and then, in one copy"
     )
 
 
-def _all(holder: Holder) -> str:
+def _name_with_others(holder: Holder) -> str:
     return f"`{holder.name}`" + (f" and the {holder.alike:,} like it" if holder.alike else "")
 
 
-def _it(holder: Holder) -> str:
+def _pronoun(holder: Holder) -> str:
     return "them" if holder.alike else "it"
 
 
-def full(holder: Holder) -> str:
-    """What a bounded container takes when it is full, in a sentence."""
+def describe_full_size(holder: Holder) -> str:
+    """Describe how much memory a bounded container still takes until it is full."""
     return (
         f"`{holder.name}` holds at most {holder.most:,} entries: {binary_size(holder.in_the_end)} more until "
         "it is full"
     )
 
 
-def _mended(holder: Holder) -> str:
-    """The line that adds, with what it adds detached; "" where it is not of a simple form."""
-    if holder.line is None or not (in_graphs(holder) or holder.attached):
+def _detach_in_line(holder: Holder) -> str:
+    """Return the adding line with the added value detached; "" if the line is not of a simple form."""
+    if holder.line is None or not (is_kept_by_graphs(holder) or holder.attached):
         return ""
     try:
         tree = ast.parse(holder.line.code)
@@ -98,22 +99,22 @@ def _mended(holder: Holder) -> str:
         return ""
     for node in ast.walk(tree):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and holder.kind == "Tensor":
-            return _short(f"{ast.unparse(node.target)} += {_detached(node.value)}")
-        if isinstance(node, ast.Call) and _adds(node, holder):
-            before = "".join(f"{ast.unparse(one)}, " for one in node.args[:-1])
-            return _short(f"{ast.unparse(node.func)}({before}{_detached(node.args[-1])})")
+            return _if_short(f"{ast.unparse(node.target)} += {_detach_expression(node.value)}")
+        if isinstance(node, ast.Call) and _is_adding_call(node, holder):
+            before = "".join(f"{ast.unparse(argument)}, " for argument in node.args[:-1])
+            return _if_short(f"{ast.unparse(node.func)}({before}{_detach_expression(node.args[-1])})")
         if isinstance(node, ast.Assign) and _is_entry(node, holder):
-            return _short(f"{ast.unparse(node.targets[0])} = {_detached(node.value)}")
+            return _if_short(f"{ast.unparse(node.targets[0])} = {_detach_expression(node.value)}")
     return ""
 
 
-def _detached(value: ast.expr) -> str:
+def _detach_expression(value: ast.expr) -> str:
     text = ast.unparse(value)
     simple = isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
     return f"{text}.detach()" if simple else f"({text}).detach()"
 
 
-def _adds(call: ast.Call, holder: Holder) -> bool:
+def _is_adding_call(call: ast.Call, holder: Holder) -> bool:
     last = holder.name.replace("[", ".[").rpartition(".")[2]
     return (
         isinstance(call.func, ast.Attribute)
@@ -133,5 +134,5 @@ def _is_entry(node: ast.Assign, holder: Holder) -> bool:
     )
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONG else ""
+def _if_short(text: str) -> str:
+    return text if len(text) <= _MAX_LINE_CHARS else ""

@@ -1,4 +1,4 @@
-"""What the rules over a loader share: what its batches cost, and what to write, in words."""
+"""Shared by the rules of loaders: describe what batches cost, and what to write."""
 
 from __future__ import annotations
 
@@ -6,117 +6,119 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis, Setting
 from gapless.model.wording import count, duration, percent
 
-MATTERS = 0.05
-"""A wait that takes less of a step is none to speak of."""
-_LEAST = 100_000
-"""Nanoseconds per step below which a wait is not told: asking any loader for a batch takes nearly as much."""
-_PART = 0.1
-"""A part of a batch below which it is not named."""
-_HOT = 0.2
-"""A line with less of a batch's time than this is not the one to change."""
-_KEPT_BACK = 0.7
-"""Part of a step: where workers need so much of it for a batch, the loop waits for them, at times."""
-CHEAPER = "make batches cheaper"
-_SHORT = 66
-"""Characters of what stands in a list of things to do."""
+MIN_SHARE_OF_STEP = 0.05
+"""A wait that takes less of a step is not reported."""
+_MIN_WAIT_NS = 100_000
+"""Nanoseconds per step below which a wait is not reported: asking any loader for a batch takes nearly as
+long."""
+_MIN_SHARE_OF_BATCH = 0.1
+"""A part of a batch's time below this share is not named."""
+_MIN_SHARE_OF_HOT_LINE = 0.2
+"""A line with less of a batch's time is not the one to change."""
+_MAX_UTILIZATION = 0.7
+"""Share of a step: if workers need more of it for a batch, the loop waits for them at times."""
+MAKE_CHEAPER = "make batches cheaper"
+_MAX_ACTION_CHARS = 66
+"""Characters of an entry in a list of things to do."""
 _DEFAULTS: dict[str, tuple[object, ...]] = {
     "prefetch_factor": (None, 2),
     "persistent_workers": (False,),
     "pin_memory": (False,),
 }
+"""Torch's defaults, which are not recommended again."""
 
 
 _PREFIXES = {"transformers": "dataloader_", "skorch": "iterator_train__"}
-"""What stands before a DataLoader's argument where a library that creates it takes it."""
+"""Prefixes of DataLoader arguments in libraries that create the loader."""
 _CALLS = {"transformers": "TrainingArguments({})", "skorch": "NeuralNet(..., {})"}
 
 
-def worded(library: str, words: str) -> str:
-    """``persistent_workers=True`` as `library` takes it, where it is known how.
+def word_for_library(library: str, words: str) -> str:
+    """Write ``persistent_workers=True`` as `library` accepts it.
 
-    >>> worded("transformers", "num_workers=4, pin_memory=True")
+    >>> word_for_library("transformers", "num_workers=4, pin_memory=True")
     'dataloader_num_workers=4, dataloader_pin_memory=True'
     """
     return ", ".join(_PREFIXES.get(library, "") + word for word in words.split(", "))
 
 
-def arguments(diagnosis: Diagnosis) -> str:
-    """``num_workers=4, pin_memory=True``: what is recommended and is not torch's default."""
-    # What is pinned now stays so: where there is no GPU nothing was measured that would speak against it.
+def recommended_arguments(diagnosis: Diagnosis) -> str:
+    """Return ``num_workers=4, pin_memory=True``: recommended arguments that are not torch's defaults."""
+    # Pinning is kept: without a GPU nothing was measured that would speak against it.
     advised = {
         **diagnosis.recommended,
         "pin_memory": diagnosis.recommended.get("pin_memory") or diagnosis.setting.pin,
     }
-    told = [
+    settings = [
         f"{name}={value}"
         for name, value in advised.items()
         if name == "num_workers" or value not in _DEFAULTS.get(name, ())
     ]
-    return ", ".join(told)
+    return ", ".join(settings)
 
 
-def change(diagnosis: Diagnosis, library: str = "") -> str:
-    """The settings that are recommended, the first ones where all are too many for a list of things to do."""
-    told = ""
-    for one in worded(library, arguments(diagnosis)).split(", "):
-        longer = f"{told}, {one}" if told else one
-        if told and len(longer) + 2 > _SHORT:
+def short_recommendation(diagnosis: Diagnosis, library: str = "") -> str:
+    """Return the recommended settings, only the first ones if all are too long for a list of things to do."""
+    shown = ""
+    for word in word_for_library(library, recommended_arguments(diagnosis)).split(", "):
+        longer = f"{shown}, {word}" if shown else word
+        if shown and len(longer) + 2 > _MAX_ACTION_CHARS:
             break
-        told = longer
-    return f"`{told}`"
+        shown = longer
+    return f"`{shown}`"
 
 
-def cost(diagnosis: Diagnosis) -> str:
-    """``a batch takes 25.4 ms to make, 16.6 ms CPU time and 8.5 ms waiting for I/O``."""
+def describe_cost(diagnosis: Diagnosis) -> str:
+    """Return ``a batch takes 25.4 ms to make, 16.6 ms CPU time and 8.5 ms waiting for I/O``."""
     fetch = diagnosis.fetch
     total = fetch.cpu + fetch.wait
-    told = f"a batch takes {duration(total)} to make"
-    if fetch.wait < _PART * total:
-        told += ", nearly all of it CPU time"
-    elif fetch.cpu < _PART * total:
-        told += f", nearly all of it {fetch.waiting}"
+    text = f"a batch takes {duration(total)} to make"
+    if fetch.wait < _MIN_SHARE_OF_BATCH * total:
+        text += ", nearly all of it CPU time"
+    elif fetch.cpu < _MIN_SHARE_OF_BATCH * total:
+        text += f", nearly all of it {fetch.waiting}"
     else:
-        told += f", {duration(fetch.cpu)} CPU time and {duration(fetch.wait)} {fetch.waiting}"
+        text += f", {duration(fetch.cpu)} CPU time and {duration(fetch.wait)} {fetch.waiting}"
     collate = min(fetch.collate_cpu, fetch.cpu)
-    return f"{told}, {duration(collate)} of it collating" if collate > 0.5 * total else told
+    return f"{text}, {duration(collate)} of it collating" if collate > 0.5 * total else text
 
 
-def hottest(diagnosis: Diagnosis) -> str:
-    """``62 % of its time at data.py:33``; "" where no line stands out."""
-    for one in diagnosis.hot[:1]:
-        if one.share >= _HOT:
-            at = f"{_short(one.line.file)}:{one.line.line}"
-            return f"{percent(one.share)} of its time at `{one.line.code}` ({at})"
+def describe_hottest_line(diagnosis: Diagnosis) -> str:
+    """Return ``62 % of its time at `x = f(y)` (data.py:33)``; "" if no line dominates."""
+    for hot_line in diagnosis.hot[:1]:
+        if hot_line.share >= _MIN_SHARE_OF_HOT_LINE:
+            at = f"{_file_name(hot_line.line.file)}:{hot_line.line.line}"
+            return f"{percent(hot_line.share)} of its time at `{hot_line.line.code}` ({at})"
     return ""
 
 
-def _short(file: str) -> str:
+def _file_name(file: str) -> str:
     return file.replace("\\", "/").rsplit("/", 1)[-1]
 
 
-def setting(of: Setting) -> str:
-    """``num_workers=0``."""
+def describe_setting(of: Setting) -> str:
+    """Return ``num_workers=0``."""
     return f"num_workers={of.workers}"
 
 
-def machine(diagnosis: Diagnosis) -> str:
-    """``2 cores``; how much of them there was, where others had some of it."""
+def describe_cores(diagnosis: Diagnosis) -> str:
+    """Return ``2 cores``, and how many of them this process got, if others used them."""
     cores, at = diagnosis.machine.cores, diagnosis.machine
-    told = count(at.allowed, "core")
-    return told if cores >= 0.8 * at.allowed else f"{told}, of which this process got {cores:.1f}"
+    text = count(at.allowed, "core")
+    return text if cores >= 0.8 * at.allowed else f"{text}, of which this process got {cores:.1f}"
 
 
-def call(use: LoaderUse, diagnosis: Diagnosis) -> str:
-    """What to write, in the words of the library that makes the loader."""
-    words = worded(use.library, arguments(diagnosis))
+def describe_call(use: LoaderUse, diagnosis: Diagnosis) -> str:
+    """Return what to write, with the names of the library that creates the loader."""
+    words = word_for_library(use.library, recommended_arguments(diagnosis))
     return f"`{_CALLS.get(use.library, 'DataLoader(..., {})').format(words)}`"
 
 
-def behind(diagnosis: Diagnosis) -> bool:
-    """Whether the loop waits for batches to be made, and not only for those that are there to be handed over.
+def is_behind(diagnosis: Diagnosis) -> bool:
+    """Whether the loop waits for batches to be made, not only for finished ones to be handed over.
 
-    Taking a batch over from a worker takes the CPU a millisecond or two. It launches nothing meanwhile, but
-    more workers are no help, and a GPU that has work does not notice.
+    Taking a batch from a worker costs the CPU a millisecond or two, in which it launches nothing, but more
+    workers do not help, and a GPU with queued work does not notice.
     """
     now = diagnosis.now
     if now is None or not now.setting.workers:
@@ -124,31 +126,31 @@ def behind(diagnosis: Diagnosis) -> bool:
     workers, work = now.setting.workers, diagnosis.fetch.cpu + diagnosis.transfer.send
     together = max(diagnosis.machine.share(workers), 0.01)
     made_every = max((work + diagnosis.fetch.wait) / workers, work / together)
-    return made_every >= _KEPT_BACK * now.step
+    return made_every >= _MAX_UTILIZATION * now.step
 
 
-def same(one: Setting, diagnosis: Diagnosis) -> bool:
-    """Whether the loader already has what is recommended, as far as it matters here."""
-    advised = diagnosis.advised.setting if diagnosis.advised is not None else one
-    return one.workers == advised.workers
+def has_recommended(current: Setting, diagnosis: Diagnosis) -> bool:
+    """Whether the loader already has the recommended setting, as far as it matters here."""
+    advised = diagnosis.advised.setting if diagnosis.advised is not None else current
+    return current.workers == advised.workers
 
 
-def starves(use: LoaderUse, diagnosis: Diagnosis) -> bool:
-    """Whether steps wait for batches to be made, for long enough to speak of."""
-    # With the longest step that the estimate allows the wait is the shortest: then it must matter, too.
-    enough = max(_LEAST, MATTERS * (use.step.most + use.late.least))
-    return use.late.least >= enough and behind(diagnosis)
+def is_starving(use: LoaderUse, diagnosis: Diagnosis) -> bool:
+    """Whether steps wait for batches to be made, long enough to report."""
+    # The longest step within the estimate has the shortest wait, which must matter as well.
+    enough = max(_MIN_WAIT_NS, MIN_SHARE_OF_STEP * (use.step.most + use.late.least))
+    return use.late.least >= enough and is_behind(diagnosis)
 
 
-def helps(use: LoaderUse, diagnosis: Diagnosis) -> bool:
-    """Whether what is recommended is another setting, and shortens the wait."""
-    gains = use.left.likely < (1 - MATTERS) * use.late.likely
-    return gains and not same(use.setting, diagnosis)
+def is_better(use: LoaderUse, diagnosis: Diagnosis) -> bool:
+    """Whether the recommended setting differs from the present one and shortens the wait."""
+    gains = use.left.likely < (1 - MIN_SHARE_OF_STEP) * use.late.likely
+    return gains and not has_recommended(use.setting, diagnosis)
 
 
 def settings_to_take(use: LoaderUse) -> str:
-    """The settings that end a wait for batches, in short; "" where steps do not wait, or none helps."""
-    made = use.diagnosis
-    if made is None or not starves(use, made) or not helps(use, made):
+    """Return the settings that end a wait for batches, in short; "" if steps do not wait or none helps."""
+    diagnosis = use.diagnosis
+    if diagnosis is None or not is_starving(use, diagnosis) or not is_better(use, diagnosis):
         return ""
-    return change(made, use.library)
+    return short_recommendation(diagnosis, use.library)

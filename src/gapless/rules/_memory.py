@@ -1,4 +1,4 @@
-"""What the rules ask of a `MemoryReport`."""
+"""Shared by the rules of memory: questions about a `MemoryReport`."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from gapless.model.wording import binary_size, percent
 
 WARM_UP = 2
 """Steps in which the cache fills."""
-RECURS = 3
+MIN_RECURRENCES = 3
 """Steady steps that must show a pattern."""
-OFTEN = 0.1
-"""The share of the steady steps that must show it."""
-_BETTER = 0.1
-"""The part of the reserved memory that other settings must save to be named as the remedy."""
-_LEAK = 1 << 10
-"""Bytes a step from which what stays is a leak: a number kept for a log takes less."""
-_NEARLY_ALL = 0.95
-"""The share of what grows that must be in containers with a bound."""
+MIN_RECURRING_SHARE = 0.1
+"""Share of the steady steps that must show a pattern."""
+_MIN_SAVED_SHARE = 0.1
+"""Share of the reserved memory that other settings must save to be recommended."""
+_MIN_LEAK_BYTES = 1 << 10
+"""Bytes per step from which growth is a leak: a number kept for a log takes less."""
+_MIN_BOUNDED_SHARE = 0.95
+"""Share of the growth that must be in bounded containers for it not to be a leak."""
 
 
-NEED_LESS = (
+REDUCE_USE = (
     "reduce memory use: `torch.autocast`, checkpointing of activations, or a smaller batch with gradient "
     "accumulation"
 )
 
 
-def steady(memory: MemoryReport) -> list[StepEnd]:
-    """The steps after the first ones, with calls of each step alone."""
+def steady_steps(memory: MemoryReport) -> list[StepEnd]:
+    """Return the steps after the warm-up, each with its own calls only."""
     ends = memory.ends
     return [
         StepEnd(
@@ -43,29 +43,33 @@ def steady(memory: MemoryReport) -> list[StepEnd]:
     ]
 
 
-def leaks(memory: MemoryReport) -> bool:
-    """Whether tensors of step after step stay, and no bound is known at which they still fit."""
-    whole = sum(one.bytes / one.every for one in memory.growth)
-    if whole < _LEAK:
+def is_leaking(memory: MemoryReport) -> bool:
+    """Whether tensors of step after step stay, without a known bound within which they fit."""
+    whole = sum(growth.bytes / growth.every for growth in memory.growth)
+    if whole < _MIN_LEAK_BYTES:
         return False
-    bounded = [one for one in memory.holders if one.in_the_end >= 0]
-    if sum(one.per_step / one.every for one in bounded) < _NEARLY_ALL * whole:
+    bounded = [holder for holder in memory.holders if holder.in_the_end >= 0]
+    if sum(holder.per_step / holder.every for holder in bounded) < _MIN_BOUNDED_SHARE * whole:
         return True
-    return 0 <= limit(memory) < memory.baseline.peak_allocated + sum(one.in_the_end for one in bounded)
+    return (
+        0
+        <= available_bytes(memory)
+        < memory.baseline.peak_allocated + sum(holder.in_the_end for holder in bounded)
+    )
 
 
-def limit(memory: MemoryReport) -> int:
-    """Bytes that the process can have; -1 where that is unknown."""
+def available_bytes(memory: MemoryReport) -> int:
+    """Return the bytes that the process can have; -1 if unknown."""
     return memory.room
 
 
-def site(line: SourceLine | None) -> Site | None:
-    """A place of the memory."""
+def memory_site(line: SourceLine | None) -> Site | None:
+    """Return the site of a line that allocates or keeps memory."""
     return Site(operator="", mechanism="none", stack=(line,)) if line is not None else None
 
 
-def expandable_helps(memory: MemoryReport) -> str:
-    """What expandable segments would save, with numbers; "" where they were not tried, or help little."""
+def describe_expandable(memory: MemoryReport) -> str:
+    """Describe what expandable segments would save; "" if they were not tried or help little."""
     base, other = memory.baseline, memory.expandable
     if other is None or other.shortage is not None:
         return ""
@@ -78,7 +82,7 @@ def expandable_helps(memory: MemoryReport) -> str:
             f"with expandable segments {other.retries} requests instead of {base.retries} find the GPU full"
         )
     saved = base.peak_reserved - other.peak_reserved
-    if base.peak_reserved and saved >= _BETTER * base.peak_reserved:
+    if base.peak_reserved and saved >= _MIN_SAVED_SHARE * base.peak_reserved:
         return (
             f"with expandable segments at most {binary_size(other.peak_reserved)} are reserved instead of "
             f"{binary_size(base.peak_reserved)}, {percent(saved / base.peak_reserved)} less"
@@ -86,8 +90,8 @@ def expandable_helps(memory: MemoryReport) -> str:
     return ""
 
 
-def better(memory: MemoryReport) -> str:
-    """What the replays say would help: the one setting that the report advises, or that none does."""
+def advise_setting(memory: MemoryReport) -> str:
+    """Return the advice that the replays support: the recommended setting, or that none helps."""
     if memory.remedy >= 0:
         return memory.remedies[memory.remedy].title
     if memory.advised:
@@ -99,5 +103,5 @@ def better(memory: MemoryReport) -> str:
     if not memory.replayed:
         return f"{few}: a snapshot can be replayed, which shows whether a setting helps"
     if memory.trials:
-        return f"none of the allocator settings tried helps; {NEED_LESS}"
+        return f"none of the allocator settings tried helps; {REDUCE_USE}"
     return "`gapless memory --search` shows which settings, or which padding of variable lengths, would help"

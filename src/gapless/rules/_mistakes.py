@@ -1,4 +1,4 @@
-"""Rules of what a loader yields wrongly: what was counted is judged where it can be seen, on the items."""
+"""Rules for mistakes in what a loader yields, which are recognized on the items themselves."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gapless.model.loader_use import LoaderUse
 
 
 class MistakeRule(LoaderRule):
-    """Each mistake of this code that was seen of a loader."""
+    """A rule for each mistake of its code that a loader made."""
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
-        for seen in use.mistakes:
-            if seen.code == self.code:
-                stack = (seen.line,) if seen.line is not None else ()
+        for mistake in use.mistakes:
+            if mistake.code == self.code:
+                stack = (mistake.line,) if mistake.line is not None else ()
                 site = Site(operator="", mechanism="none", stack=stack) if stack else None
-                yield Hit(evidence=(seen.seen,), remedy=seen.remedy, site=site)
+                yield Hit(evidence=(mistake.seen,), remedy=mistake.remedy, site=site)

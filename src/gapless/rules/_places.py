@@ -1,53 +1,55 @@
-"""Where a sync sits: on the user's own line, or in a library below it."""
+"""Decide where a sync happens: on the user's own line, or in a library below it."""
 
 from __future__ import annotations
 
 from gapless.model import Site, SourceLine
-from gapless.rules._code import Code, read
+from gapless.rules._code import Code, parse_line
 
 
-def _path(frame: SourceLine) -> str:
+def _posix_path(frame: SourceLine) -> str:
     return frame.file.replace("\\", "/")
 
 
-def _is(function: str, name: str) -> bool:
+def _is_function(function: str, name: str) -> bool:
     return function == name or function.endswith("." + name)
 
 
-def below(site: Site, library: str, function: str = "", file: str = "") -> bool:
-    """Whether a frame below the user's line is in `library`, in `function`, in a path with `file` in it.
+def is_below(site: Site, library: str, function: str = "", file: str = "") -> bool:
+    """Whether a frame below the user's line is in `library`, in `function`, in a path that contains `file`.
 
-    Frames above the user's line do not count: a metric of the user's own, called by a library, is his.
+    Frames above the user's line do not count: a library may call a metric of the user's own.
     """
     return any(
-        frame.library == library and (not function or _is(frame.function, function)) and file in _path(frame)
+        frame.library == library
+        and (not function or _is_function(frame.function, function))
+        and file in _posix_path(frame)
         for frame in site.library_frames
     )
 
 
 def deciding_frame(site: Site) -> SourceLine | None:
-    """The innermost library frame that chose to wait; None where the user's own line did."""
+    """Return the innermost library frame that chose to wait; None if the user's own line did."""
     return site.deciding_frame
 
 
-def own_code(site: Site) -> Code | None:
-    """The user's line, parsed, where it waits itself; None where a library does or it cannot be read."""
+def parse_waiting_line(site: Site) -> Code | None:
+    """Return the user's parsed line if it waits itself; None if a library does or it cannot be parsed."""
     line = site.line
     if line is None or not line.is_user or deciding_frame(site) is not None:
         return None
-    return read(line.code)
+    return parse_line(line.code)
 
 
 def short_path(frame: SourceLine) -> str:
-    """``torchmetrics/aggregation.py:93``: the frame without the folders above its package."""
-    path = _path(frame)
-    # The profiler gives paths from where they are imported, without anything before the package.
+    """Return ``torchmetrics/aggregation.py:93``: the frame's file without the folders above its package."""
+    path = _posix_path(frame)
+    # The profiler's paths begin at the folder of imports, without anything before the package.
     start = ("/" + path).rfind(f"/{frame.library}/")
     return f"{path[start:] if start >= 0 else path.rsplit('/', 1)[-1]}:{frame.line}"
 
 
-def in_library(site: Site, advice: str) -> str:
-    """`advice`, told for the library's line where a library waits and not the user's own."""
+def advise_for_library(site: Site, advice: str) -> str:
+    """Return `advice`, worded for the library's line if a library waits and not the user's own line."""
     frame = deciding_frame(site)
     if frame is None:
         return advice
@@ -57,25 +59,25 @@ def in_library(site: Site, advice: str) -> str:
     )
 
 
-def operator(site: Site) -> str:
-    """What waits, without namespace and overload: ``index`` for ``aten::index.Tensor``."""
+def bare_operator(site: Site) -> str:
+    """Return the operator without namespace and overload: ``index`` for ``aten::index.Tensor``."""
     name = site.operator
     return name[6:].split(".")[0] if name.startswith("aten::") else name.rpartition(".")[2]
 
 
-def names(site: Site) -> frozenset[str]:
-    """The bare names of what waits: the operator, and the Python call through which it was reached."""
-    return frozenset({operator(site), site.call.rpartition(".")[2]} - {""})
+def bare_names(site: Site) -> frozenset[str]:
+    """Return the bare names of the operator and of the Python call through which it was reached."""
+    return frozenset({bare_operator(site), site.call.rpartition(".")[2]} - {""})
 
 
-def user_code(site: Site) -> Code | None:
-    """The user's line, parsed, whoever waits below it; None where there is none or it cannot be read."""
+def parse_user_line(site: Site) -> Code | None:
+    """Return the user's parsed line, whoever waits below it; None without one or if it cannot be parsed."""
     line = site.line
-    return read(line.code) if line is not None and line.is_user else None
+    return parse_line(line.code) if line is not None and line.is_user else None
 
 
-def in_dataset(site: Site) -> bool:
-    """Whether a DataLoader asked the user's line for an item, or to put items together."""
+def is_in_dataset(site: Site) -> bool:
+    """Whether a DataLoader called the user's line to load an item or to collate items."""
     line = site.line
     above = site.stack[site.stack.index(line) :] if line in site.stack else ()
-    return any(frame.library == "torch" and "/utils/data/_utils/" in _path(frame) for frame in above)
+    return any(frame.library == "torch" and "/utils/data/_utils/" in _posix_path(frame) for frame in above)

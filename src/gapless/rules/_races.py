@@ -1,4 +1,4 @@
-"""What the rules of races have in common: both places, and what is between them, in words."""
+"""Shared by the rules of races: describe both accesses and what lies between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CAUSES = {
 
 
 class KindRule(RaceRule):
-    """Each race of one kind."""
+    """A rule for each race of one kind."""
 
     kind: ClassVar[RaceKind] = "unordered"
     of_the_first: ClassVar[bool] = False
@@ -29,45 +29,45 @@ class KindRule(RaceRule):
             return None
         own, other = (race.earlier, race.later) if self.of_the_first else (race.later, race.earlier)
         stack = own.stack or other.stack
-        evidence = (*self.told(race), *cause(race), f"on a GPU {self.wrong(race)}")
+        evidence = (*self.evidence(race), *describe_cause(race), f"on a GPU {self.wrong(race)}")
         site = Site(operator=own.what, mechanism="none", stack=stack) if stack else None
         return Hit(evidence=evidence, remedy=self.remedy(race), site=site, calls=race.times)
 
-    def told(self, race: Race) -> Iterator[str]:
-        """Both places."""
+    def evidence(self, race: Race) -> Iterator[str]:
+        """Yield descriptions of both accesses."""
         raise NotImplementedError
 
     def wrong(self, race: Race) -> str:
-        """What happens on a real GPU, and how often."""
+        """Return what goes wrong on a real GPU, and how often."""
         raise NotImplementedError
 
     def remedy(self, race: Race) -> str:
-        """What to write instead."""
+        """Return what to write instead."""
         return self.advice
 
 
-def at(line: SourceLine | None, code: bool = True) -> str:
-    """``train.py:10 `h = x.cpu()` ``; what is not known is said to be."""
+def describe_line(line: SourceLine | None, code: bool = True) -> str:
+    """Return ``train.py:10 `h = x.cpu()` ``, or that the line is unknown."""
     if line is None:
         return "a line that is not known"
     text = line.code.strip()
     return f"{line.short} `{text}`" if code and text and "`" not in text and len(text) <= 80 else line.short
 
 
-def side(access: Access, did: str) -> str:
-    """``train.py:10 `y = x * 2` writes it on stream 1``."""
-    what = f" ({access.what})" if access.what and "copy" not in access.what else ""
-    return f"{at(access.line)} {did} on {access.where}{what}"
+def describe_access(access: Access, did: str) -> str:
+    """Return ``train.py:10 `y = x * 2` writes it on stream 1``."""
+    operation = f" ({access.what})" if access.what and "copy" not in access.what else ""
+    return f"{describe_line(access.line)} {did} on {access.where}{operation}"
 
 
-def does(access: Access) -> str:
-    """``writes it``."""
+def reads_or_writes(access: Access) -> str:
+    """Return ``writes it`` or ``reads it``."""
     return "writes it" if access.writes else "reads it"
 
 
-def cause(race: Race) -> Iterator[str]:
-    """Why the wait that there is does not help."""
+def describe_cause(race: Race) -> Iterator[str]:
+    """Yield why the existing wait does not help."""
     text = _CAUSES.get(race.cause)
     if text is not None and race.cause_stack:
         line = Access(stack=race.cause_stack).line
-        yield text.format(place=at(line))
+        yield text.format(place=describe_line(line))

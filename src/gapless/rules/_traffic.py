@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from gapless.model import Profile
 from gapless.model.profile import SYNCHRONIZING, Collectives
 
-_REPEATS = 3
-"""How often the same collective must be seen to know how fast it can be."""
+_MIN_REPEATS = 3
+"""How often the same collective must occur to know its fastest time."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The kernels of one collective and group that lie in whole steps, `steps` of them.
+    """The kernels of one collective and group in `steps` whole steps.
 
     `positions` are the numbers of the kernels in their steps, `lengths` nanoseconds, `elements` -1 where they
     were not recorded.
@@ -46,9 +46,9 @@ class Traffic:
 
     @property
     def excess(self) -> float:
-        """Nanoseconds per step by which its kernels are longer than the same at their fastest.
+        """Nanoseconds per step by which its kernels exceed the fastest of the same ones.
 
-        The same are those of one size, or where sizes were not recorded, those at one place of the step.
+        The same ones have the same size, or, where sizes were not recorded, the same position in the step.
         """
         if self.name not in SYNCHRONIZING:
             return 0.0
@@ -58,11 +58,11 @@ class Traffic:
             return 0.0  # the steps differ, so places say nothing
         for key, length in zip(keys, self.lengths, strict=True):
             same[key].append(length)
-        over = (sum(some) - len(some) * min(some) for some in same.values() if len(some) >= _REPEATS)
+        over = (sum(some) - len(some) * min(some) for some in same.values() if len(some) >= _MIN_REPEATS)
         return sum(over) / self.steps
 
     def only(self, rows: Iterable[int]) -> Traffic | None:
-        """Some of these kernels; None where there are none."""
+        """Return some of these kernels; None if there are none."""
         kept = list(rows)
         if not kept:
             return None
@@ -72,16 +72,18 @@ class Traffic:
         return Traffic(self.name, self.group, self.steps, *columns)
 
 
-def traffic(profile: Profile) -> list[Traffic]:
-    """What `profile` says of communication in its steps, the longest first."""
-    found = (_of(profile, one) for one in profile.collectives)
-    return sorted((one for one in found if one is not None), key=lambda one: (-one.time, one.name, one.group))
+def step_traffic(profile: Profile) -> list[Traffic]:
+    """Return the communication of `profile` in its steps, the longest first."""
+    traffics = (_traffic_of(profile, collective) for collective in profile.collectives)
+    return sorted(
+        (part for part in traffics if part is not None), key=lambda part: (-part.time, part.name, part.group)
+    )
 
 
-def _of(profile: Profile, one: Collectives) -> Traffic | None:
+def _traffic_of(profile: Profile, collective: Collectives) -> Traffic | None:
     starts = profile.steps.start
     by_step: dict[int, list[int]] = defaultdict(list)
-    for row, (start, length) in enumerate(zip(one.start, one.length, strict=False)):
+    for row, (start, length) in enumerate(zip(collective.start, collective.length, strict=False)):
         step = bisect_right(starts, start + length // 2) - 1
         if 0 <= step < profile.steps.count and start < profile.steps.end[step]:
             by_step[step].append(row)
@@ -91,12 +93,12 @@ def _of(profile: Profile, one: Collectives) -> Traffic | None:
     usual = sorted(map(len, by_step.values()))[len(by_step) // 2]
     whole = [rows for rows in by_step.values() if 2 * len(rows) >= usual]
     rows = [row for some in whole for row in some]
-    elements = one.elements or (-1,) * len(one.start)
+    elements = collective.elements or (-1,) * len(collective.start)
     return Traffic(
-        one.name,
-        one.group,
+        collective.name,
+        collective.group,
         len(whole),
         tuple(position for some in whole for position in range(len(some))),
-        tuple(one.length[row] for row in rows),
+        tuple(collective.length[row] for row in rows),
         tuple(elements[row] for row in rows),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import deciding_frame, in_library
+from gapless.rules._places import advise_for_library, deciding_frame
 
 _ADVICE = {
     "read": "keep the value on the GPU, and read it once every N steps instead of in each",
@@ -71,7 +71,7 @@ class UnnamedWait(WaitRule):
         return True
 
     def remedy(self, site: Site) -> str:
-        return in_library(site, _ADVICE.get(site.mechanism, self.advice))
+        return advise_for_library(site, _ADVICE.get(site.mechanism, self.advice))
 
     def known_change(self, site: Site) -> str:
         return _CHANGES.get(site.mechanism, "") if deciding_frame(site) is None else ""

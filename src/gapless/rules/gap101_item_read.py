@@ -6,13 +6,13 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
-from gapless.rules._places import names, own_code
+from gapless.rules._places import bare_names, parse_waiting_line
 
 _CALLS = {"item", "__float__", "__int__", "__complex__", "__round__", "__trunc__", "__floor__", "__ceil__"}
 _READERS = ("item", "float", "int")
-_SPELLED = {"item": ("item",), "__float__": ("float",), "__int__": ("int",)}
-"""What reads, as it is written: ``float(size)`` beside ``loss.item()`` need not be a tensor's."""
-_MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor", "Tensor", "FloatTensor", "LongTensor")
+_READER_NAMES = {"item": ("item",), "__float__": ("float",), "__int__": ("int",)}
+"""Names of readers in the code: ``float(size)`` beside ``loss.item()`` need not read a tensor."""
+_TENSOR_FACTORIES = ("tensor", "as_tensor", "asarray", "new_tensor", "Tensor", "FloatTensor", "LongTensor")
 
 
 class ItemRead(WaitRule):
@@ -72,17 +72,17 @@ class ItemRead(WaitRule):
     def matches(self, site: Site) -> bool:
         if site.mechanism != "read":
             return False
-        return not (_CALLS | {*_MAKERS, "new"}).isdisjoint(names(site))
+        return not (_CALLS | {*_TENSOR_FACTORIES, "new"}).isdisjoint(bare_names(site))
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = parse_waiting_line(site)
         if code is None:
             return self.advice
-        spelled = _SPELLED.get(site.call.rpartition(".")[2], _READERS)
-        reads = [(call, subject) for call in code.calls(*spelled) if (subject := _subject(code, call))]
+        spelled = _READER_NAMES.get(site.call.rpartition(".")[2], _READERS)
+        reads = [(call, subject) for call in code.calls(*spelled) if (subject := _read_tensor(code, call))]
         if len(reads) == 1:
-            return _one(code, *reads[0]) or self.advice
-        if not reads and (stacked := _stacked(code)):
+            return _advise_single_read(code, *reads[0]) or self.advice
+        if not reads and (stacked := _advise_stack(code)):
             return stacked
         names = list(dict.fromkeys(f"`{subject}`" for _, subject in reads))
         if 2 <= len(names) <= 4:
@@ -91,22 +91,22 @@ class ItemRead(WaitRule):
         return self.advice
 
 
-def _stacked(code: Code) -> str:
-    """Advice for ``torch.tensor([loss, accuracy])``, which reads what is in the list, one after the other."""
-    call = code.only_call(*_MAKERS)
+def _advise_stack(code: Code) -> str:
+    """Return advice for ``torch.tensor([loss, accuracy])``, which reads the elements one by one."""
+    call = code.only_call(*_TENSOR_FACTORIES)
     if call is None or len(call.args) != 1 or code.calls(*_READERS):
         return ""
     values = call.args[0]
     held = values.elts if isinstance(values, (ast.List, ast.Tuple)) else []
     if not isinstance(values, (ast.List, ast.Tuple, ast.ListComp, ast.Name)):
         return ""
-    if any(isinstance(one, (ast.Constant, ast.List, ast.Tuple, ast.Starred)) for one in held):
+    if any(isinstance(element, (ast.Constant, ast.List, ast.Tuple, ast.Starred)) for element in held):
         return ""
     return f"`torch.stack({code.text(values)})` builds the tensor on the GPU without reading its elements"
 
 
-def _subject(code: Code, call: ast.Call) -> str:
-    """The tensor that `call` reads, empty where it reads none that could be named."""
+def _read_tensor(code: Code, call: ast.Call) -> str:
+    """Return the tensor that `call` reads; "" if it has no name."""
     if isinstance(call.func, ast.Attribute):
         return code.subject(call) if call.func.attr == "item" and not call.args else ""
     if len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Constant):
@@ -117,8 +117,8 @@ def _subject(code: Code, call: ast.Call) -> str:
     return code.primary(inner)
 
 
-def _adds(statement: ast.AugAssign, call: ast.Call) -> bool:
-    """Whether what `call` reads is added as a number: alone, or with others computed beside it."""
+def _is_added_to(statement: ast.AugAssign, call: ast.Call) -> bool:
+    """Whether the number read by `call` is added, alone or with other terms."""
     parts: list[ast.expr] = [statement.value]
     while parts:
         part = parts.pop()
@@ -131,11 +131,12 @@ def _adds(statement: ast.AugAssign, call: ast.Call) -> bool:
     return False
 
 
-def _one(code: Code, call: ast.Call, subject: str) -> str:
+def _advise_single_read(code: Code, call: ast.Call, subject: str) -> str:
+    """Return advice for a line with a single read of a tensor."""
     kept = subject if subject.endswith(".detach()") else f"{subject}.detach()"
     changed = code.replace((call, kept))
     statement = code.statement
-    if changed and isinstance(statement, ast.AugAssign) and _adds(statement, call):
+    if changed and isinstance(statement, ast.AugAssign) and _is_added_to(statement, call):
         target = code.text(statement.target)
         return f"sum up on the GPU: `{changed}`, and read `{target}` once every N steps"
     appended = code.only_call("append")

@@ -6,8 +6,8 @@ import ast
 import builtins
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, called
-from gapless.rules._places import names, own_code
+from gapless.rules._code import Code, called_name
+from gapless.rules._places import bare_names, parse_waiting_line
 
 _CALLS = {"__bool__", "is_nonzero"}
 _PICKS = {"max": "torch.maximum", "min": "torch.minimum"}
@@ -57,29 +57,29 @@ class TensorAsCondition(WaitRule):
     reach = "function"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "read" and not _CALLS.isdisjoint(names(site))
+        return site.mechanism == "read" and not _CALLS.isdisjoint(bare_names(site))
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = parse_waiting_line(site)
         if code is None:
             return self.advice
-        return _compared(code) or _checked(code) or _branched(code) or self.advice
+        return _advise_min_max(code) or _advise_check(code) or _advise_branch(code) or self.advice
 
     def known_change(self, site: Site) -> str:
-        code = own_code(site)
-        checks = code is not None and not _compared(code) and _checked(code)
+        code = parse_waiting_line(site)
+        checks = code is not None and not _advise_min_max(code) and _advise_check(code)
         return "collect the check on the GPU, read it every N steps" if checks else ""
 
 
-def _number(node: ast.expr) -> bool:
-    """Whether `node` is a number written out, with a sign or without."""
+def _is_number(node: ast.expr) -> bool:
+    """Whether `node` is a literal number, with or without a sign."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
         node = node.operand
     return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
 
 
-def _compared(code: Code) -> str:
-    """Advice for Python's own max and min."""
+def _advise_min_max(code: Code) -> str:
+    """Return advice for Python's own `max` and `min`."""
     call = code.only_call(*_PICKS)
     if call is None or not isinstance(call.func, ast.Name) or call.keywords:
         return ""
@@ -94,7 +94,7 @@ def _compared(code: Code) -> str:
         return f"`{own}.{name}()` for a tensor, `torch.stack({texts[0]}).{name}()` for a list of tensors"
     if len(texts) != 2:
         return ""
-    numbers = [_number(value) for value in call.args]
+    numbers = [_is_number(value) for value in call.args]
     if any(numbers):
         tensor, bound = texts if numbers[1] else reversed(texts)
         side = "min" if name == "max" else "max"
@@ -102,20 +102,20 @@ def _compared(code: Code) -> str:
     return f"`{_PICKS[name]}({texts[0]}, {texts[1]})` does the same on the GPU, where both are"
 
 
-def _checked(code: Code) -> str:
-    """Advice for asserts and for checks that values are finite."""
+def _advise_check(code: Code) -> str:
+    """Return advice for asserts and for checks that values are finite."""
     if isinstance(code.statement, ast.Assert):
         return (
             "assert what the CPU knows (shapes, dtypes); a check of values belongs in a flag on the "
             "GPU that is read once every N steps (`bad |= ~condition`), or behind a debug switch"
         )
     call = code.only_call(*_FINITE)
-    asked = code.text(call) if call is not None else ""
-    if call is None or not asked:
+    checked = code.text(call) if call is not None else ""
+    if call is None or not checked:
         return ""
-    flag = f"~{asked}.all()" if called(call) == "isfinite" else f"{asked}.any()"
+    flag = f"~{checked}.all()" if called_name(call) == "isfinite" else f"{checked}.any()"
     if isinstance(code.statement, ast.If):
-        good = f"{asked}.all()" if called(call) == "isfinite" else f"~{asked}.any()"
+        good = f"{checked}.all()" if called_name(call) == "isfinite" else f"~{checked}.any()"
         return (
             f"to skip the step, `gapless.ops.step_if(optimizer, {good})`; to report it, collect the answer "
             f"on the GPU (`bad |= {flag}`) and read it once every N steps"
@@ -126,8 +126,8 @@ def _checked(code: Code) -> str:
     )
 
 
-def _tensor_like(test: ast.expr) -> bool:
-    """Whether the truth of `test` can be what was asked of the tensor, as a whole."""
+def _can_be_tensor(test: ast.expr) -> bool:
+    """Whether `test` as a whole can be the tensor whose truth is read."""
     if isinstance(test, ast.Compare):
         return len(test.ops) == 1 and not isinstance(test.ops[0], (ast.In, ast.NotIn, ast.Is, ast.IsNot))
     if isinstance(test, ast.Call):
@@ -135,15 +135,15 @@ def _tensor_like(test: ast.expr) -> bool:
     return isinstance(test, (ast.Name, ast.Attribute, ast.Subscript))
 
 
-def _branched(code: Code) -> str:
-    """Advice for `if` and conditional expressions, with the condition's text."""
+def _advise_branch(code: Code) -> str:
+    """Return advice for `if` and conditional expressions, with the text of the condition."""
     choices = [node for node in code.nodes() if isinstance(node, ast.IfExp)]
     if isinstance(code.statement, ast.If) and not choices:
-        asked = code.text(code.statement.test)
-        if not asked or not _tensor_like(code.statement.test):
+        condition = code.text(code.statement.test)
+        if not condition or not _can_be_tensor(code.statement.test):
             return ""
         return (
-            f"compute both outcomes and choose on the GPU: `torch.where({asked}, a, b)`; if the branch "
+            f"compute both outcomes and choose on the GPU: `torch.where({condition}, a, b)`; if the branch "
             "only warns or logs, check once every N steps"
         )
     if len(choices) != 1 or isinstance(code.statement, ast.If):
@@ -151,8 +151,8 @@ def _branched(code: Code) -> str:
     parts = (choices[0].test, choices[0].body, choices[0].orelse)
     texts = [code.text(part) for part in parts]
     values_fit = all(
-        _number(part) or not isinstance(part, (ast.Constant, ast.JoinedStr)) for part in parts[1:]
+        _is_number(part) or not isinstance(part, (ast.Constant, ast.JoinedStr)) for part in parts[1:]
     )
-    if all(texts) and values_fit and _tensor_like(choices[0].test):
+    if all(texts) and values_fit and _can_be_tensor(choices[0].test):
         return f"choose on the GPU: `torch.where({', '.join(texts)})`, where both are tensors or numbers"
     return ""

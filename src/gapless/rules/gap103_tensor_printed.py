@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
-from gapless.rules._places import names, own_code
+from gapless.rules._places import bare_names, parse_waiting_line
 
 _NAMES = {"__repr__", "__str__", "__format__"}
 
@@ -59,18 +59,18 @@ class TensorPrinted(WaitRule):
     reach = "function"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "read" and not _NAMES.isdisjoint(names(site))
+        return site.mechanism == "read" and not _NAMES.isdisjoint(bare_names(site))
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
-        shown = _shown(code) if code is not None else ""
+        code = parse_waiting_line(site)
+        shown = _formatted_value(code) if code is not None else ""
         if not shown:
             return self.advice
         return f"showing `{shown}` reads a GPU tensor: do it only every N steps (`if step % 100 == 0:`)"
 
 
-def _shown(code: Code) -> str:
-    """The one value that is formatted, empty where there are several."""
+def _formatted_value(code: Code) -> str:
+    """Return the text of the value that is formatted; "" if there are several."""
     values = [node.value for node in code.nodes() if isinstance(node, ast.FormattedValue)]
     for call in code.calls("print", "str", "repr"):
         values += [

@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, is_module
-from gapless.rules._places import in_library, names, own_code
+from gapless.rules._places import advise_for_library, bare_names, parse_waiting_line
 
 _NAMES = {"equal", "allclose"}
 
@@ -48,14 +48,16 @@ class ComparedOnTheHost(WaitRule):
     reach = "function"
 
     def matches(self, site: Site) -> bool:
-        return not _NAMES.isdisjoint(names(site))
+        return not _NAMES.isdisjoint(bare_names(site))
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
-        return (_on_device(code) if code is not None else "") or in_library(site, self.advice)
+        code = parse_waiting_line(site)
+        return (_advise_device_comparison(code) if code is not None else "") or advise_for_library(
+            site, self.advice
+        )
 
 
-def _on_device(code: Code) -> str:
+def _advise_device_comparison(code: Code) -> str:
     call = code.only_call("equal", "allclose")
     if call is None or not isinstance(call.func, ast.Attribute):
         return ""
@@ -65,11 +67,11 @@ def _on_device(code: Code) -> str:
     if len(tensors) != 2:
         return ""
     left, right = (code.text(tensor) for tensor in tensors)
-    one, other = (code.operand(tensor) for tensor in tensors)
+    first, other = (code.operand(tensor) for tensor in tensors)
     if not left or not right:
         return ""
     if call.func.attr == "equal":
-        return f"`({one} == {other}).all()` keeps the answer on the GPU (for tensors of one shape)"
+        return f"`({first} == {other}).all()` keeps the answer on the GPU (for tensors of one shape)"
     options = [code.text(value) for value in rest] + [
         f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg
     ]

@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
-from gapless.rules._places import names, operator, own_code
+from gapless.rules._places import bare_names, bare_operator, parse_waiting_line
 
 _INDEXING = {"__index__", "__getitem__", "__setitem__"}
 _SHAPES = {
@@ -15,8 +15,8 @@ _SHAPES = {
     "select", "split", "tile", "topk", "tril", "triu", "unflatten", "unfold", "view", "zeros",
 }  # fmt: skip
 
-_WRITTEN = ("bin", "chr", "hex", "oct")
-"""Functions of Python that write a whole number as text."""
+_NUMBER_FORMATTERS = ("bin", "chr", "hex", "oct")
+"""Python functions that write an integer as text."""
 
 
 class TensorAsIndex(WaitRule):
@@ -66,33 +66,42 @@ class TensorAsIndex(WaitRule):
     def matches(self, site: Site) -> bool:
         if site.mechanism != "read":
             return False
-        if not _INDEXING.isdisjoint(names(site)):
+        if not _INDEXING.isdisjoint(bare_names(site)):
             return True
         if site.call or site.in_backward:
             return site.call.rpartition(".")[2] in _SHAPES
-        if operator(site) != "_local_scalar_dense":  # such as the sizes that `bincount` asks for
+        if bare_operator(site) != "_local_scalar_dense":  # such as the sizes that `bincount` asks for
             return False
-        code = own_code(site)  # a shape is read inside PyTorch, by no call of its own
+        code = parse_waiting_line(site)  # a shape is read inside PyTorch, by no call of its own
         return code is not None and bool(code.calls(*_SHAPES))
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = parse_waiting_line(site)
         if code is None:
             return self.advice
-        return _subscript(code, site.call) or _range(code) or _written(code, site) or self.advice
+        return (
+            _advise_subscript(code, site.call)
+            or _advise_range(code)
+            or _advise_formatting(code, site)
+            or self.advice
+        )
 
     def known_change(self, site: Site) -> str:
-        code = own_code(site)
-        return "copy the values to the CPU together" if code is not None and _written(code, site) else ""
+        code = parse_waiting_line(site)
+        return (
+            "copy the values to the CPU together"
+            if code is not None and _advise_formatting(code, site)
+            else ""
+        )
 
 
-def _subscript(code: Code, asked: str) -> str:
-    """Advice for ``x[:n]`` and ``x[i]``; `asked` tells a tensor that is indexed from a list."""
-    found = code.only_subscript()
-    if found is None or code.calls("range") or not isinstance(found.ctx, ast.Load):
+def _advise_subscript(code: Code, reading_call: str) -> str:
+    """Return advice for ``x[:n]`` and ``x[i]``; `reading_call` distinguishes tensors from lists."""
+    subscript = code.only_subscript()
+    if subscript is None or code.calls("range") or not isinstance(subscript.ctx, ast.Load):
         return ""
-    owner, index = code.text(found.value), found.slice
-    if not owner or not isinstance(found.value, (ast.Name, ast.Attribute)):
+    owner, index = code.text(subscript.value), subscript.slice
+    if not owner or not isinstance(subscript.value, (ast.Name, ast.Attribute)):
         return ""
     if (
         isinstance(index, ast.Slice)
@@ -102,7 +111,7 @@ def _subscript(code: Code, asked: str) -> str:
     ):
         bound = code.text(index.upper)
         if bound and isinstance(index.upper, (ast.Name, ast.Attribute)):
-            if asked.endswith("__index__"):
+            if reading_call.endswith("__index__"):
                 return f"slice `{owner}` with a Python number: keep `{bound}` as one from the start"
             return (
                 "keep the full shape and mask it: "
@@ -110,7 +119,7 @@ def _subscript(code: Code, asked: str) -> str:
                 f"or keep `{bound}` as a Python number from the start"
             )
     if isinstance(index, (ast.Name, ast.Attribute)) and (position := code.text(index)):
-        if asked.endswith("__index__"):
+        if reading_call.endswith("__index__"):
             return (
                 f"`{owner}` is indexed on the CPU: make it a GPU tensor and select with `index_select`, or "
                 f"keep `{position}` as a Python number"
@@ -122,9 +131,9 @@ def _subscript(code: Code, asked: str) -> str:
     return ""
 
 
-def _written(code: Code, site: Site) -> str:
-    """Advice for ``chr(token)``, which has no form on the GPU."""
-    call = code.only_call(*_WRITTEN)
+def _advise_formatting(code: Code, site: Site) -> str:
+    """Return advice for ``chr(token)``, which has no form on the GPU."""
+    call = code.only_call(*_NUMBER_FORMATTERS)
     if call is None or not isinstance(call.func, ast.Name) or not site.call.endswith("__index__"):
         return ""
     return (
@@ -133,7 +142,7 @@ def _written(code: Code, site: Site) -> str:
     )
 
 
-def _range(code: Code) -> str:
+def _advise_range(code: Code) -> str:
     call = code.only_call("range")
     if call is None or len(call.args) != 1 or not (bound := code.text(call.args[0])):
         return ""

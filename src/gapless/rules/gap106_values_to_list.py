@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import names, own_code
+from gapless.rules._places import bare_names, parse_waiting_line
 
 _NAMES = {"tolist", "numpy", "__array__", "__dlpack__"}
 
@@ -52,10 +52,10 @@ class ValuesToList(WaitRule):
     reach = "function"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "read" and not _NAMES.isdisjoint(names(site))
+        return site.mechanism == "read" and not _NAMES.isdisjoint(bare_names(site))
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = parse_waiting_line(site)
         call = code.only_call("tolist") if code is not None else None
         if code is None or call is None or not isinstance(call.func, ast.Attribute):
             return self.advice

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import names, own_code
+from gapless.rules._places import bare_names, parse_waiting_line
 
 
 class InTensor(WaitRule):
@@ -44,19 +44,23 @@ class InTensor(WaitRule):
     change = "check on the GPU: `(tensor == value).any()`"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "read" and "__contains__" in names(site)
+        return site.mechanism == "read" and "__contains__" in bare_names(site)
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = parse_waiting_line(site)
         if code is None:
             return self.advice
-        asked = [node for node in code.nodes() if isinstance(node, ast.Compare)]
-        if len(asked) != 1 or len(asked[0].ops) != 1 or not isinstance(asked[0].ops[0], (ast.In, ast.NotIn)):
+        comparisons = [node for node in code.nodes() if isinstance(node, ast.Compare)]
+        if (
+            len(comparisons) != 1
+            or len(comparisons[0].ops) != 1
+            or not isinstance(comparisons[0].ops[0], (ast.In, ast.NotIn))
+        ):
             return self.advice
-        value, tensor = code.operand(asked[0].left), code.operand(asked[0].comparators[0])
+        value, tensor = code.operand(comparisons[0].left), code.operand(comparisons[0].comparators[0])
         if not value or not tensor:
             return self.advice
         some = f"({tensor} == {value}).any()"
-        if isinstance(asked[0].ops[0], ast.NotIn):
+        if isinstance(comparisons[0].ops[0], ast.NotIn):
             some = f"({tensor} != {value}).all()"
         return f"`{some}` keeps the answer on the GPU; `torch.where` chooses with it"

@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, is_module
-from gapless.rules._places import in_library, operator, own_code
+from gapless.rules._places import advise_for_library, bare_operator, parse_waiting_line
 
 
 class HostSideValues(WaitRule):
@@ -49,14 +49,14 @@ class HostSideValues(WaitRule):
     def matches(self, site: Site) -> bool:
         if site.mechanism == "values":
             return True
-        return site.mechanism == "read" and operator(site) not in ("_local_scalar_dense", "")
+        return site.mechanism == "read" and bare_operator(site) not in ("_local_scalar_dense", "")
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
-        known = _POSITIVE if site.node.startswith("Cumprod") else ""
-        if operator(site) == "normal":
-            known = (_drawn(code) if code is not None else "") or _NORMAL
-        return in_library(site, known or self.advice)
+        code = parse_waiting_line(site)
+        specific = _POSITIVE if site.node.startswith("Cumprod") else ""
+        if bare_operator(site) == "normal":
+            specific = (_advise_normal(code) if code is not None else "") or _NORMAL
+        return advise_for_library(site, specific or self.advice)
 
 
 _NORMAL = "`mean + std * torch.randn_like(std)` draws the same values without the check that syncs"
@@ -66,7 +66,7 @@ _POSITIVE = (
 )
 
 
-def _drawn(code: Code) -> str:
+def _advise_normal(code: Code) -> str:
     call = code.only_call("normal")
     if call is None or len(call.args) != 2 or call.keywords or not isinstance(call.func, ast.Attribute):
         return ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, called, keyword
-from gapless.rules._places import operator, own_code
+from gapless.rules._code import Code, called_name, keyword
+from gapless.rules._places import bare_operator, parse_waiting_line
 
 _TAKE_NUMBERS = {
     "fill", "fill_", "index_fill", "index_fill_", "linspace", "logspace", "masked_fill", "masked_fill_",
@@ -59,30 +59,32 @@ class TensorAsNumber(WaitRule):
     def matches(self, site: Site) -> bool:
         if site.mechanism != "read":
             return False
-        if operator(site) in _TAKE_NUMBERS:
+        if bare_operator(site) in _TAKE_NUMBERS:
             return True
-        if site.in_backward or operator(site) != "_local_scalar_dense":
+        if site.in_backward or bare_operator(site) != "_local_scalar_dense":
             return False
-        return site.call.startswith(("torch.", "Tensor.")) or (not site.call and own_code(site) is not None)
+        return site.call.startswith(("torch.", "Tensor.")) or (
+            not site.call and parse_waiting_line(site) is not None
+        )
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = parse_waiting_line(site)
         if code is None:
-            return _IN_A_MASK if operator(site) in _MASKED else self.advice
-        return _filled(code) or _scaled(code) or self.advice
+            return _IN_A_MASK if bare_operator(site) in _MASKED else self.advice
+        return _advise_fill(code) or _advise_alpha(code) or self.advice
 
 
-def _scaled(code: Code) -> str:
+def _advise_alpha(code: Code) -> str:
     call = code.only_call("add", "add_", "sub", "sub_")
     scaled = keyword(call, "alpha") if call is not None else None
     number = code.operand(scaled) if scaled is not None else ""
     if call is None or not number:
         return ""
-    sign = "+" if called(call).startswith("add") else "-"
+    sign = "+" if called_name(call).startswith("add") else "-"
     return f"`alpha` is read on the CPU: write out the product, `a {sign} {number} * b`"
 
 
-def _filled(code: Code) -> str:
+def _advise_fill(code: Code) -> str:
     call = code.only_call("masked_fill", "masked_fill_")
     if call is None or len(call.args) != 2 or call.keywords or not (owner := code.subject(call)):
         return ""

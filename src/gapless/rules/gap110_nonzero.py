@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import is_module
-from gapless.rules._places import in_library, names, own_code
+from gapless.rules._places import advise_for_library, bare_names, parse_waiting_line
 
 _NAMES = {"nonzero", "nonzero_numpy", "argwhere"}
 
@@ -52,13 +52,13 @@ class Nonzero(WaitRule):
     change = "keep the mask: `torch.where` instead of `nonzero`"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "size" and not _NAMES.isdisjoint(names(site))
+        return site.mechanism == "size" and not _NAMES.isdisjoint(bare_names(site))
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = parse_waiting_line(site)
         call = code.only_call("nonzero", "argwhere", "where") if code is not None else None
         if code is None or call is None:
-            return in_library(site, self.advice)
+            return advise_for_library(site, self.advice)
         plain = isinstance(call.func, ast.Attribute) and is_module(call.func.value, "torch", "th")
         mask = code.text(call.args[0]) if plain and call.args else code.subject(call)
         if not mask or (plain and not call.args):

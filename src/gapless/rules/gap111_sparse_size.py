@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import in_library, operator
+from gapless.rules._places import advise_for_library, bare_operator
 
 _NAMES = ("sparse", "coalesce", "nested", "padded", "_csr", "_csc", "_bsr", "jagged")
 _PRODUCTS = {"mm", "addmm", "addmm_", "mv", "hspmm", "_sparse_addmm", "_sparse_sparse_matmul"}
@@ -52,20 +52,20 @@ class SparseSize(WaitRule):
     change = "build the sparse tensor once, before the loop"
 
     def matches(self, site: Site) -> bool:
-        name = operator(site)
+        name = bare_operator(site)
         if site.mechanism == "size" and name in _PRODUCTS:
             return True
         return site.mechanism in ("size", "values", "read", "d2h") and any(part in name for part in _NAMES)
 
     def remedy(self, site: Site) -> str:
-        if operator(site) not in _PRODUCTS:
-            return in_library(site, self.advice)
+        if bare_operator(site) not in _PRODUCTS:
+            return advise_for_library(site, self.advice)
         if site.detail == "sparse":
-            return in_library(site, _BOTH)
-        return in_library(site, _TRANSPOSED if site.in_backward else _FACTOR)
+            return advise_for_library(site, _BOTH)
+        return advise_for_library(site, _TRANSPOSED if site.in_backward else _FACTOR)
 
     def known_change(self, site: Site) -> str:
-        if operator(site) not in _PRODUCTS:
+        if bare_operator(site) not in _PRODUCTS:
             return ""
         if site.detail == "sparse":
             return "make one factor of the product dense"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, called, is_module
-from gapless.rules._places import in_library, operator, own_code, user_code
+from gapless.rules._code import Code, called_name, is_module
+from gapless.rules._places import advise_for_library, bare_operator, parse_user_line, parse_waiting_line
 
 _NODES = ("IndexBackward", "MaskedSelectBackward")
 _OPERATORS = {"index", "_unsafe_index", "masked_select", "_unsafe_masked_index", "__getitem__"}
@@ -70,20 +70,25 @@ class BooleanMaskRead(WaitRule):
             return True
         if site.in_backward and site.node.startswith("IndexPut"):
             return False  # the gradient of a masked write
-        code = user_code(site)
+        code = parse_user_line(site)
         if code is not None and code.calls("combinations"):
             return False  # it selects with a mask inside
-        return operator(site) in _OPERATORS
+        return bare_operator(site) in _OPERATORS
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = parse_waiting_line(site)
         return (
-            _ignored(code) or _lost(code) or _reduced(code) or _selected(code) if code is not None else ""
-        ) or in_library(site, self.advice)
+            _advise_ignore_index(code)
+            or _advise_loss(code)
+            or _advise_reduction(code)
+            or _advise_selection(code)
+            if code is not None
+            else ""
+        ) or advise_for_library(site, self.advice)
 
 
-def _selection(code: Code) -> tuple[ast.expr, str, str] | None:
-    """The expression that selects, with the texts of what and by which mask."""
+def _find_selection(code: Code) -> tuple[ast.expr, str, str] | None:
+    """Return the selecting expression, and the texts of the tensor and the mask."""
     call = code.only_call("masked_select")
     if call is not None:
         plain = isinstance(call.func, ast.Attribute) and is_module(call.func.value, "torch", "th")
@@ -91,22 +96,22 @@ def _selection(code: Code) -> tuple[ast.expr, str, str] | None:
         if not plain and call.args:
             texts.append(code.text(call.args[0]))
         return (call, texts[0], texts[1]) if len(texts) == 2 and all(texts) else None
-    found = code.only_selection()
-    if found is None:
+    subscript = code.only_selection()
+    if subscript is None:
         return None
-    owner, mask = code.text(found.value), code.text(found.slice)
-    return (found, owner, mask) if owner and mask else None
+    owner, mask = code.text(subscript.value), code.text(subscript.slice)
+    return (subscript, owner, mask) if owner and mask else None
 
 
-def _bare(text: str) -> str:
-    """`text`, in brackets unless a method can be called on it as it stands."""
+def _in_brackets(text: str) -> str:
+    """Return `text`, in brackets if a method call on it needs them."""
     tree = ast.parse(text, mode="eval").body
     return text if isinstance(tree, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({text})"
 
 
-def _reduced(code: Code) -> str:
-    """Advice for ``x[mask].sum()`` and ``x[mask].mean()``."""
-    selection = _selection(code)
+def _advise_reduction(code: Code) -> str:
+    """Return advice for ``x[mask].sum()`` and ``x[mask].mean()``."""
+    selection = _find_selection(code)
     if selection is None:
         return ""
     node, owner, mask = selection
@@ -120,12 +125,15 @@ def _reduced(code: Code) -> str:
             total = f"torch.where({mask}, {owner}, 0.0).sum()"
             if call.func.attr == "sum":
                 return f"`{total}` is the same sum, at a fixed size (both of one shape)"
-            return f"`{total} / {_bare(mask)}.sum()` is the same mean, at a fixed size (both of one shape)"
+            return (
+                f"`{total} / {_in_brackets(mask)}.sum()` is the same mean, at a fixed size (both "
+                "of one shape)"
+            )
     return ""
 
 
-def _ignored(code: Code) -> str:
-    """Advice for a classification loss of two selections with one mask."""
+def _advise_ignore_index(code: Code) -> str:
+    """Return advice for a classification loss of two selections with one mask."""
     call = code.only_call("cross_entropy", "nll_loss")
     if call is None or len(call.args) != 2 or call.keywords:
         return ""
@@ -145,8 +153,8 @@ def _ignored(code: Code) -> str:
     return f"`{same}` is the same mean for class indices: -100 is ignored"
 
 
-def _lost(code: Code) -> str:
-    """Advice for ``F.mse_loss(x[mask], y[mask])`` and its like."""
+def _advise_loss(code: Code) -> str:
+    """Return advice for ``F.mse_loss(x[mask], y[mask])`` and similar losses."""
     call = code.only_call(*_LOSSES)
     if call is None or len(call.args) != 2 or any(k.arg == "weight" for k in call.keywords):
         return ""
@@ -159,12 +167,12 @@ def _lost(code: Code) -> str:
     options = [f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg]
     if not all(texts) or any(option.endswith("=") for option in options):
         return ""
-    whole = f"gapless.ops.{called(call)}({', '.join([*texts, *options])})"
+    whole = f"gapless.ops.{called_name(call)}({', '.join([*texts, *options])})"
     return f"`{whole}` is the same loss, at a fixed size (a mask of rows needs `.unsqueeze(-1)`)"
 
 
-def _selected(code: Code) -> str:
-    selection = _selection(code)
+def _advise_selection(code: Code) -> str:
+    selection = _find_selection(code)
     if selection is None:
         return ""
     _, owner, mask = selection

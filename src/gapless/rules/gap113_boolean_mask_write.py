@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
-from gapless.rules._places import in_library, operator, own_code
+from gapless.rules._places import advise_for_library, bare_operator, parse_waiting_line
 
 _OPERATORS = {
     "index_put",
@@ -64,14 +64,14 @@ class BooleanMaskWrite(WaitRule):
     def matches(self, site: Site) -> bool:
         if site.mechanism != "size":
             return False
-        return operator(site) in _OPERATORS or (site.in_backward and site.node.startswith("IndexPut"))
+        return bare_operator(site) in _OPERATORS or (site.in_backward and site.node.startswith("IndexPut"))
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
-        return (_assigned(code) if code is not None else "") or in_library(site, self.advice)
+        code = parse_waiting_line(site)
+        return (_advise_assignment(code) if code is not None else "") or advise_for_library(site, self.advice)
 
 
-def _assigned(code: Code) -> str:
+def _advise_assignment(code: Code) -> str:
     statement = code.statement
     target: ast.expr
     if isinstance(statement, ast.AugAssign):
@@ -93,7 +93,7 @@ def _assigned(code: Code) -> str:
         if isinstance(node, ast.Subscript) and ast.dump(node.slice) == ast.dump(target.slice)
     ]
     if isinstance(statement, ast.AugAssign):
-        return _in_place(code, statement, owner, mask) if not same else ""
+        return _advise_in_place(code, statement, owner, mask) if not same else ""
     if same == [value] and (source := code.text(same[0].value)):
         chosen = f"{owner} = torch.where({mask}, {source}, {owner})"
         return f"`{chosen}` writes the same values at a fixed size{_ROWS}"
@@ -106,7 +106,7 @@ def _assigned(code: Code) -> str:
     )
 
 
-def _in_place(code: Code, statement: ast.AugAssign, owner: str, mask: str) -> str:
+def _advise_in_place(code: Code, statement: ast.AugAssign, owner: str, mask: str) -> str:
     signs: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
     sign, value = signs.get(type(statement.op), ""), statement.value
     if not sign or not isinstance(value, ast.Constant):

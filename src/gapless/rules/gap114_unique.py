@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import is_module
-from gapless.rules._places import in_library, operator, own_code
+from gapless.rules._places import advise_for_library, bare_operator, parse_waiting_line
 
 
 class Unique(WaitRule):
@@ -48,19 +48,19 @@ class Unique(WaitRule):
     change = "give `gapless.ops.unique` a bound: `size=n`"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "size" and "unique" in operator(site)
+        return site.mechanism == "size" and "unique" in bare_operator(site)
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = parse_waiting_line(site)
         call = code.only_call("unique") if code is not None else None
         if code is None or call is None or call.keywords:
-            return in_library(site, self.advice)
+            return advise_for_library(site, self.advice)
         plain = not isinstance(call.func, ast.Attribute) or is_module(call.func.value, "torch", "th")
         if len(call.args) != plain:
-            return in_library(site, self.advice)
+            return advise_for_library(site, self.advice)
         values = code.text(call.args[0]) if plain else code.subject(call)
         if not values:
-            return in_library(site, self.advice)
+            return advise_for_library(site, self.advice)
         return (
             f"to count them: `gapless.ops.count_unique({values})`; for the values, with a bound on their "
             f"number: `gapless.ops.unique({values}, size=n)`"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import keyword, with_option
-from gapless.rules._places import in_library, names, own_code
+from gapless.rules._code import add_option, keyword
+from gapless.rules._places import advise_for_library, bare_names, parse_waiting_line
 
 
 class RepeatInterleave(WaitRule):
@@ -46,14 +46,14 @@ class RepeatInterleave(WaitRule):
     change = "give `repeat_interleave` its `output_size=`"
 
     def matches(self, site: Site) -> bool:
-        return "repeat_interleave" in names(site)
+        return "repeat_interleave" in bare_names(site)
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = parse_waiting_line(site)
         call = code.only_call("repeat_interleave") if code is not None else None
         if code is None or call is None or keyword(call, "output_size") is not None:
-            return in_library(site, self.advice)
-        whole = with_option(code, call, "output_size=n")
+            return advise_for_library(site, self.advice)
+        whole = add_option(code, call, "output_size=n")
         if not whole or not (call.args or call.keywords):
             return self.advice
         return f"pass the length, known on the CPU: `{whole}`"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, is_module, keyword, with_option
-from gapless.rules._places import in_library, names, own_code
+from gapless.rules._code import Code, add_option, is_module, keyword
+from gapless.rules._places import advise_for_library, bare_names, parse_waiting_line
 
 _NAMES = {
     "bincount",
@@ -59,14 +59,16 @@ class Bincount(WaitRule):
     change = "count with `gapless.ops.bincount(x, size=n)`"
 
     def matches(self, site: Site) -> bool:
-        return not _NAMES.isdisjoint(names(site))
+        return not _NAMES.isdisjoint(bare_names(site))
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
-        return (_counted(code) or _bounded(code) if code is not None else "") or in_library(site, self.advice)
+        code = parse_waiting_line(site)
+        return (
+            _advise_bincount(code) or _advise_histc(code) if code is not None else ""
+        ) or advise_for_library(site, self.advice)
 
 
-def _counted(code: Code) -> str:
+def _advise_bincount(code: Code) -> str:
     call = code.only_call("bincount")
     if call is None or not isinstance(call.func, ast.Attribute):
         return ""
@@ -77,16 +79,19 @@ def _counted(code: Code) -> str:
     length, weights = keyword(call, "minlength"), keyword(call, "weights")
     size = (code.text(length) if length is not None else "") or "n"
     if weights is not None:
-        what = code.text(weights)
-        if not what.isidentifier():
+        weights_name = code.text(weights)
+        if not weights_name.isidentifier():
             return ""
-        return f"`gapless.ops.bincount({values}, {what}, size={size})` computes the same sums at a fixed size"
+        return (
+            f"`gapless.ops.bincount({values}, {weights_name}, size={size})` computes the same "
+            "sums at a fixed size"
+        )
     return f"`gapless.ops.bincount({values}, size={size})` counts at a fixed size"
 
 
-def _bounded(code: Code) -> str:
+def _advise_histc(code: Code) -> str:
     call = code.only_call("histc")
     if call is None or len(call.args) > 2 or any(keyword(call, bound) for bound in ("min", "max")):
         return ""
-    whole = with_option(code, call, "min=low, max=high")
+    whole = add_option(code, call, "min=low, max=high")
     return f"give the bounds: `{whole}`, or let `gapless.ops.histc` find them" if whole else ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import keyword, with_option
-from gapless.rules._places import in_library, names, own_code
+from gapless.rules._code import add_option, keyword
+from gapless.rules._places import advise_for_library, bare_names, parse_waiting_line
 
 
 class OneHot(WaitRule):
@@ -37,12 +37,12 @@ class OneHot(WaitRule):
     change = "give `one_hot` its `num_classes=`"
 
     def matches(self, site: Site) -> bool:
-        return "one_hot" in names(site)
+        return "one_hot" in bare_names(site)
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = parse_waiting_line(site)
         call = code.only_call("one_hot") if code is not None else None
         if code is None or call is None or len(call.args) != 1 or keyword(call, "num_classes") is not None:
-            return in_library(site, self.advice)
-        whole = with_option(code, call, "num_classes=n")
+            return advise_for_library(site, self.advice)
+        whole = add_option(code, call, "num_classes=n")
         return f"pass the number of classes: `{whole}`" if whole else self.advice

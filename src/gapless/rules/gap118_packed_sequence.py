@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below
+from gapless.rules._places import is_below
 
 _FILE = "torch/nn/utils/rnn.py"
 
@@ -53,6 +53,6 @@ class PackedSequence(WaitRule):
     change = "sort each batch by length, keep `enforce_sorted=True`"
 
     def matches(self, site: Site) -> bool:
-        return below(site, "torch", file=_FILE) and not any(
-            below(site, "torch", name, _FILE) for name in ("to", "cuda", "cpu", "pin_memory")
+        return is_below(site, "torch", file=_FILE) and not any(
+            is_below(site, "torch", name, _FILE) for name in ("to", "cuda", "cpu", "pin_memory")
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import in_library, operator
+from gapless.rules._places import advise_for_library, bare_operator
 
 _BY_OPERATOR = {
     "isin": (
@@ -65,4 +65,4 @@ class DataDependentSize(WaitRule):
         return site.mechanism == "size"
 
     def remedy(self, site: Site) -> str:
-        return in_library(site, _BY_OPERATOR.get(operator(site), self.advice))
+        return advise_for_library(site, _BY_OPERATOR.get(bare_operator(site), self.advice))

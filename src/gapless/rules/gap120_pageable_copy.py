@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterator
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, called, is_device, is_module, keyword, not_blocking, with_option
+from gapless.rules._code import Code, add_option, called_name, is_device, is_module, keyword, sets_blocking
 from gapless.rules._places import (
-    below,
+    advise_for_library,
+    bare_operator,
     deciding_frame,
-    in_dataset,
-    in_library,
-    operator,
-    own_code,
+    is_below,
+    is_in_dataset,
+    parse_user_line,
+    parse_waiting_line,
     short_path,
-    user_code,
 )
 
 _PINNING = "`DataLoader(..., pin_memory=True)` does that for batches"
@@ -28,16 +28,16 @@ _CHANGES = (
     "bfloat16", "bool", "double", "float", "half", "int", "long", "repeat", "reshape", "requires_grad_", "t",
     "unsqueeze", "view",
 )  # fmt: skip
-"""Methods between a factory and its copy that do the same where the tensor is made on the GPU."""
-_OF_THE_HOST = ("generator", "out", "pin_memory", None)
-"""Options with which a factory cannot be told to make its tensor elsewhere; None stands for ``**options``."""
+"""Methods between a factory and its copy that have the same effect if the tensor is created on the GPU."""
+_HOST_ONLY_OPTIONS = ("generator", "out", "pin_memory", None)
+"""Options with which a factory cannot create its tensor elsewhere; None stands for ``**options``."""
 _COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
 _OF_A_CLASS = ", if your own class has a `pin_memory` method that it can call"
 _WHOLE_BATCHES = (
     "leave items on the CPU: `DataLoader(..., pin_memory=True)` pins the batch it builds from them, and "
     "the loop copies the whole batch with `non_blocking=True`"
 )
-_HANDED_ON = re.compile(r"\bnon_blocking=(?:self\.)?_?non_blocking\b")
+_PASSED_PARAMETER = re.compile(r"\bnon_blocking=(?:self\.)?_?non_blocking\b")
 _IN_THE_MODEL = (
     "create the tensor on the GPU (`device=x.device` of an input `x`), or once as a buffer of the module; "
     "copy data from the CPU together with the batch, from pinned memory"
@@ -101,7 +101,7 @@ class PageableCopy(WaitRule):
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and (
-            site.detail in ("pageable", "strided", "unmeasured") or operator(site) in _COPIES
+            site.detail in ("pageable", "strided", "unmeasured") or bare_operator(site) in _COPIES
         )
 
     def remedy(self, site: Site) -> str:
@@ -110,71 +110,73 @@ class PageableCopy(WaitRule):
         return self._pinned(site) + (_UNMEASURED if site.detail == "unmeasured" else "")
 
     def _pinned(self, site: Site) -> str:
-        if below(site, "accelerate", "send_to_device"):
+        if is_below(site, "accelerate", "send_to_device"):
             return (
                 "let the DataLoader pin its batches (`pin_memory=True`), and copy them without waiting: "
                 "`Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True))`"
             )
-        if below(site, "lightning", "move_data_to_device"):
+        if is_below(site, "lightning", "move_data_to_device"):
             return "let the DataLoader pin its batches (`pin_memory=True`): Lightning does not wait for those"
-        if in_dataset(site):
+        if is_in_dataset(site):
             return _WHOLE_BATCHES
-        code = own_code(site)
+        code = parse_waiting_line(site)
         pinning = _PINNING if site.batch is not False else _NO_BATCH
-        moved = _moved(code, pinning) if code is not None else ""
+        moved = _advise_pinning(code, pinning) if code is not None else ""
         if moved.endswith(pinning) and site.line is not None:
             if site.line.function.endswith("forward"):
                 return _IN_THE_MODEL
             if pinning is _PINNING and site.line.function.endswith((".to", ".cuda")):
                 return moved + _OF_A_CLASS
-        return moved or _passed_on(site) or in_library(site, self.advice)
+        return moved or _advise_library_copy(site) or advise_for_library(site, self.advice)
 
     def known_change(self, site: Site) -> str:
         if site.detail == "strided":
             return "copy the whole pinned tensor, slice it on the GPU"
-        if below(site, "accelerate", "send_to_device"):
+        if is_below(site, "accelerate", "send_to_device"):
             return "pin batches, `DataLoaderConfiguration(non_blocking=True)`"
-        if below(site, "lightning", "move_data_to_device"):
+        if is_below(site, "lightning", "move_data_to_device"):
             return "let the DataLoader pin its batches: `pin_memory=True`"
-        if in_dataset(site):
+        if is_in_dataset(site):
             return "copy batches to the GPU, not items"
-        if _passed_on(site):
+        if _advise_library_copy(site):
             return self.change
-        code = own_code(site)
+        code = parse_waiting_line(site)
         calls = code.calls("to", "cuda") if code is not None else []
-        made = code is not None and len(calls) == 1 and _made_there(code, calls[0])
-        return "create the tensor on the GPU" if made else ""
+        on_gpu = code is not None and len(calls) == 1 and _advise_creation(code, calls[0])
+        return "create the tensor on the GPU" if on_gpu else ""
 
 
-def _moved(code: Code, pinning: str) -> str:
+def _advise_pinning(code: Code, pinning: str) -> str:
     calls = [call for call in code.calls("to", "cuda") if isinstance(call.func, ast.Attribute)]
     subjects = [code.subject(call) for call in calls]
     if not calls or not all(subjects):
         return ""
-    if len(calls) == 1 and (made := _made_there(code, calls[0])):
-        return made
-    if not all(isinstance(call.func, ast.Attribute) and _plain(call.func.value) for call in calls):
+    if len(calls) == 1 and (advice := _advise_creation(code, calls[0])):
+        return advice
+    if not all(
+        isinstance(call.func, ast.Attribute) and _is_existing_tensor(call.func.value) for call in calls
+    ):
         return ""
     pinned = " and ".join(f"`{subject}`" for subject in dict.fromkeys(subjects))
-    blocking = [call for call in calls if not not_blocking(call)]
+    blocking = [call for call in calls if not sets_blocking(call)]
     if not blocking:
         return f"{pinned} must be in pinned memory for `non_blocking=True` to help: {pinning}"
     changes: list[tuple[ast.expr, str]] = [
-        (call, with_option(code, call, "non_blocking=True")) for call in blocking
+        (call, add_option(code, call, "non_blocking=True")) for call in blocking
     ]
     changed = changes[0][1] if len(changes) == 1 else code.replace(*changes)
     return f"`{changed}` with {pinned} in pinned memory: {pinning}" if changed else ""
 
 
-def _passed_on(site: Site) -> str:
-    """Advice where a library copies with the ``non_blocking`` it was given, as a batch's own ``.to`` does."""
+def _advise_library_copy(site: Site) -> str:
+    """Return advice where a library passes on the ``non_blocking`` that it received."""
     frame = deciding_frame(site)
-    if frame is None or not _HANDED_ON.search(frame.code):
+    if frame is None or not _PASSED_PARAMETER.search(frame.code):
         return ""
-    code = user_code(site)
+    code = parse_user_line(site)
     call = code.only_call("to", "cuda") if code is not None else None
-    if code is not None and call is not None and not not_blocking(call) and (subject := code.subject(call)):
-        changed = with_option(code, call, "non_blocking=True")
+    if code is not None and call is not None and not sets_blocking(call) and (subject := code.subject(call)):
+        changed = add_option(code, call, "non_blocking=True")
         return f"`{changed}` with `{subject}` in pinned memory: {_PINNING}" if changed else ""
     return (
         f"{frame.library} copies with its own `non_blocking` parameter, at {short_path(frame)} "
@@ -182,48 +184,54 @@ def _passed_on(site: Site) -> str:
     )
 
 
-def _plain(node: ast.expr) -> bool:
-    """Whether `node` is a name, part of something, and not made here."""
+def _is_existing_tensor(node: ast.expr) -> bool:
+    """Whether `node` is a name or a part of one, not a new tensor."""
     return isinstance(node, (ast.Name, ast.Attribute)) or (
-        isinstance(node, ast.Subscript) and _plain(node.value)
+        isinstance(node, ast.Subscript) and _is_existing_tensor(node.value)
     )
 
 
-def _made_there(code: Code, call: ast.Call) -> str:
-    """Advice for ``torch.randn(4).to(device)``: a factory takes the device itself."""
-    source, changed = _unconverted(code, call.func.value if isinstance(call.func, ast.Attribute) else None)
+def _advise_creation(code: Code, call: ast.Call) -> str:
+    """Return advice for ``torch.randn(4).to(device)``: a factory accepts the device itself."""
+    source, changed = _split_conversions(
+        code, call.func.value if isinstance(call.func, ast.Attribute) else None
+    )
     if (
         not isinstance(source, ast.Call)
-        or called(source) not in _FACTORIES
+        or called_name(source) not in _FACTORIES
         or keyword(source, "device") is not None
     ):
         return ""
     if not (isinstance(source.func, ast.Attribute) and is_module(source.func.value, "torch", "th")):
         return ""
-    if any(given.arg in _OF_THE_HOST for given in source.keywords):
+    if any(option.arg in _HOST_ONLY_OPTIONS for option in source.keywords):
         return ""
-    made = with_option(code, source, ", ".join(_asked(code, call)))
-    return f"`{made}{changed}` is created on the GPU without a copy" if made else ""
+    creation = add_option(code, source, ", ".join(_factory_options(code, call)))
+    return f"`{creation}{changed}` is created on the GPU without a copy" if creation else ""
 
 
-def _unconverted(code: Code, node: ast.expr | None) -> tuple[ast.expr | None, str]:
-    """``torch.ones(4)`` and ``.long().view(2, 2)`` for ``torch.ones(4).long().view(2, 2)``."""
-    made = node
-    while isinstance(made, ast.Call) and called(made) in _CHANGES and isinstance(made.func, ast.Attribute):
-        made = made.func.value
-    if made is None or node is None or not code.text(node).startswith(code.text(made)):
+def _split_conversions(code: Code, node: ast.expr | None) -> tuple[ast.expr | None, str]:
+    """Split ``torch.ones(4).long().view(2, 2)`` into ``torch.ones(4)`` and ``.long().view(2, 2)``."""
+    origin = node
+    while (
+        isinstance(origin, ast.Call)
+        and called_name(origin) in _CHANGES
+        and isinstance(origin.func, ast.Attribute)
+    ):
+        origin = origin.func.value
+    if origin is None or node is None or not code.text(node).startswith(code.text(origin)):
         return None, ""
-    return made, code.text(node).removeprefix(code.text(made))
+    return origin, code.text(node).removeprefix(code.text(origin))
 
 
-def _asked(code: Code, call: ast.Call) -> Iterator[str]:
-    """What ``.to(...)`` asks for, as options of a factory; ``...`` for what may be a tensor as well."""
-    given = keyword(call, "device") or (call.args[0] if call.args else None)
-    if given is None:
+def _factory_options(code: Code, call: ast.Call) -> Iterator[str]:
+    """Yield the arguments of ``.to(...)`` as options of a factory; ``...`` where it may be a tensor."""
+    device = keyword(call, "device") or (call.args[0] if call.args else None)
+    if device is None:
         yield 'device="cuda"'
     else:
-        yield f"device={(code.text(given) if is_device(given) else '') or '...'}"
-    further = call.args[1] if called(call) == "to" and len(call.args) > 1 else None
+        yield f"device={(code.text(device) if is_device(device) else '') or '...'}"
+    further = call.args[1] if called_name(call) == "to" and len(call.args) > 1 else None
     dtype = keyword(call, "dtype") or (further if isinstance(further, (ast.Attribute, ast.Name)) else None)
     if dtype is not None and code.text(dtype):
         yield f"dtype={code.text(dtype)}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, called, is_constant, keyword
-from gapless.rules._places import below, in_library, operator, own_code
+from gapless.rules._code import Code, called_name, is_constant, keyword
+from gapless.rules._places import advise_for_library, bare_operator, is_below, parse_waiting_line
 
 _MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor")
 
@@ -56,21 +56,29 @@ class ConstantToDevice(WaitRule):
     change = "create the constant once, on the GPU"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "h2d" and (site.detail in ("scalar", "list") or operator(site) == "where")
+        return site.mechanism == "h2d" and (
+            site.detail in ("scalar", "list") or bare_operator(site) == "where"
+        )
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
-        if operator(site) == "where":
-            return (_chosen(code) if code is not None else "") or in_library(site, _NUMBER)
-        if any(below(site, library, file="core/module.py") for library in ("lightning", "pytorch_lightning")):
+        code = parse_waiting_line(site)
+        if bare_operator(site) == "where":
+            return (_advise_where(code) if code is not None else "") or advise_for_library(site, _NUMBER)
+        if any(
+            is_below(site, library, file="core/module.py") for library in ("lightning", "pytorch_lightning")
+        ):
             return (
                 "`self.log` copies a Python number to the GPU: log a tensor created there (`torch.full((), "
                 "value, device=self.device)`), or log the number less often"
             )
-        return _as_made(site) or in_library(site, _VALUES if _is_typed(site) else self.advice)
+        return _advise_factory(site) or advise_for_library(
+            site, _VALUES if _is_typed_constructor(site) else self.advice
+        )
 
     def known_change(self, site: Site) -> str:
-        changing = _is_typed(site) and operator(site) != "where" and not _as_made(site)
+        changing = (
+            _is_typed_constructor(site) and bare_operator(site) != "where" and not _advise_factory(site)
+        )
         return "draw or compute the values on the GPU" if changing and site.deciding_frame is None else ""
 
 
@@ -81,26 +89,26 @@ _VALUES = (
 )
 
 
-def _is_typed(site: Site) -> bool:
-    """``torch.cuda.FloatTensor`` and its kin, of arrays and lists."""
+def _is_typed_constructor(site: Site) -> bool:
+    """Whether the tensor is created by ``torch.cuda.FloatTensor`` or similar, from arrays or lists."""
     return site.call.endswith("Tensor")
 
 
-def _as_made(site: Site) -> str:
-    """Advice for ``torch.tensor(0.5, device=device)`` and the like, where the code shows of what."""
-    code = own_code(site)
-    makers = (site.call.rpartition(".")[2], "Tensor") if _is_typed(site) else _MAKERS
-    return _made(code, makers) if code is not None else ""
+def _advise_factory(site: Site) -> str:
+    """Return advice for ``torch.tensor(0.5, device=device)`` and similar, if the value is in the code."""
+    code = parse_waiting_line(site)
+    makers = (site.call.rpartition(".")[2], "Tensor") if _is_typed_constructor(site) else _MAKERS
+    return _advise_creation(code, makers) if code is not None else ""
 
 
-def _chosen(code: Code) -> str:
-    """Advice for ``torch.where(mask, torch.tensor(0.0), x)``."""
+def _advise_where(code: Code) -> str:
+    """Return advice for ``torch.where(mask, torch.tensor(0.0), x)``."""
     call = code.only_call("where")
     changes: list[tuple[ast.expr, str]] = [
         (value, code.text(value.args[0]))
         for value in (call.args if call is not None else ())
         if isinstance(value, ast.Call)
-        and called(value) == "tensor"
+        and called_name(value) == "tensor"
         and len(value.args) == 1
         and not value.keywords
         if _is_number(value.args[0])
@@ -109,7 +117,7 @@ def _chosen(code: Code) -> str:
     return f"a Python number needs no copy: `{changed}`" if changed else ""
 
 
-def _made(code: Code, makers: tuple[str, ...]) -> str:
+def _advise_creation(code: Code, makers: tuple[str, ...]) -> str:
     call = code.only_call(*makers)
     if call is None or len(call.args) != 1 or not isinstance(call.func, ast.Attribute):
         return ""

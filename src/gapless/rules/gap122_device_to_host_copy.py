@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
-from gapless.rules._places import in_library, own_code
+from gapless.rules._places import advise_for_library, parse_waiting_line
 
 _STRIDED = (
     "this part of a pinned tensor is filled through pageable memory, because its elements are not "
@@ -66,11 +66,11 @@ class DeviceToHostCopy(WaitRule):
     def remedy(self, site: Site) -> str:
         if site.detail == "strided":
             return _STRIDED
-        code = own_code(site)
-        return (_copied(code) if code is not None else "") or in_library(site, self.advice)
+        code = parse_waiting_line(site)
+        return (_advise_copy(code) if code is not None else "") or advise_for_library(site, self.advice)
 
 
-def _copied(code: Code) -> str:
+def _advise_copy(code: Code) -> str:
     call = code.only_call("type")
     if call is not None and len(call.args) == 1 and code.text(call.args[0]) == "torch.LongTensor":
         return f"`{code.subject(call)}.type(torch.long)` converts on the GPU" if code.subject(call) else ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, not_blocking, with_option
-from gapless.rules._places import below, in_library, own_code
+from gapless.rules._code import Code, add_option, sets_blocking
+from gapless.rules._places import advise_for_library, is_below, parse_waiting_line
 
 
 class BlockingPinnedCopy(WaitRule):
@@ -48,30 +48,32 @@ class BlockingPinnedCopy(WaitRule):
         return site.mechanism == "h2d" and site.detail == "pinned"
 
     def known_change(self, site: Site) -> str:
-        if below(site, "transformers"):
+        if is_below(site, "transformers"):
             return '`accelerator_config={"non_blocking": True}`'
-        return "`DataLoaderConfiguration(non_blocking=True)`" if below(site, "accelerate") else ""
+        return "`DataLoaderConfiguration(non_blocking=True)`" if is_below(site, "accelerate") else ""
 
     def remedy(self, site: Site) -> str:
-        if below(site, "transformers"):
+        if is_below(site, "transformers"):
             return (
                 '`TrainingArguments(accelerator_config={"non_blocking": True})` lets the Trainer copy '
                 "its pinned batches without waiting"
             )
-        if below(site, "accelerate"):
+        if is_below(site, "accelerate"):
             return (
                 "`Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True))` copies the "
                 "pinned batches without waiting"
             )
-        code = own_code(site)
-        return (_moved(code) if code is not None else "") or in_library(site, self.advice)
+        code = parse_waiting_line(site)
+        return (_advise_non_blocking(code) if code is not None else "") or advise_for_library(
+            site, self.advice
+        )
 
 
-def _moved(code: Code) -> str:
+def _advise_non_blocking(code: Code) -> str:
     changes: list[tuple[ast.expr, str]] = []
     for call in code.calls("to", "cuda"):
-        if isinstance(call.func, ast.Attribute) and not not_blocking(call):
-            changes.append((call, with_option(code, call, "non_blocking=True")))
+        if isinstance(call.func, ast.Attribute) and not sets_blocking(call):
+            changes.append((call, add_option(code, call, "non_blocking=True")))
     if not changes or not all(new for _, new in changes):
         return ""
     changed = changes[0][1] if len(changes) == 1 else code.replace(*changes)

@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, is_constant
-from gapless.rules._places import in_library, operator, own_code
+from gapless.rules._places import advise_for_library, bare_operator, parse_waiting_line
 
 
 class HostIndex(WaitRule):
@@ -49,16 +49,18 @@ class HostIndex(WaitRule):
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and (
-            site.detail == "index" or operator(site) in ("__getitem__", "__setitem__")
+            site.detail == "index" or bare_operator(site) in ("__getitem__", "__setitem__")
         )
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
-        return (_sliced(code) or _made(code) if code is not None else "") or in_library(site, self.advice)
+        code = parse_waiting_line(site)
+        return (
+            _advise_slice(code) or _advise_device_index(code) if code is not None else ""
+        ) or advise_for_library(site, self.advice)
 
 
-def _sliced(code: Code) -> str:
-    """Advice for ``x[:, [-1]]``: a list of one number is a slice."""
+def _advise_slice(code: Code) -> str:
+    """Return advice for ``x[:, [-1]]``: a list of one number is a slice."""
     lists = [node for node in code.nodes() if isinstance(node, ast.List) and len(node.elts) == 1]
     subscripts = [node for node in code.nodes() if isinstance(node, ast.Subscript)]
     inside = [node for node in subscripts if lists and _index_parts(node).count(lists[0])]
@@ -68,11 +70,16 @@ def _sliced(code: Code) -> str:
         position = ast.literal_eval(lists[0].elts[0])
     except ValueError:
         return ""
-    others = [part for part in _index_parts(inside[0]) if part is not lists[0]]
-    if type(position) is not int or not all(isinstance(part, (ast.Slice, ast.Constant)) for part in others):
-        return ""  # beside another index a list of one number is not a slice
-    found, whole = inside[0], code.text(inside[0])
-    start, end = lists[0].col_offset - found.col_offset, (lists[0].end_col_offset or 0) - found.col_offset
+    other_parts = [part for part in _index_parts(inside[0]) if part is not lists[0]]
+    if type(position) is not int or not all(
+        isinstance(part, (ast.Slice, ast.Constant)) for part in other_parts
+    ):
+        return ""  # next to another index a list of one number is not a slice
+    subscript, whole = inside[0], code.text(inside[0])
+    start, end = (
+        lists[0].col_offset - subscript.col_offset,
+        (lists[0].end_col_offset or 0) - subscript.col_offset,
+    )
     if not whole or not whole.isascii():
         return ""
     slice_ = f"{position}:" if position == -1 else f"{position}:{position + 1}"
@@ -83,13 +90,15 @@ def _index_parts(node: ast.Subscript) -> list[ast.expr]:
     return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
-def _made(code: Code) -> str:
-    found = code.only_subscript()
-    owner, index = (code.primary(found.value), code.text(found.slice)) if found is not None else ("", "")
-    if found is None or not owner or not index:
+def _advise_device_index(code: Code) -> str:
+    subscript = code.only_subscript()
+    owner, index = (
+        (code.primary(subscript.value), code.text(subscript.slice)) if subscript is not None else ("", "")
+    )
+    if subscript is None or not owner or not index:
         return ""
-    if isinstance(found.slice, ast.List) and is_constant(found.slice):
+    if isinstance(subscript.slice, ast.List) and is_constant(subscript.slice):
         return f"make the index once, before the loop: `torch.tensor({index}, device={owner}.device)`"
-    if isinstance(found.slice, (ast.Name, ast.Attribute)):
+    if isinstance(subscript.slice, (ast.Name, ast.Attribute)):
         return f"make `{index}` on the GPU of `{owner}`, where it is created: `device={owner}.device`"
     return ""

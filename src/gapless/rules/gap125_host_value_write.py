@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
-from gapless.rules._places import in_library, operator, own_code
+from gapless.rules._places import advise_for_library, bare_operator, parse_waiting_line
 
 
 class HostValueWrite(WaitRule):
@@ -57,30 +57,30 @@ class HostValueWrite(WaitRule):
     change = "write the number with `index_fill_` or `fill_`"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "h2d" and site.detail == "value" and operator(site) != "where"
+        return site.mechanism == "h2d" and site.detail == "value" and bare_operator(site) != "where"
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
-        written = _written(code)
+        code = parse_waiting_line(site)
+        written = _parse_write(code)
         if code is None or written is None:
-            return in_library(site, self.advice)
+            return advise_for_library(site, self.advice)
         target, value = written
         owner, index, number = code.primary(target.value), code.text(target.slice), code.text(value)
         if not owner or not index or not number:
             return self.advice
-        if operator(site) == "copy_":
+        if bare_operator(site) == "copy_":
             return f"`{owner}[{index}].fill_({number})` passes the number to the kernel"
         if isinstance(target.slice, (ast.Name, ast.Attribute)):
             return (
                 f"`{owner}.index_fill_(0, {index}, {number})` passes the number to the kernel "
                 f"(`{owner}.masked_fill_({index}, {number})` where `{index}` is a mask)"
             )
-        made = f"torch.full((), {number}, dtype={owner}.dtype, device={owner}.device)"
-        return f"write a value that is on the GPU: `{made}`"
+        value_text = f"torch.full((), {number}, dtype={owner}.dtype, device={owner}.device)"
+        return f"write a value that is on the GPU: `{value_text}`"
 
 
-def _written(code: Code | None) -> tuple[ast.Subscript, ast.expr] | None:
-    """Target and value of a line that writes a plain number through an index, else None."""
+def _parse_write(code: Code | None) -> tuple[ast.Subscript, ast.expr] | None:
+    """Return target and value of a line that writes a literal number through an index, else None."""
     statement = code.statement if code is not None else None
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below, deciding_frame
+from gapless.rules._places import deciding_frame, is_below
 
 _FILES = ("torch/serialization.py", "torch/distributed/checkpoint/", "torch/storage.py")
 _LOAD_ONCE = "load a checkpoint once, before the loop"
@@ -61,25 +61,25 @@ class BlockingCheckpoint(WaitRule):
         if site.mechanism not in ("d2h", "h2d", "read"):
             return False
         if (
-            below(site, "safetensors")
-            or any(below(site, "torch", file=file) for file in _FILES)
-            or below(site, "torch", "GradScaler.state_dict")
-            or _loads(site)
+            is_below(site, "safetensors")
+            or any(is_below(site, "torch", file=file) for file in _FILES)
+            or is_below(site, "torch", "GradScaler.state_dict")
+            or _is_loading(site)
         ):
             return True
-        pickled = any(below(site, "torch", name, "torch/_tensor.py") for name in _FUNCTIONS)
+        pickled = any(is_below(site, "torch", name, "torch/_tensor.py") for name in _FUNCTIONS)
         return pickled and deciding_frame(site) is None
 
     def remedy(self, site: Site) -> str:
-        return _LOAD_ONCE if _loads(site) else self.advice
+        return _LOAD_ONCE if _is_loading(site) else self.advice
 
     def known_change(self, site: Site) -> str:
-        return _LOAD_ONCE if _loads(site) else ""
+        return _LOAD_ONCE if _is_loading(site) else ""
 
 
-def _loads(site: Site) -> bool:
+def _is_loading(site: Site) -> bool:
     return (
-        below(site, "torch", "load", "torch/serialization.py")
-        or below(site, "torch", "load_state_dict", "torch/nn/modules/module.py")
-        or below(site, "torch", "load_state_dict", "torch/optim/optimizer.py")
+        is_below(site, "torch", "load", "torch/serialization.py")
+        or is_below(site, "torch", "load_state_dict", "torch/nn/modules/module.py")
+        or is_below(site, "torch", "load_state_dict", "torch/optim/optimizer.py")
     )

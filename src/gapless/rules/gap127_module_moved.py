@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
-from gapless.rules._places import deciding_frame, in_library, user_code
+from gapless.rules._places import advise_for_library, deciding_frame, parse_user_line
 
 
 class ModuleMoved(WaitRule):
@@ -58,14 +58,14 @@ class ModuleMoved(WaitRule):
         )
 
     def remedy(self, site: Site) -> str:
-        code = user_code(site)  # wrappers of `Module.to` in libraries are the user's own doing
+        code = parse_user_line(site)  # wrappers of `Module.to` in libraries are the user's own doing
         frame = deciding_frame(site)
         passed_on = frame is not None and frame.function.rpartition(".")[2] in ("to", "cuda", "cpu")
-        advice = self.advice if passed_on else in_library(site, self.advice)
-        return (_moved(code) if code is not None else "") or advice
+        advice = self.advice if passed_on else advise_for_library(site, self.advice)
+        return (_advise_move(code) if code is not None else "") or advice
 
 
-def _moved(code: Code) -> str:
+def _advise_move(code: Code) -> str:
     call = code.only_call("to", "cuda", "cpu")
     subject = code.subject(call) if call is not None else ""
     return f"create and move `{subject}` once, before the loop" if subject else ""

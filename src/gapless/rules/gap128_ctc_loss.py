@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import NOTHING, Site, WaitRule
-from gapless.rules._places import in_library, operator
+from gapless.rules._places import advise_for_library, bare_operator
 
 _AS_FEW = "the lengths are on the CPU already, and no option of the loss avoids the small copies that remain"
 
@@ -48,10 +48,10 @@ class CtcLoss(WaitRule):
     change = "give `ctc_loss` its lengths as CPU tensors"
 
     def matches(self, site: Site) -> bool:
-        return "ctc_loss" in operator(site)
+        return "ctc_loss" in bare_operator(site)
 
     def remedy(self, site: Site) -> str:
-        return in_library(site, _AS_FEW if site.mechanism == "h2d" else self.advice)
+        return advise_for_library(site, _AS_FEW if site.mechanism == "h2d" else self.advice)
 
     def known_change(self, site: Site) -> str:
         return f"{NOTHING}: no option avoids these copies" if site.mechanism == "h2d" else ""

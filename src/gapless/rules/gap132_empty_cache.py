@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import in_library
+from gapless.rules._places import advise_for_library
 
 
 class EmptyCache(WaitRule):
@@ -50,4 +50,4 @@ class EmptyCache(WaitRule):
         return site.mechanism == "free" or site.operator == "cudaFree"
 
     def remedy(self, site: Site) -> str:
-        return in_library(site, self.advice)
+        return advise_for_library(site, self.advice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below, short_path
+from gapless.rules._places import is_below, short_path
 
 _FILE = "torch/distributed/distributed_c10d.py"
 
@@ -47,7 +47,7 @@ class Barrier(WaitRule):
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "explicit" and (
-            "barrier" in site.call or below(site, "torch", "barrier", _FILE)
+            "barrier" in site.call or is_below(site, "torch", "barrier", _FILE)
         )
 
     def remedy(self, site: Site) -> str:

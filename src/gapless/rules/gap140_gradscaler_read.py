@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, SourceLine, WaitRule
-from gapless.rules._places import below, deciding_frame, short_path
+from gapless.rules._places import deciding_frame, is_below, short_path
 
 _WITHOUT = "autocast to bfloat16, without a scaler"
 _FILES = ("torch/amp/grad_scaler.py", "torch/distributed/fsdp/sharded_grad_scaler.py")
@@ -66,12 +66,12 @@ class GradScalerRead(WaitRule):
             site.mechanism == "read"
             and frame is not None
             and frame.file.replace("\\", "/").endswith(_FILES)
-            and not below(site, "torch", "GradScaler.state_dict")
+            and not is_below(site, "torch", "GradScaler.state_dict")
         )
 
     def remedy(self, site: Site) -> str:
-        if _asks_for_the_scale(site):
-            asks = _asking_library(site)
+        if _reads_scale(site):
+            asks = _frame_reading_scale(site)
             if asks is not None:
                 return (
                     f"{asks.library} reads the scale at {short_path(asks)} ({asks.function}): autocast to "
@@ -94,18 +94,18 @@ class GradScalerRead(WaitRule):
         return self.advice
 
     def known_change(self, site: Site) -> str:
-        if _asks_for_the_scale(site):
-            return "call `get_scale()` every N steps" if _asking_library(site) is None else _WITHOUT
+        if _reads_scale(site):
+            return "call `get_scale()` every N steps" if _frame_reading_scale(site) is None else _WITHOUT
         name, _, form = site.detail.partition(", ")
         if not name:
             return ""
         return f"give {name} `fused=True`" if form else _WITHOUT
 
 
-def _asking_library(site: Site) -> SourceLine | None:
-    """The library's line that asks the scaler for its scale; None where the user's own line does."""
-    return next((one for one in site.library_frames if one.library not in ("torch", "python")), None)
+def _frame_reading_scale(site: Site) -> SourceLine | None:
+    """Return the library frame that reads the scale; None if the user's own line does."""
+    return next((frame for frame in site.library_frames if frame.library not in ("torch", "python")), None)
 
 
-def _asks_for_the_scale(site: Site) -> bool:
-    return any(below(site, "torch", "get_scale", file) for file in _FILES)
+def _reads_scale(site: Site) -> bool:
+    return any(is_below(site, "torch", "get_scale", file) for file in _FILES)

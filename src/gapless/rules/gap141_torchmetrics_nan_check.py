@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below
+from gapless.rules._places import is_below
 
 _FILE = "torchmetrics/aggregation.py"
 
@@ -51,6 +51,6 @@ class TorchMetricsNanCheck(WaitRule):
     change = "`unwait(metrics)`, or use `gapless.metrics`"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism in ("read", "size") and below(
+        return site.mechanism in ("read", "size") and is_below(
             site, "torchmetrics", "_cast_and_nan_check_input", _FILE
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import keyword, with_option
-from gapless.rules._places import below, names, user_code
+from gapless.rules._code import add_option, keyword
+from gapless.rules._places import bare_names, is_below, parse_user_line
 
 _FILE = "torch/distributions/"
 
@@ -49,16 +49,22 @@ class DistributionsValidateArgs(WaitRule):
     change = "create the distribution with `validate_args=False`"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "read" and "__bool__" in names(site) and below(site, "torch", file=_FILE)
+        return (
+            site.mechanism == "read"
+            and "__bool__" in bare_names(site)
+            and is_below(site, "torch", file=_FILE)
+        )
 
     def remedy(self, site: Site) -> str:
-        code = user_code(site)
-        made = (
+        code = parse_user_line(site)
+        constructions = (
             [c for c in code.calls(*_MADE) if keyword(c, "validate_args") is None] if code is not None else []
         )
         option = "validate_args=False"
-        whole = with_option(code, made[0], option) if code is not None and len(made) == 1 else ""
-        if not whole or not below(site, "torch", "__init__", _FILE):
+        whole = (
+            add_option(code, constructions[0], option) if code is not None and len(constructions) == 1 else ""
+        )
+        if not whole or not is_below(site, "torch", "__init__", _FILE):
             return self.advice
         return f"turn its checks off: `{whole}`"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below
+from gapless.rules._places import is_below
 
 _FILE = "torch/nn/utils/clip_grad.py"
 
@@ -50,9 +50,9 @@ class ClipGradCheck(WaitRule):
     change = "keep `error_if_nonfinite` off"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "read" and below(site, "torch", file=_FILE)
+        return site.mechanism == "read" and is_below(site, "torch", file=_FILE)
 
     def remedy(self, site: Site) -> str:
-        if below(site, "lightning", "clip_gradients"):  # Fabric turns the check on by default
+        if is_below(site, "lightning", "clip_gradients"):  # Fabric turns the check on by default
             return self.advice.replace("keep `error_if_nonfinite` off", "give it `error_if_nonfinite=False`")
         return self.advice

@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
-from gapless.rules._places import in_library, own_code
+from gapless.rules._places import advise_for_library, parse_waiting_line
 
 _RESULTS = {
     "cholesky": ("cholesky_ex", ".L"),
@@ -58,19 +58,20 @@ class LinalgStatus(WaitRule):
         return site.mechanism == "status"
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
-        return (_variant(code) if code is not None else "") or in_library(site, self.advice)
+        code = parse_waiting_line(site)
+        return (_advise_ex_variant(code) if code is not None else "") or advise_for_library(site, self.advice)
 
 
-def _variant(code: Code) -> str:
+def _advise_ex_variant(code: Code) -> str:
     call = code.only_call(*_RESULTS)
     if call is None or not isinstance(call.func, ast.Attribute):
         return ""
-    prefix, given = code.subject(call), ", ".join(code.text(value) for value in call.args)
+    prefix, arguments = code.subject(call), ", ".join(code.text(value) for value in call.args)
     if prefix not in ("torch.linalg", "linalg", "LA") or call.keywords or not all(map(code.text, call.args)):
         return ""
     name, result = _RESULTS[call.func.attr]
     return (
-        f"`{prefix}.{name}({given}){result}` leaves the error code on the GPU: keep its `info`, and check "
+        f"`{prefix}.{name}({arguments}){result}` leaves the error code on the GPU: keep its "
+        "`info`, and check "
         "it every N steps"
     )

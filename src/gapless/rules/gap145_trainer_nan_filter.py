@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import deciding_frame, names
+from gapless.rules._places import bare_names, deciding_frame
 
 _FILE = "transformers/trainer.py"
 # The methods that hold the test, in older and newer versions of transformers, in training and evaluation.
@@ -51,7 +51,7 @@ class TrainerNanFilter(WaitRule):
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)
-        if site.mechanism != "read" or frame is None or "__bool__" not in names(site):
+        if site.mechanism != "read" or frame is None or "__bool__" not in bare_names(site):
             return False
         in_trainer = frame.library == "transformers" and frame.file.replace("\\", "/").endswith(_FILE)
         return in_trainer and frame.function.rpartition(".")[2] in _LOOPS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below
+from gapless.rules._places import is_below
 
 _FILES = ("transformers/masking_utils.py", "transformers/modeling_attn_mask_utils.py")
 
@@ -47,10 +47,10 @@ class AttentionMaskCheck(WaitRule):
     change = "omit `attention_mask`, or pass it with 4 dimensions"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "read" and any(below(site, "transformers", file=file) for file in _FILES)
+        return site.mechanism == "read" and any(is_below(site, "transformers", file=file) for file in _FILES)
 
     def remedy(self, site: Site) -> str:
-        if below(site, "transformers", "find_packed_sequence_indices"):
+        if is_below(site, "transformers", "find_packed_sequence_indices"):
             return (
                 "without a mask and a cache it checks whether sequences are packed into one row: pass the "
                 "full mask of shape (batch, 1, queries, keys), created on the CPU with the batch, which is "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below
+from gapless.rules._places import is_below
 
 _FILE = "torch/nn/modules/batchnorm.py"
 
@@ -48,4 +48,4 @@ class BatchNormMomentumNone(WaitRule):
     change = "give the BatchNorm layers a number as `momentum`"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "read" and below(site, "torch", file=_FILE)
+        return site.mechanism == "read" and is_below(site, "torch", file=_FILE)

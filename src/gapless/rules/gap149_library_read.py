@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, SourceLine, WaitRule
-from gapless.rules._places import deciding_frame, operator, short_path
+from gapless.rules._places import bare_operator, deciding_frame, short_path
 
 _KNOWN = (
     (
@@ -64,8 +64,8 @@ _KNOWN = (
         "`differentiable_loss` with a `torch.optim` optimizer instead of `SVI.step`",
     ),
 )
-"""What is known of a library's file, where the line that reads or a function around it has a word in it: what
-to do, in a sentence and in a few words."""
+"""Advice by library, part of the file's path, and a word in the reading line or a function around it: in a
+sentence and in a few words."""
 
 
 class LibraryRead(WaitRule):
@@ -112,28 +112,30 @@ class LibraryRead(WaitRule):
     change = "turn off the library's check, or call it less often"
 
     def matches(self, site: Site) -> bool:
-        by_python = operator(site) == "_local_scalar_dense" or not site.operator.startswith("aten::")
+        by_python = bare_operator(site) == "_local_scalar_dense" or not site.operator.startswith("aten::")
         return site.mechanism == "read" and by_python and deciding_frame(site) is not None
 
     def remedy(self, site: Site) -> str:
         frame = deciding_frame(site)
         if frame is None:
             return self.advice
-        advice, place = _known(site, frame)[0], short_path(frame)
+        advice, place = _find_advice(site, frame)[0], short_path(frame)
         if advice:  # of all its lines: what a library reads in two of them is one thing to change
             place = place.rpartition(":")[0]
         return f"{frame.library} reads a value at {place} ({frame.function}): {advice or self.advice}"
 
     def known_change(self, site: Site) -> str:
         frame = deciding_frame(site)
-        return _known(site, frame)[1] if frame is not None else ""
+        return _find_advice(site, frame)[1] if frame is not None else ""
 
 
-def _known(site: Site, frame: SourceLine) -> tuple[str, str]:
-    """Advice for a line of a library that is known to read what it says, in a sentence and in a few words."""
+def _find_advice(site: Site, frame: SourceLine) -> tuple[str, str]:
+    """Return advice for a line of a library that is known to read, in a sentence and in a few words."""
     file = frame.file.replace("\\", "/")
-    told = " ".join((frame.code, *(one.function for one in site.library_frames))).lower()
+    code_and_functions = " ".join(
+        (frame.code, *(library_frame.function for library_frame in site.library_frames))
+    ).lower()
     for library, part, word, advice, change in _KNOWN:
-        if frame.library == library and part in file and word in told:
+        if frame.library == library and part in file and word in code_and_functions:
             return advice, change
     return "", ""

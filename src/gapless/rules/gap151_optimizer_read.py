@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below, deciding_frame
+from gapless.rules._places import deciding_frame, is_below
 
 
 class OptimizerRead(WaitRule):
@@ -67,40 +67,40 @@ class OptimizerRead(WaitRule):
         )
 
     def remedy(self, site: Site) -> str:
-        if below(site, "torch", function="ReduceLROnPlateau.step"):
+        if is_below(site, "torch", function="ReduceLROnPlateau.step"):
             return (
                 "give the scheduler its metric once per epoch, not in each step: it converts it to a `float`"
             )
-        read = _read(site)
+        read = _advise_read(site)
         if read is not None:
             return read.remedy
-        if below(site, "torch", file="torch/optim/lr_scheduler.py"):
+        if is_below(site, "torch", file="torch/optim/lr_scheduler.py"):
             return _NUMBER.format("the learning rate") + " while the scheduler changes it"
-        if below(site, "torch", file="torch/optim/lbfgs.py"):
+        if is_below(site, "torch", file="torch/optim/lbfgs.py"):
             return (
                 "LBFGS reads the loss in each iteration: only fewer iterations (`max_iter`) mean fewer syncs"
             )
-        if below(site, "torch", file="torch/optim/_adafactor.py"):
+        if is_below(site, "torch", file="torch/optim/_adafactor.py"):
             return (
                 "Adafactor reads the norm of each parameter on the CPU; an optimizer such as AdamW does not"
             )
-        if below(site, "torch", file="torch/optim/asgd.py"):
+        if is_below(site, "torch", file="torch/optim/asgd.py"):
             return "ASGD reads its own rates for each parameter; `ASGD(..., capturable=True)` does not"
         return self.advice
 
     def known_change(self, site: Site) -> str:
-        if below(site, "torch", function="ReduceLROnPlateau.step"):
+        if is_below(site, "torch", function="ReduceLROnPlateau.step"):
             return "give the scheduler its metric once per epoch"
-        read = _read(site)
+        read = _advise_read(site)
         if read is not None:
             return read.change
-        if below(site, "torch", file="torch/optim/lr_scheduler.py"):
+        if is_below(site, "torch", file="torch/optim/lr_scheduler.py"):
             return _NUMBER.format("the learning rate")
-        if below(site, "torch", file="torch/optim/lbfgs.py"):
+        if is_below(site, "torch", file="torch/optim/lbfgs.py"):
             return "fewer iterations of LBFGS: `max_iter`"
-        if below(site, "torch", file="torch/optim/_adafactor.py"):
+        if is_below(site, "torch", file="torch/optim/_adafactor.py"):
             return "use an optimizer that reads no norms, such as AdamW"
-        if below(site, "torch", file="torch/optim/asgd.py"):
+        if is_below(site, "torch", file="torch/optim/asgd.py"):
             return "give ASGD `capturable=True`"
         return ""
 
@@ -110,34 +110,34 @@ _DETAIL = re.compile(
 )
 _NUMBER = "keep {} a Python number"
 _NAMES = {"lr": "the learning rate", "betas": "the betas"}
-_MAKES_THERE = " of ASGD"
-"""An optimizer that itself makes all of its state on the GPU: nobody has moved it there."""
+_CREATES_STATE_ON_GPU = " of ASGD"
+"""An optimizer that creates all of its state on the GPU by itself."""
 
 
-class _Read(NamedTuple):
-    """What is read of an optimizer, in words: what to do about it, and the same in short."""
+class _ReadAdvice(NamedTuple):
+    """Advice on what an optimizer reads: a sentence, and a few words."""
 
     remedy: str
     change: str
 
 
-def _read(site: Site) -> _Read | None:
-    """What was recorded of the tensor that is read; None where nothing was, or where it belongs there."""
-    told = _DETAIL.fullmatch(site.detail)
-    if told is None or (told["holder"] == "state" and _MAKES_THERE in site.detail):
+def _advise_read(site: Site) -> _ReadAdvice | None:
+    """Return advice on the tensor that is read; None if it was not recorded or belongs on the GPU."""
+    match = _DETAIL.fullmatch(site.detail)
+    if match is None or (match["holder"] == "state" and _CREATES_STATE_ON_GPU in site.detail):
         return None
-    key = told["key"]
-    options = " or ".join(f"`{option}=True`" for option in (told["takes"] or "").split(", ") if option)
+    key = match["key"]
+    options = " or ".join(f"`{option}=True`" for option in (match["takes"] or "").split(", ") if option)
     otherwise = f", or give the optimizer {options}" if options else ""
-    if told["holder"] == "param_groups":
+    if match["holder"] == "param_groups":
         change = _NUMBER.format(_NAMES.get(key, f"`{key}`"))
-        return _Read(f"{change}{otherwise}", change)
+        return _ReadAdvice(f"{change}{otherwise}", change)
     if key != "step":
         remedy = f"give the optimizer {options}" if options else "use an optimizer that keeps no such number"
-        return _Read(
+        return _ReadAdvice(
             f"`load_state_dict` moves `{key}` to the GPU, where each step reads it: {remedy}", remedy
         )
-    return _Read(
+    return _ReadAdvice(
         "leave the step counts (`state['step']`) on the CPU: load the checkpoint with `torch.load(..., "
         'map_location="cpu")`, since `load_state_dict` moves the rest of the state to the GPU; and move '
         f"none of it by hand{otherwise}",

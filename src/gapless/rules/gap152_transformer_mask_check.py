@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below, names
+from gapless.rules._places import bare_names, is_below
 
 _FILE = "torch/nn/modules/transformer.py"
 
@@ -50,14 +50,14 @@ class TransformerMaskCheck(WaitRule):
     change = "pass `is_causal=` to the transformer"
 
     def known_change(self, site: Site) -> str:
-        return "`enable_nested_tensor=False` in the encoder" if _of_padding(site) else ""
+        return "`enable_nested_tensor=False` in the encoder" if _is_padding_check(site) else ""
 
     def matches(self, site: Site) -> bool:
-        if _of_padding(site):
+        if _is_padding_check(site):
             return True
-        return site.mechanism in ("read", "size", "values") and below(site, "torch", file=_FILE)
+        return site.mechanism in ("read", "size", "values") and is_below(site, "torch", file=_FILE)
 
 
-def _of_padding(site: Site) -> bool:
-    """Whether the encoder asks if all padding stands at the end."""
-    return "_nested_tensor_from_mask_left_aligned" in names(site)
+def _is_padding_check(site: Site) -> bool:
+    """Whether the encoder checks that all padding is at the end."""
+    return "_nested_tensor_from_mask_left_aligned" in bare_names(site)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below, deciding_frame, short_path
+from gapless.rules._places import deciding_frame, is_below, short_path
 
 _LIBRARIES = ("lightning", "pytorch_lightning", "lightning_fabric")
 _KNOWN = (
@@ -74,7 +74,7 @@ class LightningRead(WaitRule):
     def known_change(self, site: Site) -> str:
         frame = deciding_frame(site)
         if frame is None or frame.function.endswith("to_item"):
-            logs = any(below(site, library, "log_metrics") for library in _LIBRARIES)
+            logs = any(is_below(site, library, "log_metrics") for library in _LIBRARIES)
             return "raise `Trainer(log_every_n_steps=N)`" if logs else ""
         file = frame.file.replace("\\", "/")
         return next((change for part, change in _CHANGES.items() if file.endswith(part)), "")
@@ -82,9 +82,11 @@ class LightningRead(WaitRule):
     def remedy(self, site: Site) -> str:
         frame = deciding_frame(site)
         if frame is None or frame.function.endswith("to_item"):
-            logs = any(below(site, library, "log_metrics") for library in _LIBRARIES)
+            logs = any(is_below(site, library, "log_metrics") for library in _LIBRARIES)
             return "raise `Trainer(log_every_n_steps=N)`: only those steps are read" if logs else self.advice
         file = frame.file.replace("\\", "/")
-        known = next((advice for part, advice in _KNOWN if file.endswith(part)), "")
+        specific = next((advice for part, advice in _KNOWN if file.endswith(part)), "")
         where = f"{frame.library} reads a value at {short_path(frame)} ({frame.function})"
-        return f"{where}: {known}" if known else f"{where}; logging less often may avoid it: {self.advice}"
+        return (
+            f"{where}: {specific}" if specific else f"{where}; logging less often may avoid it: {self.advice}"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below
+from gapless.rules._places import is_below
 
 _LIBRARIES = (
     "aim", "clearml", "comet_ml", "loguru", "mlflow", "neptune", "rich", "tensorboard", "tensorboardX",
@@ -57,6 +57,6 @@ class LoggerRead(WaitRule):
     def matches(self, site: Site) -> bool:
         if site.mechanism not in ("read", "d2h"):
             return False
-        return any(below(site, library) for library in _LIBRARIES) or below(
+        return any(is_below(site, library) for library in _LIBRARIES) or is_below(
             site, "torch", file="torch/utils/tensorboard/"
         )

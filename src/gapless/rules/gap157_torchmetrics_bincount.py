@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below
+from gapless.rules._places import is_below
 
 
 class TorchMetricsBincount(WaitRule):
@@ -50,4 +50,4 @@ class TorchMetricsBincount(WaitRule):
     change = "`unwait(metrics)`, or use `gapless.metrics`"
 
     def matches(self, site: Site) -> bool:
-        return any(below(site, "torchmetrics", name) for name in ("_bincount", "_flexible_bincount"))
+        return any(is_below(site, "torchmetrics", name) for name in ("_bincount", "_flexible_bincount"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below
+from gapless.rules._places import is_below
 
 
 class TorchMetricsNumber(WaitRule):
@@ -52,5 +52,5 @@ class TorchMetricsNumber(WaitRule):
         return (
             site.mechanism == "h2d"
             and site.detail in ("scalar", "list")
-            and below(site, "torchmetrics", file="torchmetrics/aggregation.py")
+            and is_below(site, "torchmetrics", file="torchmetrics/aggregation.py")
         )

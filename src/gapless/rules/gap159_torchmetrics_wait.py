@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below, deciding_frame, short_path
+from gapless.rules._places import deciding_frame, is_below, short_path
 
 
 class TorchMetricsWait(WaitRule):
@@ -53,20 +53,20 @@ class TorchMetricsWait(WaitRule):
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)
-        moved = below(site, "torchmetrics", "_apply", "torchmetrics/metric.py")  # `metric.to(device)`
+        moved = is_below(site, "torchmetrics", "_apply", "torchmetrics/metric.py")  # `metric.to(device)`
         return frame is not None and frame.library == "torchmetrics" and not moved
 
     def remedy(self, site: Site) -> str:
         frame = deciding_frame(site)
         where = f" (it waits at {short_path(frame)}, {frame.function})" if frame is not None else ""
-        if below(site, "torchmetrics", "gather_all_tensors"):
+        if is_below(site, "torchmetrics", "gather_all_tensors"):
             return f"synchronize once per epoch: use `sync_on_compute`, not `dist_sync_on_step`{where}"
-        if site.mechanism == "size" and below(site, "torchmetrics", "update"):
+        if site.mechanism == "size" and is_below(site, "torchmetrics", "update"):
             return (
                 "`ignore_index` selects with a bool mask: count with the mask itself, as "
                 f"`((prediction == target) & valid).sum()`{where}"
             )
-        if below(site, "torchmetrics", "update") and not below(site, "torchmetrics", "forward"):
+        if is_below(site, "torchmetrics", "update") and not is_below(site, "torchmetrics", "forward"):
             return (
                 "this metric's own `update` syncs; the metric of that name in `gapless.metrics`, if there "
                 "is one, does not, and `unwait(metric)` from `gapless.metrics.torchmetrics` reports what "
@@ -75,6 +75,6 @@ class TorchMetricsWait(WaitRule):
         return f"{self.advice}{where}"
 
     def known_change(self, site: Site) -> str:
-        if below(site, "torchmetrics", "gather_all_tensors"):
+        if is_below(site, "torchmetrics", "gather_all_tensors"):
             return "synchronize metrics between ranks once per epoch"
         return ""

@@ -10,14 +10,15 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.wording import duration, percent
 from gapless.rules import _loader as loader
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 from gapless.rules._profile import Spot
 
-_ITSELF = ("_SingleProcessDataLoaderIter", "torch/utils/data/_utils/fetch.py")
-"""Seen only where the training process makes the batches: the workers' own code runs in other processes."""
-_BY_WORKERS = ("_MultiProcessingDataLoaderIter", "dataloader.py: _try_get_data", "dataloader.py: _get_data")
-_MOST_WORKERS = 32
-"""More are not advised: from there on the batch itself must become cheaper."""
+_IN_PROCESS_NAMES = ("_SingleProcessDataLoaderIter", "torch/utils/data/_utils/fetch.py")
+"""Names that occur only where the training process makes the batches."""
+_WORKER_NAMES = ("_MultiProcessingDataLoaderIter", "dataloader.py: _try_get_data", "dataloader.py: _get_data")
+"""Names that occur only where workers make the batches."""
+_MAX_WORKERS = 32
+"""More workers are not advised: beyond, the batch itself must become cheaper."""
 
 
 class StarvedInput(ProfileRule, LoaderRule):
@@ -64,69 +65,73 @@ class StarvedInput(ProfileRule, LoaderRule):
     change = "make batches in workers: `num_workers=N`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        found = told.spots(profile, "input")
-        if not told.matters(profile, found):
+        places = profile_rules.find_spots(profile, "input")
+        if not profile_rules.is_significant(profile, places):
             return
-        for spot in told.told(profile, found):
+        for spot in profile_rules.spots_to_report(profile, places):
             late = f"{spot.idle_for(profile)}, until the next batch arrives"
             yield spot.hit(profile, (late, *_evidence(profile, spot)), *_remedy(profile, spot, self.advice))
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
-        made, late, step = use.diagnosis, use.late, use.step
-        if made is None or not loader.starves(use, made):
+        diagnosis, late, step = use.diagnosis, use.late, use.step
+        if diagnosis is None or not loader.is_starving(use, diagnosis):
             return
         share = percent(late.likely / (step.likely + late.likely))
-        known = "" if step.least == step.most else "estimated, "  # a step that was given has no range
-        seen = (
-            f"a step of {duration(step.likely)} ({known}without its input) waits {duration(late.likely)} "
-            f"for its batch with {loader.setting(use.setting)}: {share}"
+        origin = "" if step.least == step.most else "estimated, "  # a step that was given has no range
+        waiting = (
+            f"a step of {duration(step.likely)} ({origin}without its input) waits {duration(late.likely)} "
+            f"for its batch with {loader.describe_setting(use.setting)}: {share}"
         )
-        where = loader.hottest(made)
-        costs = loader.cost(made) + (f"; {where}" if where else "")
-        measured = f"measured on this machine ({loader.machine(made)}), predicted for the GPU's step"
-        evidence = (costs, seen, measured)
-        remedy, change = _advised(use, made)
+        where = loader.describe_hottest_line(diagnosis)
+        costs = loader.describe_cost(diagnosis) + (f"; {where}" if where else "")
+        measured = (
+            f"measured on this machine ({loader.describe_cores(diagnosis)}), predicted for the GPU's step"
+        )
+        evidence = (costs, waiting, measured)
+        remedy, change = _advise_setting(use, diagnosis)
         yield Hit(evidence=evidence, remedy=remedy, change=change, idle=late.likely, steps=1)
 
 
-def _advised(use: LoaderUse, diagnosis: Diagnosis) -> tuple[str, str]:
-    """The setting that is recommended, what it gives, and what to do where it is not enough; and in short."""
+def _advise_setting(use: LoaderUse, diagnosis: Diagnosis) -> tuple[str, str]:
+    """Return the recommended setting, its gain, and what to do if it is not enough; and the same in short."""
     step, late, left = use.step.likely, use.late.likely, use.left.likely
-    enough = left <= 2 * loader.MATTERS * (step + left)
-    if not loader.helps(use, diagnosis):
-        return f"no setting keeps up on this machine: {loader.CHEAPER}", loader.CHEAPER
-    told = (
-        f"{loader.call(use, diagnosis)}: a step then takes {duration(step + left)} instead of "
+    enough = left <= 2 * loader.MIN_SHARE_OF_STEP * (step + left)
+    if not loader.is_better(use, diagnosis):
+        return f"no setting keeps up on this machine: {loader.MAKE_CHEAPER}", loader.MAKE_CHEAPER
+    advice = (
+        f"{loader.describe_call(use, diagnosis)}: a step then takes {duration(step + left)} instead of "
         f"{duration(step + late)}"
     )
-    change = loader.change(diagnosis, use.library)
-    return (told if enough else f"{told}; for the rest, {loader.CHEAPER}"), change
+    change = loader.short_recommendation(diagnosis, use.library)
+    return (advice if enough else f"{advice}; for the rest, {loader.MAKE_CHEAPER}"), change
 
 
-def _made_by(spot: Spot) -> str:
-    """Who makes the batches: ``itself``, ``workers`` or "" where the names do not tell."""
-    itself, workers = (any(name in spot.words for name in names) for names in (_ITSELF, _BY_WORKERS))
+def _batch_maker(spot: Spot) -> str:
+    """Return who makes the batches: ``itself``, ``workers`` or "" if the names do not say."""
+    itself, workers = (
+        any(name in spot.words for name in names) for names in (_IN_PROCESS_NAMES, _WORKER_NAMES)
+    )
     return "" if itself == workers else "itself" if itself else "workers"
 
 
 def _evidence(profile: Profile, spot: Spot) -> Iterator[str]:
-    if _made_by(spot) == "itself":
+    if _batch_maker(spot) == "itself":
         yield "`num_workers=0`: the training process makes every batch itself"
-    elif _made_by(spot) == "workers":
+    elif _batch_maker(spot) == "workers":
         yield "batches come from workers, but later than they are needed"
-    loading = _loading(profile)
+    loading = _loading_time(profile)
     if loading > 0:
-        yield f"the CPU spends {told.of_steps(profile, loading)}, in the loader"
+        yield f"the CPU spends {profile_rules.describe_time(profile, loading)}, in the loader"
 
 
-def _loading(profile: Profile) -> int:
+def _loading_time(profile: Profile) -> int:
     return sum(phase.host for phase in profile.phases if phase.name == "loading")
 
 
 def _remedy(profile: Profile, spot: Spot, advice: str) -> tuple[str, ...]:
-    """What to write instead, also in a few words where more is known than the rule says."""
+    """Return what to write instead, also in a few words if more specific than the rule."""
     once = spot.steps == 1 and profile.steps.count >= 3
-    if _made_by(spot) == "workers":
+    if _batch_maker(spot) == "workers":
         if once:
             return (
                 "one batch was late, like the first of an epoch while workers start: "
@@ -139,19 +144,19 @@ def _remedy(profile: Profile, spot: Spot, advice: str) -> tuple[str, ...]:
             "resized samples, or move the remaining transforms to the GPU",
             "raise `num_workers`, or make batches cheaper",
         )
-    if _made_by(spot) != "itself" or once:
+    if _batch_maker(spot) != "itself" or once:
         return (advice,)
     call = "`DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True)`"
-    needed, enough = _enough(profile, spot)
+    needed, enough = _workers_needed(profile, spot)
     return call + enough, f"`num_workers={needed}, persistent_workers=True`" if needed else ""
 
 
-def _enough(profile: Profile, spot: Spot) -> tuple[int, str]:
-    """How many workers keep up with the rest of a step, 0 where none do; and in words."""
-    batch = told.per_step(profile, max(_loading(profile), spot.idle))
+def _workers_needed(profile: Profile, spot: Spot) -> tuple[int, str]:
+    """Return how many workers keep up with the rest of a step (0: none would), and a sentence on it."""
+    batch = profile_rules.per_step(profile, max(_loading_time(profile), spot.idle))
     rest = profile.steps.mean - batch
     needed = ceil(batch / rest) if rest > 0 else 0
-    if not 0 < needed <= _MOST_WORKERS:
+    if not 0 < needed <= _MAX_WORKERS:
         return 0, ", and make batches cheaper, because they take nearly the whole step"
     keep = "1 worker can" if needed == 1 else f"{needed} workers can"
     each = "its own core" if needed == 1 else "one core each"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 
-_MUCH = 0.1
+_MIN_SHARE_OF_STEPS = 0.1
 """Below this share of the steps a second stream and its events are not worth their code."""
 
 
@@ -73,12 +73,13 @@ class CopyNotOverlapped(ProfileRule):
         alone = profile.split.memcpy
         batches = sum(phase.device for phase in profile.phases if phase.name == "transfer")
         beside = profile.split.kernel + profile.split.communication  # what the copies could run beside
-        if told.part(profile, min(alone, batches, beside)) < _MUCH:
+        if profile_rules.share_of_steps(profile, min(alone, batches, beside)) < _MIN_SHARE_OF_STEPS:
             return
         yield Hit(
             evidence=(
-                f"only copies run on the GPU for {told.of_steps(profile, alone)}",
-                f"copies to the GPU take {duration(told.per_step(profile, batches))} {told.a_step(profile)}",
+                f"only copies run on the GPU for {profile_rules.describe_time(profile, alone)}",
+                f"copies to the GPU take {duration(profile_rules.per_step(profile, batches))} "
+                f"{profile_rules.per_step_words(profile)}",
             ),
             remedy=self.advice,
             steps=profile.steps.count,

@@ -60,8 +60,8 @@ class LoaderRestarted(LoaderRule):
             return
         whole = f" of {use.length:,}" if use.length > 0 else ""
         workers = f"; each starts {count(use.setting.workers, 'worker')}" if use.setting.workers else ""
-        seen = f"{use.passes:,} passes were started for {use.batches:,} batches{whole}{workers}"
+        passes = f"{use.passes:,} passes were started for {use.batches:,} batches{whole}{workers}"
         late = round(use.first * use.per_step)
         costs = f"the first batch of a pass takes {duration(use.first)}, as observed in this run"
-        matters = use.step.most and late >= loader.MATTERS * (use.step.most + late)
-        yield Hit(evidence=(seen, costs), remedy=self.advice, idle=late if matters else 0, steps=1)
+        matters = use.step.most and late >= loader.MIN_SHARE_OF_STEP * (use.step.most + late)
+        yield Hit(evidence=(passes, costs), remedy=self.advice, idle=late if matters else 0, steps=1)

@@ -9,8 +9,8 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.loading_feed import Padding
 from gapless.model.wording import number, percent
 
-_MUCH, _GAIN = 0.2, 0.15
-"""Part of a batch that is padding, and part of a batch that is saved, below which nothing is said."""
+_MIN_PADDING_SHARE, _MIN_SAVED_SHARE = 0.2, 0.15
+"""Share of a batch that is padding, and share that could be saved, from which it is reported."""
 
 
 class PaddingWaste(LoaderRule):
@@ -55,12 +55,12 @@ class PaddingWaste(LoaderRule):
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         padding = use.fetch.padding if use.fetch is not None else None
-        if padding is None or padding.share < _MUCH or 1 - padding.left < _GAIN:
+        if padding is None or padding.share < _MIN_PADDING_SHARE or 1 - padding.left < _MIN_SAVED_SHARE:
             return
         # Nothing but the GPU's own work gets less.
         saves = round(min(use.device, use.step.likely) * (1 - padding.left))
-        told = tuple(_evidence(padding, priced=saves > 0))
-        yield Hit(evidence=told, remedy=_remedy(padding), saves=saves, steps=1)
+        evidence = tuple(_evidence(padding, priced=saves > 0))
+        yield Hit(evidence=evidence, remedy=_remedy(padding), saves=saves, steps=1)
 
 
 def _evidence(padding: Padding, priced: bool) -> Iterator[str]:
@@ -82,11 +82,11 @@ def _evidence(padding: Padding, priced: bool) -> Iterator[str]:
 
 def _remedy(padding: Padding) -> str:
     first = "do not pad the items, and " if padding.inside else ""
-    told = (
+    advice = (
         f"{first}`DataLoader(..., batch_sampler=gapless.loading.BucketBatchSampler(lengths, "
         f"batch_size={padding.batch}, pad_to=8), collate_fn=gapless.loading.pad_collate(8))`"
     )
     if padding.fixed >= 0 and padding.fixed < padding.share:
         edges = ", ".join(map(str, padding.edges))
-        told += f"; if shapes must be few, pad to {edges}: {percent(padding.fixed)} is then padding"
-    return told
+        advice += f"; if shapes must be few, pad to {edges}: {percent(padding.fixed)} is then padding"
+    return advice

@@ -11,10 +11,10 @@ from gapless.model.loading import Diagnosis
 from gapless.model.wording import count, duration, percent
 from gapless.rules import _loader as loader
 
-_LEAST = 20e6
-"""Nanoseconds at the beginning of an epoch below which nothing is said."""
-_NAMED = 0.05
-"""A part of the whole below which it is not named."""
+_MIN_STALL_NS = 20e6
+"""Nanoseconds at the start of an epoch below which nothing is reported."""
+_MIN_SHARE_TO_NAME = 0.05
+"""Parts below this share of the whole are not named."""
 
 
 class SlowEpochStart(LoaderRule):
@@ -63,32 +63,36 @@ class SlowEpochStart(LoaderRule):
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         if use.restarted or use.length <= 0:
             return
-        found = _measured(use, use.diagnosis) if use.diagnosis is not None else _seen(use)
-        if found is None:
+        epoch_start = _from_measurement(use, use.diagnosis) if use.diagnosis is not None else _from_run(use)
+        if epoch_start is None:
             return
-        epoch = found.step * found.steps
-        stall = sum(found.parts.values())
-        if stall < max(_LEAST, loader.MATTERS * (epoch + stall)):
+        epoch = epoch_start.step * epoch_start.steps
+        stall = sum(epoch_start.parts.values())
+        if stall < max(_MIN_STALL_NS, loader.MIN_SHARE_OF_STEP * (epoch + stall)):
             return
-        told = [f"{duration(took)} {name}" for name, took in found.parts.items() if took >= _NAMED * stall]
+        parts = [
+            f"{duration(took)} {name}"
+            for name, took in epoch_start.parts.items()
+            if took >= _MIN_SHARE_TO_NAME * stall
+        ]
         whole = (
             f"each epoch begins with {duration(stall)} of waiting in addition to its first batch: "
-            f"{', '.join(told)}"
+            f"{', '.join(parts)}"
         )
-        of_all = f"an epoch of {count(round(found.steps), 'step')} takes {duration(epoch)} without it"
+        of_all = f"an epoch of {count(round(epoch_start.steps), 'step')} takes {duration(epoch)} without it"
         share = f"{of_all}: {percent(stall / (epoch + stall))} is spent starting"
         yield Hit(
             evidence=(whole, share),
-            remedy="; ".join(found.remedies) or self.advice,
-            change=found.change or _kept(use),
-            idle=round(stall / found.steps),
+            remedy="; ".join(epoch_start.remedies) or self.advice,
+            change=epoch_start.change or _advise_persistent(use),
+            idle=round(stall / epoch_start.steps),
             steps=1,
-            every=max(round(found.steps), 1),
+            every=max(round(epoch_start.steps), 1),
         )
 
 
-class _Stall(NamedTuple):
-    """What an epoch of `steps` begins with, by part, in nanoseconds; what helps, and by how much."""
+class _EpochStart(NamedTuple):
+    """What an epoch of `steps` begins with, by part, in nanoseconds, and the remedies."""
 
     steps: float
     step: float
@@ -97,29 +101,29 @@ class _Stall(NamedTuple):
 
     @property
     def change(self) -> str:
-        """What to do where it is not the workers' starting that takes the time."""
+        """The change in a few words, if starting workers is not what takes longest."""
         longest = max(self.parts, key=lambda name: self.parts[name])
         return _CHANGES.get(longest, "")
 
 
-def _kept(use: LoaderUse) -> str:
-    """What to write so that workers stay: with other settings where they are to change as well."""
-    if use.diagnosis is not None and _KEPT in loader.arguments(use.diagnosis):
+def _advise_persistent(use: LoaderUse) -> str:
+    """Return what to write so that workers persist, with other settings if those should change as well."""
+    if use.diagnosis is not None and _PERSISTENT in loader.recommended_arguments(use.diagnosis):
         together = loader.settings_to_take(use)
         if together:
             return together
-    return f"`{loader.worded(use.library, _KEPT)}`"
+    return f"`{loader.word_for_library(use.library, _PERSISTENT)}`"
 
 
-_KEPT = "persistent_workers=True"
+_PERSISTENT = "persistent_workers=True"
 _ORDER, _STREAM = "shuffling", "resetting the stream (opening files, filling its buffer)"
 _CHANGES = {_ORDER: "shuffle in blocks, on the fly", _STREAM: "let one pass span several epochs"}
 
 
-def _measured(use: LoaderUse, made: Diagnosis) -> _Stall | None:
-    """By the measurement of the loader, for the setting it has."""
-    now, begin, transfer, setting = made.now, made.begin, made.transfer, made.setting
-    if now is None or (made.around is not None and made.around.foreign):
+def _from_measurement(use: LoaderUse, diagnosis: Diagnosis) -> _EpochStart | None:
+    """Return the start of an epoch by the measurement of the loader, for its present setting."""
+    now, begin, transfer, setting = diagnosis.now, diagnosis.begin, diagnosis.transfer, diagnosis.setting
+    if now is None or (diagnosis.around is not None and diagnosis.around.foreign):
         return None
     parts: dict[str, float] = {}
     remedies: list[str] = []
@@ -128,11 +132,11 @@ def _measured(use: LoaderUse, made: Diagnosis) -> _Stall | None:
     if anew and transfer.batches:
         starting = setting.workers * transfer.start + max(transfer.boot - begin.opened - begin.again, 0.0)
         workers = count(setting.workers, "worker")
-        parts[f"starting {workers} ({made.machine.start or 'fork'})"] = starting
-        if made.around is not None and made.around.anew:
+        parts[f"starting {workers} ({diagnosis.machine.start or 'fork'})"] = starting
+        if diagnosis.around is not None and diagnosis.around.anew:
             remedies.append("create the DataLoader once, not in each pass, with `persistent_workers=True`")
         else:
-            saved, kept = duration(starting + opened), loader.worded(use.library, _KEPT)
+            saved, kept = duration(starting + opened), loader.word_for_library(use.library, _PERSISTENT)
             remedies.append(f"`{kept}` saves {saved} of it from the second epoch on")
         if 0 <= begin.forked < starting / 2:
             remedies.append(
@@ -142,29 +146,30 @@ def _measured(use: LoaderUse, made: Diagnosis) -> _Stall | None:
     parts["opening the dataset's files"] = opened
     parts[_STREAM] = begin.again
     parts[_ORDER] = begin.shuffle
-    if begin.shuffle > max(_LEAST, opened):
+    if begin.shuffle > max(_MIN_STALL_NS, opened):
         remedies.append(
             f"the sampler takes {duration(begin.shuffle)} to yield its first position: shuffle with one "
             "`torch.randperm`, or in blocks on the fly"
         )
-    if begin.again > max(_LEAST, opened):
+    if begin.again > max(_MIN_STALL_NS, opened):
         remedies.append(
             f"the stream restarts in every pass ({duration(begin.again)}): let one pass span several "
             "epochs, or fill a smaller buffer"
         )
     per_step = use.per_step or 1.0  # what was predicted is for each batch
-    each = made.around.batches if made.around is not None else 1.0
-    return _Stall(made.length / each / per_step, now.step * per_step, parts, remedies)
+    each = diagnosis.around.batches if diagnosis.around is not None else 1.0
+    return _EpochStart(diagnosis.length / each / per_step, now.step * per_step, parts, remedies)
 
 
-def _seen(use: LoaderUse) -> _Stall | None:
-    """By the run itself, of a loader that keeps up and was not measured further."""
+def _from_run(use: LoaderUse) -> _EpochStart | None:
+    """Return the start of an epoch as observed in the run, for a loader that keeps up and was not
+    measured."""
     batch = use.fetch.cpu + use.fetch.wait if use.fetch is not None else 0.0
     if use.ended < 1 or not use.setting.workers or use.setting.persistent or not use.step.likely:
         return None
     stall = max(use.first - max(use.wait, batch), 0.0)
     workers = count(use.setting.workers, "worker")
     name = f"until {workers} {'has' if use.setting.workers == 1 else 'have'} started, as observed in this run"
-    saves = f"`{loader.worded(use.library, _KEPT)}` avoids this from the second epoch on"
+    saves = f"`{loader.word_for_library(use.library, _PERSISTENT)}` avoids this from the second epoch on"
     steps = use.length / use.per_step if use.per_step else 0.0
-    return _Stall(steps, float(use.step.likely), {name: stall}, [saves]) if steps else None
+    return _EpochStart(steps, float(use.step.likely), {name: stall}, [saves]) if steps else None

@@ -9,14 +9,14 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.loading_feed import Column
 from gapless.model.wording import duration, percent, size
 
-_PART, _LEAST = 0.25, 1_000_000
-"""Part of a batch, and bytes, that must be saved."""
-_NAMED = 0.02
-"""Part of a batch below which what a tensor could save is not told."""
-_LINK = 25.0
-"""Bytes per nanosecond that a link of 16 lanes (PCIe 4.0) carries at best: what a copy takes at the least."""
-_STEP = 0.01
-"""Part of a step, where its length is known, that the copy must get shorter by."""
+_MIN_SAVED_SHARE, _MIN_SAVED_BYTES = 0.25, 1_000_000
+"""Share of a batch, and bytes, that must be saved."""
+_MIN_SHARE_TO_NAME = 0.02
+"""Share of a batch that a tensor must save to be named."""
+_LINK_BYTES_PER_NS = 25.0
+"""Bytes per nanosecond over 16 lanes of PCIe 4.0 at best, for the least time of a copy."""
+_MIN_SHARE_OF_STEP = 0.01
+"""Share of a step, if its length is known, by which the copy must get shorter."""
 
 
 class WideBatch(LoaderRule):
@@ -58,12 +58,14 @@ class WideBatch(LoaderRule):
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         columns = use.fetch.columns if use.fetch is not None else ()
-        whole = sum(one.bytes for one in columns)
-        wide = [one for one in columns if one.bytes - one.least >= max(_NAMED * whole, 1)]
-        wide.sort(key=lambda one: one.least - one.bytes)
-        saved = sum(one.bytes - one.least for one in wide)
-        least = max(_LEAST, _STEP * use.step.likely * _LINK)
-        if saved < least or saved < _PART * whole:
+        whole = sum(column.bytes for column in columns)
+        wide = [
+            column for column in columns if column.bytes - column.least >= max(_MIN_SHARE_TO_NAME * whole, 1)
+        ]
+        wide.sort(key=lambda column: column.least - column.bytes)
+        saved = sum(column.bytes - column.least for column in wide)
+        least = max(_MIN_SAVED_BYTES, _MIN_SHARE_OF_STEP * use.step.likely * _LINK_BYTES_PER_NS)
+        if saved < least or saved < _MIN_SAVED_SHARE * whole:
             return
         yield Hit(evidence=tuple(_evidence(wide, whole, saved)), remedy=_remedy(wide), bytes=whole, steps=1)
 
@@ -73,24 +75,30 @@ def _evidence(wide: Sequence[Column], whole: int, saved: int) -> Iterator[str]:
         f"a batch takes {size(whole)}, but its values need only {size(whole - saved)}: "
         f"{percent(saved / whole)} less"
     )
-    for one in wide[:4]:
-        yield f"{_name(one)}: {one.kind}, {size(one.bytes)} → {one.to}, {size(one.least)}{_why(one)}"
-    yield f"copying the difference takes at least {duration(saved / _LINK)} (PCIe 4.0, pinned memory)"
+    for column in wide[:4]:
+        yield (
+            f"{_column_name(column)}: {column.kind}, {size(column.bytes)} → {column.to}, "
+            f"{size(column.least)}{_reason(column)}"
+        )
+    yield (
+        f"copying the difference takes at least {duration(saved / _LINK_BYTES_PER_NS)} (PCIe 4.0, "
+        "pinned memory)"
+    )
 
 
-def _name(one: Column) -> str:
-    return f"`{one.name}`" if one.name else "the batch"
+def _column_name(column: Column) -> str:
+    return f"`{column.name}`" if column.name else "the batch"
 
 
-def _why(one: Column) -> str:
-    if one.to == "uint8":
+def _reason(column: Column) -> str:
+    if column.to == "uint8":
         return " (at most 256 values in each channel, equally spaced: images that were bytes)"
-    return " (only 0 and 1)" if one.to == "bool" else ""
+    return " (only 0 and 1)" if column.to == "bool" else ""
 
 
 def _remedy(wide: Sequence[Column]) -> str:
-    told = []
-    for kind, what in (
+    advice = []
+    for kind, sentence in (
         (
             "uint8",
             "keep {} as `uint8`, and scale and normalize on the GPU: `.to(device).float().div_(255)`",
@@ -99,7 +107,7 @@ def _remedy(wide: Sequence[Column]) -> str:
         ("bool", "make {} `bool` in the dataset"),
         ("int32", "make {} `int32`, which embeddings also accept"),
     ):
-        names = ", ".join(_name(one) for one in wide if one.to == kind)
+        names = ", ".join(_column_name(column) for column in wide if column.to == kind)
         if names:
-            told.append(what.format(names))
-    return "; ".join(told)
+            advice.append(sentence.format(names))
+    return "; ".join(advice)

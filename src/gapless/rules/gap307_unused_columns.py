@@ -8,8 +8,8 @@ from gapless.model import Hit, LoaderRule
 from gapless.model.loader_use import LoaderUse
 from gapless.model.wording import percent, size
 
-_PART, _LEAST = 0.1, 100_000
-"""Part of a batch, and bytes, that are not used."""
+_MIN_UNUSED_SHARE, _MIN_UNUSED_BYTES = 0.1, 100_000
+"""Share of a batch, and bytes, that must be unused."""
 
 
 class UnusedColumns(LoaderRule):
@@ -52,12 +52,12 @@ class UnusedColumns(LoaderRule):
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         columns = use.fetch.columns if use.fetch is not None else ()
-        whole = sum(one.bytes for one in columns)
-        unused = [one for one in columns if one.name in use.untouched]
-        saved = sum(one.bytes for one in unused)
-        if saved < max(_LEAST, _PART * whole):
+        whole = sum(column.bytes for column in columns)
+        unused = [column for column in columns if column.name in use.untouched]
+        saved = sum(column.bytes for column in unused)
+        if saved < max(_MIN_UNUSED_BYTES, _MIN_UNUSED_SHARE * whole):
             return
-        named = ", ".join(f"`{one.name}` ({one.kind}, {size(one.bytes)})" for one in unused)
+        named = ", ".join(f"`{column.name}` ({column.kind}, {size(column.bytes)})" for column in unused)
         where = f" at line {use.asked.line}" if use.asked is not None else ""
         less = f"{size(whole - saved)}: {percent(saved / whole)} less"
         yield Hit(

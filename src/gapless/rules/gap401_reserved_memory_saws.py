@@ -9,8 +9,8 @@ import msgspec
 from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import count, percent, size
-from gapless.rules import _memory as held
-from gapless.rules import _profile as told
+from gapless.rules import _memory as memory_rules
+from gapless.rules import _profile as profile_rules
 
 
 class ReservedMemorySaws(ProfileRule, MemoryRule):
@@ -58,7 +58,7 @@ class ReservedMemorySaws(ProfileRule, MemoryRule):
     change = "pad to a few sizes, no `empty_cache()` in the loop"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        if not told.saws(profile):
+        if not profile_rules.is_sawing(profile):
             return
         memory = profile.memory
         steps = f" in {count(profile.steps.count, 'step')}" if profile.steps.count > 1 else ""
@@ -66,55 +66,66 @@ class ReservedMemorySaws(ProfileRule, MemoryRule):
             f"reserved memory falls {count(memory.drops, 'time')}{steps}: {size(memory.given_back)} are "
             f"returned to the driver and {size(memory.taken_again)} requested again"
         )
-        found = told.spots(profile, "allocator")
-        whole = told.together(found) if found else None
+        places = profile_rules.find_spots(profile, "allocator")
+        whole = profile_rules.merge_spots(places) if places else None
         remedy, change = _remedy(profile, whole.words if whole else "")
         if whole is None:
-            yield Hit(evidence=tuple(filter(None, (fell, _room(profile)))), remedy=remedy, change=change)
+            yield Hit(
+                evidence=tuple(filter(None, (fell, _describe_peak(profile)))), remedy=remedy, change=change
+            )
             return
-        evidence = (fell, whole.idle_for(profile), told.called(profile, whole), _room(profile))
+        evidence = (
+            fell,
+            whole.idle_for(profile),
+            profile_rules.describe_calls(profile, whole),
+            _describe_peak(profile),
+        )
         hit = whole.hit(profile, evidence, remedy, change)
         # The place that loses most stands for all: any request may be the one that finds the cache empty.
-        yield msgspec.structs.replace(hit, site=found[0].site)
+        yield msgspec.structs.replace(hit, site=places[0].site)
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
-        steps = held.steady(memory)
-        saws = [one for one in steps if one.given and one.taken]
-        if len(saws) < held.RECURS or len(saws) < held.OFTEN * len(steps) or memory.baseline.retries:
+        steps = memory_rules.steady_steps(memory)
+        saws = [step for step in steps if step.given and step.taken]
+        if (
+            len(saws) < memory_rules.MIN_RECURRENCES
+            or len(saws) < memory_rules.MIN_RECURRING_SHARE * len(steps)
+            or memory.baseline.retries
+        ):
             return  # retries are GAP406
-        calls = sum(one.given + one.taken for one in saws)
+        calls = sum(step.given + step.taken for step in saws)
         yield Hit(
             evidence=(
                 f"memory is returned to the driver and requested again in {len(saws)} of {len(steps)} "
                 f"steady steps: {count(calls, 'call')} in all",
             ),
-            remedy=told.NO_EMPTY_CACHE[0],
-            change=told.NO_EMPTY_CACHE[1],
+            remedy=profile_rules.NO_EMPTY_CACHE[0],
+            change=profile_rules.NO_EMPTY_CACHE[1],
             calls=calls,
             steps=len(saws),
         )
 
 
 def _remedy(profile: Profile, words: str) -> tuple[str, str]:
-    """What to write instead, also in a few words."""
-    few = told.few_sizes(profile)
+    """Return what to write instead, also in a few words."""
+    few = profile_rules.advise_few_sizes(profile)
     if "empty_cache" in words:
-        return told.NO_EMPTY_CACHE
-    if told.full(profile):
+        return profile_rules.NO_EMPTY_CACHE
+    if profile_rules.is_full(profile):
         full = f"the cache is emptied because the GPU's memory is full: {few}, or make the batch smaller"
         return full, "pad to a few sizes, or use a smaller batch"
-    if profile.gpu_memory > 0 and told.known(profile.memory.peak_reserved):
+    if profile.gpu_memory > 0 and profile_rules.is_recorded(profile.memory.peak_reserved):
         return (
             "the GPU's memory was not full, so look for `torch.cuda.empty_cache()` in the loop and remove "
             f"it; otherwise {few}",
-            told.NO_EMPTY_CACHE[1],
+            profile_rules.NO_EMPTY_CACHE[1],
         )
     return f"remove `torch.cuda.empty_cache()` from the loop; otherwise {few}", ""
 
 
-def _room(profile: Profile) -> str:
+def _describe_peak(profile: Profile) -> str:
     peak = profile.memory.peak_reserved
-    if profile.gpu_memory <= 0 or not told.known(peak):
+    if profile.gpu_memory <= 0 or not profile_rules.is_recorded(peak):
         return ""
     share = percent(peak / profile.gpu_memory)
     return f"at most {size(peak)} are reserved, {share} of the GPU's memory"

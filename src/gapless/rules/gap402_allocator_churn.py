@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import count
-from gapless.rules import _memory as held
-from gapless.rules import _profile as told
+from gapless.rules import _memory as memory_rules
+from gapless.rules import _profile as profile_rules
 from gapless.rules._profile import Spot
 
 _GIVE_BACK = ("free", "unmap", "release")
@@ -57,42 +57,53 @@ class AllocatorChurn(ProfileRule, MemoryRule):
     change = "pad variable lengths to a few sizes"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        if told.saws(profile):
+        if profile_rules.is_sawing(profile):
             return  # GAP401 says more of the same
-        found = [spot for spot in told.spots(profile, "allocator") if not told.first_only(profile, spot)]
-        if not found or not told.recurs(profile, whole := told.together(found)):
+        places = [
+            spot
+            for spot in profile_rules.find_spots(profile, "allocator")
+            if not profile_rules.is_first_step_only(profile, spot)
+        ]
+        if not places or not profile_rules.is_recurring(profile, whole := profile_rules.merge_spots(places)):
             return
-        if told.part(profile, min(whole.idle, profile.idle)) < told.SMALL:
+        if (
+            profile_rules.share_of_steps(profile, min(whole.idle, profile.idle))
+            < profile_rules.MIN_SHARE_OF_PLACE
+        ):
             return
         remedy = _remedy(profile, whole)
-        for spot in told.told(profile, found):
-            yield spot.hit(profile, (spot.idle_for(profile), told.called(profile, spot)), *remedy)
+        for spot in profile_rules.spots_to_report(profile, places):
+            yield spot.hit(
+                profile, (spot.idle_for(profile), profile_rules.describe_calls(profile, spot)), *remedy
+            )
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
-        steps = held.steady(memory)
-        asking = [one for one in steps if one.taken and not one.given]
+        steps = memory_rules.steady_steps(memory)
+        asking = [step for step in steps if step.taken and not step.given]
         late = steps[len(steps) // 2 :]
-        if len(asking) < held.RECURS or len(asking) < held.OFTEN * len(steps):
+        if len(asking) < memory_rules.MIN_RECURRENCES or len(asking) < memory_rules.MIN_RECURRING_SHARE * len(
+            steps
+        ):
             return
-        if not any(one.taken and not one.given for one in late) or memory.growth:
+        if not any(step.taken and not step.given for step in late) or memory.growth:
             return  # the cache has filled, or what is in use grows (GAP405), be it up to a bound
-        calls = sum(one.taken for one in asking)
+        calls = sum(step.taken for step in asking)
         yield Hit(
             evidence=(
                 f"{len(asking)} of {len(steps)} steady steps ask the driver for memory, "
                 f"{count(calls, 'call')} in all: cached blocks do not fit",
             ),
-            remedy=f"the cache never fits: {held.better(memory)}",
+            remedy=f"the cache never fits: {memory_rules.advise_setting(memory)}",
             calls=calls,
             steps=len(asking),
         )
 
 
 def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
-    """What to write instead, also in a few words where it is not what the rule says."""
+    """Return what to write instead, also in a few words if more specific than the rule."""
     text = spot.words.lower()
     if "empty_cache" in text:
-        return told.NO_EMPTY_CACHE
+        return profile_rules.NO_EMPTY_CACHE
     names = [cost.site.operator.lower() for cost in spot.costs]
     if names and all(any(pinned in name for pinned in _PINNED) for name in names):
         return (
@@ -103,6 +114,6 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
     if any(name in text for name in _GIVE_BACK):
         return (
             "memory is returned and requested again: remove `torch.cuda.empty_cache()` from the loop, and "
-            f"{told.few_sizes(profile)}",
+            f"{profile_rules.advise_few_sizes(profile)}",
         )
-    return (f"the cache never fits: {told.few_sizes(profile)}",)
+    return (f"the cache never fits: {profile_rules.advise_few_sizes(profile)}",)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import binary_size, percent, size
-from gapless.rules import _memory as held
-from gapless.rules import _profile as told
+from gapless.rules import _memory as memory_rules
+from gapless.rules import _profile as profile_rules
 
-_APART = 0.1
-"""The share of the GPU's memory that must lie idle in the cache to be worth a change of settings."""
+_MIN_UNUSED_SHARE = 0.1
+"""Share of the GPU's memory that must be idle in the cache to be worth a change of settings."""
 
 
 class ReservedFarAboveAllocated(ProfileRule, MemoryRule):
@@ -55,10 +55,14 @@ class ReservedFarAboveAllocated(ProfileRule, MemoryRule):
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         memory = profile.memory
-        if not told.full(profile) or told.saws(profile) or not told.known(memory.peak_allocated):
+        if (
+            not profile_rules.is_full(profile)
+            or profile_rules.is_sawing(profile)
+            or not profile_rules.is_recorded(memory.peak_allocated)
+        ):
             return
         apart = memory.peak_reserved - memory.peak_allocated
-        if apart < _APART * profile.gpu_memory:
+        if apart < _MIN_UNUSED_SHARE * profile.gpu_memory:
             return
         share = percent(memory.peak_reserved / profile.gpu_memory)
         yield Hit(
@@ -66,7 +70,7 @@ class ReservedFarAboveAllocated(ProfileRule, MemoryRule):
                 f"at most {size(memory.peak_reserved)} are reserved, {share} of the GPU's memory",
                 f"tensors use at most {size(memory.peak_allocated)}: {size(apart)} less",
             ),
-            remedy=told.few_sizes(profile) + ", or run the largest batch first",
+            remedy=profile_rules.advise_few_sizes(profile) + ", or run the largest batch first",
         )
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
@@ -78,20 +82,25 @@ class ReservedFarAboveAllocated(ProfileRule, MemoryRule):
                     f"{binary_size(lack.allocated)}, although {binary_size(lack.unusable)} are cached, in "
                     f"pieces of at most {binary_size(lack.largest)}",
                 ),
-                remedy=held.better(memory),
-                site=held.site(lack.line),
+                remedy=memory_rules.advise_setting(memory),
+                site=memory_rules.memory_site(lack.line),
             )
             return
         apart = base.peak_reserved - base.peak_allocated
-        limit = held.limit(memory)
-        if lack is not None or limit <= 0 or base.retries or base.peak_reserved < told.FULL * limit:
+        limit = memory_rules.available_bytes(memory)
+        if (
+            lack is not None
+            or limit <= 0
+            or base.retries
+            or base.peak_reserved < profile_rules.FULL_SHARE * limit
+        ):
             return
-        if apart >= _APART * limit:
+        if apart >= _MIN_UNUSED_SHARE * limit:
             yield Hit(
                 evidence=(
                     f"at most {binary_size(base.peak_reserved)} are reserved, "
                     f"{percent(base.peak_reserved / limit)} of what the GPU has for this process",
                     f"tensors use at most {binary_size(base.peak_allocated)}: {binary_size(apart)} less",
                 ),
-                remedy=held.better(memory),
+                remedy=memory_rules.advise_setting(memory),
             )

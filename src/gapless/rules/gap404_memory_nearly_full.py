@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import binary_size, percent, size
-from gapless.rules import _memory as held
-from gapless.rules import _profile as told
+from gapless.rules import _memory as memory_rules
+from gapless.rules import _profile as profile_rules
 
 
 class MemoryNearlyFull(ProfileRule, MemoryRule):
@@ -50,7 +50,11 @@ class MemoryNearlyFull(ProfileRule, MemoryRule):
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         allocated = profile.memory.peak_allocated
-        if profile.gpu_memory <= 0 or allocated < told.FULL * profile.gpu_memory or told.saws(profile):
+        if (
+            profile.gpu_memory <= 0
+            or allocated < profile_rules.FULL_SHARE * profile.gpu_memory
+            or profile_rules.is_sawing(profile)
+        ):
             return
         share = percent(allocated / profile.gpu_memory)
         whole = size(profile.gpu_memory)
@@ -60,10 +64,11 @@ class MemoryNearlyFull(ProfileRule, MemoryRule):
         )
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
-        base, limit = memory.baseline, held.limit(memory)
+        base, limit = memory.baseline, memory_rules.available_bytes(memory)
         lack = memory.lack
         if lack is not None and (
-            held.leaks(memory) or any(0 <= one.needs <= lack.has for one in memory.unused_graphs)
+            memory_rules.is_leaking(memory)
+            or any(0 <= graph.needs <= lack.has for graph in memory.unused_graphs)
         ):
             return  # GAP405 or GAP409 says what makes it fit
         if lack is not None and lack.unusable < lack.asked:
@@ -72,10 +77,10 @@ class MemoryNearlyFull(ProfileRule, MemoryRule):
                     f"another {binary_size(lack.asked)} do not fit next to {binary_size(lack.allocated)} "
                     f"allocated: the GPU has {binary_size(lack.has)} for this process",
                 ),
-                remedy=held.better(memory) if memory.advised else self.advice,
-                site=held.site(lack.line),
+                remedy=memory_rules.advise_setting(memory) if memory.advised else self.advice,
+                site=memory_rules.memory_site(lack.line),
             )
-        elif lack is None and limit > 0 and base.peak_allocated >= told.FULL * limit:
+        elif lack is None and limit > 0 and base.peak_allocated >= profile_rules.FULL_SHARE * limit:
             share = percent(base.peak_allocated / limit)
             largest = memory.peak.owners[:1]
             line = largest[0].line if largest else None
@@ -83,8 +88,8 @@ class MemoryNearlyFull(ProfileRule, MemoryRule):
                 evidence=(
                     f"tensors use at most {binary_size(base.peak_allocated)} of {binary_size(limit)}, "
                     f"{share}",
-                    *(f"{binary_size(one.bytes)} of it come from this line" for one in largest if line),
+                    *(f"{binary_size(owner.bytes)} of it come from this line" for owner in largest if line),
                 ),
                 remedy=self.advice,
-                site=held.site(line),
+                site=memory_rules.memory_site(line),
             )

@@ -12,7 +12,7 @@ from gapless.model.memory_report import MemoryReport
 from gapless.model.source import SourceLine
 from gapless.model.wording import binary_size, count, each_time, size
 from gapless.rules import _holders as holders
-from gapless.rules import _memory as held
+from gapless.rules import _memory as memory_rules
 
 
 class MemoryGrows(ProfileRule, MemoryRule):
@@ -57,12 +57,12 @@ class MemoryGrows(ProfileRule, MemoryRule):
     change = "keep `tensor.detach()`, not tensors with their graph"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        lows = _lows(profile)[held.WARM_UP :]
+        lows = _minima_of_steps(profile)[memory_rules.WARM_UP :]
         rises = [after - before for before, after in pairwise(lows)]
-        if len(rises) < _LEAST or min(rises) <= 0:
+        if len(rises) < _MIN_RISES or min(rises) <= 0:
             return
         mean = sum(rises) // len(rises)
-        if mean < _SEEN or min(rises) < mean / 2 or max(rises) > 2 * mean:
+        if mean < _MIN_GROWTH_BYTES or min(rises) < mean / 2 or max(rises) > 2 * mean:
             return  # caches and batches of many lengths do not grow evenly
         yield Hit(
             evidence=(
@@ -75,31 +75,34 @@ class MemoryGrows(ProfileRule, MemoryRule):
         )
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
-        if not held.leaks(memory):
+        if not memory_rules.is_leaking(memory):
             return
         steps = memory.growth[0].steps
-        unused = {one.line for one in memory.unused_graphs if not one.training}
-        models = memory.growth[0].kind in _OF_MODELS
-        remedy, change = _NO_MODELS if models else (self.advice, "")
+        unused = {graph.line for graph in memory.unused_graphs if not graph.training}
+        models = memory.growth[0].kind in _MODEL_KINDS
+        remedy, change = _RELEASE_MODELS if models else (self.advice, "")
         named = memory.holders or (None,)
         for position, holder in enumerate(named):
             line = holder.line if holder is not None else None
             yield Hit(
-                evidence=(*(_whole(memory) if not position else ()), *_of(holder, memory)),
-                remedy=holders.remedy(holder, line in unused) if holder is not None else remedy,
-                change=holders.change(holder, line in unused) if holder is not None else change,
-                site=held.site(line or memory.growth[0].line),
+                evidence=(
+                    *(_describe_growth(memory) if not position else ()),
+                    *_describe_holder(holder, memory),
+                ),
+                remedy=holders.advise_holder(holder, line in unused) if holder is not None else remedy,
+                change=holders.short_advice(holder, line in unused) if holder is not None else change,
+                site=memory_rules.memory_site(line or memory.growth[0].line),
                 bytes=holder.bytes if holder is not None else memory.grows_by * steps,
                 steps=steps,
                 every=holder.every if holder is not None else memory.grows_every,
             )
 
 
-def _whole(memory: MemoryReport) -> Iterator[str]:
-    """What stays of each step, and how long that lasts."""
+def _describe_growth(memory: MemoryReport) -> Iterator[str]:
+    """Yield how much of each step remains, and how many more steps fit."""
     every, left = memory.grows_every, memory.lasts
-    first = next(one for one in memory.growth if one.every == every)
-    tensors = sum(one.tensors * every / one.every for one in memory.growth)
+    first = next(growth for growth in memory.growth if growth.every == every)
+    tensors = sum(growth.tensors * every / growth.every for growth in memory.growth)
     steps = "step" if left == 1 else "steps"
     after = f"; the GPU is full after {left:,} more {steps}" if left >= 0 else ""
     if memory.finished and memory.lack is None:
@@ -113,26 +116,28 @@ def _whole(memory: MemoryReport) -> Iterator[str]:
     )
 
 
-def _of(holder: Holder | None, memory: MemoryReport) -> Iterator[str]:
-    """Who keeps it, where that is known, and where it is allocated."""
+def _describe_holder(holder: Holder | None, memory: MemoryReport) -> Iterator[str]:
+    """Yield who keeps the memory, if known, and where it is allocated."""
     if holder is not None:
-        graph = " through its autograd graph" if holders.in_graphs(holder) else ""
+        graph = " through its autograd graph" if holders.is_kept_by_graphs(holder) else ""
         yield (
-            f"{holders.description(holder)} {'keep' if holder.alike else 'keeps'} "
-            f"{binary_size(holder.per_step)} more {_when(holder)}{graph}"
+            f"{holders.describe_holder(holder)} {'keep' if holder.alike else 'keeps'} "
+            f"{binary_size(holder.per_step)} more {_describe_interval(holder)}{graph}"
             + (f"; {also}" if (also := _lines([*holder.lines[1:]], "it also grows at")) else "")
         )
         if holder.most >= 0:
-            yield holders.full(holder)
+            yield holders.describe_full_size(holder)
         return
-    first, *others = memory.growth
+    first, *further = memory.growth
     whole = memory.grows_by
-    named = [one.line for one in others if one.line and one.bytes >= _PART * whole][:_MOST]
+    named = [growth.line for growth in further if growth.line and growth.bytes >= _MIN_SHARE_TO_NAME * whole][
+        :_MAX_LINES_NAMED
+    ]
     more = _lines(named, "more at")
     yield f"{binary_size(first.bytes)} of it are allocated at this line{f', {more}' if more else ''}"
 
 
-def _when(holder: Holder) -> str:
+def _describe_interval(holder: Holder) -> str:
     return "in each step" if holder.every == 1 else each_time(holder.every)
 
 
@@ -140,32 +145,32 @@ def _lines(lines: Sequence[SourceLine], words: str) -> str:
     return f"{words} {', '.join(line.short for line in lines)}" if lines else ""
 
 
-def _lows(profile: Profile) -> list[int]:
-    """The least that is allocated in each step; nothing where a step has no point of the curve."""
+def _minima_of_steps(profile: Profile) -> list[int]:
+    """Return the least allocated memory in each step; [] if a step has no point of the curve."""
     memory, steps = profile.memory, profile.steps
     if steps.source == "span" or steps.count < 2:
         return []
-    found = []
+    lows = []
     for start, end in zip(steps.start, steps.end, strict=False):
         low, high = bisect_left(memory.time, start), bisect_right(memory.time, end)
         if low == high:
             return []
-        found.append(min(memory.allocated[low:high]))
-    return found
+        lows.append(min(memory.allocated[low:high]))
+    return lows
 
 
-_OF_MODELS = ("parameter", "gradient", "optimizer")
-"""Kinds of tensors that are there as long as a model or an optimizer is."""
-_NO_MODELS = (
+_MODEL_KINDS = ("parameter", "gradient", "optimizer")
+"""Kinds of tensors that live as long as a model or an optimizer."""
+_RELEASE_MODELS = (
     "models of earlier passes stay: release each when it is done (`del model, optimizer`), or keep its "
     "`state_dict()` on the CPU",
     "release each model when it is done, or keep it on the CPU",
 )
-_LEAST = 4
+_MIN_RISES = 4
 """Rises from step to step that show growth."""
-_SEEN = 1 << 20
-"""Bytes a step from which a curve tells growth from rounding."""
-_MOST = 3
-"""Other lines that are named."""
-_PART = 0.05
-"""The part of the growth from which a line is named."""
+_MIN_GROWTH_BYTES = 1 << 20
+"""Bytes per step from which a curve shows growth, not rounding."""
+_MAX_LINES_NAMED = 3
+"""Further lines that are named."""
+_MIN_SHARE_TO_NAME = 0.05
+"""Share of the growth from which a line is named."""

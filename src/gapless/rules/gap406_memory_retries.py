@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gapless.model import Hit, MemoryRule
 from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import binary_size, duration
-from gapless.rules import _memory as held
+from gapless.rules import _memory as memory_rules
 
 
 class MemoryRetries(MemoryRule):
@@ -52,7 +52,7 @@ class MemoryRetries(MemoryRule):
         base = memory.baseline
         if not base.retries or memory.lack is not None:
             return  # what fails is GAP403 or GAP404
-        limit = held.limit(memory)
+        limit = memory_rules.available_bytes(memory)
         drain = memory.times.drain
         drained = (
             f", {duration(base.retries * drain)} of it waiting for the GPU to finish its queue"
@@ -67,7 +67,7 @@ class MemoryRetries(MemoryRule):
                 f"{drained}",
                 f"{binary_size(base.peak_allocated)}{room} allocated at the peak",
             ),
-            remedy=held.better(memory),
+            remedy=memory_rules.advise_setting(memory),
             calls=base.retries,
-            steps=sum(one.retries > 0 for one in held.steady(memory)),
+            steps=sum(step.retries > 0 for step in memory_rules.steady_steps(memory)),
         )

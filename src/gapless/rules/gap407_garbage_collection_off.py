@@ -44,11 +44,11 @@ class GarbageCollectionOff(MemoryRule):
     change = "add `set_per_process_memory_fraction(0.95)`"
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
-        told = dict(part.partition(":")[::2] for part in memory.settings.replace(" ", "").split(","))
-        threshold = _number(told.get("garbage_collection_threshold", ""))
-        if threshold <= 0 or _number(told.get("per_process_memory_fraction", "1")) < 1:
+        settings = dict(part.partition(":")[::2] for part in memory.settings.replace(" ", "").split(","))
+        threshold = _parse_number(settings.get("garbage_collection_threshold", ""))
+        if threshold <= 0 or _parse_number(settings.get("per_process_memory_fraction", "1")) < 1:
             return
-        if memory.origin != "emulated" and not _shown(memory):
+        if memory.origin != "emulated" and not _is_confirmed(memory):
             return
         yield Hit(
             evidence=(
@@ -71,17 +71,17 @@ def _remedy(memory: MemoryReport, threshold: float) -> str:
     )
 
 
-def _shown(memory: MemoryReport) -> bool:
+def _is_confirmed(memory: MemoryReport) -> bool:
     """Whether a recorded run shows that nothing was collected.
 
-    A snapshot does not know of a fraction that was set by a call. But where memory was given back only when
-    the GPU was full, there was none.
+    A snapshot does not contain a fraction set by a call; but if memory was returned only when the GPU was
+    full, there was none.
     """
     exact = memory.fidelity is not None and memory.fidelity.exact
     return exact and memory.baseline.retries > 0 and not memory.baseline.collections
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, MemoryRule
 from gapless.model.memory_report import MemoryReport
-from gapless.rules import _memory as held
+from gapless.rules import _memory as memory_rules
 
 
 class ExpandableSegmentsOff(MemoryRule):
@@ -45,18 +45,18 @@ class ExpandableSegmentsOff(MemoryRule):
     change = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
-        told = held.expandable_helps(memory)
-        limit = held.limit(memory)
+        saving = memory_rules.describe_expandable(memory)
+        limit = memory_rules.available_bytes(memory)
         base = memory.baseline
         tight = memory.lack is not None or base.retries > 0
         if (
             "expandable_segments:True" not in memory.advised
-            or not told
-            or not (tight or 0 < _NEAR * limit <= base.peak_reserved)
+            or not saving
+            or not (tight or 0 < _MIN_RESERVED_SHARE * limit <= base.peak_reserved)
         ):
             return
-        yield Hit(evidence=(told,), remedy=held.better(memory))
+        yield Hit(evidence=(saving,), remedy=memory_rules.advise_setting(memory))
 
 
-_NEAR = 0.5
-"""The share of the GPU's memory that must be reserved before fragments are worth a change."""
+_MIN_RESERVED_SHARE = 0.5
+"""Share of the GPU's memory that must be reserved before fragmentation is worth a change."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gapless.model import Hit, MemoryRule
 from gapless.model.memory_report import GraphCost, MemoryReport
 from gapless.model.wording import binary_size
-from gapless.rules import _memory as held
+from gapless.rules import _memory as memory_rules
 
 
 class GraphWithoutBackward(MemoryRule):
@@ -48,26 +48,28 @@ class GraphWithoutBackward(MemoryRule):
     change = "`torch.no_grad()` around the forward pass"
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
-        grown = {line for one in memory.holders for line in one.lines}
-        for one in memory.unused_graphs:
-            if one.bytes - one.without < LEAST or (one.line in grown and held.leaks(memory)):
+        grown = {line for holder in memory.holders for line in holder.lines}
+        for graph in memory.unused_graphs:
+            if graph.bytes - graph.without < LEAST or (
+                graph.line in grown and memory_rules.is_leaking(memory)
+            ):
                 continue
             yield Hit(
-                evidence=(_of(one),),
+                evidence=(_describe_graph(graph),),
                 remedy=self.advice,
-                change="`torch.no_grad()` around the evaluation" if not one.training else "",
-                site=held.site(one.line),
-                bytes=one.bytes - one.without,
+                change="`torch.no_grad()` around the evaluation" if not graph.training else "",
+                site=memory_rules.memory_site(graph.line),
+                bytes=graph.bytes - graph.without,
             )
 
 
-def _of(one: GraphCost) -> str:
-    whose = "in evaluation" if not one.training else "in training mode"
+def _describe_graph(graph: GraphCost) -> str:
+    whose = "in evaluation" if not graph.training else "in training mode"
     return (
         f"forward passes from this line ({whose}) have a graph that no backward pass uses: they hold up to "
-        f"{binary_size(one.bytes)} at once, and {binary_size(one.without)} under `torch.no_grad()`"
+        f"{binary_size(graph.bytes)} at once, and {binary_size(graph.without)} under `torch.no_grad()`"
     )
 
 
 LEAST = 1 << 20
-"""Bytes below which it is not worth a line."""
+"""Smaller graphs are not worth a finding, in bytes."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gapless.model import Hit, MemoryRule
 from gapless.model.memory_report import LoadedCopy, MemoryReport
 from gapless.model.wording import binary_size
-from gapless.rules import _memory as held
+from gapless.rules import _memory as memory_rules
 
 
 class CheckpointOnGpu(MemoryRule):
@@ -52,52 +52,56 @@ class CheckpointOnGpu(MemoryRule):
     change = '`map_location="cpu"` in `torch.load`, then `del`'
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
-        for one in memory.checkpoints:
-            if one.bytes >= LEAST:
+        for checkpoint in memory.checkpoints:
+            if checkpoint.bytes >= LEAST:
                 yield Hit(
-                    evidence=tuple(_of(one)),
-                    remedy=_remedy(one),
-                    change=f'`map_location="cpu"`, then `del {one.name}`' if one.name.isidentifier() else "",
-                    site=held.site(one.line),
-                    bytes=one.bytes,
+                    evidence=tuple(_describe_checkpoint(checkpoint)),
+                    remedy=_remedy(checkpoint),
+                    change=f'`map_location="cpu"`, then `del {checkpoint.name}`'
+                    if checkpoint.name.isidentifier()
+                    else "",
+                    site=memory_rules.memory_site(checkpoint.line),
+                    bytes=checkpoint.bytes,
                 )
         if not memory.checkpoints:
             yield from self._at_the_peak(memory)
 
     def _at_the_peak(self, memory: MemoryReport) -> Iterator[Hit]:
         """A copy that is gone when steps run, where most is allocated while it is there."""
-        for one in (memory.failing or memory.peak).parts:
-            if one.kind == "checkpoint" and one.bytes >= LEAST:
+        for part in (memory.failing or memory.peak).parts:
+            if part.kind == "checkpoint" and part.bytes >= LEAST:
                 owners = (memory.failing or memory.peak).owners
                 line = next((owner.line for owner in owners if owner.kind == "checkpoint"), None)
                 yield Hit(
-                    evidence=(f"{binary_size(one.bytes)} of the peak are a checkpoint that is loaded",),
+                    evidence=(f"{binary_size(part.bytes)} of the peak are a checkpoint that is loaded",),
                     remedy=self.advice,
-                    site=held.site(line),
-                    bytes=one.bytes,
+                    site=memory_rules.memory_site(line),
+                    bytes=part.bytes,
                 )
 
 
-def _of(one: LoadedCopy) -> Iterator[str]:
-    whose = f"`{one.name}` keeps" if one.name else "something keeps"
+def _describe_checkpoint(checkpoint: LoadedCopy) -> Iterator[str]:
+    whose = f"`{checkpoint.name}` keeps" if checkpoint.name else "something keeps"
     yield (
-        f"{whose} {binary_size(one.bytes)} of the checkpoint on the GPU while steps run, beside weights and "
+        f"{whose} {binary_size(checkpoint.bytes)} of the checkpoint on the GPU while steps "
+        "run, beside weights and "
         "optimizer state"
     )
-    if len(one.entries) > 1:
-        parts = [f"`{name}` {binary_size(size)}" for name, size in one.entries[:_MOST]]
+    if len(checkpoint.entries) > 1:
+        parts = [f"`{name}` {binary_size(size)}" for name, size in checkpoint.entries[:_MAX_ENTRIES_NAMED]]
         yield f"of it are {', '.join(parts)}"
 
 
-def _remedy(one: LoadedCopy) -> str:
-    if not one.name.isidentifier():
+def _remedy(checkpoint: LoadedCopy) -> str:
+    if not checkpoint.name.isidentifier():
         return CheckpointOnGpu.advice
     return (
-        f'load it with `map_location="cpu"` (and `mmap=True`), and `del {one.name}` once `load_state_dict` '
+        f'load it with `map_location="cpu"` (and `mmap=True`), and `del {checkpoint.name}` '
+        "once `load_state_dict` "
         "has copied what it needs"
     )
 
 
 LEAST = 1 << 20
-"""Bytes below which it is not worth a line."""
-_MOST = 4
+"""Smaller copies are not worth a finding, in bytes."""
+_MAX_ENTRIES_NAMED = 4

@@ -7,21 +7,21 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, percent, three_digits
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 from gapless.rules._profile import Spot
 
-_STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
+_OPTIMIZER_STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
 _ZEROING = "zero_grad"
-_FILE = re.compile(r"torch/optim/(?!lr_scheduler|swa_utils)(\w+)\.py")
-_OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
-"""Those with `fused=True` on CUDA since torch 2.0 (SGD: 2.3), by the file they are in."""
+_OPTIMIZER_FILE = re.compile(r"torch/optim/(?!lr_scheduler|swa_utils)(\w+)\.py")
+_FUSED_OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
+"""Optimizers with `fused=True` on CUDA since torch 2.0 (SGD: 2.3), by the name of their file."""
 
-_FOREACH = {
+_FOREACH_OPTIMIZERS = {
     "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
 }  # fmt: skip
-"""Those of `torch.optim` that take `foreach`."""
-_FEW = 10
-"""Fewer launches than this in a trace say nothing of how it goes on."""
+"""Optimizers of `torch.optim` that take `foreach`."""
+_MIN_LAUNCHES = 10
+"""A trace with fewer launches is too short to judge."""
 
 
 class LaunchBound(ProfileRule):
@@ -73,56 +73,64 @@ class LaunchBound(ProfileRule):
     change = '`torch.compile(mode="reduce-overhead")`, or CUDA graphs'
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        found = told.spots(profile, "launch")
-        if not told.matters(profile, found) or 0 < profile.launches.count < _FEW:
+        places = profile_rules.find_spots(profile, "launch")
+        if not profile_rules.is_significant(profile, places) or 0 < profile.launches.count < _MIN_LAUNCHES:
             return
-        queue = tuple(_queue(profile))
-        parts = sorted(_parts(profile, found), key=lambda part: -part[0].idle)
+        queue = tuple(_describe_queue(profile))
+        parts = sorted(_split_places(profile, places), key=lambda part: -part[0].idle)
         for number, (spot, kind) in enumerate(parts):
             short = f"{spot.idle_for(profile)}, after kernels that end before the next one is launched"
             # The numbers of the queue are of the whole step: they are told once, with what loses most.
-            evidence = (short, told.mostly(spot), *(queue if number == 0 else ()))
+            evidence = (short, profile_rules.describe_main_places(spot), *(queue if number == 0 else ()))
             yield spot.hit(profile, evidence, *(_remedy(spot, kind) or (self.advice,)))
 
 
-def _parts(profile: Profile, found: list[Spot]) -> Iterator[tuple[Spot, str | None]]:
-    """The optimizer by kind, which has remedies of its own, lines that lose much by themselves, and the rest.
+def _split_places(profile: Profile, places: list[Spot]) -> Iterator[tuple[Spot, str | None]]:
+    """Yield the optimizer by kind, which has its own remedies, costly lines by themselves, and the rest.
 
-    Launching is slow in all of a step or nowhere: a small place or an operator without a line tells nothing.
+    Launching is slow in all of a step or nowhere: a small place, or an operator without a line, says nothing.
     """
     by_kind: dict[str | None, list[Spot]] = {}
-    for spot in found:
-        by_kind.setdefault(_optimizer(spot), []).append(spot)
-    others = by_kind.pop(None, [])
+    for spot in places:
+        by_kind.setdefault(_optimizer_name(spot), []).append(spot)
+    rest = by_kind.pop(None, [])
     for kind, own in by_kind.items():
-        if told.part(profile, told.idle_of(own)) >= told.SMALL:
+        if (
+            profile_rules.share_of_steps(profile, profile_rules.total_idle(own))
+            >= profile_rules.MIN_SHARE_OF_PLACE
+        ):
             costs = tuple(cost for spot in own for cost in spot.costs)
             yield Spot(own[0].site, costs, len(own)), kind
         else:
-            others += own
-    others.sort(key=lambda spot: -spot.idle)
-    if others:
-        for spot in told.told(profile, others, least=told.MATTERS, unknown=2):
+            rest += own
+    rest.sort(key=lambda spot: -spot.idle)
+    if rest:
+        for spot in profile_rules.spots_to_report(
+            profile, rest, least=profile_rules.MIN_SHARE_OF_CAUSE, unknown=2
+        ):
             yield spot, None
 
 
-def _optimizer(spot: Spot) -> str | None:
-    """The optimizer that launches here: its name, "" where that is not known, None where it is none."""
-    step, file = _STEP.search(spot.words), _FILE.search(spot.words)
+def _optimizer_name(spot: Spot) -> str | None:
+    """Return the optimizer that launches here, "" if its name is unknown, None if there is none."""
+    step, file = _OPTIMIZER_STEP.search(spot.words), _OPTIMIZER_FILE.search(spot.words)
     if step:
         return step.group(1)
     if _ZEROING in spot.words:
         return _ZEROING
-    return _OPTIMIZERS.get(file.group(1), "") if file else None
+    return _FUSED_OPTIMIZERS.get(file.group(1), "") if file else None
 
 
-def _queue(profile: Profile) -> Iterator[str]:
-    """How the CPU feeds the GPU, as far as it is known."""
+def _describe_queue(profile: Profile) -> Iterator[str]:
+    """Yield how the CPU feeds the GPU, as far as recorded."""
     launches = profile.launches
     if launches.count > 0:
-        number = three_digits(told.per_step(profile, launches.count))
+        number = three_digits(profile_rules.per_step(profile, launches.count))
         shorter = percent(launches.short / launches.count)
-        yield f"{number} operations on the GPU {told.a_step(profile)}, {shorter} shorter than their launches"
+        yield (
+            f"{number} operations on the GPU {profile_rules.per_step_words(profile)}, {shorter} "
+            "shorter than their launches"
+        )
     if launches.kernel > 0 and launches.call > 0:
         kernel, call = duration(launches.kernel), duration(launches.call)
         yield f"the median kernel takes {kernel}, the median launch {call}"
@@ -131,20 +139,20 @@ def _queue(profile: Profile) -> Iterator[str]:
 
 
 def _remedy(spot: Spot, kind: str | None) -> tuple[str, ...]:
-    """What to write instead, also in a few words; nothing where the general advice says all."""
+    """Return what to write instead, also in a few words; () if the general advice suffices."""
     if kind == _ZEROING:
         return (
             "`optimizer.zero_grad(set_to_none=True)`, the default since torch 2.0, launches nothing: it "
             "drops the gradients instead of filling them with zeros",
             "`zero_grad(set_to_none=True)`",
         )
-    if kind in _OPTIMIZERS.values():
+    if kind in _FUSED_OPTIMIZERS.values():
         return (
             f"`torch.optim.{kind}(..., fused=True)` updates many parameters with one kernel; the results "
             "differ only by rounding",
             f"`torch.optim.{kind}(..., fused=True)`",
         )
-    if kind and kind not in _FOREACH:
+    if kind and kind not in _FOREACH_OPTIMIZERS:
         return (
             "your own optimizer launches kernels for each parameter: use the `torch._foreach_…` "
             "functions, or compile the update (`step = torch.compile(optimizer.step)`)",
@@ -156,4 +164,4 @@ def _remedy(spot: Spot, kind: str | None) -> tuple[str, ...]:
             "it), or compile the update: `step = torch.compile(optimizer.step)`",
             "keep the optimizer's `foreach` at its default",
         )
-    return told.ONE_LAUNCH if told.compiled(spot) else ()
+    return profile_rules.ONE_LAUNCH if profile_rules.is_compiled(spot) else ()

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.profile import KernelTime
 from gapless.model.wording import percent, three_digits
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 
-_BUSY = 0.5
-"""Below this the GPU is idle more than it works, and what makes it so comes first: the bound from which the
-TensorBoard plugin warned of low utilization."""
-_FILLED = 0.6
-"""Of the busy time, the share of multiprocessors at work: above it the kernels are filled well enough."""
-_LOST = 0.2
-"""The share of the steps that empty multiprocessors must add up to."""
-_NAMED = 3
-_LONGEST_NAME = 60
+_MIN_UTILIZATION = 0.5
+"""Below this utilization idleness matters more: the TensorBoard plugin's bound for low utilization."""
+_MAX_FILLED_SHARE = 0.6
+"""Share of busy multiprocessors in the busy time, above which kernels are filled well enough."""
+_MIN_LOST_SHARE = 0.2
+"""Share of the steps that unused multiprocessors must add up to."""
+_MAX_KERNELS_NAMED = 3
+_MAX_NAME_CHARS = 60
 
 
 class UnderFilledKernels(ProfileRule):
@@ -59,18 +58,24 @@ class UnderFilledKernels(ProfileRule):
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         busy, filled = profile.utilization, profile.sm_efficiency
-        if not (told.known(busy) and told.known(filled) and busy >= _BUSY and filled < _FILLED * busy):
+        if not (
+            profile_rules.is_recorded(busy)
+            and profile_rules.is_recorded(filled)
+            and busy >= _MIN_UTILIZATION
+            and filled < _MAX_FILLED_SHARE * busy
+        ):
             return
         empty = sorted(
-            (kernel for kernel in profile.kernels if _lost(kernel) > 0), key=lambda kernel: -_lost(kernel)
+            (kernel for kernel in profile.kernels if _unused_time(kernel) > 0),
+            key=lambda kernel: -_unused_time(kernel),
         )
-        if told.part(profile, sum(map(_lost, empty))) < _LOST:
+        if profile_rules.share_of_steps(profile, sum(map(_unused_time, empty))) < _MIN_LOST_SHARE:
             return
         yield Hit(
             evidence=(
                 f"kernels run for {percent(busy)} of the time, and at most {percent(filled)} of the "
                 "multiprocessors' time is used",
-                *(_evidence(profile, kernel) for kernel in empty[:_NAMED]),
+                *(_evidence(profile, kernel) for kernel in empty[:_MAX_KERNELS_NAMED]),
             ),
             remedy=self.advice,
             calls=sum(max(kernel.calls, 0) for kernel in empty),
@@ -78,21 +83,25 @@ class UnderFilledKernels(ProfileRule):
         )
 
 
-def _lost(kernel: KernelTime) -> float:
-    """Nanoseconds for which the whole GPU could have worked while this kernel left it in part empty.
+def _unused_time(kernel: KernelTime) -> float:
+    """Return the nanoseconds of the whole GPU that this kernel left unused.
 
     Kernels of collectives use few blocks on purpose and do not count.
     """
-    if kernel.communication or not told.known(kernel.blocks_per_sm) or kernel.blocks_per_sm >= 1:
+    if (
+        kernel.communication
+        or not profile_rules.is_recorded(kernel.blocks_per_sm)
+        or kernel.blocks_per_sm >= 1
+    ):
         return 0.0
     return max(kernel.total, 0) * (1 - kernel.blocks_per_sm)
 
 
 def _evidence(profile: Profile, kernel: KernelTime) -> str:
     name = kernel.name or "a kernel"
-    name = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    name = name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
     by = f" of {kernel.operator}" if kernel.operator else ""
     return (
         f"{name}{by}: {three_digits(kernel.blocks_per_sm)} blocks per multiprocessor, "
-        f"{told.of_steps(profile, kernel.total)}"
+        f"{profile_rules.describe_time(profile, kernel.total)}"
     )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 from gapless.rules._profile import Spot
 
 _LOGGING = {
@@ -98,39 +98,41 @@ class HostBusy(ProfileRule):
     change = "take this CPU work out of the step"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        found = told.spots(profile, "host")
-        if not told.matters(profile, found):
+        places = profile_rules.find_spots(profile, "host")
+        if not profile_rules.is_significant(profile, places):
             return
-        for spot, remedy in _gathered(profile, told.told(profile, found)):
+        for spot, remedy in _merge_by_remedy(profile, profile_rules.spots_to_report(profile, places)):
             busy = f"{spot.idle_for(profile)}, while the CPU does other work and launches nothing"
-            yield spot.hit(profile, (busy, told.mostly(spot)), *(remedy or (self.advice,)))
+            yield spot.hit(
+                profile, (busy, profile_rules.describe_main_places(spot)), *(remedy or (self.advice,))
+            )
 
 
-def _gathered(profile: Profile, spots: list[Spot]) -> Iterator[tuple[Spot, tuple[str, ...]]]:
-    """The places with what to write instead; those that one change of the whole step mends are one."""
+def _merge_by_remedy(profile: Profile, spots: list[Spot]) -> Iterator[tuple[Spot, tuple[str, ...]]]:
+    """Yield the places with their remedies; places that one change of the whole step fixes are merged."""
     of_all: dict[tuple[str, ...], list[Spot]] = {}
     for spot in spots:
         remedy = _remedy(profile, spot)
-        if remedy in (_SLOW_LAUNCHES, _FIRST_TIME, told.ONE_LAUNCH):
+        if remedy in (_SLOW_LAUNCHES, _FIRST_TIME, profile_rules.ONE_LAUNCH):
             of_all.setdefault(remedy, []).append(spot)
         else:
             yield spot, remedy
-    for remedy, found in of_all.items():
-        yield told.together(found), remedy
+    for remedy, places in of_all.items():
+        yield profile_rules.merge_spots(places), remedy
 
 
 def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
-    """What to write instead, also in a few words; nothing where the general advice says all."""
+    """Return what to write instead, also in a few words; () if the general advice suffices."""
     below = {frame.library for frame in spot.site.library_frames} if spot.site else set()
-    if any(name in spot.words.lower() for name in told.COMPILING):
-        return told.COMPILE_ONCE
+    if any(name in spot.words.lower() for name in profile_rules.COMPILER_NAMES):
+        return profile_rules.COMPILE_ONCE
     if any(name in spot.words for name in _SAVING):
         return (
             "save less often, or write it from another thread after a copy to the CPU "
             "(`torch.distributed.checkpoint.async_save`)",
             "save less often, or with `async_save`",
         )
-    if told.first_only(profile, spot):
+    if profile_rules.is_first_step_only(profile, spot):
         return (
             "it happens only in the first step: exclude that step from the profile "
             "(`torch.profiler.schedule(wait=5, warmup=2, active=3)`), and see whether it comes back",
@@ -151,28 +153,28 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
             "makes collections short",
             "remove `gc.collect()` from the loop",
         )
-    if told.mostly_in(spot, _COMPILED):
+    if profile_rules.is_mostly_in(spot, _COMPILED):
         return (
             "compiled code starts here: its guards are checked and its inputs prepared before it launches. "
             "Fewer, larger regions cost less (`TORCH_LOGS=graph_breaks` shows where they end)",
             "compile fewer, larger regions: `TORCH_LOGS=graph_breaks`",
         )
-    if told.compiled(spot):
-        return told.ONE_LAUNCH
-    if told.mostly_in(spot, _OPERATOR):
+    if profile_rules.is_compiled(spot):
+        return profile_rules.ONE_LAUNCH
+    if profile_rules.is_mostly_in(spot, _OPERATOR):
         if 2 * sum(cost.launching for cost in spot.costs) > spot.idle:
-            return _SLOW_LAUNCHES if told.recurs(profile, spot) else _FIRST_TIME
+            return _SLOW_LAUNCHES if profile_rules.is_recurring(profile, spot) else _FIRST_TIME
         return (
             "an operator that keeps the CPU busy this long without launching anything computes on CPU "
             "tensors: move them to the GPU, or create them there (`device=`)",
             "move its CPU tensors to the GPU",
         )
-    if told.unseen(spot):
+    if profile_rules.is_unrecorded(spot):
         return (
             "the code that runs there is not in this profile: record a few steps with `with_stack=True`, "
             "and move it out of the step, or run it only every N steps",
             "find out with `with_stack=True` what the CPU does between operators",
         )
     if spot.site is None:
-        return HostBusy.advice, f"take CPU work out of the step, {told.mostly(spot)}"
+        return HostBusy.advice, f"take CPU work out of the step, {profile_rules.describe_main_places(spot)}"
     return ()

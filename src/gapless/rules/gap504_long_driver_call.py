@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 from gapless.rules._profile import Spot
 
 _KINDS = {
     "launches": ("graphlaunch",),
     "captures": ("graphinstantiate", "streamendcapture", "streambegincapture", "graphexecupdate"),
     "loads": ("moduleload", "libraryload", "modulegetfunction", "librarygetkernel", "loaddata"),
-    "compiles": told.COMPILING,
+    "compiles": profile_rules.COMPILER_NAMES,
 }
-"""What is called, by parts of its name in lower case."""
+"""Kinds of calls, by parts of their names in lower case."""
 _REMEDIES = {
     "loads": (
         "the driver loads kernels on first use: run each shape once before training, or set "
         "`CUDA_MODULE_LOADING=EAGER`",
         "run each shape once first, or `CUDA_MODULE_LOADING=EAGER`",
     ),
-    "compiles": told.COMPILE_ONCE,
+    "compiles": profile_rules.COMPILE_ONCE,
     "captures": (
         "capture the graph once, before the loop, and copy new inputs into its static tensors",
         "capture the graph once, before the loop",
@@ -78,23 +78,28 @@ class LongDriverCall(ProfileRule):
     change = "compile, capture and load in the first steps only"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        found = [
+        places = [
             spot
-            for spot in told.spots(profile, "graph")
+            for spot in profile_rules.find_spots(profile, "graph")
             # Loading and compiling once is the start of a run; launching graphs is what a step does.
-            if not told.between_kernels(spot)
-            and (told.recurs(profile, spot) or (profile.steps.count == 1 and _kind(spot) == "launches"))
+            if not profile_rules.is_between_kernels(spot)
+            and (
+                profile_rules.is_recurring(profile, spot)
+                or (profile.steps.count == 1 and _call_kind(spot) == "launches")
+            )
         ]
-        if not told.matters(profile, found):
+        if not profile_rules.is_significant(profile, places):
             return
-        for spot in told.told(profile, found):
+        for spot in profile_rules.spots_to_report(profile, places):
             held = f"{spot.idle_for(profile)}, while the CPU is in a driver call or a compiler"
             yield spot.hit(
-                profile, (held, told.called(profile, spot)), *_REMEDIES.get(_kind(spot), (self.advice,))
+                profile,
+                (held, profile_rules.describe_calls(profile, spot)),
+                *_REMEDIES.get(_call_kind(spot), (self.advice,)),
             )
 
 
-def _kind(spot: Spot) -> str:
-    """What is called: ``loads``, ``compiles``, ``captures``, ``launches`` or ""."""
+def _call_kind(spot: Spot) -> str:
+    """Return the kind of call: ``loads``, ``compiles``, ``captures``, ``launches`` or ""."""
     text = spot.words.lower()
     return next((kind for kind, names in _KINDS.items() if any(name in text for name in names)), "")

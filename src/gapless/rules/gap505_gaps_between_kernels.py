@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, three_digits
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 
 
 class GapsBetweenKernels(ProfileRule):
@@ -46,22 +46,28 @@ class GapsBetweenKernels(ProfileRule):
     change = "fuse kernels: `torch.compile`, `fused=True`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        found = [spot for spot in told.spots(profile, "graph") if told.between_kernels(spot)]
-        if not told.matters(profile, found):
+        places = [
+            spot
+            for spot in profile_rules.find_spots(profile, "graph")
+            if profile_rules.is_between_kernels(spot)
+        ]
+        if not profile_rules.is_significant(profile, places):
             return
-        whole = told.together(found)
+        whole = profile_rules.merge_spots(places)
         yield whole.hit(
             profile,
             (
                 f"{whole.idle_for(profile)}, between operations that had been launched in time",
-                _number(profile, sum(cost.stretches for cost in whole.costs), whole.idle),
+                _describe_gaps(profile, sum(cost.stretches for cost in whole.costs), whole.idle),
             ),
             self.advice,
         )
 
 
-def _number(profile: Profile, gaps: int, idle: int) -> str:
+def _describe_gaps(profile: Profile, gaps: int, idle: int) -> str:
     if gaps <= 0:
         return ""
-    number = three_digits(told.per_step(profile, gaps))
-    return f"{number} such gaps {told.a_step(profile)}, {duration(idle / gaps)} each on average"
+    number = three_digits(profile_rules.per_step(profile, gaps))
+    return (
+        f"{number} such gaps {profile_rules.per_step_words(profile)}, {duration(idle / gaps)} each on average"
+    )

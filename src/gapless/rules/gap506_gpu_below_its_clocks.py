@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import three_digits
 
-_SHORT, _PRODUCTS = 2.0, 1.7
+_MIN_SHORT_RATIO, _MIN_PRODUCT_RATIO = 2.0, 1.7
 """How many times as long as on other GPUs of the kind elementwise kernels of few elements and matrix
 products must take. Of public profiles of GPUs at their clocks none has more than 1.2 and 1.4, and three of
 one that ran at about a third of them have 3.6 and 1.9; ``benchmarks/sheets/estimate.md`` has its speeds."""
@@ -52,14 +52,17 @@ class GpuBelowItsClocks(ProfileRule):
     change = "find what slows the GPU: `nvidia-smi -q -d PERFORMANCE`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        found = profile.efficiency
-        if found is None or not (found.short >= _SHORT and found.products >= _PRODUCTS):
+        efficiency = profile.efficiency
+        if efficiency is None or not (
+            efficiency.short >= _MIN_SHORT_RATIO and efficiency.products >= _MIN_PRODUCT_RATIO
+        ):
             return
         yield Hit(
             evidence=(
-                f"this {found.card} runs well below its clocks, or other processes share it: its small "
-                f"elementwise kernels take {three_digits(found.short)} times as long as on others, and its "
-                f"matrix products {three_digits(found.products)} times",
+                f"this {efficiency.card} runs well below its clocks, or other processes share it: its small "
+                f"elementwise kernels take {three_digits(efficiency.short)} times as long as "
+                "on others, and its "
+                f"matrix products {three_digits(efficiency.products)} times",
             ),
             remedy=self.advice,
             steps=profile.steps.count,

@@ -8,8 +8,8 @@ from gapless.model import Hit, OptimizerRule, Site
 from gapless.model.optimizer import RATE_IN_A_TENSOR, OptimizerUse
 from gapless.model.wording import count
 
-_LEAST = 0.005
-"""The share of a step below which nothing is said."""
+_MIN_SHARE_OF_STEP = 0.005
+"""Share of a step below which nothing is reported."""
 
 
 class OptimizerOneByOne(OptimizerRule):
@@ -63,7 +63,7 @@ class OptimizerOneByOne(OptimizerRule):
         gain = use.joined
         if gain is None or gain.before <= 0:
             return
-        if gain.saved.likely < _LEAST * gain.before or not gain.saved.tells(gain.before):
+        if gain.saved.likely < _MIN_SHARE_OF_STEP * gain.before or not gain.saved.tells(gain.before):
             return
         remedy, change = _advice(use)
         yield Hit(
@@ -95,7 +95,7 @@ def _evidence(use: OptimizerUse) -> Iterable[str]:
 def _advice(use: OptimizerUse) -> tuple[str, str]:
     words, changes = [], []
     if use.joins:
-        one = "one parameter group" if use.settings == 1 else f"{use.settings} parameter groups"
+        groups = "one parameter group" if use.settings == 1 else f"{use.settings} parameter groups"
         if use.turns > 1:
             words.append(
                 f"make {use.turns} of {use.name}: one of all parameters that are updated after the same "
@@ -103,7 +103,7 @@ def _advice(use: OptimizerUse) -> tuple[str, str]:
             )
             changes.append(f"one {use.name} for what is updated at the same time")
         elif use.instances > 1:
-            words.append(f"make one {use.name} of all parameters, with {one}: the results are the same")
+            words.append(f"make one {use.name} of all parameters, with {groups}: the results are the same")
             changes.append(f"one {use.name} for all parameters")
         else:
             words.append(

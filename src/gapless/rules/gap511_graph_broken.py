@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from gapless.model import CompiledRule, Hit
 from gapless.model.compiled import Compiled, GraphBreak
 from gapless.model.wording import count
-from gapless.rules._compiled import place, site, which
+from gapless.rules._compiled import compiled_site, describe_compiled, describe_place
 
-_MEANT = ("torch._dynamo.graph_break()", "torch.compiler.disable", "Skip inlining")
-"""How the compiler names breaks that somebody asked for."""
-_LONG = 220
+_INTENDED_BREAKS = ("torch._dynamo.graph_break()", "torch.compiler.disable", "Skip inlining")
+"""The compiler's names for breaks that the user requested."""
+_MAX_REASON_CHARS = 220
 _FILE = re.compile(r" in file `[^`]*`")
 _READ_AND_PRINTED = (
     "keep the value a tensor: return it, and read and print it after the compiled call",
@@ -114,43 +114,54 @@ class GraphBroken(CompiledRule):
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
         lines: dict[object, list[GraphBreak]] = {}
-        for one in compiled.breaks:
-            meant = any(word in one.kind + one.reason for word in _MEANT)
-            if one.raises or (one.is_users and not meant):  # what raises ends the script, wherever it is
-                lines.setdefault((one.line or one.stack, one.raises), []).append(one)
+        for graph_break in compiled.breaks:
+            meant = any(word in graph_break.kind + graph_break.reason for word in _INTENDED_BREAKS)
+            if graph_break.raises or (
+                graph_break.is_users and not meant
+            ):  # what raises ends the script, wherever it is
+                lines.setdefault((graph_break.line or graph_break.stack, graph_break.raises), []).append(
+                    graph_break
+                )
         for breaks in lines.values():  # one line may break for several reasons: `print(x.item())`
             yield self._hit(compiled, breaks)
 
     def _hit(self, compiled: Compiled, breaks: list[GraphBreak]) -> Hit:
-        one, times = breaks[0], sum(other.times for other in breaks)
-        where = place(one.line)
-        if one.raises:
+        graph_break, times = breaks[0], sum(other.times for other in breaks)
+        where = describe_place(graph_break.line)
+        if graph_break.raises:
             first = (
-                f"{which(compiled)} does not compile: `fullgraph=True` allows no graph break, but "
+                f"{describe_compiled(compiled)} does not compile: `fullgraph=True` allows no "
+                "graph break, but "
                 f"{where} causes one"
             )
         else:
-            first = f"{where} ends a graph of {which(compiled)}, {count(times, 'time')}"
+            first = f"{where} ends a graph of {describe_compiled(compiled)}, {count(times, 'time')}"
         graphs = f"{count(compiled.graphs, 'graph')} instead of one" if compiled.graphs > 1 else ""
         reasons = dict.fromkeys(_FILE.sub("", other.reason or other.kind) for other in breaks)
-        remedy, change = _READ_AND_PRINTED if any(map(_prints, breaks[1:])) else self._instead(one)
-        told = (first, *(f"the compiler says: {one[:_LONG].rstrip('.')}" for one in reasons), graphs)
+        remedy, change = (
+            _READ_AND_PRINTED if any(map(_is_printing, breaks[1:])) else self._instead(graph_break)
+        )
+        evidence = (
+            first,
+            *(f"the compiler says: {reason[:_MAX_REASON_CHARS].rstrip('.')}" for reason in reasons),
+            graphs,
+        )
         return Hit(
-            evidence=tuple(text for text in told if text),
+            evidence=tuple(text for text in evidence if text),
             remedy=remedy,
             change=change,
-            site=site(one.stack),
+            site=compiled_site(graph_break.stack),
             calls=times,
         )
 
-    def _instead(self, one: GraphBreak) -> tuple[str, str]:
-        text = f"{one.kind} {one.reason}"
+    def _instead(self, graph_break: GraphBreak) -> tuple[str, str]:
+        text = f"{graph_break.kind} {graph_break.reason}"
         for words, remedy, change in _REMEDIES:
             if any(word in text for word in words):
                 return remedy, change
-        hint = next((hint.rstrip(".") for hint in one.hints if "report an issue" not in hint), "")
+        hint = next((hint.rstrip(".") for hint in graph_break.hints if "report an issue" not in hint), "")
         return (f"{self.advice}; PyTorch's own advice: {hint}" if hint else self.advice), self.change
 
 
-def _prints(one: GraphBreak) -> bool:
-    return any(word in one.kind + one.reason for word in _PRINTING)
+def _is_printing(graph_break: GraphBreak) -> bool:
+    return any(word in graph_break.kind + graph_break.reason for word in _PRINTING)

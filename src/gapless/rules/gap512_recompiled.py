@@ -7,11 +7,17 @@ from collections.abc import Iterable
 from gapless.model import CompiledRule, Hit
 from gapless.model.compiled import Compiled, Recompile
 from gapless.model.wording import count
-from gapless.rules._compiled import instead, place, said, site, which
+from gapless.rules._compiled import (
+    advise_guard,
+    compiled_site,
+    describe_compiled,
+    describe_guard,
+    describe_place,
+)
 
-_OFTEN = 2
-"""Compiled again once is how the compiler learns that a size varies, or that there is an evaluation."""
-_NAMED = 4
+_MIN_RECOMPILATIONS = 2
+"""A single recompilation is how the compiler learns that a size varies, or that there is an evaluation."""
+_MAX_CALLS_NAMED = 4
 
 
 class Recompiled(CompiledRule):
@@ -75,33 +81,45 @@ class Recompiled(CompiledRule):
     change = "keep guarded values the same between calls"
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
-        for one in compiled.recompiles:
+        for recompile in compiled.recompiles:
             # First calls of what is compiled several times over, each time for one use, repeat nothing.
-            if one.times >= _OFTEN and max(one.calls, default=_OFTEN) > 1:
-                yield self._hit(compiled, one)
+            if (
+                recompile.times >= _MIN_RECOMPILATIONS
+                and max(recompile.calls, default=_MIN_RECOMPILATIONS) > 1
+            ):
+                yield self._hit(compiled, recompile)
 
-    def _hit(self, compiled: Compiled, one: Recompile) -> Hit:
-        remedy, change = instead(one, compiled)
-        shown = ", ".join(map(str, one.calls[:_NAMED]))
-        more = f" and {len(one.calls) - _NAMED} more" if len(one.calls) > _NAMED else ""
-        calls = f"by {'call' if len(one.calls) == 1 else 'calls'} {shown}{more}"
-        user = one.line is not None and one.line.is_user
-        stack = tuple(line for line in (one.line if user else None, one.caller) if line is not None)
-        told = (
-            f"{which(compiled)} was recompiled {_times(one, compiled)}, {calls}: {said(one.guard)}",
-            f"the first such call: {place(one.caller)}" if one.caller is not None else "",
+    def _hit(self, compiled: Compiled, recompile: Recompile) -> Hit:
+        remedy, change = advise_guard(recompile, compiled)
+        shown = ", ".join(map(str, recompile.calls[:_MAX_CALLS_NAMED]))
+        more = (
+            f" and {len(recompile.calls) - _MAX_CALLS_NAMED} more"
+            if len(recompile.calls) > _MAX_CALLS_NAMED
+            else ""
+        )
+        calls = f"by {'call' if len(recompile.calls) == 1 else 'calls'} {shown}{more}"
+        user = recompile.line is not None and recompile.line.is_user
+        stack = tuple(
+            line for line in (recompile.line if user else None, recompile.caller) if line is not None
+        )
+        evidence = (
+            f"{describe_compiled(compiled)} was recompiled {_describe_times(recompile, compiled)}, "
+            f"{calls}: {describe_guard(recompile.guard)}",
+            f"the first such call: {describe_place(recompile.caller)}"
+            if recompile.caller is not None
+            else "",
         )
         return Hit(
-            evidence=tuple(text for text in told if text),
+            evidence=tuple(text for text in evidence if text),
             remedy=remedy,
             change=change,
-            site=site(stack),
-            calls=one.times,
+            site=compiled_site(stack),
+            calls=recompile.times,
         )
 
 
-def _times(one: Recompile, compiled: Compiled) -> str:
-    """``3 times``, or how many of its recompilations this guard is behind."""
-    if one.times == compiled.again:
-        return count(one.times, "time")
-    return f"for this {count(one.times, 'time')} of {compiled.again}"
+def _describe_times(recompile: Recompile, compiled: Compiled) -> str:
+    """Return ``3 times``, or how many of the recompilations this guard caused."""
+    if recompile.times == compiled.again:
+        return count(recompile.times, "time")
+    return f"for this {count(recompile.times, 'time')} of {compiled.again}"

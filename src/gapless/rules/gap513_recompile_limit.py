@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from gapless.model import CompiledRule, Hit
 from gapless.model.compiled import Compiled
 from gapless.model.wording import count
-from gapless.rules._compiled import instead, place, said, site, which
+from gapless.rules._compiled import (
+    advise_guard,
+    compiled_site,
+    describe_compiled,
+    describe_guard,
+    describe_place,
+)
 
 
 class RecompileLimit(CompiledRule):
@@ -51,16 +57,16 @@ class RecompileLimit(CompiledRule):
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
         if not compiled.limit:
             return
-        often = max(compiled.recompiles, key=lambda one: one.times, default=None)
-        remedy = instead(often, compiled)[0] if often is not None else self.advice
+        often = max(compiled.recompiles, key=lambda recompile: recompile.times, default=None)
+        remedy = advise_guard(often, compiled)[0] if often is not None else self.advice
         line = compiled.limited
         user = line if line is not None and line.is_user else None
         caller = often.caller if often is not None else None
-        told = (
-            f"{which(compiled)} reached `torch._dynamo.config.{compiled.limit}` after "
+        evidence = (
+            f"{describe_compiled(compiled)} reached `torch._dynamo.config.{compiled.limit}` after "
             f"{count(compiled.again, 'recompilation')}: it runs eagerly from then on",
-            f"most often {said(often.guard)}" if often is not None else "",
-            f"called at {place(caller)}" if caller is not None else "",
+            f"most often {describe_guard(often.guard)}" if often is not None else "",
+            f"called at {describe_place(caller)}" if caller is not None else "",
         )
-        stack = tuple(one for one in (user, caller, compiled.line) if one is not None)
-        yield Hit(evidence=tuple(text for text in told if text), remedy=remedy, site=site(stack))
+        stack = tuple(frame for frame in (user, caller, compiled.line) if frame is not None)
+        yield Hit(evidence=tuple(text for text in evidence if text), remedy=remedy, site=compiled_site(stack))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gapless.model import CompiledRule, Hit
 from gapless.model.compiled import Compiled, Outside
-from gapless.rules._compiled import place, site, which
+from gapless.rules._compiled import compiled_site, describe_compiled, describe_place
 
 _WHY = {
     "cpu-input": "`{what}` is on the CPU: code that uses it runs outside the CUDA graph",
@@ -88,17 +88,17 @@ class CudaGraphSkipped(CompiledRule):
     change = "keep inputs on the GPU and unwritten"
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
-        for one in compiled.outside:
-            if one.skip in _WHY:
-                yield self._hit(compiled, one)
+        for outside in compiled.outside:
+            if outside.skip in _WHY:
+                yield self._hit(compiled, outside)
 
-    def _hit(self, compiled: Compiled, one: Outside) -> Hit:
-        line = one.line or compiled.line
-        said = _WHOLE.get(one.skip, _WHY[one.skip]) if one.whole else _WHY[one.skip]
-        why = said.format(what=one.what) + (_SKIPPED if one.whole else "")
+    def _hit(self, compiled: Compiled, outside: Outside) -> Hit:
+        line = outside.line or compiled.line
+        said = _WHOLE.get(outside.skip, _WHY[outside.skip]) if outside.whole else _WHY[outside.skip]
+        why = said.format(what=outside.what) + (_SKIPPED if outside.whole else "")
         return Hit(
-            evidence=(f"{which(compiled)}: {why}", f"it is used at {place(line)}"),
-            remedy=_REMEDIES[one.skip].format(what=one.what),
-            site=site((line,) if line is not None else ()),
-            calls=one.times,
+            evidence=(f"{describe_compiled(compiled)}: {why}", f"it is used at {describe_place(line)}"),
+            remedy=_REMEDIES[outside.skip].format(what=outside.what),
+            site=compiled_site((line,) if line is not None else ()),
+            calls=outside.times,
         )

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from gapless.model import CompiledRule, Hit
 from gapless.model.compiled import Compiled
 from gapless.model.wording import count
-from gapless.rules._compiled import site, which
+from gapless.rules._compiled import compiled_site, describe_compiled
 
-_MANY = 3
-"""Two sizes are those of a batch and of the last one."""
+_MIN_CAPTURES = 3
+"""Two sizes are normal: those of a full batch and of the last one."""
 
 
 class CudaGraphPerShape(CompiledRule):
@@ -64,16 +64,16 @@ class CudaGraphPerShape(CompiledRule):
     change = "pad inputs to a few sizes"
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
-        sizes = [one for one in compiled.outside if one.skip == "dynamic-shapes"]
+        sizes = [outside for outside in compiled.outside if outside.skip == "dynamic-shapes"]
         captures = compiled.shapes
-        if not sizes or captures < _MANY + compiled.graphs - 1:
+        if not sizes or captures < _MIN_CAPTURES + compiled.graphs - 1:
             return
         line = sizes[0].line or compiled.line
         calls, graphs = count(compiled.compiled, "call"), count(compiled.graphs, "compiled graph")
-        told = f"{which(compiled)}: {count(captures, 'CUDA graph')} captured in {calls}"
+        evidence = f"{describe_compiled(compiled)}: {count(captures, 'CUDA graph')} captured in {calls}"
         yield Hit(
-            evidence=(f"{told}, one for each set of sizes of {graphs}",),
+            evidence=(f"{evidence}, one for each set of sizes of {graphs}",),
             remedy=self.advice,
-            site=site((line,) if line is not None else ()),
+            site=compiled_site((line,) if line is not None else ()),
             calls=captures,
         )

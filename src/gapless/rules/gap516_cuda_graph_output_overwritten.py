@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gapless.model import CompiledRule, Hit
 from gapless.model.compiled import Compiled
-from gapless.rules._compiled import place, site, which
+from gapless.rules._compiled import compiled_site, describe_compiled, describe_place
 
 
 class CudaGraphOutputOverwritten(CompiledRule):
@@ -53,16 +53,17 @@ class CudaGraphOutputOverwritten(CompiledRule):
     change = "clone results of a compiled CUDA graph that you keep"
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
-        for one in compiled.outside:
-            if one.skip == "output-overwritten":
+        for outside in compiled.outside:
+            if outside.skip == "output-overwritten":
                 yield Hit(
                     evidence=(
-                        f"a result of {which(compiled)} is used at {place(one.line)} after a later call "
+                        f"a result of {describe_compiled(compiled)} is used at "
+                        f"{describe_place(outside.line)} after a later call "
                         "has reused its memory",
                         'on a GPU PyTorch raises "accessing tensor output of CUDAGraphs that has been '
                         'overwritten by a subsequent run"',
                     ),
                     remedy=self.advice,
-                    site=site((one.line,) if one.line is not None else ()),
-                    calls=one.times,
+                    site=compiled_site((outside.line,) if outside.line is not None else ()),
+                    calls=outside.times,
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model.graph_fault import GraphFault
-from gapless.rules import match
+from gapless.rules import match_rule
 from gapless.rules._graphs import FaultRule
 
 _OUTSIDE = "move it before or after the capture"
@@ -117,18 +117,18 @@ class CaptureRefused(FaultRule):
     advice = "move syncs, queries and seeding out of the capture: before it, or after `g.replay()`"
     change = "move it out of the capture"
 
-    def told(self, fault: GraphFault) -> tuple[str, ...]:
+    def evidence(self, fault: GraphFault) -> tuple[str, ...]:
         return (f'{fault.what}: "{fault.said.rstrip(".")}"',)
 
     def remedy(self, fault: GraphFault) -> str:
         if fault.site is not None and fault.site.mechanism not in ("none", "explicit"):
-            rule = match(fault.site)
+            rule = match_rule(fault.site)
             return f"{rule.code}: {rule.remedy(fault.site)}; or {_OUTSIDE}"
-        return next((remedy for begin, remedy in _REMEDIES if _begins(fault, begin)), self.advice)
+        return next((remedy for begin, remedy in _REMEDIES if _is_case(fault, begin)), self.advice)
 
     def known_change(self, fault: GraphFault) -> str:
-        return next((change for begin, change in _CHANGES if _begins(fault, begin)), "")
+        return next((change for begin, change in _CHANGES if _is_case(fault, begin)), "")
 
 
-def _begins(fault: GraphFault, begin: str) -> bool:
+def _is_case(fault: GraphFault, begin: str) -> bool:
     return fault.said.startswith(begin) or begin in fault.what

@@ -54,9 +54,13 @@ class OutputOverwritten(FaultRule):
     change = "clone the output before the next replay"
 
     def remedy(self, fault: GraphFault) -> str:
-        if any("no replay" in one for one in fault.told):
+        if any("no replay" in sentence for sentence in fault.told):
             return "call `g.replay()` before the output is read: the capture only records"
         return self.advice
 
     def known_change(self, fault: GraphFault) -> str:
-        return "replay before the output is read" if any("no replay" in one for one in fault.told) else ""
+        return (
+            "replay before the output is read"
+            if any("no replay" in sentence for sentence in fault.told)
+            else ""
+        )

@@ -57,6 +57,6 @@ class InputGone(FaultRule):
     change = "keep the graph's inputs alive, where they are"
 
     def remedy(self, fault: GraphFault) -> str:
-        if any("resized" in one for one in fault.told):
+        if any("resized" in sentence for sentence in fault.told):
             return "allocate the tensor at its maximum size before the capture, and do not resize it"
         return self.advice

@@ -9,19 +9,19 @@ import msgspec
 from gapless.model import Hit, Profile, ProfileRule, Ranks, Site
 from gapless.model.profile import SYNCHRONIZING, Cost
 from gapless.model.wording import duration, percent, three_digits
-from gapless.rules._profile import a_step, of_steps, part
-from gapless.rules._traffic import Traffic, traffic
+from gapless.rules._profile import describe_time, per_step_words, share_of_steps
+from gapless.rules._traffic import Traffic, step_traffic
 
 MATTERS = 0.1
-"""The share of the steps from which the TensorBoard plugin warned of communication."""
+"""Share of the steps from which the TensorBoard plugin warned of communication."""
 
 _ONE_RANK = (
     "on a single rank, waiting for a late rank looks the same: only the profiles of all ranks together can "
     "tell"
 )
 _FIND_RANK = "first find the late rank: pass the profiles of all ranks to `gapless trace` together"
-_LISTED = 3
-_MOSTLY = 0.5
+_MAX_KINDS_LISTED = 3
+_MAIN_SHARE = 0.5
 
 _ALL_REDUCE = (
     "send the gradients during backward:  DistributedDataParallel starts a bucket as soon as it is full "
@@ -113,16 +113,16 @@ class ExposedCommunication(ProfileRule):
         costs = [cost for cost in profile.costs if cost.cause == "communication" and cost.idle > 0]
         listed = sum(cost.idle for cost in costs)
         idle = min(listed or profile.split.communication, profile.idle or listed)
-        if part(profile, idle) < MATTERS:
+        if share_of_steps(profile, idle) < MATTERS:
             return
-        found = traffic(profile)
+        kinds = step_traffic(profile)
         longest = max(costs, key=lambda cost: cost.end - cost.start, default=None)
         yield Hit(
-            evidence=tuple(_evidence(profile, idle, found)),
-            remedy=_remedy(found, self.advice),
-            site=_site(costs),
+            evidence=tuple(_evidence(profile, idle, kinds)),
+            remedy=_remedy(kinds, self.advice),
+            site=_main_site(costs),
             idle=idle,
-            calls=sum(len(one.lengths) for one in found),
+            calls=sum(len(kind.lengths) for kind in kinds),
             steps=max((cost.steps for cost in costs), default=profile.steps.count),
             start=longest.start if longest else 0,
             end=longest.end if longest else 0,
@@ -132,9 +132,9 @@ class ExposedCommunication(ProfileRule):
         if not ranks.shared:
             return hit
         waiting, transfer = (
-            sum(getattr(one, name) for one in ranks.shared) for name in ("waiting", "transfer")
+            sum(getattr(rank, name) for rank in ranks.shared) for name in ("waiting", "transfer")
         )
-        evidence = [one for one in hit.evidence if one != _ONE_RANK]
+        evidence = [sentence for sentence in hit.evidence if sentence != _ONE_RANK]
         evidence.append(
             f"in the collectives recorded by several of these ranks, a rank waits {duration(waiting)} per "
             f"step for the last rank and transfers for {duration(transfer)}"
@@ -142,7 +142,7 @@ class ExposedCommunication(ProfileRule):
         remedy = hit.remedy
         if _FIND_RANK in remedy:
             late = ranks.latecomers.late if ranks.latecomers is not None else ()
-            names = ", ".join(str(one.rank) for one in late)
+            names = ", ".join(str(rank.rank) for rank in late)
             who = (
                 f"find out why {'rank' if len(late) == 1 else 'ranks'} {names} "
                 f"{'arrives' if len(late) == 1 else 'arrive'} late (GAP602)"
@@ -153,55 +153,55 @@ class ExposedCommunication(ProfileRule):
         return msgspec.structs.replace(hit, evidence=tuple(evidence), remedy=remedy)
 
 
-def _site(costs: list[Cost]) -> Site | None:
-    """The place at which most of it stands, if one does."""
+def _main_site(costs: list[Cost]) -> Site | None:
+    """Return the place with most of the idle time, if there is one."""
     largest = max(costs, key=lambda cost: cost.idle, default=None)
-    if largest is None or largest.idle < _MOSTLY * sum(cost.idle for cost in costs):
+    if largest is None or largest.idle < _MAIN_SHARE * sum(cost.idle for cost in costs):
         return None
     return largest.site if largest.site.operator or largest.site.stack else None
 
 
-def _evidence(profile: Profile, idle: int, found: list[Traffic]) -> Iterator[str]:
-    yield f"the GPU does nothing but communicate for {of_steps(profile, idle)}"
-    if not found:
+def _evidence(profile: Profile, idle: int, kinds: list[Traffic]) -> Iterator[str]:
+    yield f"the GPU does nothing but communicate for {describe_time(profile, idle)}"
+    if not kinds:
         return
-    listed = "; ".join(_listed(one) for one in found[:_LISTED])
-    more = len(found) - _LISTED
-    yield f"{a_step(profile)}: {listed}" + (f"; {more} other kinds" if more > 0 else "")
-    waiting = sum(one.excess for one in found)
-    total = sum(one.time for one in found)
+    listed = "; ".join(_describe_kind(kind) for kind in kinds[:_MAX_KINDS_LISTED])
+    more = len(kinds) - _MAX_KINDS_LISTED
+    yield f"{per_step_words(profile)}: {listed}" + (f"; {more} other kinds" if more > 0 else "")
+    waiting = sum(kind.excess for kind in kinds)
+    total = sum(kind.time for kind in kinds)
     if 0 < waiting >= MATTERS * total:
         yield (
             f"{duration(waiting)} of these {duration(total)} exceed the fastest run of the same "
             "collectives: waiting for other ranks, or sharing the links"
         )
-    elif any(one.name in SYNCHRONIZING for one in found):
+    elif any(kind.name in SYNCHRONIZING for kind in kinds):
         yield _ONE_RANK
 
 
-def _listed(one: Traffic) -> str:
-    number = three_digits(one.count)
-    size = f" of {_elements(one.sent)} elements in all" if one.sent >= 0 else ""
-    group = f" in group {one.group}" if one.group and not one.group.startswith("stream") else ""
-    return f"{number} {one.name}{group}{size}, {duration(one.time)}"
+def _describe_kind(kind: Traffic) -> str:
+    number = three_digits(kind.count)
+    size = f" of {_format_elements(kind.sent)} elements in all" if kind.sent >= 0 else ""
+    group = f" in group {kind.group}" if kind.group and not kind.group.startswith("stream") else ""
+    return f"{number} {kind.name}{group}{size}, {duration(kind.time)}"
 
 
-def _elements(number: float) -> str:
+def _format_elements(number: float) -> str:
     for unit, length in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
         if number >= 0.9995 * length:
             return f"{three_digits(number / length)} {unit}"
     return three_digits(number)
 
 
-def _remedy(found: list[Traffic], advice: str) -> str:
-    if not found:
+def _remedy(kinds: list[Traffic], advice: str) -> str:
+    if not kinds:
         return advice
-    total = sum(one.time for one in found)
-    waiting = sum(one.excess for one in found)
-    if 0 < waiting >= _MOSTLY * total:
+    total = sum(kind.time for kind in kinds)
+    waiting = sum(kind.excess for kind in kinds)
+    if 0 < waiting >= _MAIN_SHARE * total:
         share = percent(waiting / total)
         return f"{share} of it is not transfer: {_FIND_RANK}"
-    main = found[0]
+    main = kinds[0]
     if main.name == "all_reduce" and main.count < 1.5:
         return _ONE_ALL_REDUCE
     return _REMEDIES.get(main.name, advice)

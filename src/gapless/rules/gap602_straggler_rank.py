@@ -8,12 +8,12 @@ from gapless.model import Hit, Profile, Ranks, RanksRule, Straggler
 from gapless.model.ranks import Latecomers
 from gapless.model.wording import count, duration, percent
 
-_MATTERS = 0.03
-"""The part of a step that ranks have to lose before several are called slow."""
-_ONE_STEP = 0.1
-"""The same where a single step was recorded."""
-_TOGETHER = 0.5
-"""The part of all waiting that those who are named have together."""
+_MIN_SHARE_LOST = 0.03
+"""Share of a step that ranks have to lose before several are called slow."""
+_MIN_SHARE_LOST_IN_ONE_STEP = 0.1
+"""The same bound where a single step was recorded."""
+_MIN_SHARE_OF_WAITING = 0.5
+"""Share of all waiting that the named ranks cause together."""
 
 
 class StragglerRank(RanksRule):
@@ -64,14 +64,16 @@ class StragglerRank(RanksRule):
     def of_ranks(self, ranks: Ranks) -> Iterator[Hit]:
         slow, many = ranks.straggler, ranks.latecomers
         if slow is None:
-            if many is not None and _several(many, len(ranks.profiles)):
-                yield _of_several(many, self.advice)
+            if many is not None and _are_several_slow(many, len(ranks.profiles)):
+                yield _hit_of_several(many, self.advice)
             return
         profile = ranks.profiles[slow.position]
         sites = (reason.site for reason in slow.reasons if reason.site is not None)
-        site = next((one for one in sites if one.line is not None or one.operator), None)
+        site = next(
+            (site_found for site_found in sites if site_found.line is not None or site_found.operator), None
+        )
         yield Hit(
-            evidence=(*_evidence(slow, profile), *_others(slow, many)),
+            evidence=(*_evidence(slow, profile), *_describe_other_ranks(slow, many)),
             remedy=_remedy(slow, self.advice),
             site=site,
             idle=round(slow.lost * max(profile.steps.count, 1)),
@@ -81,16 +83,20 @@ class StragglerRank(RanksRule):
         )
 
 
-def _several(many: Latecomers, ranks: int) -> bool:
-    """Whether a few ranks are waited for, and not everybody in turn, for long enough to speak of."""
-    share = sum(one.share for one in many.late)
+def _are_several_slow(many: Latecomers, ranks: int) -> bool:
+    """Whether a few ranks, and not each in turn, are waited for long enough to report."""
+    share = sum(rank.share for rank in many.late)
     few = 1 < len(many.late) <= ranks / 2
-    return few and share >= _TOGETHER and many.share >= (_MATTERS if many.steps > 1 else _ONE_STEP)
+    return (
+        few
+        and share >= _MIN_SHARE_OF_WAITING
+        and many.share >= (_MIN_SHARE_LOST if many.steps > 1 else _MIN_SHARE_LOST_IN_ONE_STEP)
+    )
 
 
-def _of_several(many: Latecomers, advice: str) -> Hit:
-    names = _listed([str(one.rank) for one in many.late])
-    shares = _listed([percent(one.share) for one in many.late])
+def _hit_of_several(many: Latecomers, advice: str) -> Hit:
+    names = _join_words([str(rank.rank) for rank in many.late])
+    shares = _join_words([percent(rank.share) for rank in many.late])
     step = "of a step" if many.steps > 1 else "of the one step"
     return Hit(
         evidence=(
@@ -101,24 +107,27 @@ def _of_several(many: Latecomers, advice: str) -> Hit:
         remedy=f"compare what ranks {names} do with the others; {advice}",
         change="make the slow ranks as fast as their peers",
         idle=round(many.lost * many.steps),
-        calls=sum(one.last for one in many.late),
+        calls=sum(rank.last for rank in many.late),
         steps=many.steps,
         rank=many.late[0].rank,
     )
 
 
-def _others(slow: Straggler, many: Latecomers | None) -> Iterator[str]:
-    """Who is waited for besides."""
-    others = [one for one in many.late if one.rank != slow.rank] if many is not None else []
-    if others:
-        who = "rank" if len(others) == 1 else "ranks"
-        names = _listed([str(one.rank) for one in others])
-        shares = _listed([percent(one.share) for one in others])
-        yield f"{who} {names} {'is' if len(others) == 1 else 'are'} also waited for: {shares} of all waiting"
+def _describe_other_ranks(slow: Straggler, many: Latecomers | None) -> Iterator[str]:
+    """Yield which other ranks are waited for."""
+    other_ranks = [rank for rank in many.late if rank.rank != slow.rank] if many is not None else []
+    if other_ranks:
+        who = "rank" if len(other_ranks) == 1 else "ranks"
+        names = _join_words([str(rank.rank) for rank in other_ranks])
+        shares = _join_words([percent(rank.share) for rank in other_ranks])
+        yield (
+            f"{who} {names} {'is' if len(other_ranks) == 1 else 'are'} also waited for: {shares} "
+            "of all waiting"
+        )
 
 
-def _listed(parts: Sequence[str]) -> str:
-    """``3, 7 and 12``."""
+def _join_words(parts: Sequence[str]) -> str:
+    """Return ``3, 7 and 12``."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, percent, three_digits
-from gapless.rules._profile import a_step, part, per_step
-from gapless.rules._traffic import Traffic, traffic
+from gapless.rules._profile import per_step, per_step_words, share_of_steps
+from gapless.rules._traffic import Traffic, step_traffic
 
 MANY = 24
 """Small collectives per step: two dozen, which no layout of a model needs."""
@@ -68,48 +68,51 @@ class ManySmallCollectives(ProfileRule):
     change = "send one tensor instead of many"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        for one in traffic(profile):
-            small = _small(profile, one)
+        for kind in step_traffic(profile):
+            small = _only_small(profile, kind)
             if small is None or small.count < MANY:
                 continue
             if profile.steps.mean <= 0 or small.count * OVERHEAD < MATTERS * profile.steps.mean:
                 continue
-            yield _hit(profile, one, small)
+            yield _hit(profile, kind, small)
 
 
-def _small(profile: Profile, one: Traffic) -> Traffic | None:
-    """Those that are too small to be worth sending alone, if they need not follow one another."""
-    if one.name not in _NAMES:
+def _only_small(profile: Profile, kind: Traffic) -> Traffic | None:
+    """Return the collectives too small to be worth sending alone, unless they must follow one another."""
+    if kind.name not in _NAMES:
         return None
-    if one.sent < 0:
+    if kind.sent < 0:
         # Short kernels between layers are seen in inference only: activations in training are large.
-        if not _trains(profile):
+        if not _is_training(profile):
             return None
-        return one.only(row for row, length in enumerate(one.lengths) if length <= SHORT)
-    small = one.only(row for row, count in enumerate(one.elements) if count <= SMALL)
+        return kind.only(row for row, length in enumerate(kind.lengths) if length <= SHORT)
+    small = kind.only(row for row, count in enumerate(kind.elements) if count <= SMALL)
     if small is None or (len(set(small.elements)) == 1 and small.elements[0] > SCALARS):
         return None
     return small
 
 
-def _trains(profile: Profile) -> bool:
+def _is_training(profile: Profile) -> bool:
     return any(phase.name == "backward" and max(phase.host, phase.device) > 0 for phase in profile.phases)
 
 
-def _hit(profile: Profile, one: Traffic, small: Traffic) -> Hit:
+def _hit(profile: Profile, kind: Traffic, small: Traffic) -> Hit:
     number = three_digits(small.count)
-    group = f" in group {one.group}" if one.group and not one.group.startswith("stream") else ""
+    group = f" in group {kind.group}" if kind.group and not kind.group.startswith("stream") else ""
     if small.sent >= 0:
         size = f"of at most {max(small.elements):,} elements"
     else:
         size = f"whose kernels take at most {duration(max(small.lengths))}"
-    evidence = [f"{number} {one.name} {a_step(profile)}{group} {size}, {duration(small.time)} of kernels"]
-    if one.count > small.count:
-        evidence.append(f"{three_digits(one.count - small.count)} larger ones in addition")
+    evidence = [
+        f"{number} {kind.name} {per_step_words(profile)}{group} {size}, {duration(small.time)} of kernels"
+    ]
+    if kind.count > small.count:
+        evidence.append(f"{three_digits(kind.count - small.count)} larger ones in addition")
     total = small.count * OVERHEAD
-    share = percent(part(profile, total * profile.steps.count))
+    share = percent(share_of_steps(profile, total * profile.steps.count))
     evidence.append(
-        f"at {duration(OVERHEAD)} each, from call to end, {duration(total)} {a_step(profile)}, {share}"
+        f"at {duration(OVERHEAD)} each, from call to end, {duration(total)} "
+        f"{per_step_words(profile)}, {share}"
     )
     exposed = per_step(profile, profile.split.communication)
     idle = min(small.time, exposed) * profile.steps.count

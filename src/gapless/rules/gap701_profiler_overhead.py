@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 
-_NAMED = 2
+_MAX_KINDS_NAMED = 2
 
 
 class ProfilerOverhead(ProfileRule):
@@ -49,22 +49,31 @@ class ProfilerOverhead(ProfileRule):
     change = "give the profiler a warm-up: `schedule(warmup=2)`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        overhead, found = profile.recording.overhead, told.spots(profile, "profiler")
-        if not told.matters(profile, found) and told.part(profile, overhead) < told.MATTERS:
+        overhead, places = profile.recording.overhead, profile_rules.find_spots(profile, "profiler")
+        if (
+            not profile_rules.is_significant(profile, places)
+            and profile_rules.share_of_steps(profile, overhead) < profile_rules.MIN_SHARE_OF_CAUSE
+        ):
             return
-        evidence = [f"the profiler itself took {told.of_steps(profile, overhead)}"] if overhead > 0 else []
-        evidence += _kinds(profile)
-        if not found:
+        evidence = (
+            [f"the profiler itself took {profile_rules.describe_time(profile, overhead)}"]
+            if overhead > 0
+            else []
+        )
+        evidence += _describe_kinds(profile)
+        if not places:
             yield Hit(evidence=tuple(evidence), remedy=self.advice)
             return
-        whole = told.of_all(told.together(found))
+        whole = profile_rules.without_site(profile_rules.merge_spots(places))
         yield whole.hit(profile, (*evidence, whole.idle_for(profile)), self.advice)
 
 
-def _kinds(profile: Profile) -> Iterator[str]:
-    kinds = sorted(profile.recording.overheads.items(), key=lambda kind: -kind[1])[:_NAMED]
+def _describe_kinds(profile: Profile) -> Iterator[str]:
+    kinds = sorted(profile.recording.overheads.items(), key=lambda kind: -kind[1])[:_MAX_KINDS_NAMED]
     named = [
-        f"{name} {duration(told.per_step(profile, length))}" for name, length in kinds if name and length > 0
+        f"{name} {duration(profile_rules.per_step(profile, length))}"
+        for name, length in kinds
+        if name and length > 0
     ]
     if named:
-        yield f"most of it: {', '.join(named)} {told.a_step(profile)}"
+        yield f"most of it: {', '.join(named)} {profile_rules.per_step_words(profile)}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 
-_HOST = 0.1
-"""The share of the steps that idleness made by the CPU must have before its length is in doubt."""
-_MOST = 0.5
-"""And of all idleness: below it other causes come first."""
+_MIN_SHARE_OF_STEPS = 0.1
+"""Share of the steps that idleness caused by the CPU must have before its length is in doubt."""
+_MIN_SHARE_OF_IDLE = 0.5
+"""Share of all idleness it must have: below, other causes come first."""
 
 
 class RecordingSlowsTheHost(ProfileRule):
@@ -49,24 +49,29 @@ class RecordingSlowsTheHost(ProfileRule):
     change = "record again without `with_stack`, `profile_memory`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        options = tuple(_options(profile))
-        host = told.idle_of(told.spots(profile, "launch", "host"))
-        if not options or told.part(profile, host) < _HOST or host < _MOST * profile.idle:
+        options = tuple(_slowing_options(profile))
+        host = profile_rules.total_idle(profile_rules.find_spots(profile, "launch", "host"))
+        if (
+            not options
+            or profile_rules.share_of_steps(profile, host) < _MIN_SHARE_OF_STEPS
+            or host < _MIN_SHARE_OF_IDLE * profile.idle
+        ):
             return
         events = profile.recording.events_per_step
-        many = f", {events:,} events {told.a_step(profile)}" if events > 0 else ""
+        many = f", {events:,} events {profile_rules.per_step_words(profile)}" if events > 0 else ""
         yield Hit(
             evidence=(
                 f"recorded with {' and '.join(options)}{many}",
-                f"the GPU waits for the CPU for {told.of_steps(profile, host)}, and would wait less "
+                f"the GPU waits for the CPU for {profile_rules.describe_time(profile, host)}, "
+                "and would wait less "
                 "without this",
             ),
             remedy=self.advice,
         )
 
 
-def _options(profile: Profile) -> Iterator[str]:
-    """What slows each call or each allocation."""
+def _slowing_options(profile: Profile) -> Iterator[str]:
+    """Yield the options that slow each call or each allocation."""
     recorded = profile.recording
     if recorded.with_stack or recorded.stacks == "call-stack":  # frames may be those of another profile
         yield "`with_stack=True`"

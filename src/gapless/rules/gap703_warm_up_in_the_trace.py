@@ -7,17 +7,17 @@ from statistics import median
 
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, percent
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 from gapless.rules._profile import Spot
 
-_LONGER = 1.5
-"""How many times longer than the others the first step is."""
-_EXCESS = 0.1
-"""The share of the trace that its surplus must have to change the numbers."""
-_NOT_ONCE = ("GraphLaunch", "Synchronize")
+_MIN_LENGTH_RATIO = 1.5
+"""How many times longer than the others the first step must be."""
+_MIN_EXCESS_SHARE = 0.1
+"""Share of the trace that the excess must have to change the numbers."""
+_REPEATED_CALLS = ("GraphLaunch", "Synchronize")
 """Parts of the names of long calls that a program makes in every step."""
-_STEPS = 3
-"""With fewer steps nothing tells which of them is the usual one."""
+_MIN_STEPS = 3
+"""With fewer steps the usual length is unknown."""
 
 
 class WarmUpInTheTrace(ProfileRule):
@@ -56,36 +56,41 @@ class WarmUpInTheTrace(ProfileRule):
     change = "exclude the first steps: `schedule(wait=5)`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
-        evidence = tuple(_longer(profile))
-        found = list(_once(profile))
-        if told.part(profile, min(told.idle_of(found), profile.idle)) >= _EXCESS:
-            whole = told.of_all(told.together(found))
+        evidence = tuple(_describe_first_step(profile))
+        places = list(_startup_places(profile))
+        if (
+            profile_rules.share_of_steps(profile, min(profile_rules.total_idle(places), profile.idle))
+            >= _MIN_EXCESS_SHARE
+        ):
+            whole = profile_rules.without_site(profile_rules.merge_spots(places))
             begins = f"{whole.idle_for(profile)}, in calls that a program makes at startup"
-            yield whole.hit(profile, (*evidence, begins, told.mostly(whole)), self.advice)
+            yield whole.hit(
+                profile, (*evidence, begins, profile_rules.describe_main_places(whole)), self.advice
+            )
         elif evidence:
             yield Hit(evidence=evidence, remedy=self.advice, steps=1)
 
 
-def _longer(profile: Profile) -> Iterator[str]:
-    """The surplus of the first step in words, where it is large."""
+def _describe_first_step(profile: Profile) -> Iterator[str]:
+    """Yield the excess of the first step, if it is large."""
     steps = profile.steps
     lengths = [end - start for start, end in zip(steps.start, steps.end, strict=False)]
-    if len(lengths) < _STEPS:
+    if len(lengths) < _MIN_STEPS:
         return
-    first, others = lengths[0], median(lengths[1:])
-    surplus = told.part(profile, first - others)
-    if first >= _LONGER * others and surplus >= _EXCESS:
-        yield f"the first step takes {duration(first)}, the others {duration(others)} (median)"
+    first, usual = lengths[0], median(lengths[1:])
+    surplus = profile_rules.share_of_steps(profile, first - usual)
+    if first >= _MIN_LENGTH_RATIO * usual and surplus >= _MIN_EXCESS_SHARE:
+        yield f"the first step takes {duration(first)}, the others {duration(usual)} (median)"
         yield f"the excess is {percent(surplus)} of all {len(lengths)} steps"
 
 
-def _once(profile: Profile) -> Iterator[Spot]:
-    """Idleness in loading, capturing and allocating that no second step was seen to repeat."""
+def _startup_places(profile: Profile) -> Iterator[Spot]:
+    """Yield idleness in loading, capturing and allocating that no second step repeated."""
     for cause in ("graph", "allocator"):
-        if cause == "allocator" and told.saws(profile):
+        if cause == "allocator" and profile_rules.is_sawing(profile):
             continue  # GAP401's
-        for spot in told.spots(profile, cause):
-            if told.between_kernels(spot) or any(name in spot.words for name in _NOT_ONCE):
+        for spot in profile_rules.find_spots(profile, cause):
+            if profile_rules.is_between_kernels(spot) or any(name in spot.words for name in _REPEATED_CALLS):
                 continue
-            if profile.steps.count == 1 or told.first_only(profile, spot):
+            if profile.steps.count == 1 or profile_rules.is_first_step_only(profile, spot):
                 yield spot

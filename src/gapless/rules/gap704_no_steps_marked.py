@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 
-_IDLE = 0.1
-"""Where the GPU is idle for less than this of the trace, no step could change the picture."""
+_MIN_IDLE_SHARE = 0.1
+"""If the GPU is idle for less of the trace, marking steps would not change the picture."""
 
 
 class NoStepsMarked(ProfileRule):
@@ -50,7 +50,11 @@ class NoStepsMarked(ProfileRule):
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         works = profile.utilization > 0 or profile.launches.count > 0 or bool(profile.kernels)
-        if profile.steps.source != "span" or not works or told.part(profile, profile.idle) < _IDLE:
+        if (
+            profile.steps.source != "span"
+            or not works
+            or profile_rules.share_of_steps(profile, profile.idle) < _MIN_IDLE_SHARE
+        ):
             return
         yield Hit(
             evidence=(f"all numbers cover the whole {duration(profile.steps.total)}, including set-up",),

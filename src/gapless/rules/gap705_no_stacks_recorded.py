@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
-from gapless.rules import _profile as told
+from gapless.rules import _profile as profile_rules
 
 
 class NoStacksRecorded(ProfileRule):
@@ -46,14 +46,14 @@ class NoStacksRecorded(ProfileRule):
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if profile.recording.stacks:
             return
-        found = told.spots(profile, "wait", "launch", "host", "allocator", "graph")
+        places = profile_rules.find_spots(profile, "wait", "launch", "host", "allocator", "graph")
         unknown = [
             spot
-            for spot in found
-            if spot.site is not None and spot.site.line is None and not told.between_kernels(spot)
+            for spot in places
+            if spot.site is not None and spot.site.line is None and not profile_rules.is_between_kernels(spot)
         ]
-        if not told.matters(profile, unknown):
+        if not profile_rules.is_significant(profile, unknown):
             return
-        idle = told.of_steps(profile, min(told.idle_of(unknown), profile.idle))
+        idle = profile_rules.describe_time(profile, min(profile_rules.total_idle(unknown), profile.idle))
         where = f"at {len(unknown)} places" if len(unknown) > 1 else "at one place"
         yield Hit(evidence=(f"the GPU idles {idle}, {where} whose line is unknown",), remedy=self.advice)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model.race import Race
-from gapless.rules._races import KindRule, at, side
+from gapless.rules._races import KindRule, describe_access, describe_line
 
 
 class CopyReadTooEarly(KindRule):
@@ -56,15 +56,18 @@ class CopyReadTooEarly(KindRule):
     )
     change = "wait for the copy before reading: `event.synchronize()`"
 
-    def told(self, race: Race) -> Iterator[str]:
-        yield side(race.earlier, "starts a copy that fills it,")
+    def evidence(self, race: Race) -> Iterator[str]:
+        yield describe_access(race.earlier, "starts a copy that fills it,")
         if race.later.line is None and race.later.what:
             yield (
                 f"{race.later.what} may read it on the CPU immediately; nothing in between makes the CPU wait"
             )
             return
-        what = f" ({race.later.what})" if race.later.what else ""
-        yield f"{at(race.later.line)} reads it on the CPU{what}; nothing in between makes the CPU wait"
+        operation = f" ({race.later.what})" if race.later.what else ""
+        yield (
+            f"{describe_line(race.later.line)} reads it on the CPU{operation}; nothing in between "
+            "makes the CPU wait"
+        )
 
     def wrong(self, race: Race) -> str:
         return "it reads old values, or a mix of old and new, whenever the copy is not done by then"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model.race import Race
-from gapless.rules._races import KindRule, at, side
+from gapless.rules._races import KindRule, describe_access, describe_line
 
 
 class BufferRefilledTooEarly(KindRule):
@@ -55,14 +55,17 @@ class BufferRefilledTooEarly(KindRule):
     )
     change = "wait for the copy before refilling its buffer"
 
-    def told(self, race: Race) -> Iterator[str]:
+    def evidence(self, race: Race) -> Iterator[str]:
         did = "starts a copy that fills it," if race.earlier.writes else "starts a copy out of it,"
-        yield side(race.earlier, did)
+        yield describe_access(race.earlier, did)
         if race.later.line is None:
             yield "when the copy was waited for, the buffer held other values: something had written into it"
             return
-        what = f" ({race.later.what})" if race.later.what else ""
-        yield f"{at(race.later.line)} writes into it on the CPU{what}; nothing in between makes the CPU wait"
+        operation = f" ({race.later.what})" if race.later.what else ""
+        yield (
+            f"{describe_line(race.later.line)} writes into it on the CPU{operation}; nothing in "
+            "between makes the CPU wait"
+        )
 
     def wrong(self, race: Race) -> str:
         if race.earlier.writes:

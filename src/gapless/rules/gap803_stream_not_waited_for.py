@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model.race import Race
-from gapless.rules._races import KindRule, does, side
+from gapless.rules._races import KindRule, describe_access, reads_or_writes
 
 
 class StreamNotWaitedFor(KindRule):
@@ -55,9 +55,12 @@ class StreamNotWaitedFor(KindRule):
     )
     change = "make the stream wait: `wait_stream` or `wait_event`"
 
-    def told(self, race: Race) -> Iterator[str]:
-        yield side(race.earlier, does(race.earlier))
-        yield f"{side(race.later, does(race.later))}; nothing in between makes {race.later.where} wait"
+    def evidence(self, race: Race) -> Iterator[str]:
+        yield describe_access(race.earlier, reads_or_writes(race.earlier))
+        yield (
+            f"{describe_access(race.later, reads_or_writes(race.later))}; nothing in between "
+            f"makes {race.later.where} wait"
+        )
 
     def wrong(self, race: Race) -> str:
         if race.earlier.writes and race.later.writes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model.race import Access, Race
-from gapless.rules._races import KindRule, at, does, side
+from gapless.rules._races import KindRule, describe_access, describe_line, reads_or_writes
 
 
 class FreedWhileInUse(KindRule):
@@ -60,12 +60,12 @@ class FreedWhileInUse(KindRule):
     )
     change = "call `record_stream` before the tensor is freed"
 
-    def told(self, race: Race) -> Iterator[str]:
-        yield side(race.earlier, does(race.earlier))
+    def evidence(self, race: Race) -> Iterator[str]:
+        yield describe_access(race.earlier, reads_or_writes(race.earlier))
         freed = Access(stack=race.freed).line
         if freed is not None and freed.short != (race.later.line.short if race.later.line else ""):
             yield (
-                f"{at(freed)} drops the last reference to it; that stream may not be done, and no "
+                f"{describe_line(freed)} drops the last reference to it; that stream may not be done, and no "
                 "`record_stream` protects it"
             )
         else:
@@ -73,7 +73,10 @@ class FreedWhileInUse(KindRule):
                 "its last reference is dropped while that stream may not be done, and no `record_stream` "
                 "protects it"
             )
-        yield f"{at(race.later.line)} may get the same memory ({race.later.where}, {race.later.what})"
+        yield (
+            f"{describe_line(race.later.line)} may get the same memory ({race.later.where}, "
+            f"{race.later.what})"
+        )
 
     def wrong(self, race: Race) -> str:
         return "now and then, the new values may overwrite the old ones while they are in use"

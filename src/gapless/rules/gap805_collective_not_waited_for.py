@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model.race import Race
-from gapless.rules._races import KindRule, does, side
+from gapless.rules._races import KindRule, describe_access, reads_or_writes
 
 
 class CollectiveNotWaitedFor(KindRule):
@@ -49,9 +49,12 @@ class CollectiveNotWaitedFor(KindRule):
     advice = "call `work.wait()` before the use, on the stream that uses the tensor"
     change = "call `wait()` on the work before its tensors are used"
 
-    def told(self, race: Race) -> Iterator[str]:
-        yield side(race.earlier, does(race.earlier))
-        yield f"{side(race.later, does(race.later))}; no `wait()` in between makes that stream wait"
+    def evidence(self, race: Race) -> Iterator[str]:
+        yield describe_access(race.earlier, reads_or_writes(race.earlier))
+        yield (
+            f"{describe_access(race.later, reads_or_writes(race.later))}; no `wait()` in between "
+            "makes that stream wait"
+        )
 
     def wrong(self, race: Race) -> str:
         if race.later.writes and not race.earlier.writes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model.race import Race
-from gapless.rules._races import KindRule, at
+from gapless.rules._races import KindRule, describe_line
 
 
 class GeneratorSharedByThreads(KindRule):
@@ -61,9 +61,11 @@ class GeneratorSharedByThreads(KindRule):
     advice = "give each thread its own generator: `torch.Generator(device='cuda').manual_seed(seed)`"
     change = "give each thread its own generator"
 
-    def told(self, race: Race) -> Iterator[str]:
-        yield f"{at(race.earlier.line)} draws from a generator in one thread ({race.earlier.what})"
-        yield f"{at(race.later.line)} draws from it in another, at the same time ({race.later.what})"
+    def evidence(self, race: Race) -> Iterator[str]:
+        yield f"{describe_line(race.earlier.line)} draws from a generator in one thread ({race.earlier.what})"
+        yield (
+            f"{describe_line(race.later.line)} draws from it in another, at the same time ({race.later.what})"
+        )
 
     def wrong(self, race: Race) -> str:
         return "here too, each thread gets different numbers in every run despite the seed"

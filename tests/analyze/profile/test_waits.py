@@ -9,7 +9,7 @@ from tracing import Trace
 from gapless.analyze.profile.lines import Places
 from gapless.analyze.profile.waits import find_waits, site
 from gapless.model import Site
-from gapless.rules import match
+from gapless.rules import match_rule
 
 PAGEABLE_OUT, PAGEABLE_IN = "DtoH (Device -> Pageable)", "HtoD (Pageable -> Device)"
 
@@ -70,7 +70,7 @@ def chain(
 )
 def test_the_chain_of_operators_leads_to_the_rule(operators, copy, code, mechanism):
     (one,) = sites(chain(*operators, copy=copy))
-    assert (match(one).code, one.mechanism) == (code, mechanism)
+    assert (match_rule(one).code, one.mechanism) == (code, mechanism)
 
 
 def test_a_synchronization_of_the_device():
@@ -79,7 +79,7 @@ def test_a_synchronization_of_the_device():
     trace.wait(10, 95, stream=False)
     trace.launch("more", 120, 4, kernel=(126, 10))
     (one,) = sites(trace)
-    assert match(one).code == "GAP130"
+    assert match_rule(one).code == "GAP130"
 
 
 def test_hip_is_told_in_the_words_of_cuda():
@@ -93,7 +93,7 @@ def test_hip_is_told_in_the_words_of_cuda():
 
 def test_hips_copies_wait_without_a_synchronization():
     (one,) = sites(chain("aten::to", "aten::copy_", copy=PAGEABLE_OUT, sync=False, vendor="amd"))
-    assert match(one).code == "GAP122"
+    assert match_rule(one).code == "GAP122"
 
 
 @pytest.mark.parametrize(("size", "rows"), [(4096, 1), (1 << 20, 2)])
@@ -156,7 +156,7 @@ def test_frames_that_ran_when_the_profiler_started_hide_no_waits():
     trace.operator("aten::_local_scalar_dense", 11, 98)
     trace.copy(PAGEABLE_OUT, 12, 96, copy=(106, 1))
     trace.launch("last", 900, 4, kernel=(905, 10))
-    assert [match(one).code for one in sites(trace)] == ["GAP101"]
+    assert [match_rule(one).code for one in sites(trace)] == ["GAP101"]
 
 
 def test_what_the_profiler_ends_with_is_not_the_programs():

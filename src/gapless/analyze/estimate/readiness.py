@@ -16,7 +16,7 @@ from gapless.model import Session, SourceLine
 from gapless.model.estimate import Range
 from gapless.model.programme import Entry
 from gapless.model.readiness import Obstacle, Readiness, Stretch
-from gapless.rules import match
+from gapless.rules import match_rule
 
 MOST = 8
 """Stretches that are told of."""
@@ -192,7 +192,7 @@ def _obstacle(session: Session, entry: Entry) -> Obstacle:
     if entry.kind == "obstacle":
         return Obstacle(line=entry.line, reason=entry.name, change=entry.detail)
     site = session.sites[entry.site]
-    rule = match(site)
+    rule = match_rule(site)
     what = site.call or site.operator.rpartition("::")[2]
     arrives = site.mechanism == "h2d"
     return Obstacle(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gapless.analyze.findings.finding import finding
 from gapless.model import Compiled, CompiledRule, Finding, Frequency
 from gapless.model.wording import count
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
 
 def findings(compiled: Sequence[Compiled]) -> list[Finding]:
@@ -16,7 +16,7 @@ def findings(compiled: Sequence[Compiled]) -> list[Finding]:
     return [
         finding(rule, hit, often, place=f"in {one.name}", backward=False)
         for one in compiled
-        for rule in of_kind(CompiledRule)
+        for rule in rules_of_kind(CompiledRule)
         for hit in rule.of_compiled(one)
     ]
 

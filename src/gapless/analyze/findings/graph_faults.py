@@ -10,7 +10,7 @@ from gapless.analyze.findings.finding import finding
 from gapless.model import Finding, Frequency, GraphRule
 from gapless.model.graph_fault import GraphFault
 from gapless.model.wording import count
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
 
 def findings(faults: Sequence[GraphFault]) -> list[Finding]:
@@ -20,7 +20,7 @@ def findings(faults: Sequence[GraphFault]) -> list[Finding]:
 
 def _of_fault(fault: GraphFault) -> list[Finding]:
     found = []
-    for rule in of_kind(GraphRule):
+    for rule in rules_of_kind(GraphRule):
         hit = rule.of_graph(fault)
         if hit is not None:
             met = (f"met {count(fault.times, 'time')}",) if fault.times > 1 else ()

@@ -9,7 +9,7 @@ from gapless.model import Finding, Frequency, OptimizerRule
 from gapless.model.estimate import Estimate
 from gapless.model.optimizer import Joined
 from gapless.model.profile import Price
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
 
 def findings(estimate: Estimate | None) -> Iterator[Finding]:
@@ -17,7 +17,7 @@ def findings(estimate: Estimate | None) -> Iterator[Finding]:
     if estimate is None or estimate.reasons:
         return
     for use in estimate.optimizers:
-        for rule in of_kind(OptimizerRule):
+        for rule in rules_of_kind(OptimizerRule):
             for hit in rule.of_optimizer(use):
                 yield finding(
                     rule,

@@ -9,7 +9,7 @@ import msgspec
 from gapless.analyze.findings.finding import finding
 from gapless.model import Finding, Frequency, Race, RaceRule
 from gapless.model.wording import count
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
 
 def findings(races: Sequence[Race]) -> list[Finding]:
@@ -38,7 +38,7 @@ def _both(known: Race, race: Race) -> Race:
 
 def _of_race(race: Race) -> list[Finding]:
     found = []
-    for rule in of_kind(RaceRule):
+    for rule in rules_of_kind(RaceRule):
         hit = rule.of_race(race)
         if hit is not None:
             met = f"met {count(race.times, 'time')}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gapless.model import Cost, Rule, Site, SourceLine
-from gapless.rules import match
+from gapless.rules import match_rule
 from gapless.rules._places import deciding_frame
 
 NOWHERE = 0.001
@@ -53,8 +53,8 @@ def wait_groups(costs: Sequence[Cost]) -> list[WaitGroup]:
 def _group(cost: Cost) -> WaitGroup:
     site = cost.site
     if not site.operator:  # the rest of many places
-        return WaitGroup(match(Site(operator="", mechanism="values")), "", None, cost.place, False)
-    rule = match(site)
+        return WaitGroup(match_rule(Site(operator="", mechanism="values")), "", None, cost.place, False)
+    rule = match_rule(site)
     backward = site.in_backward and bool(site.forward)
     line = site.line
     if line is not None and not line.is_user:

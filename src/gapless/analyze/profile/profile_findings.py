@@ -11,7 +11,7 @@ from gapless.analyze.profile.grouping import NEARLY, NOWHERE, WaitGroup, long, u
 from gapless.model import Finding, Frequency, Hit, Loss, Profile, ProfileRule, RanksRule, Rule, Site, When
 from gapless.model.profile import Price
 from gapless.model.wording import count, duration, percent
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
 _RECORDING = "GAP7"
 """Rules of how the profile was taken: all that is asked of one that is not complete, beside its waits."""
@@ -24,7 +24,9 @@ def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
     one = profiles[0]
     found = [_of_waits(group, one) for group in wait_groups(one.costs)]
     rules = [
-        rule for rule in of_kind(ProfileRule) if one.coverage.complete or rule.code.startswith(_RECORDING)
+        rule
+        for rule in rules_of_kind(ProfileRule)
+        if one.coverage.complete or rule.code.startswith(_RECORDING)
     ]
     hits = [(rule, hit) for rule in rules for hit in rule.of_profile(one)]
     ranks = None
@@ -33,7 +35,9 @@ def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
         hits = [(rule, rule.beside(hit, ranks)) for rule, hit in hits]
     found += [_of_hit(rule, hit, one) for rule, hit in hits]
     if ranks is not None:
-        found += [_of_hit(rule, hit, one) for rule in of_kind(RanksRule) for hit in rule.of_ranks(ranks)]
+        found += [
+            _of_hit(rule, hit, one) for rule in rules_of_kind(RanksRule) for hit in rule.of_ranks(ranks)
+        ]
     return order(found)
 
 

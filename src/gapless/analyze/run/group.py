@@ -11,7 +11,7 @@ from gapless.analyze.run.loop import Loop, ReadSource, in_a_loop
 from gapless.analyze.run.phases import Phases
 from gapless.analyze.run.steps import Steps
 from gapless.model import Recurrence, Session, Site, SourceLine, WaitRule, user_line
-from gapless.rules import match
+from gapless.rules import match_rule
 
 _Described = tuple[WaitRule, SourceLine, str, bool]
 
@@ -179,7 +179,7 @@ def happens_once(group: Group, session: Session, steps: Steps, read: ReadSource)
 
 
 def _describe(site: Site) -> _Described:
-    rule = match(site)
+    rule = match_rule(site)
     # The user's own backward code waits where it stands, and not on behalf of a line in forward.
     backward = site.in_backward and bool(site.forward) and site.line == user_line(site.forward)
     return rule, site.line or UNKNOWN, rule.remedy(site), backward

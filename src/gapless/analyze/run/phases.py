@@ -16,7 +16,7 @@ from itertools import pairwise
 from gapless.analyze.run.loop import Loop
 from gapless.analyze.run.steps import Steps
 from gapless.model import Event, Finding, Recurrence, Session, Site, SourceLine, Stack
-from gapless.rules import match
+from gapless.rules import match_rule
 
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
@@ -169,7 +169,7 @@ def _phase(site: Site, loops: Sequence[Loop], calls: int) -> str:
 
 
 def _moves_a_module(site: Site) -> bool:
-    return match(site).name == "module-moved"
+    return match_rule(site).name == "module-moved"
 
 
 def _of_a_library(site: Site, loops: Sequence[Loop]) -> bool:

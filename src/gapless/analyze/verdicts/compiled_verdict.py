@@ -7,7 +7,7 @@ import msgspec
 from gapless.analyze.verdicts.changes import MOST
 from gapless.model import Change, CompiledRule, Finding, Report, Verdict
 from gapless.model.wording import count
-from gapless.rules import of_kind
+from gapless.rules import rules_of_kind
 
 COMPILED = "GAP51"
 """How the codes of compiled code begin."""
@@ -34,7 +34,7 @@ def with_compiled(verdict: Verdict, report: Report) -> Verdict:
 
 def _sentence(met: list[tuple[int, Finding]], report: Report) -> str:
     """``Compiled code: 3 graph breaks and 7 recompilations (train.py:8, train.py:12)``."""
-    breaks = next(rule for rule in of_kind(CompiledRule) if rule.code == BREAK)
+    breaks = next(rule for rule in rules_of_kind(CompiledRule) if rule.code == BREAK)
     broken = sum(hit.calls for one in report.compiled for hit in breaks.of_compiled(one))
     again = sum(one.again for one in report.compiled)
     parts = [count(broken, "graph break")] if any(one.code == BREAK for _, one in met) else []

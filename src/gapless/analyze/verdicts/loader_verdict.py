@@ -51,12 +51,16 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, Level]:
     assert diagnosis.now is not None
     assert diagnosis.advised is not None
     before, after = diagnosis.step_now, diagnosis.step_advised
-    setting = words.setting(diagnosis.setting)
+    setting = words.describe_setting(diagnosis.setting)
     if not diagnosis.demand.step:
         rate = f"{1e9 / before:.3g} batches per second" if before else "as many batches as can be measured"
         if before <= after * (1 + SHARE):
             return f"Nothing worth fixing: {setting} gives {rate}, within 5 % of the best here", "fine"
-        return f"The loader gives {rate}; with {words.arguments(diagnosis)} it gives {1e9 / after:.3g}", "act"
+        return (
+            f"The loader gives {rate}; with {words.recommended_arguments(diagnosis)} it gives "
+            f"{1e9 / after:.3g}",
+            "act",
+        )
     wait = diagnosis.seen.wait if diagnosis.seen is not None else diagnosis.now.wait
     if wait <= 2 * SHARE * before:
         return (
@@ -68,16 +72,16 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, Level]:
     if before <= after * (1 + SHARE):
         return f"{lost}, and no setting helps: make batches cheaper", "act"
     return (
-        f"{lost}; with {words.arguments(diagnosis)}, {duration(left)} of it remains"
+        f"{lost}; with {words.recommended_arguments(diagnosis)}, {duration(left)} of it remains"
         if left > SHARE * after
         else lost
     ), "act"
 
 
 def _why(diagnosis: Diagnosis) -> Iterator[str]:
-    told = words.cost(diagnosis)
+    told = words.describe_cost(diagnosis)
     if diagnosis.fetch.batches:
-        where = words.hottest(diagnosis)
+        where = words.describe_hottest_line(diagnosis)
         yield f"{told[:1].upper()}{told[1:]}" + (f"; {where}" if where else "")
     if diagnosis.demand.step:
         known = _KNOWN.get(diagnosis.demand.source, "")
@@ -90,7 +94,7 @@ def _changes(diagnosis: Diagnosis) -> tuple[Change, ...]:
     if diagnosis.advised is None or diagnosis.step_now <= diagnosis.step_advised * (1 + SHARE):
         return ()
     place = "" if diagnosis.line is not None else "the DataLoader"
-    what, before, after = words.arguments(diagnosis), diagnosis.step_now, diagnosis.step_advised
+    what, before, after = words.recommended_arguments(diagnosis), diagnosis.step_now, diagnosis.step_advised
     return (Change(what=what, line=diagnosis.line, place=place, before=before, after=after),)
 
 
