@@ -105,3 +105,7 @@ def test_a_segment_of_another_page(allocator):
     one = allocator("expandable_segments:True,large_segment_size_mb:64")
     one.malloc(3 * MIB)
     assert one.reserved == 64 * MIB
+
+
+def test_a_request_for_more_than_there_are_addresses_fails(allocator):
+    assert allocator("expandable_segments:True").malloc((1 << 60) - 1, 0) is None

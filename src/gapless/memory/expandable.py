@@ -59,9 +59,8 @@ class ExpandableSegments(AllocatorState):
             return None
         while candidate.size < size:
             after = candidate.next
-            assert after is not None
-            if not self._map(after, min(size - candidate.size, after.size)):
-                return None
+            if after is None or not self._map(after, min(size - candidate.size, after.size)):
+                return None  # more than there are addresses, or than there is memory
             candidate = after
         pool.remove(candidate)
         return candidate
