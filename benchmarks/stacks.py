@@ -33,14 +33,17 @@ PACKAGES = (
 )  # fmt: skip
 """The stacks, and what those of `ALONE` need."""
 ALONE = (
-    "deepspeed", "fbgemm-gpu-cpu==1.8.*", "liger-kernel", "opencv-python-headless", "polars",
+    "deepspeed", "fbgemm-gpu-cpu==1.8.*", "liger-kernel", "megatron-core", "opencv-python-headless", "polars",
     "polars-runtime-32", "tensordict", "torchrec==1.8.*", "torchvision==0.28.0", "triton==3.7.1",
     "ultralytics", "ultralytics-thop",
 )  # fmt: skip
 """These ask for another torch, or for much that a small run does without: they come alone."""
 
 ALL_STEPS = {"optimizers": ["--steps", "all"]}
-ON_GPU_ONLY = {"lightning_fsdp": "Lightning's FSDP strategy wants a GPU"}
+ON_GPU_ONLY = {
+    "lightning_fsdp": "Lightning's FSDP strategy wants a GPU",
+    "megatron_te": "Megatron-Core wants a GPU",
+}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "YOLO_OFFLINE": "true", "WANDB_MODE": "off"}
 SECONDS = 300
 BY_HAND = re.compile(r"^# By hand: (\d+)(?: to (\d+))? in each step: (.*\n(?:# .*\n)*)", re.MULTILINE)

@@ -81,13 +81,13 @@ def test_a_class_that_is_missing_can_be_derived_from_and_names_what_it_lacks(
         tmp_path / "derived.py",
         "from transformer_engine.pytorch.tensor import QuantizedTensor\n"
         "import transformer_engine.pytorch as te\n"
-        "class Attention(te.DotProductAttention):\n    pass\n"
+        "class Attention(te.MultiheadAttention):\n    pass\n"
         "is_quantized = isinstance(3, QuantizedTensor)\n"
         "has = hasattr(te, 'TransformerLayer')\n",
     )
     assert (values["is_quantized"], values["has"]) == (False, False)
-    with pytest.raises(NotEmulated, match=r"transformer-engine has no `.*DotProductAttention`.*derived.py"):
-        run(tmp_path / "derived.py", "import transformer_engine.pytorch as te\nte.DotProductAttention(3)\n")
+    with pytest.raises(NotEmulated, match=r"transformer-engine has no `.*MultiheadAttention`.*derived.py"):
+        run(tmp_path / "derived.py", "import transformer_engine.pytorch as te\nte.MultiheadAttention(3)\n")
     with pytest.raises(NotEmulated, match=r"QuantizedTensor\.make_like"):
         values["QuantizedTensor"].make_like()
 

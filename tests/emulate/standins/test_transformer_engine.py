@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from torch.nn import functional
 
 import gapless
-from gapless.emulation.standins.packages.transformer_engine import layers
+from gapless.emulation.standins.packages.transformer_engine import attention, layers
+from gapless.errors import NotEmulated
 
 
 def test_layers_are_torchs() -> None:
@@ -77,3 +79,57 @@ def test_the_launches_of_a_layer(recorded: Any) -> None:
     names = [one.name for one in found]
     assert names[0] == "transformer_engine::layernorm_fwd"
     assert sum(name.startswith("aten::") for name in names) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_is_torchs_in_every_layout(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    near = partial(torch.testing.assert_close, atol=1e-5 if dtype is torch.float32 else 1e-2, rtol=1e-2)
+    query = torch.randn(2, 5, 4, 8, dtype=dtype, requires_grad=True)
+    key, value = (torch.randn(2, 5, 2, 8, dtype=dtype) for _ in range(2))
+    attend = attention.DotProductAttention(4, 8, 2)
+    expected = functional.scaled_dot_product_attention(
+        *(part.transpose(1, 2) for part in (query, key, value)), is_causal=True, enable_gqa=True
+    )
+    expected = expected.transpose(1, 2).flatten(-2)
+    near(attend(query, key, value, qkv_format="bshd"), expected)
+    turned = attend(*(part.transpose(0, 1) for part in (query, key, value)))
+    near(turned, expected.transpose(0, 1))
+    turned.sum().backward()
+    assert query.grad is not None
+    hidden = torch.zeros(2, 1, 1, 5, dtype=torch.bool)
+    hidden[..., -1] = True
+    shorter = attend(
+        query, key, value, hidden, qkv_format="bshd", attn_mask_type="padding_causal"
+    )  # which is as if the last key were not there
+    near(shorter[:, :4], expected[:, :4])
+    assert not torch.equal(shorter[:, 4], expected[:, 4])
+    if dtype is torch.bfloat16:
+        starts = torch.tensor([0, 5, 10], dtype=torch.int32)
+        packed = (part.flatten(0, 1) for part in (query, key, value))
+        out = attend(*packed, qkv_format="thd", cu_seqlens_q=starts, cu_seqlens_kv=starts)
+        near(out, expected.flatten(0, 1))
+
+
+def test_grouped_layers_take_their_own_rows() -> None:
+    layer = layers.GroupedLinear(2, 3, 4, device="cpu")
+    x = torch.randn(5, 3)
+    out = layer(x, [2, 3])
+    torch.testing.assert_close(out[:2], functional.linear(x[:2], layer.weight0, layer.bias0))
+    torch.testing.assert_close(out[2:], functional.linear(x[2:], layer.weight1, layer.bias1))
+
+
+def test_fused_operations_can_be_named_and_are_refused_when_made() -> None:
+    with gapless.emulate("H100"):
+        te = importlib.import_module("transformer_engine.pytorch")
+        with pytest.raises(NotEmulated, match=r"transformer_engine\.pytorch\.ops\.Sequential"):
+            te.ops.Sequential()
+        assert not te.fp8.FP8GlobalStateManager.is_fp8_enabled()
+        tracker = te.distributed.CudaRNGStatesTracker()
+        tracker.add("one", 3)
+        with tracker.fork("one"):
+            first = torch.rand(2, device="cuda")
+        tracker.reset()
+        tracker.add("one", 3)
+        with tracker.fork("one"):
+            assert torch.equal(torch.rand(2, device="cuda"), first)

@@ -118,7 +118,8 @@ _LISTS = ("_foreach_", "_amp_foreach_", "_fused_ad", "_fused_sgd")
 
 
 _LIBRARIES = {
-    ATTENTION: r"flash_attn(_interface)?::(_flash_attn|fwd_kvcache)|xformers::efficient_attention",
+    ATTENTION: r"flash_attn(_interface)?::(_flash_attn|fwd_kvcache)|xformers::efficient_attention"
+    "|transformer_engine::fused_attn",
     MATMUL: r"bitsandbytes::(gemm_4bit|int8_linear_matmul|int8_scaled_mm)",
     "foreach": r"\w+::multi_tensor_|bitsandbytes::optimizer_update|deepspeed::lamb",
     "layer norm": r"\w+::(dropout_add_)?_?(layer_?norm|rms_?norm|rms_(forward|backward))",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -75,8 +75,22 @@ class RMSNorm(LayerNorm):
     _rms = True
 
 
+@PACKAGE.provides("transformer_engine.pytorch.module.base")
+class TransformerEngineBaseModule(nn.Module):
+    """What layers with products have in common."""
+
+    def set_tensor_parallel_group(self, tp_group: Any) -> None:
+        """Accept a group of one process.
+
+        Raises:
+            NotImplementedError: there are more.
+        """
+        if tp_group is not None and tp_group.size() > 1:
+            raise NotImplementedError(_ONE_PROCESS)
+
+
 @PACKAGE.provides(*_MODULES)
-class Linear(nn.Module):
+class Linear(TransformerEngineBaseModule):
     """A linear layer.
 
     Raises:
@@ -118,6 +132,63 @@ class Linear(nn.Module):
         """The projection; with `return_bias` the bias is given apart."""
         out = functional.linear(inp, self.weight, None if self.return_bias else self.bias)
         return (out, self.bias) if self.return_bias else out
+
+
+@PACKAGE.provides(*_MODULES)
+class GroupedLinear(TransformerEngineBaseModule):
+    """Several linear layers, each of which takes its own rows of the input.
+
+    Raises:
+        NotImplementedError: it is split over processes.
+    """
+
+    def __init__(
+        self,
+        num_gemms: int,
+        in_features: int,
+        out_features: int,
+        sequence_parallel: bool = False,
+        fuse_wgrad_accumulation: bool = False,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        get_rng_state_tracker: Any = None,
+        rng_tracker_name: Any = None,
+        init_method: Callable[[Tensor], Any] | None = None,
+        bias: bool = True,
+        return_bias: bool = False,
+        params_dtype: torch.dtype | None = None,
+        parallel_mode: str | None = None,
+        device: Any = "cuda",
+        **_: Any,
+    ) -> None:
+        super().__init__()
+        if tp_size != 1 or sequence_parallel:
+            raise NotImplementedError(_ONE_PROCESS)
+        made = {"device": device, "dtype": params_dtype or torch.get_default_dtype()}
+        self.num_gemms, self.in_features, self.out_features = num_gemms, in_features, out_features
+        self.use_bias, self.return_bias = bias, return_bias
+        for number in range(num_gemms):
+            weight = nn.Parameter(torch.empty(out_features, in_features, **made))
+            (init_method or partial(nn.init.normal_, std=0.023))(weight)
+            self.register_parameter(f"weight{number}", weight)
+            self.register_parameter(
+                f"bias{number}", nn.Parameter(torch.zeros(out_features, **made)) if bias else None
+            )
+
+    def forward(
+        self, inp: Tensor, m_splits: Sequence[int], is_first_microbatch: bool | None = None, **_: Any
+    ) -> Any:
+        """The projections of `inp`, of which layer i takes ``m_splits[i]`` rows.
+
+        With `return_bias` the biases are given apart.
+        """
+        weights = [getattr(self, f"weight{number}") for number in range(self.num_gemms)]
+        biases = [getattr(self, f"bias{number}") for number in range(self.num_gemms)]
+        added = [None] * self.num_gemms if self.return_bias else biases
+        parts = inp.view(-1, self.in_features).split(list(m_splits))
+        out = torch.cat(list(map(functional.linear, parts, weights, added)))
+        out = out.view(*inp.shape[:-1], self.out_features)
+        return (out, biases) if self.return_bias else out
 
 
 @PACKAGE.provides(*_MODULES)
@@ -201,7 +272,7 @@ _GATED = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu", "sreglu": "srelu",
 
 
 @PACKAGE.provides(*_MODULES)
-class LayerNormMLP(nn.Module):
+class LayerNormMLP(TransformerEngineBaseModule):
     """A norm and two linear layers with an activation in between, gated or not.
 
     Raises:

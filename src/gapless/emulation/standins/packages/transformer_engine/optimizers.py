@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gapless.emulation.standins.multi_tensor import kernels_for
 from gapless.emulation.standins.packages.apex import optimizers as apex
 from gapless.emulation.standins.packages.transformer_engine._package import PACKAGE
 
 _MODULE = "transformer_engine.pytorch.optimizers"
 PACKAGE.holds(_MODULE, MultiTensorApply=apex.MultiTensorApply, multi_tensor_applier=apex.multi_tensor_applier)
+PACKAGE.holds(_MODULE, **kernels_for("transformer_engine"))
 
 
 @PACKAGE.provides(_MODULE)

@@ -80,6 +80,35 @@ for _name in (
     PACKAGE.holds(_RECIPE, **{_name: type(_name, (Recipe,), {"__module__": _RECIPE})})
 
 
+@PACKAGE.provides(_FP8, _QUANTIZATION)
+class FP8GlobalStateManager:
+    """The state of fp8 in this process: it is off."""
+
+    @classmethod
+    def reset(cls) -> None:
+        """Begin anew."""
+
+    @classmethod
+    def is_fp8_enabled(cls) -> bool:
+        """Whether layers compute in fp8."""
+        return False
+
+    is_fp8_calibration = is_first_fp8_module = with_fp8_parameters = is_fp8_enabled
+
+    @classmethod
+    def get_fp8_recipe(cls) -> Recipe:
+        """Some recipe."""
+        return Recipe()
+
+    @classmethod
+    def get_fp8_group(cls) -> None:
+        """The processes that share scales: none."""
+
+    @classmethod
+    def set_skip_fp8_weight_update_tensor(cls, skip: bool) -> None:
+        """Whether weights are cast again: they never are."""
+
+
 @PACKAGE.provides(_PYTORCH, _FP8)
 def get_default_recipe() -> Recipe:
     """Some recipe."""
