@@ -7,6 +7,7 @@ without CUDA. The kernels that torch's list of operators gives CUDA alone are re
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -44,12 +45,18 @@ class Sample(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The operators of a call, the tensors it keeps (shape, type), and those it gives; or its error."""
+    """The operators of a call, the tensors it keeps (shape, type), and those it gives; or its error.
+
+    `backward` are the operators of its backward pass, and `gradients` what that gives; or its error.
+    """
 
     operators: tuple[str, ...] = ()
     kept: tuple[tuple[Any, ...], ...] = ()
     results: tuple[tuple[Any, ...], ...] = ()
     error: str = ""
+    backward: tuple[str, ...] = ()
+    gradients: tuple[tuple[Any, ...], ...] = ()
+    backward_error: str = ""
 
 
 # -- samples ---------------------------------------------------------------------------------------------
@@ -165,9 +172,73 @@ def choice(sample: Sample, put: Callable[[Tensor], Tensor]) -> Choice:
         with torch.set_grad_enabled(sample.learns), seen, hooks:
             out = sample.function(*placed[0], **placed[1])
     except Exception as error:
-        return Choice(error=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
-    results = tuple(_described(one) for one in tree_flatten(out)[0] if isinstance(one, Tensor))
-    return Choice(tuple(seen.names), tuple(kept), results)
+        return Choice(error=_short(error))
+    outs = [one for one in tree_flatten(out)[0] if isinstance(one, Tensor)]
+    forward = Choice(tuple(seen.names), tuple(kept), tuple(map(_described, outs)))
+    leaves = [one for one in tree_flatten(placed)[0] if isinstance(one, Tensor) and one.requires_grad]
+    return _with_backward(forward, [one for one in outs if one.requires_grad], leaves)
+
+
+def _with_backward(forward: Choice, outs: list[Tensor], leaves: list[Tensor]) -> Choice:
+    """`forward` with what runs to get from `outs` to the gradients of `leaves`."""
+    if not outs or not leaves:
+        return forward
+    seen = _Seen()
+    try:
+        given = [torch.ones_like(one) for one in outs]
+        with seen:
+            gradients = _gradients(outs, leaves, given)
+    except Exception as error:
+        return forward._replace(backward_error=_short(error))
+    made = tuple(() if one is None else _described(one) for one in gradients)
+    return forward._replace(backward=tuple(seen.names), gradients=made)
+
+
+def _gradients(outs: list[Tensor], leaves: list[Tensor], given: list[Tensor]) -> list[Tensor | None]:
+    """As of ``torch.autograd.grad``, whose engine wants a device of CUDA's to be there: node after node, in
+    the order of its numbers."""
+    there: dict[Any, list[Tensor | None]] = {}
+    found: dict[int, Tensor] = {}
+    ready: list[tuple[int, int, Any]] = []
+
+    def add(node: Any, at: int, gradient: Tensor | None) -> None:
+        if node is None or gradient is None:
+            return
+        if node not in there:
+            there[node] = [None] * len(node._input_metadata)
+            heapq.heappush(ready, (-node._sequence_nr(), len(there), node))
+        known, like = there[node][at], node._input_metadata[at]
+        if gradient.shape != like.shape:
+            gradient = gradient.sum_to_size(like.shape)
+        gradient = gradient.to(like.dtype)
+        there[node][at] = gradient if known is None else known + gradient
+
+    with torch.no_grad():
+        for out, one in zip(outs, given, strict=True):
+            add(*(out.grad_fn, out.output_nr) if out.grad_fn else (_leaf_of(out), 0), one)
+        while ready:
+            node = heapq.heappop(ready)[-1]
+            gradients = there.pop(node)
+            if hasattr(node, "variable"):
+                found[id(node.variable)] = gradients[0]
+                continue
+            made = (getattr(node, "apply", None) or node)(*gradients)
+            made = made if isinstance(made, tuple) else (made,)
+            if len(made) > len(
+                node.next_functions
+            ):  # of a function in Python, with those of what is no tensor
+                made = tuple(one for one in made if one is not None)
+            for (after, at), gradient in zip(node.next_functions, made, strict=False):
+                add(after, at, gradient)
+    return [found.get(id(leaf)) for leaf in leaves]
+
+
+def _leaf_of(tensor: Tensor) -> Any:
+    return torch.autograd.graph.get_gradient_edge(tensor).node
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _described(tensor: Tensor) -> tuple[Any, ...]:

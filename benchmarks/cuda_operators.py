@@ -2,11 +2,13 @@
 
     python benchmarks/cuda_operators.py            # counts, and what has no reason
     python benchmarks/cuda_operators.py --write    # writes benchmarks/sheets/cuda_operators.md
+    python benchmarks/cuda_operators.py --beside   # with another torch: its row in the sheet's last table
 
 Two enumerations and a table. Every overload that torch's own list of operators gives a CUDA kernel and no
 kernel for the CPU, with what stands for it. Every entry of ``op_db`` and ``module_db``, in three types, with
-and without gradients, images with channels last, too: the operators that run and the tensors that are kept
-for backward, beside what torch's own code chooses for CUDA. Then what single operators keep, launch and take.
+and without gradients, images with channels last, too: the operators that run forward and backward and the
+tensors that are kept in between, beside what torch's own code chooses for CUDA. Then what single operators
+keep, launch and take.
 Exits with 1 when something differs and has no reason below.
 """
 
@@ -31,6 +33,7 @@ import torch
 from gapless.emulation import kernels
 from gapless.emulation.dispatch import composites
 
+BESIDE = "## Other versions of torch"
 METHOD = (
     "the emulated device is an NVIDIA H100; the reference is `FakeTensorMode` with CUDA's name, in the torch "
     "named above: its C++ chooses by that name as in a build with CUDA, but for what lies in cuDNN"
@@ -56,8 +59,9 @@ _REFUSED = "refused by name where a script calls it"
 _AMD = "AMD's library: the emulated device is NVIDIA's"
 
 
-def registered() -> Iterator[tuple[Any, str]]:
-    """Overloads of ATen with a kernel for CUDA and none for the CPU; which composite kernel they have."""
+def registered() -> Iterator[tuple[Any, str, bool]]:
+    """Overloads of ATen with a kernel for CUDA, which composite kernel they have, and whether the CPU has a
+    kernel, too."""
     import torchgen
     from torchgen.gen import parse_native_yaml
     from torchgen.model import DispatchKey
@@ -69,22 +73,34 @@ def registered() -> Iterator[tuple[Any, str]]:
         name, _, overload = str(function.func.name).partition(".")
         packet = getattr(torch.ops.aten, name, None)
         func = getattr(packet, overload or "default", None)
-        if func is None or not cuda.has_kernel(function) or cpu.has_kernel(function):
+        if func is None or not _has_kernel(cuda, function):
             continue
         implicit = function.has_composite_implicit_autograd_kernel
         explicit = function.has_composite_explicit_autograd_kernel
-        yield func, "implicit" if implicit else "explicit" if explicit else ""
+        kind = "implicit" if implicit else "explicit" if explicit else ""
+        yield func, kind, _has_kernel(cpu, function)
 
 
-def composite_with_kernel() -> list[str]:
-    """Those that the CPU takes apart above autograd: `Sample`s need a kernel for CUDA's name, too."""
-    return [func.name().removeprefix("aten::") for func, kind in registered() if kind == "implicit"]
+def _has_kernel(backend: Any, function: Any) -> bool:
+    return backend.has_kernel(function) or function.structured_delegate in backend.index
+
+
+def composite_with_kernel(cpu: bool | None = None) -> list[str]:
+    """Those that are taken apart above autograd where there is no kernel for them: `Sample`s need one for
+    CUDA's name. With or without a kernel of the CPU's."""
+    return [
+        func.name().removeprefix("aten::")
+        for func, kind, on_cpu in registered()
+        if kind == "implicit" and cpu in (on_cpu, None)
+    ]
 
 
 def overloads() -> Listed:
     """What stands for each of them."""
     found = Listed()
-    for func, kind in registered():
+    for func, kind, on_cpu in registered():
+        if on_cpu:
+            continue
         name = func.name().removeprefix("aten::")
         outcome, why = _standing_for(func, name, kind)
         found.counts[outcome] += 1
@@ -117,11 +133,15 @@ _CUDNN = {
 _REASONS = {
     "fft.": "the CPU's front refuses half precision before any operator: computed in float32",
     "weight_norm": "norms of float16 are float32 in CUDA's kernel; the reference's shape rule forgets it",
+    "renorm": "in backward the CPU's C++ adds norms up in float64, and rounds them",
+    "nn.functional.max_unpool2d": "the CPU's result keeps channels last, of CUDA's backward makes a copy",
+    "nn.functional.linear_cross_entropy": "in backward the CPU's C++ adds up in float32, CUDA's as it comes",
     "masked.": "a number of the host becomes a tensor there by a copy, here by a fill",
     "__getitem__": "indices from the host are copied here at once, there by an operator",
     "nn.Transformer": "torch's Python code leaves its fast path out where a mode is on (docs/emulation.md)",
     "as_strided.partial_views": "its sample is a view of memory that is not copied with it",
 }
+_REFUSED_THERE, _BACKWARD_REFUSED = "refused by the reference", "same; backward refused by the reference"
 _LIBRARY = "cuDNN's operator, which the reference is built without"
 
 
@@ -142,7 +162,7 @@ def choices_made(given: list[choices.Sample]) -> Listed:
     for sample, wanted, made in pairs:
         outcome, text = compared(wanted, made)
         found.counts[outcome] += 1
-        if outcome not in ("same", "refused by the reference"):
+        if outcome not in ("same", _REFUSED_THERE, _BACKWARD_REFUSED):
             known = _reason(sample.name, wanted, made)
             before = found.odd.get(sample.name)
             if before is None or (before[1] and not known):
@@ -153,10 +173,18 @@ def choices_made(given: list[choices.Sample]) -> Listed:
 def compared(wanted: choices.Choice, made: choices.Choice) -> tuple[str, str]:
     """Whether both chose the same; else in what they differ, and how."""
     if wanted.error:
-        return "refused by the reference", wanted.error[:90]
+        return _REFUSED_THERE, wanted.error[:90]
     if made.error:
         return "refused here alone", made.error[:90]
     for part in ("operators", "kept", "results"):
+        theirs, ours = getattr(wanted, part), getattr(made, part)
+        if theirs != ours:
+            return f"{part} differ", f"{theirs} / {ours}"
+    if wanted.backward_error:
+        return _BACKWARD_REFUSED, wanted.backward_error[:90]
+    if made.backward_error:
+        return "backward refused here alone", made.backward_error[:90]
+    for part in ("backward", "gradients"):
         theirs, ours = getattr(wanted, part), getattr(made, part)
         if theirs != ours:
             return f"{part} differ", f"{theirs} / {ours}"
@@ -184,6 +212,20 @@ def _by_reason(listed: Listed) -> str:
     )
 
 
+def with_row(text: str, every: Listed, made: Listed) -> str:
+    """The sheet's `text` with a row for the torch that runs."""
+    before, _, table = text.partition(BESIDE)
+    version = torch.__version__.partition("+")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| 2.")]
+    left = {**every.unexplained, **made.unexplained}
+    new = [version, str(made.counts.total()), str(made.counts["same"]), ", ".join(f"`{one}`" for one in left)]
+    rows = sorted(
+        [*(row for row in rows if row[0] != version), new], key=lambda row: [*map(int, row[0].split("."))]
+    )
+    columns = ["torch", "samples", "the same", "without a reason"]
+    return f"{before.rstrip()}\n\n{BESIDE}\n\n{_sheet.table(columns, [list(row) for row in rows])}"
+
+
 def sheet(every: Listed, made: Listed, rows: list[list[object]], seconds: float) -> str:
     text = _sheet.header("Operators are CUDA's", "python benchmarks/cuda_operators.py --write", METHOD)
     left = len(every.unexplained) + len(made.unexplained)
@@ -194,7 +236,7 @@ def sheet(every: Listed, made: Listed, rows: list[list[object]], seconds: float)
     text += "## Overloads with a kernel for CUDA and none for the CPU\n\n"
     text += "By `native_functions.yaml` of this torch.\n\n"
     text += _sheet.table(["stands for it", "overloads"], [list(row) for row in sorted(every.counts.items())])
-    text += f"\n{_by_reason(every)}\n## Operators that run, and tensors kept for backward\n\n"
+    text += f"\n{_by_reason(every)}\n## Operators of both passes, and tensors kept for backward\n\n"
     text += _sheet.table(
         ["beside torch's choice", "samples"], [list(row) for row in sorted(made.counts.items())]
     )
@@ -206,6 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="write the sheet")
+    parser.add_argument("--beside", action="store_true", help="write this torch's row alone")
     parser.add_argument("--most", type=int, default=4, help="samples of each entry")
     options = parser.parse_args(arguments)
     logging.disable(logging.ERROR)  # meta kernels that fail say so at length
@@ -220,8 +263,13 @@ def main(arguments: list[str] | None = None) -> int:
         for case, text in one.unexplained.items():
             print(f"  without a reason: {case}: {text}")
     print(_sheet.table(costs.COLUMNS, rows))
-    if options.write:
-        _sheet.write("cuda_operators", sheet(every, made, rows, time.perf_counter() - began))
+    path = _sheet.SHEETS / "cuda_operators.md"
+    before = path.read_text() if path.exists() else ""
+    if options.beside:
+        path.write_text(with_row(before, every, made))
+    elif options.write:
+        text = sheet(every, made, rows, time.perf_counter() - began)
+        _sheet.write("cuda_operators", text + "".join(before.partition(BESIDE)[1:]))
     return 1 if every.unexplained or made.unexplained else 0
 
 

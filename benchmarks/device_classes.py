@@ -75,12 +75,13 @@ _REASONS = {
 
 @contextlib.contextmanager
 def fake_cuda() -> Iterator[None]:
-    """Give a torch without CUDA a device guard for it that does nothing: the one that "meta" has."""
+    """Give a torch that has no CUDA device a guard for one that does nothing: the one that "meta" has."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     guards = (ctypes.c_void_p * 24).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
     cuda, meta = 1, 14
     before = guards[cuda]
-    guards[cuda] = before or guards[meta]
+    if not before or not torch.cuda.is_available():
+        guards[cuda] = guards[meta]
     try:
         yield
     finally:
