@@ -46,22 +46,22 @@ def steps(*lengths: float, source: str = "ProfilerStep") -> Steps:
 def profile(*costs: Cost, marked: Steps | None = None, **fields: object) -> Profile:
     """Six steps of 100 ms with these costs; the device is busy in the rest."""
     marked = marked or steps(*[100] * 6)
-    idle = sum(one.idle for one in costs)
-    given = {
+    idle = sum(cost.idle for cost in costs)
+    defaults = {
         "device": 0,
         "utilization": 1 - idle / max(marked.total, 1),
         "recording": Recording(stacks="frames"),
         **fields,
     }
-    return Profile(steps=marked, idle=idle, costs=costs, **given)  # type: ignore[arg-type]
+    return Profile(steps=marked, idle=idle, costs=costs, **defaults)  # type: ignore[arg-type]
 
 
-def found(code: str, one: Profile) -> list[Hit]:
-    return list(rule(code).of_profile(one))
+def find_hits(code: str, drawn: Profile) -> list[Hit]:
+    return list(rule(code).of_profile(drawn))
 
 
-def only(code: str, one: Profile) -> Hit:
-    (hit,) = found(code, one)
+def only(code: str, drawn: Profile) -> Hit:
+    (hit,) = find_hits(code, drawn)
     return hit
 
 

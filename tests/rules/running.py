@@ -30,11 +30,11 @@ def run(text: str, path: Path) -> Found:
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
     session = emulation.session
-    found: Found = collections.defaultdict(collections.Counter)
+    counts: Found = collections.defaultdict(collections.Counter)
     for event in session.events:
         site = session.sites[event.site]
         line = site.line
         assert line is not None, f"no line for {site.operator}"
         assert line.file == str(path), f"{site.operator} is shown at {line.where}, not in {path}"
-        found[line.line][match_rule(site).code] += event.waits
-    return found
+        counts[line.line][match_rule(site).code] += event.waits
+    return counts

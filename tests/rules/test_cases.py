@@ -26,24 +26,24 @@ _ANY = -1
 
 def expected(text: str) -> Found:
     """Waits by line and code, as the comments say."""
-    found: Found = collections.defaultdict(collections.Counter)
+    counts: Found = collections.defaultdict(collections.Counter)
     for number, line in enumerate(text.splitlines(), start=1):
         comment = re.search(r"#\s*(GAP\d{3}.*)$", line)
         for code, now, changed, before in _EXPECTED.findall(comment.group(1)) if comment else ():
             times = before if changed and (2, int(changed)) > VERSION else now
             if times != "0":
-                found[number][code] += _ANY if times == "?" else int(times or 1)
-    return found
+                counts[number][code] += _ANY if times == "?" else int(times or 1)
+    return counts
 
 
-def differences(text: str, wanted: Found, seen: Found) -> list[str]:
-    """A line for each place where `seen` is not what was `wanted`."""
+def differences(text: str, wanted: Found, counted: Found) -> list[str]:
+    """A line for each place where `counted` is not what was `wanted`."""
     lines = text.splitlines()
     report = []
-    for number in sorted({*wanted, *seen}):
+    for number in sorted({*wanted, *counted}):
         free = {code for code, times in wanted[number].items() if times == _ANY}
         exact = [
-            {c: n for c, n in counts.items() if c not in free} for counts in (wanted[number], seen[number])
+            {c: n for c, n in counts.items() if c not in free} for counts in (wanted[number], counted[number])
         ]
         if exact[0] != exact[1]:
             report.append(
@@ -62,8 +62,8 @@ def test_case(case: Path) -> None:
         if (2, int(minor)) > VERSION:
             pytest.skip(f"torch 2.{VERSION[1]} lacks what the case uses, which is there since 2.{minor}")
     with contextlib.redirect_stdout(io.StringIO()):
-        seen = run(text, case)
-    wrong = differences(text, expected(text), seen)
+        counted = run(text, case)
+    wrong = differences(text, expected(text), counted)
     assert not wrong, "\n".join([case.name, *wrong])
 
 
@@ -88,7 +88,7 @@ def test_the_comments_are_read() -> None:
 
 
 def test_differences_name_the_line() -> None:
-    wanted, seen = expected("a()  # GAP101\nb()"), expected("a()\nb()  # GAP110 x2")
-    report = "\n".join(differences("a()\nb()", wanted, seen))
+    wanted, counted = expected("a()  # GAP101\nb()"), expected("a()\nb()  # GAP110 x2")
+    report = "\n".join(differences("a()\nb()", wanted, counted))
     assert "line 1: `a()`\n    expected {'GAP101': 1}, found no wait" in report
     assert "line 2: `b()`\n    expected no wait, found {'GAP110': 2}" in report

@@ -15,8 +15,8 @@ NAMES = st.from_regex(r"[A-Za-z_]{1,6}", fullmatch=True)
 
 
 def site(code: str, line: int = 7, function: str = "main", *below: SourceLine, **more: object) -> Site:
-    found = {"operator": "aten::_local_scalar_dense", "mechanism": "read", **more}
-    return Site(stack=(*below, SourceLine("/home/me/train.py", line, function, code)), **found)  # type: ignore[arg-type]
+    fields = {"operator": "aten::_local_scalar_dense", "mechanism": "read", **more}
+    return Site(stack=(*below, SourceLine("/home/me/train.py", line, function, code)), **fields)  # type: ignore[arg-type]
 
 
 def mask(code: str, line: int = 7, function: str = "main", **more: object) -> Site:
@@ -29,7 +29,7 @@ def index(code: str, line: int, function: str) -> Site:
 
 def mended(*sites: Site) -> int:
     """By how many changes these are mended."""
-    return len({(match_rule(one).code, match_rule(one).mended_with(one)) for one in sites})
+    return len({(match_rule(site).code, match_rule(site).mended_with(site)) for site in sites})
 
 
 def test_reads_of_one_function_are_one_change_whatever_they_read() -> None:
@@ -72,7 +72,7 @@ def test_index_copies_are_mended_over_the_whole_class() -> None:
     copies = [
         index(f"x[i{n}]", n, f"Matcher.{name}") for n, name in enumerate(("forward", "cost", "forward"))
     ]
-    assert {match_rule(one).code for one in copies} == {"GAP124"}
+    assert {match_rule(copy).code for copy in copies} == {"GAP124"}
     assert mended(*copies) == 1
     assert mended(*copies, index("x[i]", 50, "Loss.forward")) == 2
     assert (
@@ -100,13 +100,13 @@ def test_functions_and_classes_by_their_names(function: str, of_function: str, o
 
 
 @given(NAMES, NAMES, st.integers(1, 99), st.integers(1, 99))
-def test_two_files_are_never_mended_together(one: str, other: str, first: int, second: int) -> None:
+def test_two_files_are_never_mended_together(first_name: str, other: str, first: int, second: int) -> None:
     for each in rules_of_kind(WaitRule):
-        here, there = (
+        here, second_site = (
             Site(operator="aten::x", mechanism="read", stack=(SourceLine(file, at, "f", "y = x"),))
-            for file, at in ((f"a/{one}.py", first), (f"b/{other}.py", second))
+            for file, at in ((f"a/{first_name}.py", first), (f"b/{other}.py", second))
         )
-        assert each.mended_with(here) != each.mended_with(there)
+        assert each.mended_with(here) != each.mended_with(second_site)
 
 
 def test_a_library_that_waits_is_not_told_to_change_its_code() -> None:

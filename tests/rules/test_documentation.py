@@ -32,9 +32,9 @@ def waits(rule: Rule, title: str, folder: Path) -> int:
     path = folder / "example.py"
     path.write_text(before + code)
     with contextlib.redirect_stdout(io.StringIO()):
-        found = run(before + code, path)
+        counts = run(before + code, path)
     first = before.count("\n") + 1
-    counted = {number: codes for number, codes in found.items() if number >= first}
+    counted = {number: codes for number, codes in counts.items() if number >= first}
     return sum(codes[rule.code] for codes in counted.values())
 
 

@@ -8,7 +8,7 @@ from rules.profiles import (
     SINGLE,
     WORKERS,
     cost,
-    found,
+    find_hits,
     library,
     only,
     profile,
@@ -80,7 +80,7 @@ class TestStarvedInput:
 
     def test_two_loaders_are_two_places(self) -> None:
         both = [cost("input", 60, site(SINGLE, 7), steps=6), cost("input", 30, site(WORKERS, 9), steps=6)]
-        assert [hit.idle for hit in found("GAP301", profile(*both))] == [60 * MS, 30 * MS]
+        assert [hit.idle for hit in find_hits("GAP301", profile(*both))] == [60 * MS, 30 * MS]
 
     def test_costs_of_one_line_are_one_finding(self) -> None:
         twice = [
@@ -91,11 +91,11 @@ class TestStarvedInput:
 
     @pytest.mark.parametrize("ms", [0, 0.5, 29])
     def test_a_small_part_of_the_step_is_left_alone(self, ms: float) -> None:
-        assert not found("GAP301", profile(cost("input", ms, site(SINGLE, 7), calls=6, blocked=300 * MS)))
+        assert not find_hits("GAP301", profile(cost("input", ms, site(SINGLE, 7), calls=6, blocked=300 * MS)))
 
     def test_a_loader_that_takes_long_while_the_gpu_works_costs_nothing(self) -> None:
         waits = cost("input", 0, site(SINGLE, 7), calls=6, blocked=400 * MS, steps=6)
-        assert not found("GAP301", profile(waits, phases=(PhaseTime(name="loading", host=400 * MS),)))
+        assert not find_hits("GAP301", profile(waits, phases=(PhaseTime(name="loading", host=400 * MS),)))
 
 
 class TestCopyNotOverlapped:
@@ -118,25 +118,27 @@ class TestCopyNotOverlapped:
     def test_copies_beside_kernels_or_within_the_device_are_left_alone(
         self, alone: float, batches: float
     ) -> None:
-        assert not found("GAP302", self.copies(alone, batches))
+        assert not find_hits("GAP302", self.copies(alone, batches))
 
 
 class TestMistakesOfALoader:
     @pytest.mark.parametrize("code", [f"GAP31{number}" for number in range(1, 9)])
     def test_what_was_seen_is_told_at_its_line(self, code: str) -> None:
         where = user(9)
-        seen = Mistake(code=code, name="n", seen="4 of 8 items come twice", remedy="divide them", line=where)
-        use = LoaderUse(made=user(7), dataset="Lines", mistakes=(seen,))
+        mistake = Mistake(
+            code=code, name="n", seen="4 of 8 items come twice", remedy="divide them", line=where
+        )
+        use = LoaderUse(made=user(7), dataset="Lines", mistakes=(mistake,))
         (hit,) = rule(code).of_loader(use)
         assert (hit.evidence, hit.remedy) == (("4 of 8 items come twice",), "divide them")
-        (one,) = findings([use, use])  # one loader, gone through by two loops
-        assert (one.code, one.line, one.frequency.when) == (code, where, "no-steps")
-        assert one.change == rule(code).change
+        (finding,) = findings([use, use])  # one loader, gone through by two loops
+        assert (finding.code, finding.line, finding.frequency.when) == (code, where, "no-steps")
+        assert finding.change == rule(code).change
 
     def test_without_a_line_it_is_told_of_the_loader(self) -> None:
-        seen = Mistake(code="GAP312", name="n", seen="s", remedy="r")
-        (one,) = findings([LoaderUse(made=user(7), mistakes=(seen,))])
-        assert one.line == user(7)
-        (one,) = findings([LoaderUse(dataset="Lines", mistakes=(seen,))])
-        assert (one.line, one.place) == (None, "a loader of Lines")
-        assert not list(rule("GAP311").of_loader(LoaderUse(mistakes=(seen,))))
+        mistake = Mistake(code="GAP312", name="n", seen="s", remedy="r")
+        (finding,) = findings([LoaderUse(made=user(7), mistakes=(mistake,))])
+        assert finding.line == user(7)
+        (finding,) = findings([LoaderUse(dataset="Lines", mistakes=(mistake,))])
+        assert (finding.line, finding.place) == (None, "a loader of Lines")
+        assert not list(rule("GAP311").of_loader(LoaderUse(mistakes=(mistake,))))

@@ -98,7 +98,7 @@ NOTHING = Begin()
 
 def begun(begin: Begin = NOTHING, length: int = 100, **more: object) -> LoaderUse:
     setting = more.pop("setting", Setting(workers=4, prefetch=2))
-    made = Diagnosis(
+    diagnosis = Diagnosis(
         length=length,
         setting=setting,
         machine=Machine(allowed=8, start="forkserver"),
@@ -108,7 +108,7 @@ def begun(begin: Begin = NOTHING, length: int = 100, **more: object) -> LoaderUs
         now=Prediction(setting=setting, step=10 * MS, wait=0.0),
         **more,
     )
-    return LoaderUse(setting=setting, length=length, per_step=1.0, step=Range(1, 1, 1), diagnosis=made)
+    return LoaderUse(setting=setting, length=length, per_step=1.0, step=Range(1, 1, 1), diagnosis=diagnosis)
 
 
 class TestEpochs:
@@ -126,10 +126,10 @@ class TestEpochs:
         assert hit.idle == 18 * MS  # per step
 
     def test_the_beginning_is_shared_among_steps_of_several_batches(self):
-        (one,), two = hits("GAP305", begun()), msgspec.structs.replace(begun(), per_step=2.0)
+        (first,), two = hits("GAP305", begun()), msgspec.structs.replace(begun(), per_step=2.0)
         (hit,) = hits("GAP305", two)
-        assert hit.evidence[1].replace("50 steps", "100 steps") == one.evidence[1]
-        assert (hit.every, hit.idle) == (50, 2 * one.idle)
+        assert hit.evidence[1].replace("50 steps", "100 steps") == first.evidence[1]
+        assert (hit.every, hit.idle) == (50, 2 * first.idle)
 
     @pytest.mark.parametrize(
         ("library", "words"),
@@ -173,7 +173,7 @@ class TestEpochs:
         assert not hits("GAP305", use)
 
     def test_of_a_loader_that_keeps_up_what_the_run_saw(self):
-        seen = LoaderUse(
+        loader_use = LoaderUse(
             setting=Setting(workers=2),
             length=50,
             per_step=1.0,
@@ -185,17 +185,17 @@ class TestEpochs:
             step=Range(9 * MS, 10 * MS, 11 * MS),
             fetch=Fetch(),
         )
-        (hit,) = hits("GAP305", seen)
+        (hit,) = hits("GAP305", loader_use)
         assert "90 ms until 2 workers have started, as observed in this run" in hit.evidence[0]
-        assert not hits("GAP305", msgspec.structs.replace(seen, ended=0))
-        assert not hits("GAP305", msgspec.structs.replace(seen, passes=50, batches=50, ended=0))
+        assert not hits("GAP305", msgspec.structs.replace(loader_use, ended=0))
+        assert not hits("GAP305", msgspec.structs.replace(loader_use, passes=50, batches=50, ended=0))
 
 
 def test_a_loader_measured_by_itself_is_asked_the_same():
-    made = Diagnosis(fetch=Fetch(padding=PADDED, columns=(IMAGES,)), demand=Demand(step=10 * MS))
-    findings = report(made).findings
-    assert {one.code for one in findings} == {"GAP304", "GAP306"}
-    assert "(estimated)" not in " ".join(told for one in findings for told in one.evidence)
+    diagnosis = Diagnosis(fetch=Fetch(padding=PADDED, columns=(IMAGES,)), demand=Demand(step=10 * MS))
+    findings = report(diagnosis).findings
+    assert {finding.code for finding in findings} == {"GAP304", "GAP306"}
+    assert "(estimated)" not in " ".join(sentence for finding in findings for sentence in finding.evidence)
 
 
 class TestUnusedColumns:

@@ -7,7 +7,7 @@ from rules.profiles import (
     GB,
     MS,
     cost,
-    found,
+    find_hits,
     library,
     memory,
     only,
@@ -71,20 +71,20 @@ class TestReservedMemorySaws:
         ],
     )
     def test_what_falls_once_or_for_good_is_left_alone(self, used: MemoryUse) -> None:
-        assert not found("GAP401", profile(memory=used))
+        assert not find_hits("GAP401", profile(memory=used))
 
     def test_two_falls_in_many_steps_are_exceptions(self) -> None:
-        assert not found("GAP401", profile(memory=memory(2, 9, 9), marked=steps(*[100] * 100)))
+        assert not find_hits("GAP401", profile(memory=memory(2, 9, 9), marked=steps(*[100] * 100)))
 
     def test_one_step_does_not_tell(self) -> None:
-        assert not found("GAP401", profile(memory=memory(2, 9, 9), marked=steps(100)))
-        assert not found("GAP401", profile(memory=memory(2, 9, 9), marked=steps(100, source="span")))
+        assert not find_hits("GAP401", profile(memory=memory(2, 9, 9), marked=steps(100)))
+        assert not find_hits("GAP401", profile(memory=memory(2, 9, 9), marked=steps(100, source="span")))
 
     def test_it_speaks_for_the_allocator(self) -> None:
         calls = cost("allocator", 60, site("cudaMalloc", 21), calls=18, steps=6)
         both = profile(calls, memory=memory(6, 60, 58))
-        assert found("GAP401", both)
-        assert not found("GAP402", both)
+        assert find_hits("GAP401", both)
+        assert not find_hits("GAP402", both)
 
 
 class TestAllocatorChurn:
@@ -116,21 +116,23 @@ class TestAllocatorChurn:
             for n in range(6)
         ]
         assert (
-            sum(hit.idle for hit in found("GAP402", profile(*turns))) == 50 * MS
+            sum(hit.idle for hit in find_hits("GAP402", profile(*turns))) == 50 * MS
         )  # the first step fills the cache
 
     @pytest.mark.parametrize("count", [1, 2, 6])
     def test_the_first_step_fills_the_cache(self, count: int) -> None:
         first = [cost("allocator", 20, site("cudaMalloc", n), calls=9, steps=1, start=n) for n in range(1, 9)]
-        assert not found("GAP402", profile(*first, marked=steps(*[200] * count)))
+        assert not find_hits("GAP402", profile(*first, marked=steps(*[200] * count)))
 
     def test_two_of_six_steps_may_warm_up(self) -> None:
-        assert not found("GAP402", profile(cost("allocator", 30, site("cudaMalloc", 21), calls=4, steps=2)))
+        assert not find_hits(
+            "GAP402", profile(cost("allocator", 30, site("cudaMalloc", 21), calls=4, steps=2))
+        )
 
     @pytest.mark.parametrize("ms", [0, 5])
     def test_what_costs_next_to_nothing_is_left_alone(self, ms: float) -> None:
         cheap = cost("allocator", ms, site("cudaMalloc", 21), calls=12, blocked=18 * MS, steps=6)
-        assert not found("GAP402", profile(cheap))
+        assert not find_hits("GAP402", profile(cheap))
 
 
 class TestMemoryNearTheLimit:
@@ -140,7 +142,7 @@ class TestMemoryNearTheLimit:
             "at most 76 GB are reserved, 95 % of the GPU's memory",
             "tensors use at most 50 GB: 26 GB less",
         )
-        assert not found("GAP404", apart)
+        assert not find_hits("GAP404", apart)
 
     def test_amd_gets_no_setting_it_does_not_have(self) -> None:
         apart = profile(memory=memory(0, 0, 0, peak=76, allocated=50), gpu_memory=80 * GB, vendor="amd")
@@ -149,7 +151,7 @@ class TestMemoryNearTheLimit:
     def test_tensors_fill_the_device(self) -> None:
         full = profile(memory=memory(0, 0, 0, peak=78, allocated=76), gpu_memory=80 * GB)
         assert only("GAP404", full).evidence == ("tensors use at most 76 GB of 80 GB, 95 %",)
-        assert not found("GAP403", full)
+        assert not find_hits("GAP403", full)
 
     def test_a_little_less_than_all(self) -> None:
         full = profile(memory=memory(0, 0, 0, peak=22, allocated=21.7), gpu_memory=24 * GB)
@@ -166,6 +168,6 @@ class TestMemoryNearTheLimit:
         ],
     )
     def test_room_that_is_left_and_room_that_is_unknown(self, used: MemoryUse, device: int) -> None:
-        one = profile(memory=used, gpu_memory=device * GB)
-        assert not found("GAP403", one)
-        assert not found("GAP404", one)
+        full = profile(memory=used, gpu_memory=device * GB)
+        assert not find_hits("GAP403", full)
+        assert not find_hits("GAP404", full)

@@ -34,12 +34,12 @@ def run(step: Step, steps: int = 12, settings: str = "", limit: int = 8 * GIB) -
     )
 
 
-def seen(memory: MemoryReport) -> dict[str, Finding]:
-    return {one.code: one for one in findings(memory)}
+def findings_by_code(memory: MemoryReport) -> dict[str, Finding]:
+    return {finding.code: finding for finding in findings(memory)}
 
 
-def told(step: Step, **wishes: object) -> dict[str, Finding]:
-    return seen(report(run(step, **wishes)))  # type: ignore[arg-type]
+def findings_of(step: Step, **wishes: object) -> dict[str, Finding]:
+    return findings_by_code(report(run(step, **wishes)))  # type: ignore[arg-type]
 
 
 def steady(recorder: Recorder, step: int) -> None:
@@ -68,19 +68,19 @@ def emptying(recorder: Recorder, step: int) -> None:
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True", "max_split_size_mb:128"])
 def test_training_that_repeats_itself_says_nothing(settings: str) -> None:
-    assert told(steady, settings=settings) == {}
+    assert findings_of(steady, settings=settings) == {}
 
 
 def test_saw() -> None:
-    (code,) = found = told(emptying)
+    (code,) = text = findings_of(emptying)
     assert code == "GAP401"
     assert (
-        found[code]
+        text[code]
         .evidence[0]
         .startswith("memory is returned to the driver and requested again in 10 of 10 steady steps: ")
     )
-    assert "empty_cache" in found[code].remedy
-    assert found[code].frequency.waits == 0
+    assert "empty_cache" in text[code].remedy
+    assert text[code].frequency.waits == 0
 
 
 def test_a_cache_that_is_emptied_once_is_no_saw() -> None:
@@ -89,13 +89,13 @@ def test_a_cache_that_is_emptied_once_is_no_saw() -> None:
         if step == 6:
             recorder.empty_cache()
 
-    assert told(once) == {}
+    assert findings_of(once) == {}
 
 
 def test_churn() -> None:
-    found = told(growing)
-    assert set(found) == {"GAP402"}
-    assert "10 of 10 steady steps ask the driver for memory, 10 calls in all" in found["GAP402"].evidence[0]
+    text = findings_of(growing)
+    assert set(text) == {"GAP402"}
+    assert "10 of 10 steady steps ask the driver for memory, 10 calls in all" in text["GAP402"].evidence[0]
 
 
 def test_a_cache_that_fills_is_no_churn() -> None:
@@ -103,13 +103,15 @@ def test_a_cache_that_fills_is_no_churn() -> None:
         recorder.alloc("x", (30 + 4 * min(step, 5)) * MIB)
         recorder.free("x")
 
-    assert told(fills, steps=20) == {}
+    assert findings_of(fills, steps=20) == {}
 
 
 def test_the_best_of_a_search_is_the_remedy() -> None:
-    made = report(run(growing), Wishes(search=True))
-    assert made.best >= 0
-    assert made.trials[made.best].settings in seen(made)["GAP402"].remedy
+    memory_report = report(run(growing), Wishes(search=True))
+    assert memory_report.best >= 0
+    assert (
+        memory_report.trials[memory_report.best].settings in findings_by_code(memory_report)["GAP402"].remedy
+    )
 
 
 def test_out_of_memory_in_fragments() -> None:
@@ -122,10 +124,10 @@ def test_out_of_memory_in_fragments() -> None:
                 recorder.free((number, 2))
             recorder.alloc("large", 8 * MIB, stack=[LINE])
 
-    found = told(fragments, limit=280 * MIB)
-    assert found["GAP403"].line == LINE
-    assert "although 120 MiB are cached, in pieces of at most 5 MiB" in found["GAP403"].evidence[0]
-    assert "GAP404" not in found
+    text = findings_of(fragments, limit=280 * MIB)
+    assert text["GAP403"].line == LINE
+    assert "although 120 MiB are cached, in pieces of at most 5 MiB" in text["GAP403"].evidence[0]
+    assert "GAP404" not in text
 
 
 def test_out_of_memory_with_nothing_cached() -> None:
@@ -135,19 +137,19 @@ def test_out_of_memory_with_nothing_cached() -> None:
         for number in range(6):
             recorder.free((step, number))
 
-    found = told(fills, limit=300 * MIB)
-    assert found["GAP404"].line == LINE
-    assert "GAP403" not in found
-    assert "GAP408" not in found
+    text = findings_of(fills, limit=300 * MIB)
+    assert text["GAP404"].line == LINE
+    assert "GAP403" not in text
+    assert "GAP408" not in text
 
 
 def test_growth_explains_a_full_gpu() -> None:
     def fills(recorder: Recorder, step: int) -> None:
         recorder.alloc(step, 64 * MIB, stack=[LINE])
 
-    found = told(fills, limit=300 * MIB)
-    assert found["GAP405"].line == LINE
-    assert "GAP404" not in found
+    text = findings_of(fills, limit=300 * MIB)
+    assert text["GAP405"].line == LINE
+    assert "GAP404" not in text
 
 
 def test_a_leak_of_every_third_step() -> None:
@@ -156,9 +158,9 @@ def test_a_leak_of_every_third_step() -> None:
         if step % 3 == 0:
             recorder.alloc(("kept", step), 25 * MIB, stack=[LINE])
 
-    found = told(seldom)
-    assert set(found) == {"GAP405"}
-    finding = found["GAP405"]
+    text = findings_of(seldom)
+    assert set(text) == {"GAP405"}
+    finding = text["GAP405"]
     assert finding.evidence[0].startswith(
         "25 MiB in 1 tensor remain every 3 steps (4 times); the GPU is full"
     )
@@ -171,7 +173,7 @@ def test_models_that_stay_are_not_to_be_detached() -> None:
         if step % 4 == 0:
             recorder.alloc(("weights", step), 25 * MIB, stack=[LINE], kind="parameter")
 
-    (finding,) = told(folds).values()
+    (finding,) = findings_of(folds).values()
     assert "detach" not in finding.remedy + finding.change
     assert "del model" in finding.remedy
 
@@ -181,16 +183,16 @@ def test_nearly_full() -> None:
         recorder.alloc("x", 900 * MIB, stack=[LINE])
         recorder.free("x")
 
-    found = told(most, limit=960 * MIB)
-    assert set(found) == {"GAP404"}
-    assert found["GAP404"].line == LINE
-    assert "GAP404" not in told(most, limit=4 * GIB)
+    text = findings_of(most, limit=960 * MIB)
+    assert set(text) == {"GAP404"}
+    assert text["GAP404"].line == LINE
+    assert "GAP404" not in findings_of(most, limit=4 * GIB)
 
 
 def test_a_leak() -> None:
-    found = told(leaking)
-    assert set(found) == {"GAP405"}
-    finding = found["GAP405"]
+    text = findings_of(leaking)
+    assert set(text) == {"GAP405"}
+    finding = text["GAP405"]
     assert finding.line == LINE
     assert finding.evidence[0].startswith(
         "25 MiB in 1 tensor remain from each of 9 steps; the GPU is full after "
@@ -203,47 +205,51 @@ def test_a_number_kept_for_the_log_is_no_leak() -> None:
         steady(recorder, step)
         recorder.alloc(("loss", step), 4, stack=[LINE])
 
-    assert told(logs) == {}
+    assert findings_of(logs) == {}
 
 
 def test_retries() -> None:
-    found = told(growing, steps=20, limit=150 * MIB)
-    assert "GAP406" in found
-    assert "GAP401" not in found
-    assert "requests find the GPU full and empty the cache" in found["GAP406"].evidence[0]
-    assert "with expandable segments 0 requests instead of" in found["GAP408"].evidence[0]
+    text = findings_of(growing, steps=20, limit=150 * MIB)
+    assert "GAP406" in text
+    assert "GAP401" not in text
+    assert "requests find the GPU full and empty the cache" in text["GAP406"].evidence[0]
+    assert "with expandable segments 0 requests instead of" in text["GAP408"].evidence[0]
 
 
 class TestGarbageCollectionOff:
     def test_a_threshold_alone(self) -> None:
-        found = told(steady, settings="garbage_collection_threshold:0.8")
-        assert set(found) == {"GAP407"}
-        assert "set_per_process_memory_fraction" in found["GAP407"].remedy
+        text = findings_of(steady, settings="garbage_collection_threshold:0.8")
+        assert set(text) == {"GAP407"}
+        assert "set_per_process_memory_fraction" in text["GAP407"].remedy
 
     def test_with_a_fraction(self) -> None:
         settings = "garbage_collection_threshold:0.8,per_process_memory_fraction:0.9"
-        assert told(steady, settings=settings) == {}
+        assert findings_of(steady, settings=settings) == {}
 
     def test_with_a_fraction_that_is_all_of_it(self) -> None:
         settings = "garbage_collection_threshold:0.8,per_process_memory_fraction:1.0"
-        assert set(told(steady, settings=settings)) == {"GAP407"}
+        assert set(findings_of(steady, settings=settings)) == {"GAP407"}
 
     def test_a_snapshot_that_does_not_show_it(self) -> None:
-        made = report(run(steady, settings="garbage_collection_threshold:0.8"))
-        assert seen(msgspec.structs.replace(made, origin="snapshot")) == {}
+        memory_report = report(run(steady, settings="garbage_collection_threshold:0.8"))
+        assert findings_by_code(msgspec.structs.replace(memory_report, origin="snapshot")) == {}
 
     def test_a_snapshot_that_does(self) -> None:
-        made = report(run(growing, steps=20, limit=150 * MIB, settings="garbage_collection_threshold:0.8"))
-        made = msgspec.structs.replace(made, origin="snapshot", fidelity=Fidelity(exact=True))
-        assert "GAP407" in seen(made)
+        memory_report = report(
+            run(growing, steps=20, limit=150 * MIB, settings="garbage_collection_threshold:0.8")
+        )
+        memory_report = msgspec.structs.replace(
+            memory_report, origin="snapshot", fidelity=Fidelity(exact=True)
+        )
+        assert "GAP407" in findings_by_code(memory_report)
 
 
 def test_fragments_on_a_gpu_with_room_are_nobodys_business() -> None:
-    assert "GAP408" not in told(growing, limit=8 * GIB)
+    assert "GAP408" not in findings_of(growing, limit=8 * GIB)
 
 
 def test_expandable_segments_where_they_are_in_use() -> None:
-    assert "GAP408" not in told(growing, limit=1 * GIB, settings="expandable_segments:True")
+    assert "GAP408" not in findings_of(growing, limit=1 * GIB, settings="expandable_segments:True")
 
 
 class TestGrowthInAProfile:

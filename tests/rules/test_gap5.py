@@ -7,7 +7,7 @@ from rules.profiles import (
     LAUNCHES,
     MS,
     cost,
-    found,
+    find_hits,
     kernel,
     library,
     only,
@@ -57,7 +57,7 @@ class TestLaunchBound:
             cost("launch", 60, site("aten::mul", 30)),
             *(cost("launch", 18, site("aten::add", n)) for n in (4, 5)),
         ]
-        large, rest = found("GAP501", profile(*slow))
+        large, rest = find_hits("GAP501", profile(*slow))
         assert (large.idle, rest.idle) == (60 * MS, 36 * MS)
         assert rest.site is None
 
@@ -66,7 +66,7 @@ class TestLaunchBound:
             cost("launch", 60, site("aten::mul", 30), steps=6),
             cost("launch", 90, site("aten::add", 40), steps=6),
         ]
-        hits = found("GAP501", profile(*slow, launches=LAUNCHES))
+        hits = find_hits("GAP501", profile(*slow, launches=LAUNCHES))
         assert [hit.idle for hit in hits] == [90 * MS, 60 * MS]
         assert ["per step" in said(hit) for hit in hits] == [True, False]
 
@@ -101,7 +101,7 @@ class TestLaunchBound:
             cost("launch", 12, site("aten::sqrt"), place=f"aten::sqrt in {place}", steps=6),
             cost("launch", 60, site("aten::linear"), steps=6),
         ]
-        model, optimizer = found("GAP501", profile(*slow))
+        model, optimizer = find_hits("GAP501", profile(*slow))
         assert (model.idle, optimizer.idle) == (60 * MS, 42 * MS)
         assert "fused=True)` updates" in optimizer.remedy
 
@@ -117,12 +117,12 @@ class TestLaunchBound:
         assert only("GAP501", profile(cost("launch", 60, where, steps=6))).remedy == rule("GAP501").advice
 
     def test_a_device_that_is_kept_busy(self) -> None:
-        assert not found("GAP501", profile(cost("launch", 20, site("aten::mul", 30)), launches=LAUNCHES))
-        assert not found("GAP501", profile(launches=LAUNCHES))
+        assert not find_hits("GAP501", profile(cost("launch", 20, site("aten::mul", 30)), launches=LAUNCHES))
+        assert not find_hits("GAP501", profile(launches=LAUNCHES))
 
     def test_a_handful_of_launches_tells_nothing(self) -> None:
         few = Launches(count=3, short=3, empty=0.9, call=6300, kernel=4100)
-        assert not found("GAP501", profile(cost("launch", 60, site("aten::mul", 30)), launches=few))
+        assert not find_hits("GAP501", profile(cost("launch", 60, site("aten::mul", 30)), launches=few))
 
 
 class TestUnderFilledKernels:
@@ -159,7 +159,7 @@ class TestUnderFilledKernels:
         ],
     )
     def test_what_must_not_be_told(self, busy: float, filled: float, kernels: tuple[KernelTime, ...]) -> None:
-        assert not found("GAP502", profile(utilization=busy, sm_efficiency=filled, kernels=kernels))
+        assert not find_hits("GAP502", profile(utilization=busy, sm_efficiency=filled, kernels=kernels))
 
 
 class TestGpuBelowItsClocks:
@@ -172,8 +172,8 @@ class TestGpuBelowItsClocks:
 
     @pytest.mark.parametrize(("short", "products"), [(1.2, 3.0), (4.0, 1.4), (4.0, -1.0), (-1.0, 2.5)])
     def test_one_of_them_alone_says_nothing(self, short: float, products: float) -> None:
-        assert not found("GAP506", profile(efficiency=Efficiency(short=short, products=products)))
-        assert not found("GAP506", profile())
+        assert not find_hits("GAP506", profile(efficiency=Efficiency(short=short, products=products)))
+        assert not find_hits("GAP506", profile())
 
 
 class TestHostBusy:
@@ -235,19 +235,19 @@ class TestHostBusy:
     def test_small_places_are_told_together(self) -> None:
         small = [cost("host", 3, site("", 50 + n), steps=6) for n in range(12)]
         large = cost("host", 30, site("", 9), steps=6)
-        first, rest = found("GAP503", profile(large, *small))
+        first, rest = find_hits("GAP503", profile(large, *small))
         assert (first.idle, rest.idle) == (30 * MS, 36 * MS)
         assert rest.site is None
         assert "at 12 places" in said(rest)
 
     def test_only_so_many_places_are_told_alone(self) -> None:
         large = [cost("host", 20 - n, site("", 50 + n), steps=6) for n in range(8)]
-        hits = found("GAP503", profile(*large))
+        hits = find_hits("GAP503", profile(*large))
         assert [hit.idle for hit in hits] == [n * MS for n in (20, 19, 18, 17, 16, 15 + 14 + 13)]
         assert hits[-1].site is None
 
     def test_a_place_of_some_percent_is_told_alone(self) -> None:
-        hits = found(
+        hits = find_hits(
             "GAP503", profile(cost("host", 30, site("", 9)), *(cost("host", 9, site("", n)) for n in (5, 6)))
         )
         assert [hit.idle for hit in hits] == [30 * MS, 9 * MS, 9 * MS]
@@ -270,8 +270,8 @@ class TestHostBusy:
         assert only("GAP503", profile(rest)).site is None
 
     def test_a_full_queue_makes_it_free(self) -> None:
-        assert not found("GAP503", profile(cost("host", 0, site("", 9), steps=6)))
-        assert not found("GAP503", profile(cost("host", 20, site("", 9), steps=6)))
+        assert not find_hits("GAP503", profile(cost("host", 0, site("", 9), steps=6)))
+        assert not find_hits("GAP503", profile(cost("host", 20, site("", 9), steps=6)))
 
 
 class TestLongDriverCall:
@@ -302,13 +302,13 @@ class TestLongDriverCall:
     @pytest.mark.parametrize("count", [1, 3, 6])
     def test_the_first_step_loads_and_compiles(self, count: int) -> None:
         loads = cost("graph", 60, site("cuModuleLoadDataEx", 12), calls=12, steps=1)
-        assert not found("GAP504", profile(loads, marked=steps(*[100] * count)))
+        assert not find_hits("GAP504", profile(loads, marked=steps(*[100] * count)))
 
     def test_a_graph_that_is_launched_in_the_first_step_only(self) -> None:
-        assert not found("GAP504", profile(cost("graph", 60, site("cudaGraphLaunch", 12), steps=1)))
+        assert not find_hits("GAP504", profile(cost("graph", 60, site("cudaGraphLaunch", 12), steps=1)))
 
     def test_little(self) -> None:
-        assert not found("GAP504", profile(cost("graph", 12, site("cudaGraphLaunch", 12), steps=6)))
+        assert not find_hits("GAP504", profile(cost("graph", 12, site("cudaGraphLaunch", 12), steps=6)))
 
 
 class TestGapsBetweenKernels:
@@ -329,7 +329,7 @@ class TestGapsBetweenKernels:
         assert "42,000 such gaps in all" in said(hit)
 
     def test_they_are_no_call_of_the_driver(self) -> None:
-        assert not found("GAP504", profile(cost("graph", 60, site(""), stretches=42_000, steps=6)))
+        assert not find_hits("GAP504", profile(cost("graph", 60, site(""), stretches=42_000, steps=6)))
 
     @pytest.mark.parametrize(
         "other",
@@ -340,4 +340,4 @@ class TestGapsBetweenKernels:
         ],
     )
     def test_few_pauses_and_other_costs(self, other: Cost) -> None:
-        assert not found("GAP505", profile(other))
+        assert not find_hits("GAP505", profile(other))

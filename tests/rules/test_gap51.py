@@ -25,7 +25,7 @@ UNEQUAL = "tensor 'x' size mismatch at index 0. expected 4, actual 5"
 
 
 def met(compiled: Compiled) -> list[str]:
-    return [one.code for one in report(Session(compiled=(compiled,)), priced=False).findings]
+    return [finding.code for finding in report(Session(compiled=(compiled,)), priced=False).findings]
 
 
 @pytest.fixture(scope="module")
@@ -52,32 +52,40 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_the_example_is_met_and_its_replacement_is_silent(rule: CompiledRule, session: Session) -> None:
-    found = report(session, priced=False).findings
-    names = {one.line.name for one in found if one.code == rule.code and one.line is not None}
+    results = report(session, priced=False).findings
+    names = {
+        finding.line.name for finding in results if finding.code == rule.code and finding.line is not None
+    }
     assert f"bad_{rule.code}.py" in names
-    good = [one.code for one in found if one.line is not None and one.line.name == f"good_{rule.code}.py"]
+    good = [
+        finding.code
+        for finding in results
+        if finding.line is not None and finding.line.name == f"good_{rule.code}.py"
+    ]
     assert not [code for code in good if code.startswith("GAP51")]
 
 
 def test_nothing_failed_to_compile_and_the_session_is_saved_whole(session: Session) -> None:
-    assert not [one.failed for one in session.compiled if one.failed]
+    assert not [compiled.failed for compiled in session.compiled if compiled.failed]
     assert decode(encode(session)) == session
     assert len(session.compiled) == 2 * len(RULES)
     assert not [note for note in session.notes if "not known" in note]
 
 
 def test_a_line_is_one_finding_with_each_reason_and_one_remedy(session: Session) -> None:
-    (one,) = [
-        one
-        for one in report(session, priced=False).findings
-        if one.code == "GAP511" and one.line is not None and one.line.name == "bad_GAP511.py"
+    (finding,) = [
+        finding
+        for finding in report(session, priced=False).findings
+        if finding.code == "GAP511" and finding.line is not None and finding.line.name == "bad_GAP511.py"
     ]
-    assert one.line is not None
-    assert "x.mean().item()" in one.line.code
-    assert "ends a graph of scaled" in one.evidence[0]
-    assert sum(text.startswith("the compiler says") for text in one.evidence) == 2  # the read, and the print
-    assert "keep the value a tensor" in one.remedy
-    assert "read and print it after" in one.remedy
+    assert finding.line is not None
+    assert "x.mean().item()" in finding.line.code
+    assert "ends a graph of scaled" in finding.evidence[0]
+    assert (
+        sum(text.startswith("the compiler says") for text in finding.evidence) == 2
+    )  # the read, and the print
+    assert "keep the value a tensor" in finding.remedy
+    assert "read and print it after" in finding.remedy
 
 
 def test_every_format_shows_compiled_code(session: Session) -> None:
@@ -90,9 +98,9 @@ def test_every_format_shows_compiled_code(session: Session) -> None:
 def test_breaks_that_were_asked_for_or_are_torchs_own_are_none() -> None:
     broken = GraphBreak(kind="Tensor.item()", stack=(AT, CALL), inside=1)
     assert met(Compiled(name="f", breaks=(broken,))) == ["GAP511"]
-    asked = msgspec.structs.replace(broken, kind="Call to `torch._dynamo.graph_break()`")
+    intended = msgspec.structs.replace(broken, kind="Call to `torch._dynamo.graph_break()`")
     within = msgspec.structs.replace(broken, stack=(TORCH, CALL))
-    assert met(Compiled(name="f", breaks=(asked, within))) == []
+    assert met(Compiled(name="f", breaks=(intended, within))) == []
     raised = msgspec.structs.replace(within, raises=True)  # as DistributedDataParallel's with fullgraph=True
     assert met(Compiled(name="f", options=("fullgraph=True",), breaks=(raised,))) == ["GAP511"]
 
@@ -118,9 +126,9 @@ def test_compiled_again_once_is_how_a_size_is_learnt() -> None:
 )
 def test_guards_are_said_in_words_and_have_a_remedy(guard: str, said: str, remedy: str) -> None:
     again = Recompile(guard=guard, line=AT, calls=(2, 3), caller=CALL, times=2)
-    (one,) = report(Session(compiled=(Compiled(name="f", recompiles=(again,)),)), priced=False).findings
-    assert said in one.evidence[0]
-    assert remedy in one.remedy
+    (finding,) = report(Session(compiled=(Compiled(name="f", recompiles=(again,)),)), priced=False).findings
+    assert said in finding.evidence[0]
+    assert remedy in finding.remedy
 
 
 def test_few_sizes_are_captured_in_silence() -> None:
@@ -130,26 +138,31 @@ def test_few_sizes_are_captured_in_silence() -> None:
 
 
 def test_what_could_not_be_compiled_is_a_note() -> None:
-    made = report(Session(compiled=(Compiled(name="f", line=AT, failed="KeyError: 3"),)), priced=False)
-    assert "f (train.py:12) could not be compiled after the run: KeyError: 3" in made.notes
+    diagnosis = report(Session(compiled=(Compiled(name="f", line=AT, failed="KeyError: 3"),)), priced=False)
+    assert "f (train.py:12) could not be compiled after the run: KeyError: 3" in diagnosis.notes
 
 
 def test_a_report_without_compiled_code_has_no_table_of_it() -> None:
-    assert not [one for one in report(Session(), priced=False).tables if "Compiled" in one.title]
+    assert not [table for table in report(Session(), priced=False).tables if "Compiled" in table.title]
 
 
 def test_no_path_of_this_machine_is_told(session: Session) -> None:
     folder = str(Path(sys.prefix))
     document = report(session, priced=False)
-    assert not [text for one in document.findings for text in (*one.evidence, one.remedy) if folder in text]
+    assert not [
+        text
+        for finding in document.findings
+        for text in (*finding.evidence, finding.remedy)
+        if folder in text
+    ]
 
 
 def test_what_became_no_graph_is_said() -> None:
     """As a module of torch's own class does, after ``module.compile()``."""
     notes = report(Session(compiled=(Compiled(name="Linear", calls=3, compiled=3),)), priced=False).notes
     assert "Linear produced no graph: the compiler skips it, and it runs eagerly" in notes
-    made = Compiled(name="Linear", calls=3, compiled=3, graphs=1)
-    assert not any("no graph" in one for one in report(Session(compiled=(made,)), priced=False).notes)
+    compiled = Compiled(name="Linear", calls=3, compiled=3, graphs=1)
+    assert not any("no graph" in note for note in report(Session(compiled=(compiled,)), priced=False).notes)
 
 
 @pytest.mark.parametrize(("calls", "codes"), [((1,), []), ((1, 2), ["GAP512"]), ((2, 3), ["GAP512"])])

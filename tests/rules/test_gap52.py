@@ -26,12 +26,12 @@ def ran(code: str, folder: Path) -> tuple[GraphFault, ...]:
     """The faults of a script; an exception of CUDA's ends it."""
     path = folder / "example.py"
     path.write_text("import torch\n" + code)
-    with gapless.emulate() as seen, contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    with gapless.emulate() as emulated, contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with contextlib.suppress(RuntimeError):
             exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
-    assert seen.races == ()
-    return seen.session.graphs
+    assert emulated.races == ()
+    return emulated.session.graphs
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
@@ -41,7 +41,7 @@ def test_the_example_is_found_and_its_replacement_is_not(rule: GraphRule, tmp_pa
         re.findall(r"```python\n(.*?)```", sections[title], flags=re.DOTALL)
         for title in ("Example", "Use instead")
     )
-    assert {one.code for one in findings(ran(wrong, tmp_path))} == {rule.code}
+    assert {finding.code for finding in findings(ran(wrong, tmp_path))} == {rule.code}
     assert ran(right, tmp_path) == ()
 
 
@@ -76,7 +76,7 @@ for count in (4, 4, 2):
 def test_stale_rows_matter_where_they_come_together_with_others(
     wrong: str, right: str, tmp_path: Path
 ) -> None:
-    assert [one.kind for one in ran(STALE_ROWS, tmp_path)] == ["part"]
+    assert [fault.kind for fault in ran(STALE_ROWS, tmp_path)] == ["part"]
     assert ran(STALE_ROWS.replace(wrong, right), tmp_path) == ()
 
 
@@ -111,16 +111,16 @@ def test_what_is_refused_comes_first_with_what_to_write(tmp_path: Path) -> None:
         "operation not permitted when stream is capturing",
     )
     session = decode(encode(Session(script=("example.py",), graphs=(fault,))))
-    found = report(session)
+    results = report(session)
     assert session.graphs == (fault,)
-    (finding,) = found.findings
+    (finding,) = results.findings
     assert finding.line is not None
     assert (finding.code, finding.line.line) == ("GAP520", 7)
     assert finding.remedy.startswith("GAP102: ")
-    assert found.verdict.sentence == "CUDA refuses to capture a graph (example.py:7)"
-    assert found.verdict.level == "failed"
+    assert results.verdict.sentence == "CUDA refuses to capture a graph (example.py:7)"
+    assert results.verdict.level == "failed"
     for name in ("text", "markdown", "html", "json", "sarif", "csv", "junit"):
-        assert "GAP520" in renderer(name)(found, Style())
+        assert "GAP520" in renderer(name)(results, Style())
 
 
 def test_more_numbers_that_captures_take_along(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ for step in range(6):
         g.replay()
 """
     faults = ran(code.replace("(step + 10)", "step"), tmp_path)
-    assert sorted((one.kind, one.what) for one in faults) == [
+    assert sorted((fault.kind, fault.what) for fault in faults) == [
         ("frozen", "Net.scale"),
         ("frozen", "a tensor in CPU memory"),
         ("frozen", "random"),

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rules.profiles import MS, cost, found, profile, site, steps
+from rules.profiles import MS, cost, find_hits, profile, site, steps
 from simulated_ranks import simulated
 
 from gapless.analyze.collectives.ranks import side_by_side
@@ -54,7 +54,7 @@ def communicating(ms: float, *series: Collectives, **more: object) -> Profile:
 
 class TestExposedCommunication:
     def one(self, some: Profile) -> Hit:
-        (hit,) = found("GAP601", some)
+        (hit,) = find_hits("GAP601", some)
         return hit
 
     def test_what_is_seen_is_told(self) -> None:
@@ -70,13 +70,13 @@ class TestExposedCommunication:
 
     @pytest.mark.parametrize("ms", [0, 1, 9.9])
     def test_below_a_tenth_of_the_steps_it_is_left_alone(self, ms: float) -> None:
-        assert not found("GAP601", communicating(ms, in_each_step("all_reduce", [50])))
+        assert not find_hits("GAP601", communicating(ms, in_each_step("all_reduce", [50])))
 
     def test_hidden_communication_is_left_alone(self) -> None:
-        assert not found("GAP601", profile(collectives=(in_each_step("all_reduce", [80]),)))
+        assert not find_hits("GAP601", profile(collectives=(in_each_step("all_reduce", [80]),)))
 
     def test_idleness_of_other_kinds_is_not_its_business(self) -> None:
-        assert not found("GAP601", profile(cost("host", 300, site("aten::mul"))))
+        assert not find_hits("GAP601", profile(cost("host", 300, site("aten::mul"))))
 
     def test_at_many_places_it_is_of_the_whole(self) -> None:
         costs = [cost("communication", 30, site(f"c10d::{name}"), steps=6) for name in "abcd"]
@@ -136,7 +136,9 @@ class TestExposedCommunication:
         )
         ranks = side_by_side(simulated(slow={2: lambda step, number: 3 * MS}, noise=0))
         beside = rule("GAP601").beside(hit, ranks)
-        assert not any("only the profiles of all ranks together can tell" in one for one in beside.evidence)
+        assert not any(
+            "only the profiles of all ranks together can tell" in sentence for sentence in beside.evidence
+        )
         assert (
             "a rank waits 8.55 ms per step for the last rank and transfers for 3.8 ms" in beside.evidence[-1]
         )
@@ -186,7 +188,7 @@ class TestStragglerRank:
         assert shared.waiting == pytest.approx(3.8 * 2.25 * MS)
         assert shared.transfer == pytest.approx(3.8 * MS)
         assert ranks.latecomers is not None
-        assert [(one.rank, one.share) for one in ranks.latecomers.late] == [(2, 1.0)]
+        assert [(rank.rank, rank.share) for rank in ranks.latecomers.late] == [(2, 1.0)]
 
     def test_two_ranks(self) -> None:
         (hit,) = across(simulated(2, slow={0: lambda step, number: 3 * MS}))
@@ -228,14 +230,14 @@ class TestStragglerRank:
         profiles = simulated(slow={1: lambda step, number: 3 * MS}, noise=0)
         usual = {key: value[0] for key, value in fields.items()}  # type: ignore[index]
         odd = {key: value[1] for key, value in fields.items()}  # type: ignore[index]
-        profiles = [change(one, **(odd if one.rank == 1 else usual)) for one in profiles]
+        profiles = [change(drawn, **(odd if drawn.rank == 1 else usual)) for drawn in profiles]
         (hit,) = across(profiles)
         return profiles[1], hit
 
     def test_the_line_where_it_idles(self) -> None:
         mine = (cost("host", 60, site("", 42)), cost("input", 20, site("next", 7)))
-        others = (cost("host", 5, site("", 42)), cost("input", 20, site("next", 7)))
-        _, hit = self.slow(costs=(others, mine))
+        usual = (cost("host", 5, site("", 42)), cost("input", 20, site("next", 7)))
+        _, hit = self.slow(costs=(usual, mine))
         assert hit.evidence[2:] == (
             "rank 1: idle 11 ms longer in each step at train.py:42, while the CPU does other work",
         )
@@ -244,13 +246,13 @@ class TestStragglerRank:
         assert "look at what rank 1 does at `train.py:42`" in hit.remedy
 
     def test_the_line_that_launches_more_work(self) -> None:
-        mine, others = (
+        mine, usual = (
             tuple(
                 LineTime(site=site("aten::mm", number), total=total * MS, kernels=9) for number, total in some
             )
             for some in (((3, 100), (4, 50)), ((3, 40), (4, 50)))
         )
-        _, hit = self.slow(lines=(others, mine))
+        _, hit = self.slow(lines=(usual, mine))
         assert hit.evidence[2] == "rank 1: 12 ms more GPU work in each step from train.py:3"
 
     def test_a_slower_gpu(self) -> None:
@@ -297,7 +299,7 @@ class TestManySmallCollectives:
         return profile(collectives=(series,), split=Split(communication=10 * MS), **more)
 
     def test_what_is_seen_is_told(self) -> None:
-        (hit,) = found("GAP603", self.small(60, 100))
+        (hit,) = find_hits("GAP603", self.small(60, 100))
         assert hit.evidence == (
             "60 all_reduce per step of at most 102 elements, 600 µs of kernels",
             "at 50 µs each, from call to end, 3 ms per step, 3.0 %",
@@ -306,13 +308,13 @@ class TestManySmallCollectives:
         assert hit.calls == 360
 
     def test_scalars_are_metrics(self) -> None:
-        (hit,) = found("GAP603", self.small(60, 1))
+        (hit,) = find_hits("GAP603", self.small(60, 1))
         assert "reduce once" in hit.remedy
 
     def test_larger_ones_beside_them(self) -> None:
         sizes = [10 + number for number in range(40)] + [10_000_000] * 2
         series = in_each_step("all_reduce", [0.01] * 40 + [5, 5], sizes)
-        (hit,) = found("GAP603", profile(collectives=(series,)))
+        (hit,) = find_hits("GAP603", profile(collectives=(series,)))
         assert hit.evidence[:2] == (
             "40 all_reduce per step of at most 49 elements, 400 µs of kernels",
             "2 larger ones in addition",
@@ -320,13 +322,13 @@ class TestManySmallCollectives:
 
     def test_gathers(self) -> None:
         series = in_each_step("all_gather", [0.01] * 52, [1, 2] * 26, group="4")
-        (hit,) = found("GAP603", profile(collectives=(series,)))
+        (hit,) = find_hits("GAP603", profile(collectives=(series,)))
         assert "52 all_gather per step in group 4" in hit.evidence[0]
         assert "gather once" in hit.remedy
 
     def test_short_kernels_where_no_sizes_were_recorded(self) -> None:
         series = in_each_step("all_reduce", [0.005] * 50 + [3] * 4)
-        (hit,) = found("GAP603", profile(collectives=(series,), phases=BACKWARD))
+        (hit,) = find_hits("GAP603", profile(collectives=(series,), phases=BACKWARD))
         assert hit.evidence[0].startswith("50 all_reduce per step whose kernels take at most 5 µs")
 
     @pytest.mark.parametrize(
@@ -360,12 +362,12 @@ class TestManySmallCollectives:
         ],
     )
     def test_it_has_nothing_to_say(self, some: Profile) -> None:
-        assert not found("GAP603", some)
+        assert not find_hits("GAP603", some)
 
     def test_a_summary_that_ends_within_a_step_counts_whole_steps(self) -> None:
         series = in_each_step("all_reduce", [0.01] * 60, [1, 2] * 30)
         cut = {name: getattr(series, name)[:130] for name in ("start", "length", "elements")}
-        (hit,) = found("GAP603", profile(collectives=(change(series, **cut),)))
+        (hit,) = find_hits("GAP603", profile(collectives=(change(series, **cut),)))
         assert hit.evidence[0].startswith("60 all_reduce per step")
 
 
@@ -405,9 +407,9 @@ anything = st.builds(
 @given(st.lists(anything, min_size=1, max_size=3))
 @example([Profile(steps=Steps(names=("1",), start=(0,), end=(1,)), split=Split(communication=1))])
 def test_they_never_crash_and_never_claim_more_than_there_is(profiles: list[Profile]) -> None:
-    hits = [*found("GAP601", profiles[0]), *found("GAP603", profiles[0])]
+    hits = [*find_hits("GAP601", profiles[0]), *find_hits("GAP603", profiles[0])]
     assert all(
-        0 <= hit.idle <= max(profiles[0].idle, sum(one.idle for one in profiles[0].costs)) for hit in hits
+        0 <= hit.idle <= max(profiles[0].idle, sum(cost.idle for cost in profiles[0].costs)) for hit in hits
     )
     for hit in [*hits, *across(profiles)]:
         assert all(text and not text.endswith(".") for text in hit.evidence)

@@ -8,7 +8,7 @@ from rules.profiles import (
     SINGLE,
     STACKS,
     cost,
-    found,
+    find_hits,
     only,
     profile,
     said,
@@ -39,7 +39,7 @@ class TestProfilerOverhead:
 
     @pytest.mark.parametrize("ms", [0, 1, 29])
     def test_little(self, ms: int) -> None:
-        assert not found("GAP701", profile(recording=Recording(overhead=ms * MS)))
+        assert not find_hits("GAP701", profile(recording=Recording(overhead=ms * MS)))
 
 
 class TestRecordingSlowsTheHost:
@@ -72,7 +72,7 @@ class TestRecordingSlowsTheHost:
         ],
     )
     def test_where_it_does_not_matter(self, costs: tuple[Cost, ...], recording: Recording) -> None:
-        assert not found("GAP702", profile(*costs, recording=recording))
+        assert not find_hits("GAP702", profile(*costs, recording=recording))
 
 
 class TestWarmUpInTheTrace:
@@ -113,7 +113,7 @@ class TestWarmUpInTheTrace:
         ],
     )
     def test_even_steps_and_too_few(self, marked: Steps) -> None:
-        assert not found("GAP703", profile(marked=marked))
+        assert not find_hits("GAP703", profile(marked=marked))
 
     @pytest.mark.parametrize(
         "other",
@@ -126,10 +126,10 @@ class TestWarmUpInTheTrace:
         ],
     )
     def test_what_is_no_beginning(self, other: Cost) -> None:
-        assert not found("GAP703", profile(other, marked=steps(600)))
+        assert not find_hits("GAP703", profile(other, marked=steps(600)))
 
     def test_what_comes_back_is_no_beginning(self) -> None:
-        assert not found("GAP703", profile(cost("graph", 120, site("cudaLaunchKernel"), steps=6)))
+        assert not find_hits("GAP703", profile(cost("graph", 120, site("cudaLaunchKernel"), steps=6)))
 
 
 class TestNoStepsMarked:
@@ -147,12 +147,12 @@ class TestNoStepsMarked:
 
     def test_steps_that_are_marked_and_devices_that_are_busy(self) -> None:
         idle = cost("host", 200, site("", 3))
-        assert not found("GAP704", profile(idle))
-        assert not found("GAP704", profile(idle, marked=steps(9000, source="span")))
+        assert not find_hits("GAP704", profile(idle))
+        assert not find_hits("GAP704", profile(idle, marked=steps(9000, source="span")))
 
     def test_a_trace_without_a_device(self) -> None:
         marked = steps(1000, source="span")
-        assert not found("GAP704", Profile(steps=marked, idle=1000 * MS))
+        assert not find_hits("GAP704", Profile(steps=marked, idle=1000 * MS))
 
 
 class TestNoStacksRecorded:
@@ -181,7 +181,7 @@ class TestNoStacksRecorded:
         ],
     )
     def test_lines_that_are_known_or_would_not_help(self, lost: Cost, recording: Recording) -> None:
-        assert not found("GAP705", profile(lost, recording=recording))
+        assert not find_hits("GAP705", profile(lost, recording=recording))
 
 
 class TestTraceCutOff:
@@ -194,4 +194,4 @@ class TestTraceCutOff:
         assert hit.evidence == (f"the file is truncated: it contains {held}",)
 
     def test_a_whole_file(self) -> None:
-        assert not found("GAP706", profile(recording=Recording()))
+        assert not find_hits("GAP706", profile(recording=Recording()))

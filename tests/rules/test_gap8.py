@@ -30,12 +30,12 @@ def raced(code: str, folder: Path) -> tuple[Race, ...]:
     path.write_text("import torch\n" + code)
     ranks = 2 if "init_process_group" in code else None
     try:
-        with gapless.emulate(world_size=ranks) as seen, contextlib.redirect_stdout(io.StringIO()):
+        with gapless.emulate(world_size=ranks) as emulated, contextlib.redirect_stdout(io.StringIO()):
             exec(compile(path.read_text(), str(path), "exec"), {})
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-    return seen.races
+    return emulated.races
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
@@ -45,7 +45,7 @@ def test_the_example_races_and_its_replacement_does_not(rule: RaceRule, tmp_path
         re.findall(r"```python\n(.*?)```", sections[title], flags=re.DOTALL)
         for title in ("Example", "Use instead")
     )
-    assert {one.code for one in findings(raced(wrong, tmp_path))} == {rule.code}
+    assert {finding.code for finding in findings(raced(wrong, tmp_path))} == {rule.code}
     assert raced(right, tmp_path) == ()
 
 
@@ -65,51 +65,51 @@ READ = Race(
 
 
 def test_both_places_and_what_is_between_them() -> None:
-    (found,) = findings([READ])
-    assert found.line == READ.later.line
-    assert "train.py:10 `h = x.to(" in found.evidence[0]
-    assert "train.py:12 `h.sum()` reads it on the CPU" in found.evidence[1]
-    assert "nothing in between makes the CPU wait" in found.evidence[1]
-    assert found.evidence[-1] == "met 9 times in 9 steps"
+    (finding,) = findings([READ])
+    assert finding.line == READ.later.line
+    assert "train.py:10 `h = x.to(" in finding.evidence[0]
+    assert "train.py:12 `h.sum()` reads it on the CPU" in finding.evidence[1]
+    assert "nothing in between makes the CPU wait" in finding.evidence[1]
+    assert finding.evidence[-1] == "met 9 times in 9 steps"
 
 
 @pytest.mark.parametrize("cause", ["early-event", "unrecorded-event", "other-event"])
 def test_a_wait_that_does_not_help_is_named(cause: str) -> None:
     race = msgspec.structs.replace(READ, cause=cause, cause_stack=line(11))
-    (found,) = findings([race])
-    assert any("train.py:11" in one and "event" in one for one in found.evidence)
+    (finding,) = findings([race])
+    assert any("train.py:11" in sentence and "event" in sentence for sentence in finding.evidence)
 
 
 def test_races_of_one_pair_of_lines_are_one_finding() -> None:
     other = msgspec.structs.replace(READ, later=msgspec.structs.replace(READ.later, what="aten::mean"))
-    (found,) = findings([READ, other])
-    assert found.evidence[-1] == "met 18 times in 9 steps"
+    (finding,) = findings([READ, other])
+    assert finding.evidence[-1] == "met 18 times in 9 steps"
 
 
 def test_places_that_are_not_known_are_said_to_be() -> None:
     for kind in get_args(RaceKind):
-        (found,) = findings([Race(kind=kind)])
-        assert found.line is None
-        assert found.place == "not known"
+        (finding,) = findings([Race(kind=kind)])
+        assert finding.line is None
+        assert finding.place == "not known"
 
 
 def test_a_race_stands_before_what_costs_time_and_fails_a_gate() -> None:
-    found = report(Session(races=(READ,)))
-    assert found.verdict.level == "failed"
-    assert found.sentence == "Wrong numbers possible on a GPU: 1 race (train.py:12)"
-    assert found.verdict.do_first[0].codes == ("GAP801",)
-    assert found.findings[0].price is None
-    assert exceeded(found, None, ("GAP8",)) == ["GAP801 at 1 line (--fail-on)"]
-    text = renderer("text")(found, Style(width=100))
+    diagnosis = report(Session(races=(READ,)))
+    assert diagnosis.verdict.level == "failed"
+    assert diagnosis.sentence == "Wrong numbers possible on a GPU: 1 race (train.py:12)"
+    assert diagnosis.verdict.do_first[0].codes == ("GAP801",)
+    assert diagnosis.findings[0].price is None
+    assert exceeded(diagnosis, None, ("GAP8",)) == ["GAP801 at 1 line (--fail-on)"]
+    text = renderer("text")(diagnosis, Style(width=100))
     assert "wrong numbers possible" in text
     for form in ("html", "json", "markdown", "github", "sarif", "junit", "csv"):
-        assert "GAP801" in renderer(form)(found, Style())
+        assert "GAP801" in renderer(form)(diagnosis, Style())
 
 
 def test_numbers_that_differ_are_not_called_wrong() -> None:
     drawn = Race(kind="generator", earlier=Access(stack=line(20)), later=Access(stack=line(30)))
-    found = report(Session(races=(drawn,)))
-    assert found.sentence == "Random numbers differ in each run despite the seed (train.py:30)"
+    diagnosis = report(Session(races=(drawn,)))
+    assert diagnosis.sentence == "Random numbers differ in each run despite the seed (train.py:30)"
     both = report(Session(races=(READ, drawn)))
     assert both.sentence.startswith("Wrong numbers possible on a GPU: 1 race (train.py:12); Random numbers")
     text = renderer("text")(both, Style(width=100)).lower()

@@ -29,8 +29,8 @@ def site(code: str, *below: SourceLine, **values: object) -> Site:
 
 
 def advice(code: str, *below: SourceLine, **values: object) -> str:
-    found = site(code, *below, **values)
-    return match_rule(found).remedy(found)
+    wait = site(code, *below, **values)
+    return match_rule(wait).remedy(wait)
 
 
 THIN = lib("torch/_tensor.py", "Tensor.__contains__")
@@ -222,11 +222,11 @@ NAMED: list[tuple[str, Site]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "found"), NAMED, ids=[f"{c}-{s.stack[-2].code}" for c, s in NAMED])
-def test_the_wait_is_named(code: str, found: Site) -> None:
-    named = match_rule(found)
+@pytest.mark.parametrize(("code", "wait"), NAMED, ids=[f"{c}-{s.stack[-2].code}" for c, s in NAMED])
+def test_the_wait_is_named(code: str, wait: Site) -> None:
+    named = match_rule(wait)
     assert named.code == code
-    assert named.remedy(found)
+    assert named.remedy(wait)
 
 
 def test_every_rule_but_the_catch_all_is_reached() -> None:
@@ -242,12 +242,12 @@ def test_every_rule_but_the_catch_all_is_reached() -> None:
 
 
 def test_a_metric_of_the_users_own_is_not_a_librarys_doing() -> None:
-    found = Site(stack=(user("if x.any():", "update"), WRAPPER, user("m.update(x)")), **BOOL)  # type: ignore[arg-type]
-    assert match_rule(found).code == "GAP102"
+    wait = Site(stack=(user("if x.any():", "update"), WRAPPER, user("m.update(x)")), **BOOL)  # type: ignore[arg-type]
+    assert match_rule(wait).code == "GAP102"
 
 
 def test_a_callback_of_the_users_own_is_not_a_librarys_doing() -> None:
-    found = Site(
+    wait = Site(
         stack=(
             user("loss.item()"),
             lib("lightning/pytorch/loops/fit_loop.py", "run"),
@@ -255,14 +255,14 @@ def test_a_callback_of_the_users_own_is_not_a_librarys_doing() -> None:
         ),
         **ITEM,  # type: ignore[arg-type]
     )
-    assert match_rule(found).code == "GAP101"
+    assert match_rule(wait).code == "GAP101"
 
 
 def test_the_loss_of_torch_keeps_the_patterns_rule() -> None:
     where = lib("torch/nn/modules/adaptive.py", "AdaptiveLogSoftmaxWithLoss.forward")
-    found = site("loss = criterion(x, y)", where, operator="aten::nonzero", mechanism="size")
-    assert match_rule(found).code == "GAP110"
-    assert "torch/nn/modules/adaptive.py:12" in match_rule(found).remedy(found)
+    wait = site("loss = criterion(x, y)", where, operator="aten::nonzero", mechanism="size")
+    assert match_rule(wait).code == "GAP110"
+    assert "torch/nn/modules/adaptive.py:12" in match_rule(wait).remedy(wait)
 
 
 @pytest.mark.parametrize(
@@ -276,23 +276,23 @@ def test_the_loss_of_torch_keeps_the_patterns_rule() -> None:
 def test_a_subclass_of_tensor_hands_on_what_its_user_asks(handed_on: str) -> None:
     override = handed_on.partition("__torch_")[2].partition("__")[0] or "function"
     tensors = lib("monai/data/meta_tensor.py", f"MetaTensor.__torch_{override}__", handed_on)
-    found = site("total += loss.item()", THIN, tensors, **ITEM)
-    assert match_rule(found).code == "GAP101"
-    assert "`total += loss.detach()`" in match_rule(found).remedy(found)
+    wait = site("total += loss.item()", THIN, tensors, **ITEM)
+    assert match_rule(wait).code == "GAP101"
+    assert "`total += loss.detach()`" in match_rule(wait).remedy(wait)
 
 
 def test_a_subclass_of_tensor_that_reads_by_itself_is_a_librarys_doing() -> None:
     reads = lib("units/tensor.py", "Length.__torch_function__", "if args[0].unit.item() != 1:")
-    found = site("y = x + 1", reads, **ITEM)
-    assert match_rule(found).code == "GAP149"
+    wait = site("y = x + 1", reads, **ITEM)
+    assert match_rule(wait).code == "GAP149"
 
 
 def test_a_library_that_copies_as_it_is_told_is_told() -> None:
     batch = lib("torch_geometric/data/data.py", "Data.to", "x.to(device, non_blocking=non_blocking)")
     assert advice('b = b.to("cuda")', batch, **H2D).startswith('`b.to("cuda", non_blocking=True)` with `b`')
-    told = advice("trainer.run(loader)", batch, **H2D)
-    assert "torch_geometric copies with its own `non_blocking` parameter, at torch_geometric/data/" in told
-    assert "`DataLoader(..., pin_memory=True)`" in told
+    remedy = advice("trainer.run(loader)", batch, **H2D)
+    assert "torch_geometric copies with its own `non_blocking` parameter, at torch_geometric/data/" in remedy
+    assert "`DataLoader(..., pin_memory=True)`" in remedy
     assert "look for an option" in advice(
         "b = b.to(d, non_blocking=True)", lib("a/b.py", "f", "x.to(d)"), **H2D
     )
@@ -300,16 +300,16 @@ def test_a_library_that_copies_as_it_is_told_is_told() -> None:
 
 def test_what_a_distribution_draws_with_is_no_check_of_its_arguments() -> None:
     where = lib("torch/distributions/normal.py", "Normal.sample")
-    found = site("a = dist.sample()", where, operator="aten::normal", mechanism="read")
-    assert match_rule(found).code == "GAP108"
-    assert "torch/distributions/normal.py:12" in match_rule(found).remedy(found)
+    wait = site("a = dist.sample()", where, operator="aten::normal", mechanism="read")
+    assert match_rule(wait).code == "GAP108"
+    assert "torch/distributions/normal.py:12" in match_rule(wait).remedy(wait)
 
 
 def test_logging_by_the_trainer_is_no_nan_filter() -> None:
     where = lib("transformers/trainer.py", "Trainer._maybe_log_save_evaluate", "tr_loss.mean().item()")
-    found = site("trainer.train()", where, **ITEM)
-    assert match_rule(found).code == "GAP149"
-    assert "logging_steps" in match_rule(found).remedy(found)
+    wait = site("trainer.train()", where, **ITEM)
+    assert match_rule(wait).code == "GAP149"
+    assert "logging_steps" in match_rule(wait).remedy(wait)
 
 
 def test_batches_that_accelerate_copies_get_its_own_option() -> None:
@@ -333,9 +333,9 @@ def test_wrappers_of_module_to_are_the_users_own_doing() -> None:
 
 def test_loading_a_state_is_a_checkpoint() -> None:
     where = lib("torch/nn/modules/module.py", "Module.load_state_dict")
-    found = site("net.load_state_dict(state)", where, **{**H2D, "operator": "aten::copy_"})
-    assert match_rule(found).code == "GAP126"
-    assert match_rule(found).remedy(found) == "load a checkpoint once, before the loop"
+    wait = site("net.load_state_dict(state)", where, **{**H2D, "operator": "aten::copy_"})
+    assert match_rule(wait).code == "GAP126"
+    assert match_rule(wait).remedy(wait) == "load a checkpoint once, before the loop"
 
 
 def test_lightning_logging_of_a_number_gets_its_own_advice() -> None:
@@ -555,9 +555,9 @@ GENERAL = [
 
 @pytest.mark.parametrize(("code", "values"), GENERAL, ids=[line[0] for line in GENERAL])
 def test_a_line_that_does_not_tell_gets_the_general_advice(code: str, values: dict[str, str]) -> None:
-    found = site(code, **values)
-    named = match_rule(found)
-    assert named.remedy(found) == named.advice
+    wait = site(code, **values)
+    named = match_rule(wait)
+    assert named.remedy(wait) == named.advice
 
 
 def test_no_advice_about_the_users_line_where_a_library_waits() -> None:
@@ -568,14 +568,14 @@ def test_no_advice_about_the_users_line_where_a_library_waits() -> None:
 
 
 def test_in_backward_the_forward_line_is_read() -> None:
-    found = Site(
+    wait = Site(
         operator="aten::_index_put_impl_",
         mechanism="size",
         stack=(lib("torch/autograd/graph.py", "_engine_run_backward"), user("loss.backward()")),
         node="IndexBackward0",
         forward=(user("loss = e[valid].mean()"),),
     )
-    assert "`torch.where(valid, e, 0.0).sum() / valid.sum()`" in match_rule(found).remedy(found)
+    assert "`torch.where(valid, e, 0.0).sum() / valid.sum()`" in match_rule(wait).remedy(wait)
 
 
 def test_what_an_optimizer_reads_of_its_own_is_not_the_learning_rate():
@@ -605,13 +605,13 @@ def test_a_mask_that_a_library_fills_is_not_told_of_alpha():
     ],
 )
 def test_tensors_in_a_list_are_stacked(code: str, stacked: str) -> None:
-    told = advice(code, **{**ITEM, "call": "torch.tensor"})
-    assert (f"`{stacked}` builds the tensor on the GPU" in told) == bool(stacked)
-    assert stacked or "torch.stack" not in told
+    remedy = advice(code, **{**ITEM, "call": "torch.tensor"})
+    assert (f"`{stacked}` builds the tensor on the GPU" in remedy) == bool(stacked)
+    assert stacked or "torch.stack" not in remedy
 
 
 @pytest.mark.parametrize(
-    ("code", "made"),
+    ("code", "creation"),
     [
         ("x = torch.ones(4).long().to(dev)", "`torch.ones(4, device=dev).long()` is created on the GPU"),
         (
@@ -625,10 +625,10 @@ def test_tensors_in_a_list_are_stacked(code: str, stacked: str) -> None:
         ("x = torch.ones(4).sum().to(dev)", ""),
     ],
 )
-def test_a_factory_takes_the_device_before_it_is_converted(code: str, made: str) -> None:
-    told = advice(code, **H2D)
-    assert made in told
-    assert made or "device=" not in told
+def test_a_factory_takes_the_device_before_it_is_converted(code: str, creation: str) -> None:
+    remedy = advice(code, **H2D)
+    assert creation in remedy
+    assert creation or "device=" not in remedy
 
 
 def test_a_batch_of_a_class_of_ones_own_is_pinned_by_its_own_method() -> None:
@@ -640,9 +640,9 @@ def test_a_batch_of_a_class_of_ones_own_is_pinned_by_its_own_method() -> None:
 def test_items_of_a_dataset_stay_on_the_host() -> None:
     fetch = lib("torch/utils/data/_utils/fetch.py", "_MapDatasetFetcher.fetch", "data = self.dataset[i]")
     item = user("return self.rows[i].cuda()", "Rows.__getitem__")
-    found = Site(stack=(item, fetch, user("for x in loader:")), **H2D)
-    assert "copies the whole batch" in match_rule(found).remedy(found)
-    assert match_rule(found).known_change(found) == "copy batches to the GPU, not items"
+    wait = Site(stack=(item, fetch, user("for x in loader:")), **H2D)
+    assert "copies the whole batch" in match_rule(wait).remedy(wait)
+    assert match_rule(wait).known_change(wait) == "copy batches to the GPU, not items"
     moved = site("x = rows[i].cuda()", **H2D)
     assert "as a whole" not in match_rule(moved).remedy(moved)
 
@@ -655,8 +655,8 @@ def test_only_what_reads_as_the_wait_did_is_named() -> None:
 
 
 def test_a_model_makes_its_tensors_on_the_gpu() -> None:
-    found = Site(stack=(user("iden = iden.cuda()", "STN.forward"), user("main()", "<module>")), **H2D)
-    assert "buffer of the module" in match_rule(found).remedy(found)
+    wait = Site(stack=(user("iden = iden.cuda()", "STN.forward"), user("main()", "<module>")), **H2D)
+    assert "buffer of the module" in match_rule(wait).remedy(wait)
     assert "buffer of the module" not in advice("iden = iden.cuda()", **H2D)
 
 
@@ -674,23 +674,25 @@ def hooked(*ran: SourceLine) -> Site:
 
 def test_in_backward_a_librarys_hook_is_what_reads() -> None:
     hook = lib("somelib/util.py", "warn_if_nan", "if torch_isnan(value):")
-    found = hooked(THIN, hook)
-    assert found.line is not None
-    assert (found.line.code, found.deciding_frame) == ("library.train(x)", hook)
-    assert "somelib reads a value at somelib/util.py:12 (warn_if_nan)" in match_rule(found).remedy(found)
+    wait = hooked(THIN, hook)
+    assert wait.line is not None
+    assert (wait.line.code, wait.deciding_frame) == ("library.train(x)", hook)
+    assert "somelib reads a value at somelib/util.py:12 (warn_if_nan)" in match_rule(wait).remedy(wait)
 
 
 def test_in_backward_a_line_that_only_passes_on_leaves_it_to_the_forward_call() -> None:
-    for found in (hooked(), hooked(THIN)):
-        assert found.deciding_frame is not None
-        assert found.deciding_frame.function == "train"
+    for wait in (hooked(), hooked(THIN)):
+        assert wait.deciding_frame is not None
+        assert wait.deciding_frame.function == "train"
 
 
 def test_a_library_that_asks_for_the_scale_is_not_the_users_to_move() -> None:
-    asked = (lib("torch/amp/grad_scaler.py", "GradScaler.get_scale"),)
-    assert "read the scale only where it is logged" in advice("log(scaler.get_scale())", *asked, **ITEM)
-    told = advice("learn.fit()", *asked, lib("somelib/fp16.py", "after_step"), **ITEM)
-    assert told.startswith("somelib reads the scale at somelib/fp16.py:12 (after_step): autocast to bfloat16")
+    frames = (lib("torch/amp/grad_scaler.py", "GradScaler.get_scale"),)
+    assert "read the scale only where it is logged" in advice("log(scaler.get_scale())", *frames, **ITEM)
+    remedy = advice("learn.fit()", *frames, lib("somelib/fp16.py", "after_step"), **ITEM)
+    assert remedy.startswith(
+        "somelib reads the scale at somelib/fp16.py:12 (after_step): autocast to bfloat16"
+    )
 
 
 def test_what_is_known_of_pyro() -> None:

@@ -50,8 +50,8 @@ def trained(prepare, name: str, **options: object) -> list[Finding]:
         prepare(optimizer)
         for _ in range(STEPS):
             step()
-    found = report(emulated.session).findings
-    return [one for one in found if one.code == "GAP151" and one.frequency.in_steps]
+    all_findings = report(emulated.session).findings
+    return [finding for finding in all_findings if finding.code == "GAP151" and finding.frequency.in_steps]
 
 
 def as_it_is(optimizer: torch.optim.Optimizer) -> None:
@@ -75,7 +75,7 @@ def loaded(where: str):
 
 
 def names(findings: list[Finding]) -> str:
-    return " ".join(one.remedy for one in findings)
+    return " ".join(finding.remedy for finding in findings)
 
 
 def test_no_optimizer_of_torch_is_left_out():
@@ -86,24 +86,26 @@ def test_no_optimizer_of_torch_is_left_out():
 @pytest.mark.parametrize("prepare", [moved, loaded("cuda")], ids=["moved", "loaded"])
 def test_a_step_count_on_the_gpu_is_named_and_left_on_the_cpu(name, prepare):
     usual = trained(as_it_is, name)
-    found = [one for one in trained(prepare, name) if "state['step']" in one.remedy]
-    assert len(found) == (name in COUNTED)
-    for one in found:
-        assert 'map_location="cpu"' in one.remedy
-        assert one.change == "leave the optimizer's `step` on the CPU"
-        assert "learning rate" not in one.remedy
+    of_step = [finding for finding in trained(prepare, name) if "state['step']" in finding.remedy]
+    assert len(of_step) == (name in COUNTED)
+    for finding in of_step:
+        assert 'map_location="cpu"' in finding.remedy
+        assert finding.change == "leave the optimizer's `step` on the CPU"
+        assert "learning rate" not in finding.remedy
         takes = optimizer_of(name, torch.nn.Linear(1, 1)).defaults
-        assert ("`capturable=True`" in one.remedy) == ("capturable" in takes)
-        assert ("`fused=True`" in one.remedy) == ("fused" in takes)
+        assert ("`capturable=True`" in finding.remedy) == ("capturable" in takes)
+        assert ("`fused=True`" in finding.remedy) == ("fused" in takes)
     # The remedy: then it reads no more than it does in any case.
-    after = [one for one in trained(loaded("cpu"), name) if "mu_product" not in one.remedy]
-    assert sum(one.frequency.waits for one in after) <= sum(one.frequency.waits for one in usual)
+    after = [finding for finding in trained(loaded("cpu"), name) if "mu_product" not in finding.remedy]
+    assert sum(finding.frequency.waits for finding in after) <= sum(
+        finding.frequency.waits for finding in usual
+    )
 
 
 def test_loading_moves_a_number_that_nadam_reads_and_capturable_leaves_it_there():
-    (one,) = trained(loaded("cpu"), "NAdam")
-    assert one.change == "give the optimizer `capturable=True`"
-    assert "`load_state_dict` moves `mu_product` to the GPU" in one.remedy
+    (finding,) = trained(loaded("cpu"), "NAdam")
+    assert finding.change == "give the optimizer `capturable=True`"
+    assert "`load_state_dict` moves `mu_product` to the GPU" in finding.remedy
     assert trained(loaded("cpu"), "NAdam", capturable=True) == []
 
 
@@ -120,12 +122,12 @@ def test_nor_does_a_fused_one(name):
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS.keys() - NOT_HERE.keys() - ELSEWISE.keys()))
 def test_a_learning_rate_on_the_gpu_is_named(name):
     try:
-        found = trained(as_it_is, name, lr=lambda: torch.tensor(0.01, device="cuda"), foreach=False)
+        of_rate = trained(as_it_is, name, lr=lambda: torch.tensor(0.01, device="cuda"), foreach=False)
     except (ValueError, TypeError, RuntimeError) as refused:
         pytest.skip(f"{name} takes no such learning rate: {refused}")
-    for one in found:
-        assert one.change == "keep the learning rate a Python number"
-        assert "state" not in one.remedy
+    for finding in of_rate:
+        assert finding.change == "keep the learning rate a Python number"
+        assert "state" not in finding.remedy
     assert trained(as_it_is, name, foreach=False) == []
 
 
@@ -133,5 +135,5 @@ def test_betas_on_the_gpu_are_named():
     def betas() -> tuple[torch.Tensor, ...]:
         return tuple(torch.tensor(each, device="cuda") for each in (0.9, 0.99))
 
-    (one,) = trained(as_it_is, "Adam", betas=betas, foreach=False)
-    assert one.change == "keep the betas a Python number"
+    (finding,) = trained(as_it_is, "Adam", betas=betas, foreach=False)
+    assert finding.change == "keep the betas a Python number"

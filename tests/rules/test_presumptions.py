@@ -195,7 +195,9 @@ for x in xs:
 
 def at(number: int, *outer: int) -> tuple[SourceLine, ...]:
     lines = SCRIPT.splitlines()
-    return tuple(SourceLine(FILE, one, "f", lines[one - 1].strip()) for one in (number, *outer))
+    return tuple(
+        SourceLine(FILE, line_number, "f", lines[line_number - 1].strip()) for line_number in (number, *outer)
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,8 +250,8 @@ def as_a_script(session: Session) -> Session:
 
     return msgspec.structs.replace(
         session,
-        sites=tuple(msgspec.structs.replace(one, stack=cut(one.stack)) for one in session.sites),
-        marks=tuple(msgspec.structs.replace(one, stack=cut(one.stack)) for one in session.marks),
+        sites=tuple(msgspec.structs.replace(site, stack=cut(site.stack)) for site in session.sites),
+        marks=tuple(msgspec.structs.replace(mark, stack=cut(mark.stack)) for mark in session.marks),
     )
 
 
@@ -259,25 +261,29 @@ def findings(text: str, folder: Path) -> dict[int, tuple[str, str]]:
     path.write_text(text)
     with gapless.emulate() as emulation, contextlib.redirect_stdout(io.StringIO()):
         exec(compile(text, str(path), "exec"), {"__name__": "__main__"})
-    found = report(as_a_script(emulation.session))
-    changes = {one.what for one in found.verdict.do_first}
-    assert not any(what.startswith(NOTHING) for what in changes)
-    return {one.line.line: (one.remedy, one.change) for one in found.findings if one.line is not None}
+    diagnosis = report(as_a_script(emulation.session))
+    changes = {action.what for action in diagnosis.verdict.do_first}
+    assert not any(change.startswith(NOTHING) for change in changes)
+    return {
+        finding.line.line: (finding.remedy, finding.change)
+        for finding in diagnosis.findings
+        if finding.line is not None
+    }
 
 
 def test_a_loop_is_spoken_of_where_there_is_one(tmp_path: Path) -> None:
-    found = findings(TRAINING, tmp_path)
-    assert found[4][0] == FINE
-    assert found[4][1].startswith(NOTHING)
-    assert "before the loop" in found[7][0]
-    assert "before the loop" in found[13][0]
-    assert found[14][0] == FINE
+    advice = findings(TRAINING, tmp_path)
+    assert advice[4][0] == FINE
+    assert advice[4][1].startswith(NOTHING)
+    assert "before the loop" in advice[7][0]
+    assert "before the loop" in advice[13][0]
+    assert advice[14][0] == FINE
 
 
 def test_a_run_without_steps_and_loops_is_not_told_of_one(tmp_path: Path) -> None:
-    found = findings(UNTRAINED, tmp_path)
-    assert found[2][0] == FINE
-    assert found[3][0] != FINE  # a piece of a loop, perhaps: reading less often may help
+    advice = findings(UNTRAINED, tmp_path)
+    assert advice[2][0] == FINE
+    assert advice[3][0] != FINE  # a piece of a loop, perhaps: reading less often may help
 
 
 # -- the code that is advised runs, and does not wait ------------------------------------------------
@@ -300,7 +306,7 @@ def scaled(kind: type, **options: object) -> list[Site]:
         scaler.scale(weights[0].sum()).backward()
         scaler.step(optimizer)
         scaler.update()
-    return [one for one in emulation.session.sites if match_rule(one).code == "GAP140"]
+    return [site for site in emulation.session.sites if match_rule(site).code == "GAP140"]
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: kind.__name__)
@@ -308,8 +314,8 @@ def test_fused_is_advised_for_optimizers_that_have_it(kind: type) -> None:
     if kind.__name__ in ("LBFGS", "SparseAdam"):
         assert fused_form(kind) == kind.__name__  # a scaler serves neither
         return
-    (found,) = scaled(kind)
-    advised = f"give {kind.__name__} `fused=True`" in match_rule(found).remedy(found)
+    (advice,) = scaled(kind)
+    advised = f"give {kind.__name__} `fused=True`" in match_rule(advice).remedy(advice)
     try:
         helps = not scaled(kind, fused=True)
     except TypeError:
@@ -380,7 +386,7 @@ def waits_of(line: str, folder: Path) -> list[Site]:
     with gapless.emulate() as emulation:
         exec(compile(text, str(path), "exec"), {"__name__": "__main__"})
     number = (PRELUDE + BEFORE).count("\n") + 1
-    return [one for one in emulation.session.sites if one.line is not None and one.line.line == number]
+    return [site for site in emulation.session.sites if site.line is not None and site.line.line == number]
 
 
 @pytest.mark.parametrize("line", APPLIED)
@@ -394,4 +400,4 @@ def test_the_code_that_is_advised_does_not_wait(line: str, tmp_path: Path) -> No
     quoted = re.findall(r"`([^`]+)`", named.remedy(before[0]))
     assert quoted
     after = waits_of(quoted[0], tmp_path)
-    assert not [one.operator for one in after], f"{named.code}: {quoted[0]}"
+    assert not [event.operator for event in after], f"{named.code}: {quoted[0]}"

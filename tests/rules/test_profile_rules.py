@@ -17,7 +17,7 @@ from rules.profiles import (
     STACKS,
     WORKERS,
     cost,
-    found,
+    find_hits,
     kernel,
     library,
     memory,
@@ -35,13 +35,13 @@ from gapless.model.profile import KernelTime, Launches, MemoryUse, PhaseTime, Re
 from gapless.rules import rules_of_kind
 from gapless.trace.read import read
 
-OURS = [one for one in rules_of_kind(ProfileRule) if one.code[:4] in ("GAP3", "GAP4", "GAP5", "GAP7")]
+OURS = [each for each in rules_of_kind(ProfileRule) if each.code[:4] in ("GAP3", "GAP4", "GAP5", "GAP7")]
 
 
 class TestSilence:
     """Profiles in which nothing is wrong, or nothing is known."""
 
-    @pytest.mark.parametrize("one", OURS, ids=lambda one: one.code)
+    @pytest.mark.parametrize("tested", OURS, ids=lambda tested: tested.code)
     @pytest.mark.parametrize(
         "silent",
         [
@@ -65,8 +65,8 @@ class TestSilence:
         ],
         ids=["empty", "no-work", "busy", "busy-with-trifles", "unexplained", "waits"],
     )
-    def test_a_rule_has_nothing_to_say(self, one: Rule, silent: Profile) -> None:
-        assert list(one.of_profile(silent)) == []
+    def test_a_rule_has_nothing_to_say(self, tested: Rule, silent: Profile) -> None:
+        assert list(tested.of_profile(silent)) == []
 
 
 CAUSES = ("wait", "input", "launch", "host", "allocator", "communication", "graph", "profiler", "unknown")
@@ -161,59 +161,63 @@ profiles = st.builds(
 @st.composite
 def sound_profiles(draw: st.DrawFn) -> Profile:
     """Profiles as a trace makes them: steps follow one another, and the costs add up to the idleness."""
-    one = draw(profiles)
-    marked = steps(*draw(st.lists(st.integers(1, 1000), min_size=1, max_size=8)), source=one.steps.source)
+    drawn = draw(profiles)
+    marked = steps(*draw(st.lists(st.integers(1, 1000), min_size=1, max_size=8)), source=drawn.steps.source)
     room = marked.total
     kept = []
-    for each in one.costs:
+    for each in drawn.costs:
         idle = min(max(each.idle, 0), room)
         room -= idle
         start = draw(st.integers(0, marked.total - 1))
         kept.append(
             msgspec.structs.replace(each, idle=idle, start=start, steps=draw(st.integers(1, marked.count)))
         )
-    return msgspec.structs.replace(one, steps=marked, costs=tuple(kept), idle=sum(each.idle for each in kept))
+    return msgspec.structs.replace(
+        drawn, steps=marked, costs=tuple(kept), idle=sum(each.idle for each in kept)
+    )
 
 
 class TestLaws:
     @given(profiles)
     @settings(max_examples=300, deadline=None)
-    def test_no_profile_breaks_a_rule_and_no_hit_claims_more_than_there_is(self, one: Profile) -> None:
+    def test_no_profile_breaks_a_rule_and_no_hit_claims_more_than_there_is(self, drawn: Profile) -> None:
         for each in OURS:
-            for hit in each.of_profile(one):
+            for hit in each.of_profile(drawn):
                 assert len(hit.change) <= 60
                 assert hit.change.count("`") % 2 == 0
-                self.check(each, hit, one)
+                self.check(each, hit, drawn)
 
     @given(sound_profiles())
     @settings(max_examples=200, deadline=None)
-    def test_of_one_rule_the_hits_share_the_idleness(self, one: Profile) -> None:
+    def test_of_one_rule_the_hits_share_the_idleness(self, drawn: Profile) -> None:
         for each in OURS:
-            hits = list(each.of_profile(one))
-            assert sum(hit.idle for hit in hits) <= one.idle
+            hits = list(each.of_profile(drawn))
+            assert sum(hit.idle for hit in hits) <= drawn.idle
             for hit in hits:
-                self.check(each, hit, one)
+                self.check(each, hit, drawn)
 
     @given(sound_profiles())
     @settings(max_examples=200, deadline=None)
-    def test_no_idleness_is_claimed_twice(self, one: Profile) -> None:
-        assert sum(hit.idle for each in OURS for hit in each.of_profile(one)) <= one.idle
+    def test_no_idleness_is_claimed_twice(self, drawn: Profile) -> None:
+        assert sum(hit.idle for each in OURS for hit in each.of_profile(drawn)) <= drawn.idle
 
     @given(sound_profiles(), st.randoms(use_true_random=False))
     @settings(max_examples=100, deadline=None)
-    def test_the_order_of_the_costs_does_not_change_what_is_found(self, one: Profile, random: object) -> None:
-        shuffled = list(one.costs)
+    def test_the_order_of_the_costs_does_not_change_what_is_found(
+        self, drawn: Profile, random: object
+    ) -> None:
+        shuffled = list(drawn.costs)
         random.shuffle(shuffled)  # type: ignore[attr-defined]
-        other = msgspec.structs.replace(one, costs=tuple(shuffled))
+        other = msgspec.structs.replace(drawn, costs=tuple(shuffled))
         for each in OURS:
-            assert sorted(hit.idle for hit in each.of_profile(one)) == sorted(
+            assert sorted(hit.idle for hit in each.of_profile(drawn)) == sorted(
                 hit.idle for hit in each.of_profile(other)
             )
 
     @staticmethod
-    def check(each: Rule, hit: Hit, one: Profile) -> None:
-        assert 0 <= hit.idle <= max(one.idle, 0)
-        assert 0 <= hit.steps <= one.steps.count
+    def check(each: Rule, hit: Hit, drawn: Profile) -> None:
+        assert 0 <= hit.idle <= max(drawn.idle, 0)
+        assert 0 <= hit.steps <= drawn.steps.count
         assert hit.blocked >= 0
         assert hit.calls >= 0
         assert hit.evidence, each.code
@@ -245,7 +249,7 @@ class TestRealTraces:
         assert "so 1 worker can keep up" in hit.remedy
 
     def test_the_same_with_four_workers(self) -> None:
-        assert not found("GAP301", real("288e"))
+        assert not find_hits("GAP301", real("288e"))
 
     def test_workers_that_do_not_keep_up(self) -> None:
         hit = only("GAP301", real("8912"))
@@ -253,7 +257,7 @@ class TestRealTraces:
         assert "the workers do not keep up" in hit.remedy
 
     def test_a_pipeline_that_feeds_itself(self) -> None:
-        one = real("d242")  # owlv2: the waits are long, and what idles is the input
-        hits = [hit for each in OURS for hit in each.of_profile(one)]
-        assert max(hits, key=lambda hit: hit.idle) == only("GAP301", one)
-        assert 0.4 < hits[0].idle / one.steps.total < 0.6
+        real_profile = real("d242")  # owlv2: the waits are long, and what idles is the input
+        hits = [hit for each in OURS for hit in each.of_profile(real_profile)]
+        assert max(hits, key=lambda hit: hit.idle) == only("GAP301", real_profile)
+        assert 0.4 < hits[0].idle / real_profile.steps.total < 0.6

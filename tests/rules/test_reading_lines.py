@@ -124,16 +124,16 @@ def test_several_statements_in_a_line_stay_apart(line: str, changed: str) -> Non
 
 
 def test_only_call_wants_exactly_one() -> None:
-    two, one = parse_line("a.item() + b.item()"), parse_line("torch.f(x, dim=0)")
+    two, single = parse_line("a.item() + b.item()"), parse_line("torch.f(x, dim=0)")
     assert two is not None
-    assert one is not None
+    assert single is not None
     assert two.only_call("item") is None
-    call = one.only_call("f")
+    call = single.only_call("f")
     assert call is not None
     assert called_name(call) == "f"
     value = keyword(call, "dim")
     assert value is not None
-    assert one.text(value) == "0"
+    assert single.text(value) == "0"
     assert keyword(call, "missing") is None
 
 
