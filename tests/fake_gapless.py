@@ -23,7 +23,7 @@ class FakeCapture:
     """Records what scripts tell it, with their own frames as stacks."""
 
     gpu = SimpleNamespace(name=DEVICE)
-    compiled = SimpleNamespace(targets=(), dropped=0)
+    compiled = SimpleNamespace(targets=(), uncopied=0)
 
     def __init__(self, on_mark) -> None:
         self.on_mark = on_mark
