@@ -40,7 +40,9 @@ def checked(script: Path, budget: float) -> tuple[str, list[str]]:
         saved = Path(folder) / "run.gapless.json"
         words = [sys.executable, "-m", "gapless", "check", "-q", "--steps", STEPS, "--loader-budget", "2"]
         words += ["--no-tries", *EVERYTHING]
-        words += ["--world-size", "2"] if "LOCAL_RANK" in script.read_text() else []
+        text = script.read_text()
+        words += ["--world-size", "2"] if "LOCAL_RANK" in text else []
+        words += ["--devices", "2"] if "cuda:1" in text else []
         words += ["-o", str(saved), str(script)]
         process = subprocess.Popen(
             words, cwd=script.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
