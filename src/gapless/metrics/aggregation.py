@@ -213,6 +213,7 @@ class WeightedTotal(Aggregate):
             self._add_tensor(value, weight)
 
     def _add_numbers(self, value: float, weight: float) -> None:
+        """Add one Python number with its weight."""
         if self.nan != "disable" and (value != value or weight != weight):
             self._add_nans(1)
             if not isinstance(self.nan, float):
@@ -228,6 +229,7 @@ class WeightedTotal(Aggregate):
             array[1] += weight
 
     def _add_nans(self, nans: Tensor | int) -> None:
+        """Add the mark of so many NaNs to all three totals."""
         totals = self.state["totals"]
         if isinstance(nans, Tensor):
             totals.add_(nans, alpha=nan_mark(totals.dtype))
@@ -235,6 +237,7 @@ class WeightedTotal(Aggregate):
             totals.add_(nans * nan_mark(totals.dtype))
 
     def _add_tensor(self, value: Tensor, weight: float) -> None:
+        """Add the elements of a tensor, all with the same weight."""
         totals = self.state["totals"]
         if self.nan == "disable" or not value.is_floating_point():
             totals[0].add_(value.sum(dtype=totals.dtype), alpha=weight)
@@ -259,6 +262,7 @@ class WeightedTotal(Aggregate):
         totals[1].add_(value.numel() * weight)
 
     def _add_weighted(self, value: Tensor, weight: Tensor) -> None:
+        """Add the elements of a tensor with a weight for each."""
         totals = self.state["totals"]
         if self.nan != "disable":
             nans = value.isnan() | weight.isnan()

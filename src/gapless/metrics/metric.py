@@ -205,12 +205,12 @@ class Metric(Operators, Core, nn.Module):
         if self._declaring_metrics():
             result = wrapping.forward_declared(self, args, kwargs)
         else:
-            result = self._forward_counted(args, kwargs)
+            result = self._forward_statistics(args, kwargs)
         # The cached result must keep no graph alive, and must be copyable.
         self.__dict__["_forward_cache"] = mapped(result, Tensor.detach)
         return result
 
-    def _forward_counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _forward_statistics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if device_of(args) is not None:
             self._move_to_inputs(args, self.device)
         with self.batch_only(graph=self.keeps_graph((*args, *kwargs.values()))):

@@ -36,10 +36,10 @@ def make_binary(operation: Operation) -> tuple[Binary, Binary]:
     def method(self: Any, other: Any) -> Any:
         return self._composition(operation, self, other)
 
-    def swapped(self: Any, other: Any) -> Any:
+    def reverse_method(self: Any, other: Any) -> Any:
         return self._composition(operation, other, self)
 
-    return method, swapped
+    return method, reverse_method
 
 
 class Operators:

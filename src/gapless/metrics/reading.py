@@ -185,7 +185,7 @@ def _fault_tensors(owed: Sequence[NamedStatistic]) -> list[Tensor]:
 
 
 def is_looking_allowed() -> bool:
-    """Whether nothing is being compiled or captured in a graph, of which looking would become a part."""
+    """Whether nothing is being compiled or captured in a graph, which would record the look itself."""
     return not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
 
 

@@ -72,7 +72,7 @@ def sharing_key(metric: Any) -> tuple[Any, ...] | None:
 
 
 def _default_key(metric: Metric, default: Any) -> Any:
-    """Return a key that tells a state's default from others; for library classes dtype and shape suffice."""
+    """Return a key of a state's default; for library classes, dtype and shape are enough."""
     if not isinstance(default, Tensor):
         return "list"
     if in_library(type(metric).__module__):

@@ -11,7 +11,8 @@ import types
 from collections.abc import Iterator
 from typing import Any, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.aggregation import BaseAggregator, CatMetric, MeanMetric
 from torchmetrics.wrappers import MinMaxMetric
@@ -21,10 +22,10 @@ from gapless.metrics.torchmetrics import _host
 from gapless.metrics.torchmetrics._aggregation import UnwaitedAggregator, UnwaitedCat, UnwaitedMean
 from gapless.metrics.torchmetrics._checks import Counter, Delivery
 from gapless.metrics.torchmetrics._collection import UnwaitedCollection
+from gapless.metrics.torchmetrics._constants import fill
 from gapless.metrics.torchmetrics._metric import UnwaitedMetric
 from gapless.metrics.torchmetrics._origins import ORIGINS, is_unwaited, waited_class, wrapped_function
 from gapless.metrics.torchmetrics._relink import RELINKER, in_library
-from gapless.metrics.torchmetrics._wrappers import MINMAX_NOTE, UnwaitedMinMax
 from gapless.metrics.wrappers.multitask import MultitaskWrapper
 
 
@@ -50,6 +51,29 @@ class GrowingCollection(UnwaitedCollection):
     def add_metrics(self, metrics: Any, *additional_metrics: Metric) -> None:
         super().add_metrics(metrics, *additional_metrics)
         unwait_added(self)
+
+
+MINMAX_NOTE = "the minimum and the maximum are chosen on the GPU"
+
+
+def _on_same_device(bound: Tensor, value: Tensor) -> Tensor:
+    """Return `bound`, 0-dim, on the device of `value`: the first bounds are created on the host."""
+    if bound.device.type == "cpu" and value.device.type != "cpu":
+        return fill(bound.item(), value.device, bound.dtype)
+    return bound.to(value.device)
+
+
+class UnwaitedMinMax(MinMaxMetric):
+    """`MinMaxMetric` that does not compare on the host."""
+
+    def compute(self) -> dict[str, Tensor]:
+        value = self._base_metric.compute()
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            return super().compute()
+        greatest, least = _on_same_device(self.max_val, value), _on_same_device(self.min_val, value)
+        self.max_val = torch.where(greatest < value, value, greatest)
+        self.min_val = torch.where(least > value, value, least)
+        return {"raw": value, "max": self.max_val, "min": self.min_val}
 
 
 CHANGED_PARTS: dict[type, type] = {
@@ -159,7 +183,7 @@ def exchange_class(thing: Metric | MetricCollection, cls: type) -> str:
     own = [
         name
         for name in ("update", "compute")
-        if isinstance(thing, Metric) and not _plainly_wrapped(thing, name)
+        if isinstance(thing, Metric) and not _is_plainly_wrapped(thing, name)
     ]
     object.__setattr__(thing, "__class__", cls)
     if isinstance(thing, Metric):
@@ -170,7 +194,7 @@ def exchange_class(thing: Metric | MetricCollection, cls: type) -> str:
     return ", ".join(f"`{name}`" for name in sorted(own))
 
 
-def _plainly_wrapped(metric: Metric, name: str) -> bool:
+def _is_plainly_wrapped(metric: Metric, name: str) -> bool:
     """Whether the object's `update` or `compute` is the one that `Metric.__init__` set."""
     return name not in metric.__dict__ or wrapped_function(metric, name) is getattr(type(metric), name, None)
 

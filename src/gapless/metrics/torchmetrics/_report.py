@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gapless.metrics.torchmetrics._measured import WaitCounts
 
 WIDTH = 80
+"""Columns of the report: those of a standard terminal."""
 CHECKS_NOTE = (
     "checks cost one additional sync in each compute, one in total for a whole collection, none with "
     '`checks="later"`'
