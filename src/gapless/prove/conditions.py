@@ -30,7 +30,7 @@ _Codes = dict[tuple[str, int], list[tuple[CodeType, CodeType]]]
 
 
 class ConditionPlace(NamedTuple):
-    """Where a condition is: its file, its line, its text."""
+    """A condition in the source: its file, its line, its text."""
 
     file: str
     line: int

@@ -24,7 +24,7 @@ Target = Callable[..., Any] | str
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """What to compare, and how: the arguments of `compare`."""
+    """The arguments of `compare`: the two sides, their inputs, and how to compare them."""
 
     original: Target
     fixed: Target

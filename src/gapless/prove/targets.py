@@ -42,7 +42,7 @@ class Loader:
         return value  # type: ignore[no-any-return]  # callable
 
     def value(self, name: str) -> Any:
-        """What `name` stands for: an attribute, or the value of an expression in the module."""
+        """Return the attribute or the value of the expression that `name` names."""
         parts = TARGET_PATTERN.fullmatch(name)
         if parts is None:
             raise UsageError(

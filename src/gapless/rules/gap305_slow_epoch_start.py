@@ -92,7 +92,7 @@ class SlowEpochStart(LoaderRule):
 
 
 class _EpochStart(NamedTuple):
-    """What an epoch of `steps` begins with, by part, in nanoseconds, and the remedies."""
+    """Time before the first batch of an epoch of `steps`, by part, in nanoseconds, and the remedies."""
 
     steps: float
     step: float

@@ -105,3 +105,4 @@ def _remedy(checkpoint: LoadedCopy) -> str:
 LEAST = 1 << 20
 """Smaller copies are not worth a finding, in bytes."""
 _MAX_ENTRIES_NAMED = 4
+"""More entries would make the sentence too long."""

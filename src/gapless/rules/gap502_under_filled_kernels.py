@@ -16,7 +16,9 @@ _MAX_FILLED_SHARE = 0.6
 _MIN_LOST_SHARE = 0.2
 """Share of the steps that unused multiprocessors must add up to."""
 _MAX_KERNELS_NAMED = 3
+"""Kernels named in the evidence, the worst first."""
 _MAX_NAME_CHARS = 60
+"""Longer names of kernels (templates) are cut."""
 
 
 class UnderFilledKernels(ProfileRule):

@@ -13,6 +13,7 @@ from gapless.rules._compiled import compiled_site, describe_compiled, describe_p
 _INTENDED_BREAKS = ("torch._dynamo.graph_break()", "torch.compiler.disable", "Skip inlining")
 """The compiler's names for breaks that the user requested."""
 _MAX_REASON_CHARS = 220
+"""Longer reasons of the compiler are cut: they go on with hints."""
 _FILE = re.compile(r" in file `[^`]*`")
 _READ_AND_PRINTED = (
     "keep the value a tensor: return it, and read and print it after the compiled call",

@@ -18,6 +18,7 @@ from gapless.rules._compiled import (
 _MIN_RECOMPILATIONS = 2
 """A single recompilation is how the compiler learns that a size varies, or that there is an evaluation."""
 _MAX_CALLS_NAMED = 4
+"""Numbers of calls named; the others are counted."""
 
 
 class Recompiled(CompiledRule):

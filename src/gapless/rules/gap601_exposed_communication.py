@@ -12,7 +12,7 @@ from gapless.model.wording import duration, percent, three_digits
 from gapless.rules._profile import describe_time, per_step_words, share_of_steps
 from gapless.rules._traffic import Traffic, step_traffic
 
-MATTERS = 0.1
+MIN_SHARE_OF_STEPS = 0.1
 """Share of the steps from which the TensorBoard plugin warned of communication."""
 
 _ONE_RANK = (
@@ -21,7 +21,9 @@ _ONE_RANK = (
 )
 _FIND_RANK = "first find the late rank: pass the profiles of all ranks to `gapless trace` together"
 _MAX_KINDS_LISTED = 3
+"""Kinds of collectives listed, the longest first; the others are counted."""
 _MAIN_SHARE = 0.5
+"""Share from which one cause or place stands for the whole: the majority."""
 
 _ALL_REDUCE = (
     "send the gradients during backward:  DistributedDataParallel starts a bucket as soon as it is full "
@@ -113,7 +115,7 @@ class ExposedCommunication(ProfileRule):
         costs = [cost for cost in profile.costs if cost.cause == "communication" and cost.idle > 0]
         listed = sum(cost.idle for cost in costs)
         idle = min(listed or profile.split.communication, profile.idle or listed)
-        if share_of_steps(profile, idle) < MATTERS:
+        if share_of_steps(profile, idle) < MIN_SHARE_OF_STEPS:
             return
         kinds = step_traffic(profile)
         longest = max(costs, key=lambda cost: cost.end - cost.start, default=None)
@@ -170,7 +172,7 @@ def _evidence(profile: Profile, idle: int, kinds: list[Traffic]) -> Iterator[str
     yield f"{per_step_words(profile)}: {listed}" + (f"; {more} other kinds" if more > 0 else "")
     waiting = sum(kind.excess for kind in kinds)
     total = sum(kind.time for kind in kinds)
-    if 0 < waiting >= MATTERS * total:
+    if 0 < waiting >= MIN_SHARE_OF_STEPS * total:
         yield (
             f"{duration(waiting)} of these {duration(total)} exceed the fastest run of the same "
             "collectives: waiting for other ranks, or sharing the links"

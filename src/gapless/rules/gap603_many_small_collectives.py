@@ -24,7 +24,8 @@ SHORT = 20_000
 OVERHEAD = 50_000
 """Nanoseconds that a collective takes at least, from the call on the CPU to the end of its kernel."""
 
-MATTERS = 0.01
+MIN_SHARE_OF_STEP = 0.01
+"""Share of a step that small collectives must take to be reported."""
 
 _NAMES = ("all_reduce", "all_gather", "broadcast", "reduce")
 
@@ -72,7 +73,7 @@ class ManySmallCollectives(ProfileRule):
             small = _only_small(profile, kind)
             if small is None or small.count < MANY:
                 continue
-            if profile.steps.mean <= 0 or small.count * OVERHEAD < MATTERS * profile.steps.mean:
+            if profile.steps.mean <= 0 or small.count * OVERHEAD < MIN_SHARE_OF_STEP * profile.steps.mean:
                 continue
             yield _hit(profile, kind, small)
 

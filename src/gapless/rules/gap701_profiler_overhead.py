@@ -9,6 +9,7 @@ from gapless.model.wording import duration
 from gapless.rules import _profile as profile_rules
 
 _MAX_KINDS_NAMED = 2
+"""Kinds of overhead named, the longest first."""
 
 
 class ProfilerOverhead(ProfileRule):

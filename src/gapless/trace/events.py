@@ -131,7 +131,7 @@ class Distributed(msgspec.Struct, gc=False):
 
 
 class Head(msgspec.Struct, gc=False):
-    """What a file says about the whole run, before and after its events."""
+    """Facts that a file states about the whole run, before and after its events."""
 
     base: int = msgspec.field(default=0, name="baseTimeNanoseconds")
     devices: list[Device] = msgspec.field(default_factory=list, name="deviceProperties")
@@ -146,6 +146,7 @@ class Head(msgspec.Struct, gc=False):
 
 _DIGITS = re.compile(r"-?\d+")
 _INT64 = 1 << 63
+"""The first number too large for a signed 64-bit column."""
 _UNKNOWN_32 = 0xFFFFFFFF
 """-1 as an unsigned number: a stream or device the profiler does not know, in some files."""
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from gapless.trace.columns import Bools, HostKind, Ints
 
 _MICROSECOND = 1000
+"""In nanoseconds: the resolution of files that round their times."""
 _MAX_ROUNDS = 16
 """Rounds of taking out crossing spans before the rest is done one by one."""
 _MAX_COMPARISONS = 200_000_000

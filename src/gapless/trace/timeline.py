@@ -112,7 +112,7 @@ class Syncs(Table):
 class Memory(Table):
     """Allocations (`bytes` above 0) and frees, ordered by time.
 
-    `device_type` is torch's number (0 CPU, 1 CUDA and what stands for it). `allocated` and `reserved` are
+    `device_type` is torch's number (0 CPU, 1 CUDA and its substitutes). `allocated` and `reserved` are
     totals of that device after it, -1 where they were not recorded.
     """
 
