@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes, which would compile all they import once more each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: browser clean demo docs format stacks test torchmetrics versions
+.PHONY: browser clean demo docs format quick stacks test torchmetrics versions
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/gapless check --no-loader --gpu A40 examples/metrics/naive.py --size 224 --batch 128 --classes 1000 --log-every 100
@@ -27,6 +27,11 @@ test: $(VENV)/.test-ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2
+
+# Some tests of each kind, for the loop of edit and try.
+quick: $(VENV)/.test-ready
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -q -n 2 @tests/quick.txt
 
 docs: $(VENV)/.docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -36,16 +36,16 @@ _SENTENCE = re.compile(r"(?<=[.!?:;])\s+")
 class Module:
     """A source file, parsed."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, root: Path) -> None:
+        self.path, self.root = path, root
         self.text = path.read_text(encoding="utf-8")
         self.tree = ast.parse(self.text)
-        self.place = path.relative_to(ROOT).as_posix()
+        self.place = path.relative_to(root).as_posix()
 
     @cached_property
     def name(self) -> str:
         """The dotted name, for modules of the package."""
-        parts = list(self.path.relative_to(ROOT / "src").with_suffix("").parts)
+        parts = list(self.path.relative_to(self.root / "src").with_suffix("").parts)
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @cached_property
@@ -79,9 +79,9 @@ class House:
     """The modules of the package, its tests, benchmarks and tools."""
 
     def __init__(self, root: Path = ROOT) -> None:
-        self.package = [Module(path) for path in sorted((root / "src").rglob("*.py"))]
+        self.package = [Module(path, root) for path in sorted((root / "src").rglob("*.py"))]
         self.beside = [
-            Module(path)
+            Module(path, root)
             for folder in ("tests", "benchmarks", "tools")
             for path in sorted((root / folder).rglob("*.py"))
             if not {"scripts", "cases", "wild", "field", "stacks", "evidence"}
@@ -156,11 +156,16 @@ class House:
         ]
 
     def two_way_arrows(self) -> list[str]:
-        """Pairs of a folder's own modules and a subfolder, or of two subfolders, that import each other."""
+        """Pairs of a folder's own modules and a subfolder, or of two subfolders, that import each other.
+
+        What a folder's `__init__` imports from inside it is what the folder shows to others, and no arrow.
+        """
         folders = {module.name for module in self.package if module.path.name == "__init__.py"}
         arrows: Counter[tuple[str, str]] = Counter()
         for target, importers in self.importers.items():
             for importer in importers:
+                if importer in folders and target.startswith(f"{importer}."):
+                    continue
                 ends = _folders(importer, target, folders)
                 if ends is not None:
                     arrows[ends] += 1
@@ -174,7 +179,7 @@ class House:
         """Module names that occur more than once in one room of the package."""
         places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for module in self.package:
-            parts = module.path.relative_to(ROOT / "src" / "gapless").parts
+            parts = module.path.relative_to(module.root / "src" / "gapless").parts
             if len(parts) > 1 and parts[-1] != "__init__.py":
                 places[parts[0], parts[-1]].append(module.place)
         return [f"{', '.join(files)}" for _, files in sorted(places.items()) if len(files) > 1]
@@ -228,7 +233,7 @@ def _is_question(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def _constants(tree: ast.Module) -> Iterator[tuple[ast.stmt, ast.stmt | None, str]]:
     """Each module-level numeric constant, with the statement after it and its name."""
-    for statement, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+    for statement, following in zip(tree.body, [*tree.body[1:], None], strict=False):
         if isinstance(statement, ast.Assign):
             target, value = statement.targets[0], statement.value
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
