@@ -25,9 +25,15 @@ from hypothesis import strategies as st
 
 from gapless.analyze import report
 from gapless.analyze.compare import Subject, compare_profiles, compare_reports, slowest, subject
-from gapless.analyze.compare.device_time import LISTED
-from gapless.analyze.compare.matching import DRIFT, Place, match_names, match_places, spelling
-from gapless.analyze.compare.verdict import verdict
+from gapless.analyze.compare.device_time import MAX_KERNELS_LISTED
+from gapless.analyze.compare.matching import (
+    MAX_LINE_DRIFT,
+    ComparedPlace,
+    match_names,
+    match_places,
+    normalize_kernel_name,
+)
+from gapless.analyze.compare.verdict import judge_change
 from gapless.analyze.tables.comparison_tables import tables
 from gapless.model import Environment, Profile, Site, SourceLine
 from gapless.model.comparison import Comparison, Measure, percents, scale
@@ -273,7 +279,7 @@ class TestRanks:
 class TestKernels:
     def test_names_that_differ_in_what_compilers_change_are_one(self):
         made = compared(slow(), fast())
-        assert len({spelling(ADD), spelling(ADD_LATER)}) == 1
+        assert len({normalize_kernel_name(ADD), normalize_kernel_name(ADD_LATER)}) == 1
         row = by_name(made.kernels)[ADD_LATER]
         assert (row.state, row.was, row.operator, row.calls_before) == ("same", ADD, "aten::add", 20)
 
@@ -284,8 +290,10 @@ class TestKernels:
         assert compared(slow(), fast()).kernels[0].name == "cub_nonzero"
 
     def test_what_a_cut_list_leaves_out_is_not_called_gone(self):
-        many = tuple(kernel(f"gemm{chr(65 + i % 26)}{i // 26}_x", 6, 6, "aten::mm") for i in range(LISTED))
-        after = change(fast(), kernels=many, split=Split(kernel=6 * LISTED * MS))
+        many = tuple(
+            kernel(f"gemm{chr(65 + i % 26)}{i // 26}_x", 6, 6, "aten::mm") for i in range(MAX_KERNELS_LISTED)
+        )
+        after = change(fast(), kernels=many, split=Split(kernel=6 * MAX_KERNELS_LISTED * MS))
         rows = by_name(compared(slow(), after).kernels)
         gone = rows["cub_nonzero"]
         assert (gone.state, gone.after, gone.at_most) == ("less", -1, 1 * MS)
@@ -295,8 +303,10 @@ class TestKernels:
 
     def test_what_is_missing_in_a_cut_list_may_explain_an_operators_change(self):
         """120 ms of kernels are not listed: an operator that lost 20 ms may be among them."""
-        many = tuple(kernel(f"gemm{chr(65 + i % 26)}{i // 26}_x", 6, 6, "aten::mm") for i in range(LISTED))
-        after = change(fast(), kernels=many, split=Split(kernel=(6 * LISTED + 120) * MS))
+        many = tuple(
+            kernel(f"gemm{chr(65 + i % 26)}{i // 26}_x", 6, 6, "aten::mm") for i in range(MAX_KERNELS_LISTED)
+        )
+        after = change(fast(), kernels=many, split=Split(kernel=(6 * MAX_KERNELS_LISTED + 120) * MS))
         assert by_name(compared(slow(), after).operators)["aten::nonzero"].state == "same"
 
     @pytest.mark.parametrize(
@@ -313,7 +323,7 @@ class TestKernels:
         ],
     )
     def test_spelled_alike(self, one, other):
-        assert spelling(one) == spelling(other)
+        assert normalize_kernel_name(one) == normalize_kernel_name(other)
 
     @pytest.mark.parametrize(
         ("one", "other"),
@@ -344,14 +354,14 @@ class TestKernels:
 
 
 def place(number: int, function: str = "f", file: str = "/a/t.py", code: str = "", kind: str = "GAP112"):
-    return Place(kind, SourceLine(file, number, function, code))
+    return ComparedPlace(kind, SourceLine(file, number, function, code))
 
 
 class TestPlaces:
     @pytest.mark.parametrize(
         ("before", "after"),
         [
-            (place(10), place(10 + DRIFT)),
+            (place(10), place(10 + MAX_LINE_DRIFT)),
             (place(10), place(400)),  # the only one of its kind in the function, before and after
             (place(10, code="x[m]"), place(400, code="x[m]")),
             (place(10, code="x[m]"), place(12, code="x[m].sum()")),
@@ -359,7 +369,10 @@ class TestPlaces:
             (place(10, ""), place(12)),
             (place(10, file="/u/a/proj/t.py"), place(10, file="/u/b/proj/t.py")),
             (place(10, file="/u/before/t.py"), place(10, file="C:\\after\\t.py")),
-            (Place("GAP112", None, "aten::index"), Place("GAP112", None, "aten::index in forward")),
+            (
+                ComparedPlace("GAP112", None, "aten::index"),
+                ComparedPlace("GAP112", None, "aten::index in forward"),
+            ),
         ],
     )
     def test_the_same(self, before, after):
@@ -371,10 +384,10 @@ class TestPlaces:
             (place(10), place(10, kind="GAP101")),
             (place(10), place(10, file="/a/u.py")),
             (place(10), place(11, "g")),
-            (place(10, ""), place(11 + DRIFT, "")),
+            (place(10, ""), place(11 + MAX_LINE_DRIFT, "")),
             (place(10, code="x[m]"), place(400, code="y[n]")),
-            (Place("GAP112", None, "aten::index"), Place("GAP112", None, "aten::nonzero")),
-            (Place("GAP112", None, "aten::index"), place(10)),
+            (ComparedPlace("GAP112", None, "aten::index"), ComparedPlace("GAP112", None, "aten::nonzero")),
+            (ComparedPlace("GAP112", None, "aten::index"), place(10)),
         ],
     )
     def test_not_the_same(self, before, after):
@@ -412,7 +425,7 @@ class TestPlaces:
         assert [other[j] for _, j in sorted(pairs)] == places
 
 
-def sides(texts: list[tuple[str, str]], at: list[int]) -> tuple[Place, ...]:
+def sides(texts: list[tuple[str, str]], at: list[int]) -> tuple[ComparedPlace, ...]:
     return tuple(
         place(number, function, code=text) for (function, text), number in zip(texts, at, strict=True)
     )
@@ -447,7 +460,7 @@ class TestWhatIsNew:
         after = [place(number + by) for number in numbers]
         assert all(i is not None and j is not None for i, j in match_places(before, after, edited=False))
         # Further off than the lines are from one another: else another shift fits as well.
-        added = place(max(numbers, default=1) + by + 300 + DRIFT)
+        added = place(max(numbers, default=1) + by + 300 + MAX_LINE_DRIFT)
         pairs = match_places(before, [*after[:at], added, *after[at:]], edited=False)
         (new,) = (j for i, j in pairs if i is None) if len(numbers) > 1 else (at,)
         assert new == min(at, len(after)) or len(numbers) < 2
@@ -598,13 +611,13 @@ class TestSessions:
     ],
 )
 def test_verdict(before, after, state):
-    assert verdict(before, after) == state
+    assert judge_change(before, after) == state
 
 
 @given(st.floats(0, 1e12), st.floats(0, 1e12), st.floats(0, 1e9))
 def test_verdicts_mirror_each_other(before, after, floor):
     mirror = {"gone": "new", "new": "gone", "less": "more", "more": "less", "same": "same"}
-    assert verdict(after, before, floor) == mirror[verdict(before, after, floor)]
+    assert judge_change(after, before, floor) == mirror[judge_change(before, after, floor)]
 
 
 def test_wording():

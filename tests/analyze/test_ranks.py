@@ -11,9 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_ranks import EPOCH, MS, simulated
 
-from gapless.analyze.collectives.meetings import Meetings, by_group, meetings, numbers, rank_in_name
-from gapless.analyze.collectives.pairing import match
-from gapless.analyze.collectives.ranks import group, remarks, runs, slow_rank, summaries
+from gapless.analyze.collectives.meetings import (
+    Meetings,
+    collectives_by_group,
+    find_meetings,
+    number_ranks,
+    rank_in_name,
+)
+from gapless.analyze.collectives.pairing import match_kernels
+from gapless.analyze.collectives.ranks import (
+    group_ranks,
+    group_runs,
+    missing_rank_notes,
+    position_of_straggler,
+    summarize_ranks,
+)
 from gapless.model import Profile
 from gapless.model.profile import Collectives, Split, Steps
 
@@ -25,29 +37,29 @@ def always(extra: int) -> Callable[[int, int], int]:
 
 
 def members(profiles: Sequence[Profile]) -> list[list[str]]:
-    return [[one.path for one in run] for run in runs(profiles)]
+    return [[one.path for one in run] for run in group_runs(profiles)]
 
 
 class TestRuns:
     def test_ranks_that_say_so_and_meet_are_one_run(self) -> None:
         profiles = simulated()
-        assert runs(profiles[::-1]) == [profiles]
+        assert group_runs(profiles[::-1]) == [profiles]
 
     def test_one_profile_is_a_run(self) -> None:
         profiles = simulated()[:1]
-        assert runs(profiles) == [profiles]
-        assert runs([]) == []
+        assert group_runs(profiles) == [profiles]
+        assert group_runs([]) == []
 
     def test_two_runs_of_the_same_ranks_stay_apart(self) -> None:
         before = simulated(seed=1, folder="/before")
         after = simulated(seed=2, folder="/after", began=EPOCH + 3_600_000 * MS, work=8 * MS)
-        assert runs([*after, *before]) == [before, after]
-        assert any("up to 2 times" in note for note in group([*after, *before]).notes)
+        assert group_runs([*after, *before]) == [before, after]
+        assert any("up to 2 times" in note for note in group_ranks([*after, *before]).notes)
 
     def test_two_runs_in_one_folder_stay_apart(self) -> None:
         before = [change(one, path=one.path + "1") for one in simulated(seed=1)]
         after = [change(one, path=one.path + "2") for one in simulated(seed=2, began=EPOCH + 3_600_000 * MS)]
-        assert runs([*before, *after]) == [before, after]
+        assert group_runs([*before, *after]) == [before, after]
 
     def test_consecutive_recordings_of_one_run_stay_apart(self) -> None:
         first = simulated(seed=1)
@@ -59,46 +71,46 @@ class TestRuns:
             )
             for one in simulated(seed=2, began=EPOCH + first[0].span + MS)
         ]
-        assert runs([*second, *first]) == [first, second]
+        assert group_runs([*second, *first]) == [first, second]
 
     def test_half_of_each_of_two_runs_is_not_one(self) -> None:
         one = simulated(seed=1, folder="/one")[:2]
         other = simulated(seed=2, folder="/other", began=EPOCH + 60_000 * MS)[2:]
-        assert runs([*one, *other]) == [one, other]
+        assert group_runs([*one, *other]) == [one, other]
 
     def test_half_of_each_of_two_runs_with_clocks_that_say_nothing_is_not_one(self) -> None:
         """Clocks that count from when a machine started cannot be compared; collectives can."""
         one = simulated(seed=1, folder="/a", began=5 * MS, recorded=False)[:2]
         other = simulated(seed=2, folder="/b", began=900 * MS, recorded=False)[2:]
-        assert runs([*one, *other]) == [one, other]
+        assert group_runs([*one, *other]) == [one, other]
 
     def test_ranks_of_different_machines_are_one_run_whatever_their_clocks_say(self) -> None:
         profiles = simulated(clocks={1: 7_000 * MS, 3: -90_000 * MS})
-        (found,) = runs(profiles)
+        (found,) = group_runs(profiles)
         assert found == profiles
 
     def test_two_jobs_at_one_time_in_one_folder_stay_apart(self) -> None:
         one = simulated(seed=1)
         other = [change(each, path=each.path + "2") for each in simulated(seed=2, began=EPOCH + 3 * MS)]
-        assert sorted(map(len, runs([*one, *other]))) == [4, 4]
-        assert all(run in (one, other) for run in runs([*one, *other]))
+        assert sorted(map(len, group_runs([*one, *other]))) == [4, 4]
+        assert all(run in (one, other) for run in group_runs([*one, *other]))
 
     def test_the_same_collectives_a_day_later_are_others(self) -> None:
         one, other = simulated(ranks=2, recorded=False)
         other = change(other, origin=other.origin + 86_400_000 * MS, path="/elsewhere/rank1.json")
-        assert len(runs([one, other])) == 2
-        assert len(runs([one, change(other, origin=one.origin + 600_000 * MS)])) == 1
+        assert len(group_runs([one, other])) == 2
+        assert len(group_runs([one, change(other, origin=one.origin + 600_000 * MS)])) == 1
 
     def test_world_sizes_must_agree(self) -> None:
         profiles = simulated(ranks=2)
-        assert len(runs([profiles[0], change(profiles[1], world_size=8)])) == 2
+        assert len(group_runs([profiles[0], change(profiles[1], world_size=8)])) == 2
 
     def test_processes_without_ranks_are_one_run_if_their_collectives_are(self) -> None:
         profiles = [
             change(one, path=f"/runs/host_{4000 + one.rank}.json", rank=-1, world_size=0)
             for one in simulated(names=("all_reduce", "all_gather"), sizes=False)
         ]
-        found = group(profiles)
+        found = group_ranks(profiles)
         assert found.runs == (tuple(profiles),)
         assert found.notes == (
             "host_4000.json and 3 other files are treated as ranks of one run, based on their collectives",
@@ -106,25 +118,25 @@ class TestRuns:
 
     def test_processes_without_ranks_or_collectives_are_not(self) -> None:
         profiles = [Profile(path=f"/runs/{number}.json", origin=EPOCH, span=MS) for number in range(3)]
-        assert len(runs(profiles)) == 3
+        assert len(group_runs(profiles)) == 3
 
     def test_files_named_for_ranks_in_one_folder_at_one_time(self) -> None:
         profiles = [Profile(path=f"/runs/rank{n}.json", origin=EPOCH, span=MS) for n in range(3)]
-        found = group(profiles)
+        found = group_ranks(profiles)
         assert found.runs == (tuple(profiles),)
         assert found.notes[0].endswith("based on their names and times")
         days_later = change(profiles[2], origin=EPOCH + 10**14)
-        assert runs([*profiles[:2], days_later]) == [profiles[:2], [days_later]]
+        assert group_runs([*profiles[:2], days_later]) == [profiles[:2], [days_later]]
         elsewhere = change(profiles[2], path="/other/rank2.json")
-        assert len(runs([*profiles[:2], elsewhere])) == 2
+        assert len(group_runs([*profiles[:2], elsewhere])) == 2
 
     def test_a_folder_for_each_rank(self) -> None:
         profiles = [Profile(path=f"/runs/rank_{n}/trace.json", origin=EPOCH, span=MS) for n in range(12)]
-        assert runs(profiles) == [profiles]
+        assert group_runs(profiles) == [profiles]
 
     def test_single_process_profiles_are_never_ranks(self) -> None:
         profiles = [change(one, world_size=1) for one in simulated(ranks=2)]
-        assert len(runs(profiles)) == 2
+        assert len(group_runs(profiles)) == 2
 
     @settings(max_examples=15, deadline=None)
     @given(st.randoms(use_true_random=False), st.integers(0, 3))
@@ -144,7 +156,7 @@ class TestRuns:
     def test_every_file_is_in_one_run_and_no_rank_twice(self, picked: list[int]) -> None:
         world = [*simulated(), Profile(path="/x.json")]
         profiles = [world[at] for at in picked]
-        found = runs(profiles)
+        found = group_runs(profiles)
         assert sorted(one.path for run in found for one in run) == sorted(one.path for one in profiles)
         assert all(len({one.path for one in run}) == len(run) for run in found)
 
@@ -176,7 +188,7 @@ class TestRankNumbers:
             Profile(path="rank9.json", rank=0),
             Profile(path="a.json"),
         ]
-        assert numbers(profiles) == [3, 1, 0, 2]
+        assert number_ranks(profiles) == [3, 1, 0, 2]
 
 
 class TestMeetings:
@@ -186,16 +198,16 @@ class TestMeetings:
 
     def test_all_collectives_but_the_first(self) -> None:
         profiles = simulated()
-        self.assert_met(meetings(profiles), profiles, 5 * 4 - 1)
+        self.assert_met(find_meetings(profiles), profiles, 5 * 4 - 1)
 
     def test_the_lengths_are_those_of_the_same_collective(self) -> None:
         profiles = simulated(noise=5 * MS)
-        for found, row in zip(meetings(profiles).found, range(1, 20), strict=True):
+        for found, row in zip(find_meetings(profiles).found, range(1, 20), strict=True):
             assert found.lengths == {at: one.collectives[0].length[row] for at, one in enumerate(profiles)}
 
     def test_where_files_begin_later_ends_are_what_they_have_in_common(self) -> None:
         profiles = simulated(late_files={1: 3, 2: 9}, clocks={1: 5 * MS, 2: -800 * MS}, sizes=False)
-        found = meetings(profiles).found
+        found = find_meetings(profiles).found
         assert [len(one.lengths) for one in found] == [2] * 2 + [3] * 6 + [4] * 11
         for one, row in zip(found, range(1, 20), strict=True):
             for at, skipped in ((1, 3), (2, 9)):
@@ -207,67 +219,67 @@ class TestMeetings:
         short = profiles[0].collectives[0]
         cut = {name: getattr(short, name)[:7] for name in ("start", "length", "elements")}
         profiles[0] = change(profiles[0], collectives=(change(short, **cut),))
-        found = meetings(profiles).found
+        found = find_meetings(profiles).found
         assert [len(one.lengths) for one in found] == [4] * 6 + [3] * 13
 
     @pytest.mark.parametrize("rate", [-3e-4, -5e-5, 5e-5, 3e-4])
     def test_clocks_that_drift(self, rate: float) -> None:
         profiles = simulated(steps=30, drift={1: rate}, sizes=False)
-        self.assert_met(meetings(profiles), profiles, 30 * 4 - 1)
+        self.assert_met(find_meetings(profiles), profiles, 30 * 4 - 1)
 
     def test_another_run_of_the_same_program_does_not_match(self) -> None:
         one, other = simulated(seed=1)[0], simulated(seed=2)[1]
-        assert meetings([one, other]).found == ()
-        assert meetings([one, other]).alone == (0, 1)
+        assert find_meetings([one, other]).found == ()
+        assert find_meetings([one, other]).alone == (0, 1)
 
     def test_other_sizes_do_not_match(self) -> None:
         one, other = simulated(ranks=2)
         series = other.collectives[0]
         sizes = tuple(2 * size for size in series.elements)
         other = change(other, collectives=(change(series, elements=sizes),))
-        assert meetings([one, other]).found == ()
+        assert find_meetings([one, other]).found == ()
 
     def test_all_to_all_may_send_different_amounts(self) -> None:
         one, other = simulated(ranks=2, names=("all_to_all",))
         series = other.collectives[0]
         other = change(other, collectives=(change(series, elements=tuple(range(20))),))
-        assert len(meetings([one, other]).found) == 19
+        assert len(find_meetings([one, other]).found) == 19
 
     def test_broadcasts_and_point_to_point_do_not_tell(self) -> None:
         profiles = simulated(names=("broadcast",)) + simulated(names=("send_recv",))
-        found = meetings(profiles)
+        found = find_meetings(profiles)
         assert found.found == ()
         assert found.silent == tuple(range(8))
 
     def test_too_few_to_be_sure(self) -> None:
-        assert meetings(simulated(steps=1, each=2)).found == ()
+        assert find_meetings(simulated(steps=1, each=2)).found == ()
 
     def test_sets_of_ranks_that_do_not_meet_are_told_apart_without_groups(self) -> None:
         some = simulated(ranks=2, group="", seed=1, world=4)
         others = [change(one, rank=one.rank + 2) for one in simulated(ranks=2, group="", seed=2, world=4)]
-        found = meetings([*some, *others])
+        found = find_meetings([*some, *others])
         assert {frozenset(one.lengths) for one in found.found} == {frozenset({0, 1}), frozenset({2, 3})}
 
     def test_series_of_several_names_use_one_clock(self) -> None:
         profiles = simulated(steps=2, each=3, names=("all_reduce", "all_gather", "reduce_scatter"))
-        assert len(meetings(profiles).found) == 5
+        assert len(find_meetings(profiles).found) == 5
 
     def test_nothing_matches_nothing(self) -> None:
-        assert match({}, {}, 0, proof=True) == {}
-        assert meetings([]) == Meetings(())
+        assert match_kernels({}, {}, 0, proof=True) == {}
+        assert find_meetings([]) == Meetings(())
 
 
 class TestSummaries:
     def test_the_late_rank(self) -> None:
         """Rank 2 takes 3 ms longer before each of four collectives of a step."""
         profiles = simulated(slow={2: always(3 * MS)}, noise=0)
-        rows = summaries(profiles[::-1])
+        rows = summarize_ranks(profiles[::-1])
         assert [row.rank for row in rows] == [0, 1, 2, 3]
         assert [row.path for row in rows] == [one.path for one in profiles]
         # The first of twenty collectives is left out: 19 of them in 5 steps.
         assert [row.late for row in rows] == [0, 0, 3 * MS * 19 / 5, 0]
-        assert slow_rank(profiles) == 2
-        assert slow_rank(profiles[::-1]) == 1
+        assert position_of_straggler(profiles) == 2
+        assert position_of_straggler(profiles[::-1]) == 1
 
     def test_numbers_per_step(self) -> None:
         profile = Profile(
@@ -277,33 +289,33 @@ class TestSummaries:
             steps=Steps(names=("a", "b"), start=(0, 50), end=(50, 100)),
             split=Split(communication=12),
         )
-        (row,) = summaries([profile])
+        (row,) = summarize_ranks([profile])
         assert (row.step, row.idle, row.communication, row.utilization, row.late) == (50, 10, 6, 0.5, -1)
 
     def test_ranks_that_are_equally_fast(self) -> None:
         profiles = simulated(noise=MS)
-        assert slow_rank(profiles) == -1
-        assert all(row.late < 4 * MS for row in summaries(profiles))
+        assert position_of_straggler(profiles) == -1
+        assert all(row.late < 4 * MS for row in summarize_ranks(profiles))
 
     def test_turns_are_no_slow_rank(self) -> None:
         profiles = simulated(
             steps=8,
             slow={rank: lambda step, number, rank=rank: 5 * MS * (step % 4 == rank) for rank in range(4)},
         )
-        assert slow_rank(profiles) == -1
+        assert position_of_straggler(profiles) == -1
 
     def test_one_slow_step_of_many_is_no_slow_rank(self) -> None:
-        assert slow_rank(simulated(slow={1: lambda step, number: 200 * MS * (step == 3)})) == -1
+        assert position_of_straggler(simulated(slow={1: lambda step, number: 200 * MS * (step == 3)})) == -1
 
     def test_waiting_behind_computing_kernels_costs_nothing(self) -> None:
-        assert slow_rank(simulated(slow={2: always(3 * MS)}, exposed=False)) == -1
+        assert position_of_straggler(simulated(slow={2: always(3 * MS)}, exposed=False)) == -1
 
     def test_a_margin_that_does_not_matter(self) -> None:
-        assert slow_rank(simulated(slow={2: always(MS // 10)}, noise=0)) == -1
+        assert position_of_straggler(simulated(slow={2: always(MS // 10)}, noise=0)) == -1
 
     def test_a_single_step_needs_more(self) -> None:
-        assert slow_rank(simulated(steps=1, each=8, slow={2: always(MS // 2)}, noise=0)) == -1
-        assert slow_rank(simulated(steps=1, each=8, slow={2: always(3 * MS)}, noise=0)) == 2
+        assert position_of_straggler(simulated(steps=1, each=8, slow={2: always(MS // 2)}, noise=0)) == -1
+        assert position_of_straggler(simulated(steps=1, each=8, slow={2: always(3 * MS)}, noise=0)) == 2
 
     def test_who_is_late_for_having_waited_elsewhere_is_not_blamed(self) -> None:
         """Ranks 0 and 1 share a group that meets before the one of all: 1 waits there and is late after."""
@@ -340,7 +352,7 @@ class TestSummaries:
             )
             for rank in range(4)
         ]
-        assert slow_rank(profiles) == 0
+        assert position_of_straggler(profiles) == 0
 
     @settings(max_examples=25, deadline=None)
     @given(
@@ -356,11 +368,11 @@ class TestSummaries:
         slow %= ranks
         same = simulated(ranks, slow={slow: always(extra)})
         moved = simulated(ranks, slow={slow: always(extra)}, clocks=clocks)
-        expected = summaries(same)
-        found = slow_rank(same)
+        expected = summarize_ranks(same)
+        found = position_of_straggler(same)
         chance.shuffle(moved)
-        assert summaries(moved) == expected
-        at = slow_rank(moved)
+        assert summarize_ranks(moved) == expected
+        at = position_of_straggler(moved)
         assert (moved[at].rank if at >= 0 else -1) == found
         assert found in (-1, slow)
         assert all(row.late >= 0 for row in expected)
@@ -368,16 +380,16 @@ class TestSummaries:
     def test_a_thousand_ranks(self) -> None:
         """Linear: every rank is compared with one other only."""
         profiles = simulated(ranks=300, steps=3, slow={7: always(4 * MS)})
-        assert slow_rank(profiles) == 7
+        assert position_of_straggler(profiles) == 7
 
 
 class TestRemarks:
     def test_a_whole_run_has_none(self) -> None:
-        assert remarks(simulated()) == ()
-        assert remarks(simulated()[:1]) == ()
+        assert missing_rank_notes(simulated()) == ()
+        assert missing_rank_notes(simulated()[:1]) == ()
 
     def test_missing_ranks(self) -> None:
-        (note,) = remarks(simulated(world=16))
+        (note,) = missing_rank_notes(simulated(world=16))
         assert note == "only 4 of the run's 16 ranks are here: a missing rank may be slower"
 
     def test_ranks_without_collectives_and_those_that_match_nobody(self) -> None:
@@ -385,10 +397,10 @@ class TestRemarks:
         for at in (2, 3, 4):
             profiles[at] = change(profiles[at], collectives=())
         profiles[6] = change(simulated(ranks=7, seed=5)[6])
-        found = remarks(profiles)
+        found = missing_rank_notes(profiles)
         assert found[0] == "ranks 2-4 recorded no collective that shows when a rank arrives"
         assert found[1].startswith("rank 6 recorded only collectives that match no other rank's")
-        assert [row.late for row in summaries(profiles)].count(-1.0) == 4
+        assert [row.late for row in summarize_ranks(profiles)].count(-1.0) == 4
 
 
 def test_groups_of_a_profile_hold_only_what_tells_arrival() -> None:
@@ -396,4 +408,4 @@ def test_groups_of_a_profile_hold_only_what_tells_arrival() -> None:
         Collectives(name=name, start=(1,), length=(2,), elements=(3,))
         for name in ("all_reduce", "broadcast", "barrier", "collective")
     )
-    assert set(by_group(Profile(collectives=some))[""]) == {"all_reduce", "barrier"}
+    assert set(collectives_by_group(Profile(collectives=some))[""]) == {"all_reduce", "barrier"}

@@ -10,7 +10,7 @@ from render.reports import hostile, of_profile
 
 from gapless.analyze import report
 from gapless.analyze.compare import Subject, compare_profiles, compare_reports
-from gapless.analyze.compare.recordings import of_memory
+from gapless.analyze.compare.recordings import compare_memory
 from gapless.memory.compare import compare_runs
 from gapless.model import Report
 from gapless.model.proof import CaseResult, Cost, Difference, Proof
@@ -37,7 +37,7 @@ def _sessions(name: str) -> Report:
 
 
 def _memories(name: str) -> Report:
-    return report(of_memory(compare_runs((name, trained(3, name)), ("after", trained(6, name)))))
+    return report(compare_memory(compare_runs((name, trained(3, name)), ("after", trained(6, name)))))
 
 
 def _proof(name: str) -> Report:

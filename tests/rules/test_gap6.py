@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rules.profiles import MS, cost, find_hits, profile, site, steps
 from simulated_ranks import simulated
 
-from gapless.analyze.collectives.ranks import side_by_side
+from gapless.analyze.collectives.ranks import compare_ranks
 from gapless.model import Hit, Profile, SourceLine
 from gapless.model.profile import Collectives, KernelTime, LineTime, PhaseTime, Split, Steps
 from gapless.rules import rule
@@ -134,7 +134,7 @@ class TestExposedCommunication:
         hit = self.one(
             profile(cost("communication", 54, site("x")), marked=steps(100, 100), collectives=(sizes,))
         )
-        ranks = side_by_side(simulated(slow={2: lambda step, number: 3 * MS}, noise=0))
+        ranks = compare_ranks(simulated(slow={2: lambda step, number: 3 * MS}, noise=0))
         beside = rule("GAP601").beside(hit, ranks)
         assert not any(
             "only the profiles of all ranks together can tell" in sentence for sentence in beside.evidence
@@ -150,7 +150,7 @@ class TestExposedCommunication:
 
 
 def across(profiles: Sequence[Profile]) -> list[Hit]:
-    return list(rule("GAP602").of_ranks(side_by_side(profiles)))
+    return list(rule("GAP602").of_ranks(compare_ranks(profiles)))
 
 
 class TestStragglerRank:
@@ -181,7 +181,7 @@ class TestStragglerRank:
         assert "compare what ranks 5 and 2 do with the others" in hit.remedy
 
     def test_a_collective_is_waiting_and_transfer(self) -> None:
-        ranks = side_by_side(simulated(slow={2: lambda step, number: 3 * MS}, noise=0))
+        ranks = compare_ranks(simulated(slow={2: lambda step, number: 3 * MS}, noise=0))
         (shared,) = ranks.shared
         # 19 collectives in 5 steps: three of four ranks wait 3 ms in each, and the data takes 1 ms.
         assert shared.count == pytest.approx(3.8)

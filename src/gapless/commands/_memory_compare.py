@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gapless.analyze.compare.recordings import of_memory
+from gapless.analyze.compare.recordings import compare_memory
 from gapless.commands._memory_input import choose, read
 from gapless.commands._saved import nearby
 from gapless.files.kinds import kind_of
@@ -29,7 +29,7 @@ def compared(before: str, after: str) -> Comparison:
     Raises:
         UsageError: one of them holds no memory.
     """
-    return of_memory(compare(read(before), read(after), before, after))
+    return compare_memory(compare(read(before), read(after), before, after))
 
 
 def compare(

@@ -161,14 +161,14 @@ def regression(comparison: Comparison, bound: float, path: Callable[[str], str] 
 
     `path` says how files are named. A change within the spread of the steps is none.
     """
-    from gapless.analyze.compare import grown, worse
+    from gapless.analyze.compare import find_regressions, has_grown
 
     if comparison.of == "memory":
         reason = _memory_compare.regression(comparison, bound)
         return [f"{reason} (--fail-on-regression)"] if reason else []
-    rows = worse(comparison, bound)
+    rows = find_regressions(comparison, bound)
     reasons = [_worse(row, path) for row in rows]
-    if grown(comparison, bound):
+    if has_grown(comparison, bound):
         percent = comparison.length.percent
         more = f"{percents(percent)} more" if percent is not None else "more"
         what = "syncs" if comparison.of == "sessions" else "time"

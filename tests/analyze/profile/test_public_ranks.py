@@ -9,7 +9,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from gapless.analyze.collectives.ranks import remarks, runs, side_by_side, slow_rank, summaries
+from gapless.analyze.collectives.ranks import (
+    compare_ranks,
+    group_runs,
+    missing_rank_notes,
+    position_of_straggler,
+    summarize_ranks,
+)
 from gapless.model import Profile
 from gapless.rules import rule
 
@@ -44,23 +50,23 @@ def ends(some: list[list[Profile]]) -> set[tuple[str, ...]]:
 
 
 def test_three_runs_and_single_processes_are_told_apart(mixed: list[Profile]) -> None:
-    assert ends(runs(mixed)) == {DLRM, TWO, FOUR, *((name,) for name in SINGLE)}
+    assert ends(group_runs(mixed)) == {DLRM, TWO, FOUR, *((name,) for name in SINGLE)}
 
 
 def test_even_if_the_files_did_not_say_which_rank_they_are(mixed: list[Profile]) -> None:
     bare = [msgspec.structs.replace(one, rank=-1, world_size=0) for one in mixed]
-    found = {tuple(sorted(names)) for names in ends(runs(bare))}
+    found = {tuple(sorted(names)) for names in ends(group_runs(bare))}
     assert found == {DLRM, TWO, FOUR, *((name,) for name in SINGLE)}
 
 
 def test_a_rank_that_is_a_second_late_in_every_step(public_profile: Get) -> None:
     """In each of three steps an all-to-all takes 1008 ms on ranks 0, 1 and 3, and 12 ms on rank 2."""
     profiles = [public_profile(name) for name in FOUR]
-    assert slow_rank(profiles) == 2
-    rows = summaries(profiles)
+    assert position_of_straggler(profiles) == 2
+    rows = summarize_ranks(profiles)
     assert 990e6 < rows[2].late < 1050e6
     assert all(row.late < 10e6 for row in rows if row.rank != 2)
-    (hit,) = rule("GAP602").of_ranks(side_by_side(profiles))
+    (hit,) = rule("GAP602").of_ranks(compare_ranks(profiles))
     assert hit.rank == 2
     assert 2950e6 < hit.idle < 3050e6
     assert "running sparse arch" in " ".join(hit.evidence)
@@ -69,16 +75,18 @@ def test_a_rank_that_is_a_second_late_in_every_step(public_profile: Get) -> None
 def test_a_rank_that_is_two_milliseconds_late_in_every_step(public_profile: Get) -> None:
     """Every all-to-all takes 8 to 39 µs on rank 1, and 0.3 to 1.6 ms on rank 0."""
     profiles = [public_profile(name) for name in TWO]
-    assert slow_rank(profiles) == 1
-    assert [round(row.late / 1e6, 1) for row in summaries(profiles)] == [0.0, 2.1]
+    assert position_of_straggler(profiles) == 1
+    assert [round(row.late / 1e6, 1) for row in summarize_ranks(profiles)] == [0.0, 2.1]
 
 
 def test_one_step_with_small_differences_names_nobody(public_profile: Get) -> None:
     """The 7 ms by which rank 2 is late to the first collective arose before the recording."""
     profiles = [public_profile(name) for name in DLRM]
-    assert slow_rank(profiles) == -1
-    assert all(row.late < 1e6 for row in summaries(profiles))
-    assert remarks(profiles) == ("only 4 of the run's 8 ranks are here: a missing rank may be slower",)
+    assert position_of_straggler(profiles) == -1
+    assert all(row.late < 1e6 for row in summarize_ranks(profiles))
+    assert missing_rank_notes(profiles) == (
+        "only 4 of the run's 8 ranks are here: a missing rank may be slower",
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`Both`: two profiles and what makes their totals comparable."""
+"""`ProfilePair`: two profiles and what makes their totals comparable."""
 
 from __future__ import annotations
 
@@ -9,35 +9,39 @@ from gapless.model import Profile
 from gapless.model.comparison import Measure, Unit
 
 
-def stepped(profile: Profile) -> bool:
-    """Whether something marks the steps of `profile`."""
+def has_marked_steps(profile: Profile) -> bool:
+    """Whether the steps of `profile` are marked in the trace."""
     return profile.steps.count > 0 and profile.steps.source != "span"
 
 
-class Both(NamedTuple):
-    """Two profiles. `per` says what their numbers are a mean of; the whole trace counts once."""
+class ProfilePair(NamedTuple):
+    """Two profiles; `per` says whether their totals are divided by the steps or compared as they are."""
 
     before: Profile
     after: Profile
     per: Literal["step", "trace"]
 
     @property
-    def by(self) -> tuple[int, int]:
-        """What the totals of each are divided by."""
+    def divisors(self) -> tuple[int, int]:
+        """The number of steps of each profile, by which its totals are divided; 1 for whole traces."""
         if self.per == "trace":
             return 1, 1
         return self.before.steps.count, self.after.steps.count
 
     def measure(self, name: str, pick: Callable[[Profile], float], unit: Unit = "ns") -> Measure:
-        """A total of each, per step or trace."""
-        by = self.by
-        return Measure(name=name, before=pick(self.before) / by[0], after=pick(self.after) / by[1], unit=unit)
+        """Return what `pick` returns for each profile, divided by its number of steps."""
+        divisors = self.divisors
+        return Measure(
+            name=name, before=pick(self.before) / divisors[0], after=pick(self.after) / divisors[1], unit=unit
+        )
 
-    def plain(self, name: str, pick: Callable[[Profile], float], unit: Unit) -> Measure:
-        """A number of each that is no total; -1 where it is not known."""
+    def measure_as_is(self, name: str, pick: Callable[[Profile], float], unit: Unit) -> Measure:
+        """Return what `pick` returns for each profile, undivided; -1 where unknown."""
         return Measure(name=name, before=pick(self.before), after=pick(self.after), unit=unit)
 
 
-def both(before: Profile, after: Profile) -> Both:
-    """Per step where both have steps, else by the whole."""
-    return Both(before, after, "step" if stepped(before) and stepped(after) else "trace")
+def pair_profiles(before: Profile, after: Profile) -> ProfilePair:
+    """Pair two profiles: per step if both have marked steps, else whole traces."""
+    return ProfilePair(
+        before, after, "step" if has_marked_steps(before) and has_marked_steps(after) else "trace"
+    )

@@ -1,4 +1,4 @@
-"""A comparison of two runs, or of two callables, to a `Report`."""
+"""Turn a comparison of two runs, or of two callables, into a `Report`."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from gapless.model.comparison import Comparison
 from gapless.model.proof import Proof
 
 
-def of_runs(made: Comparison) -> Report:
-    """Its findings are those that the second run alone has: what a change has brought in."""
-    new = order(row.after for row in made.findings if row.state == "new" and row.after is not None)
+def report_comparison(comparison_: Comparison) -> Report:
+    """Build the report of a comparison; its findings are those that only the second run has."""
+    new = order(row.after for row in comparison_.findings if row.state == "new" and row.after is not None)
     return Report(
-        verdict=verdicts.of_runs(made, new),
+        verdict=verdicts.of_runs(comparison_, new),
         kind="comparison",
         findings=new,
-        tables=comparison.tables(made),
-        notes=made.notes,
-        comparison=made,
+        tables=comparison.tables(comparison_),
+        notes=comparison_.notes,
+        comparison=comparison_,
     )
 
 
-def of_callables(made: Proof) -> Report:
-    """Its findings are the waits that are left in the second callable."""
-    left = made.costs[1].findings if made.costs else ()
+def report_proof(proof_: Proof) -> Report:
+    """Build the report of a proof; its findings are the waits left in the second callable."""
+    left = proof_.costs[1].findings if proof_.costs else ()
     return Report(
-        verdict=verdicts.of_callables(made),
+        verdict=verdicts.of_callables(proof_),
         kind="proof",
         findings=order(left),
-        tables=proof.tables(made),
-        notes=made.notes,
-        proof=made,
+        tables=proof.tables(proof_),
+        notes=proof_.notes,
+        proof=proof_,
     )

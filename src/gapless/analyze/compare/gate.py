@@ -1,41 +1,45 @@
-"""What has become worse from one run to the other: what a gate stops."""
+"""Find what has become worse from one run to the other."""
 
 from __future__ import annotations
 
 from gapless.model.comparison import Comparison, FindingChange
 
 
-def worse(comparison: Comparison, bound: float) -> tuple[FindingChange, ...]:
-    """The findings that are new, wherever they are, and lines of sessions that wait more often in the steps.
+def find_regressions(comparison: Comparison, max_percent: float) -> tuple[FindingChange, ...]:
+    """Return the findings that are new, and in sessions those with more syncs per step.
 
-    Where `bound` is not 0, only those of sessions count that add over `bound` percent of a step's waits:
-    profiles tell of a finding from some size on, so that a new one says little of what it adds.
+    With `max_percent`, findings of sessions count only if they add more than that percentage of a step's
+    syncs. Profiles report findings only above some size, so a new one says little about what it adds.
     """
     return tuple(
         row
         for row in comparison.findings
         if not row.unseen
-        and (row.state == "new" or (comparison.of == "sessions" and increased(row)))
-        and (not bound or _adds(row) > bound / 100 * comparison.length.before)
+        and (row.state == "new" or (comparison.of == "sessions" and has_increased(row)))
+        and (not max_percent or _added_waits(row) > max_percent / 100 * comparison.length.before)
     )
 
 
-def grown(comparison: Comparison, bound: float) -> bool:
-    """Whether the step (or the run) takes over `bound` percent more: time, or waits.
+def has_grown(comparison: Comparison, max_percent: float) -> bool:
+    """Whether a step (or the whole run) takes over `max_percent` percent more time or syncs.
 
-    A change within the spread of the steps is none, nor is one of the mean alone that no finding has: every
-    third of ten steps is three times, and of eleven it may be four.
+    A change within the spread of the steps does not count, nor a changed mean without any increased finding:
+    a sync in every third step occurs 3 times in 10 steps and may occur 4 times in 11.
     """
     length = comparison.length
     if length.change <= 0 or comparison.within_spread:
         return False
-    if comparison.of == "sessions" and comparison.findings and not any(map(increased, comparison.findings)):
+    if (
+        comparison.of == "sessions"
+        and comparison.findings
+        and not any(map(has_increased, comparison.findings))
+    ):
         return False
-    return length.percent is None or length.percent > bound
+    return length.percent is None or length.percent > max_percent
 
 
-def increased(row: FindingChange) -> bool:
-    """Whether a finding of sessions waits more often than before, in the steps or by coming into them."""
+def has_increased(row: FindingChange) -> bool:
+    """Whether a finding of sessions syncs more often per step than before."""
     now = row.after.frequency if row.after else None
     was = row.before.frequency if row.before else None
     if now is None or was is None:
@@ -45,9 +49,9 @@ def increased(row: FindingChange) -> bool:
     return now.per_step > was.per_step
 
 
-def _adds(row: FindingChange) -> float:
-    """Waits that `row` adds to a step; 0 in profiles."""
+def _added_waits(row: FindingChange) -> float:
+    """Syncs that `row` adds to a step; 0 for profiles."""
     if row.finding.loss:
         return 0.0
-    now, was = (one.frequency.per_step if one else 0.0 for one in (row.after, row.before))
+    now, was = (finding.frequency.per_step if finding else 0.0 for finding in (row.after, row.before))
     return now - was

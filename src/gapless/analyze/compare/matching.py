@@ -1,4 +1,4 @@
-"""Which kernel, line or finding of one run is which of another, after the code has been edited."""
+"""Match kernels, lines and findings of two runs between which the code was edited."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from typing import NamedTuple
 
 from gapless.model import SourceLine
 
-DRIFT = 10
-"""Lines that an edit elsewhere in the file may have moved a place whose text is not known."""
+MAX_LINE_DRIFT = 10
+"""Lines by which edits elsewhere in a file may move a place of unknown text; more would pair strangers."""
 
-Groups = list[tuple[list[int], list[int]]]
+PositionGroups = list[tuple[list[int], list[int]]]
 """Positions before and after that belong together; one side may be empty."""
 
-Pairs = list[tuple["int | None", "int | None"]]
+PositionPairs = list[tuple["int | None", "int | None"]]
 
 
-class Place(NamedTuple):
-    """Where something is, and what: places of different `kind` are never the same."""
+class ComparedPlace(NamedTuple):
+    """A place in the code; places of different `kind` never match."""
 
     kind: str
     line: SourceLine | None
     text: str = ""
     """Stands for the line where there is none: ``aten::index in forward``."""
     traits: tuple[Hashable, ...] = ()
-    """What tells places apart that are alike in all else; it may change, and the place is still the same."""
+    """Breaks ties between places that are otherwise alike; a match may differ in them."""
 
 
-def match_names(before: Sequence[str], after: Sequence[str]) -> Groups:
-    """Kernels by name: the same name first, then names that differ in what compilers and releases change.
+def match_names(before: Sequence[str], after: Sequence[str]) -> PositionGroups:
+    """Match kernels by name: equal names first, then names that differ only by compiler or release.
 
     Positions refer to `before` and `after`, which hold no name twice. Kernels without a counterpart come
     as groups with an empty side.
     """
-    groups: Groups = []
+    groups: PositionGroups = []
     left, right = list(range(len(before))), list(range(len(after)))
-    for key in (str, spelling, _shapeless):
+    for key in (str, normalize_kernel_name, _strip_sizes):
         old, new = _by_key(left, before, key), _by_key(right, after, key)
-        common = [one for one in old if one in new]
-        groups += [(old[one], new[one]) for one in common]
-        done = {position for one in common for position in old[one]}
+        common = [name for name in old if name in new]
+        groups += [(old[name], new[name]) for name in common]
+        done = {position for name in common for position in old[name]}
         left = [position for position in left if position not in done]
-        done = {position for one in common for position in new[one]}
+        done = {position for name in common for position in new[name]}
         right = [position for position in right if position not in done]
     return groups + [([position], []) for position in left] + [([], [position]) for position in right]
 
@@ -54,10 +54,10 @@ def match_names(before: Sequence[str], after: Sequence[str]) -> Groups:
 def _by_key(
     positions: Sequence[int], names: Sequence[str], key: Callable[[str], str]
 ) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
+    by_key: dict[str, list[int]] = defaultdict(list)
     for position in positions:
-        found[key(names[position])].append(position)
-    return found
+        by_key[key(names[position])].append(position)
+    return by_key
 
 
 _NOISE: tuple[tuple[str, str], ...] = (
@@ -74,24 +74,24 @@ _NOISE: tuple[tuple[str, str], ...] = (
     (r"\bfalse\b", "0"),
     (r"\s+", ""),
 )
-"""What releases of torch, CUDA and compilers write differently of one and the same kernel."""
+"""(pattern, replacement) for spellings of one kernel that differ between releases of torch and CUDA."""
 
 _TRITON = re.compile(r"^(triton_[a-z]+_.*?)(?:_\d+)?(?:_[0-9de]+de[0-9de]*)?$")
 
 
-def spelling(name: str) -> str:
-    """A kernel's name without what depends on the release that compiled it: parameters, casts, counters."""
+def normalize_kernel_name(name: str) -> str:
+    """Remove from a kernel's name what depends on the compiling release: parameters, casts, counters."""
     if name.startswith("triton_"):
-        found = _TRITON.match(name)
-        return found.group(1) if found else name
-    text = _without_parameters(name.removeprefix("void "))
+        match = _TRITON.match(name)
+        return match.group(1) if match else name
+    text = _strip_parameters(name.removeprefix("void "))
     for pattern, instead in _NOISE:
         text = re.sub(pattern, instead, text)
     return text
 
 
-def _without_parameters(name: str) -> str:
-    """`name` without the list of parameters at its end, if the name ends with one."""
+def _strip_parameters(name: str) -> str:
+    """Remove the parameter list at the end of `name`, if there is one."""
     if not name.endswith(")"):
         return name
     depth = 0
@@ -103,20 +103,22 @@ def _without_parameters(name: str) -> str:
     return name
 
 
-def _shapeless(name: str) -> str:
-    """`spelling` without the integers among the template arguments: widths and tiles chosen by size."""
-    return re.sub(r"(?<=[<,])-?\d+(?=[,>])", "", spelling(name))
+def _strip_sizes(name: str) -> str:
+    """Normalize a kernel's name and drop integer template arguments, which depend on sizes."""
+    return re.sub(r"(?<=[<,])-?\d+(?=[,>])", "", normalize_kernel_name(name))
 
 
-def match_places(before: Sequence[Place], after: Sequence[Place], edited: bool = True) -> Pairs:
-    """Places one to one, those that are surely the same first; a place without a counterpart has None.
+def match_places(
+    before: Sequence[ComparedPlace], after: Sequence[ComparedPlace], edited: bool = True
+) -> PositionPairs:
+    """Match places one to one, surest matches first; a place without a counterpart is paired with None.
 
-    Lines are the same where kind and file are, and the function and the text of the line; a text without
-    a counterpart in its file is looked for in functions of that name in others. Where the text is not known,
-    a line may have moved with its function and, in it, by :data:`DRIFT`.
+    Lines match if kind, file, function and text are equal; a text without a counterpart in its file is
+    looked for in functions of the same name in other files. Where the text is unknown, a line may have moved
+    with its function and, within it, by :data:`MAX_LINE_DRIFT`.
 
-    With `edited`, a line of another text may be the same one edited, and what is left in a function
-    that has as many such places as before is paired in order. Without, another text is another place.
+    With `edited`, a line may match one of another text, and the places left over in a function are paired in
+    order if it has as many as before. Without, a different text is a different place.
     """
     candidates = []
     old, new = _by_file(before), _by_file(after)
@@ -124,7 +126,7 @@ def match_places(before: Sequence[Place], after: Sequence[Place], edited: bool =
     for key in old.keys() & new.keys():
         for i in old[key]:
             for j in new[key]:
-                grade = _grade(before[i], after[j], shifts, edited)
+                grade = _grade_match(before[i], after[j], shifts, edited)
                 if grade is not None:
                     candidates.append((grade, i, j))
     taken_before: dict[int, int] = {}
@@ -137,36 +139,36 @@ def match_places(before: Sequence[Place], after: Sequence[Place], edited: bool =
 
     for _, i, j in sorted(candidates):
         take(i, j)
-    for i, j in _elsewhere(before, after, set(taken_before), taken_after):
+    for i, j in _match_renamed_files(before, after, set(taken_before), taken_after):
         take(i, j)
-    for i, j in _in_order(before, after, set(taken_before), taken_after) if edited else ():
+    for i, j in _match_leftovers(before, after, set(taken_before), taken_after) if edited else ():
         take(i, j)
-    pairs: Pairs = [(i, taken_before.get(i)) for i in range(len(before))]
+    pairs: PositionPairs = [(i, taken_before.get(i)) for i in range(len(before))]
     return pairs + [(None, j) for j in range(len(after)) if j not in taken_after]
 
 
-def _by_file(places: Sequence[Place]) -> dict[Hashable, list[int]]:
-    found: dict[Hashable, list[int]] = defaultdict(list)
+def _by_file(places: Sequence[ComparedPlace]) -> dict[Hashable, list[int]]:
+    by_file: dict[Hashable, list[int]] = defaultdict(list)
     for position, place in enumerate(places):
         where = _parts(place.line.file)[-1] if place.line else place.text.split(" in ", 1)[0]
-        found[place.kind, place.line is None, where].append(position)
-    return found
+        by_file[place.kind, place.line is None, where].append(position)
+    return by_file
 
 
 _Function = tuple[str, str]
 """A file's name and a function in it."""
 
 
-def _function(place: Place) -> _Function:
+def _function(place: ComparedPlace) -> _Function:
     return (_parts(place.line.file)[-1], place.line.function) if place.line else ("", "")
 
 
-def _shifts(before: Sequence[Place], after: Sequence[Place]) -> dict[_Function, int]:
-    """By how many lines most places of each function have moved; of several answers the smallest."""
+def _shifts(before: Sequence[ComparedPlace], after: Sequence[ComparedPlace]) -> dict[_Function, int]:
+    """Return by how many lines most places of each function moved; on a tie the smallest shift."""
     votes: dict[_Function, Counter[int]] = defaultdict(Counter)
     new: dict[Hashable, list[int]] = defaultdict(list)
     for place in after:
-        new[place.kind, _function(place)].append(_number(place))
+        new[place.kind, _function(place)].append(_line_number(place))
     for place in before:
         if place.line and place.line.function:
             own = _function(place)
@@ -178,87 +180,90 @@ def _shifts(before: Sequence[Place], after: Sequence[Place]) -> dict[_Function, 
     }
 
 
-def _grade(
-    before: Place, after: Place, shifts: Mapping[_Function, int], edited: bool
+def _grade_match(
+    before: ComparedPlace, after: ComparedPlace, shifts: Mapping[_Function, int], edited: bool
 ) -> tuple[int, ...] | None:
-    """How sure it is that both are one place, the surest first; None where they are not."""
+    """Grade a match, lower is surer; None where the places differ."""
     a, b = before.line, after.line
     apart = sum(x != y for x, y in zip(before.traits, after.traits, strict=False))
     if a is None or b is None:
         return (0, 0 if before.text == after.text else 1, apart, 0)
-    files = _files_apart(a.file, b.file)
-    known = bool(a.function and b.function)
-    if a.code and b.code and (a.code == b.code or wording(a.code) == wording(b.code)):
+    files = _file_distance(a.file, b.file)
+    has_functions = bool(a.function and b.function)
+    if a.code and b.code and (a.code == b.code or normalize_code(a.code) == normalize_code(b.code)):
         return (files, 0 if a.function == b.function else 3, apart, abs(a.line - b.line))
     both_told = bool(a.code and b.code)
     shift = 0 if both_told or a.function != b.function else shifts.get(_function(before), 0)
     drift = abs(a.line + shift - b.line)
-    if drift > DRIFT or (known and a.function != b.function) or (both_told and not edited):
+    if drift > MAX_LINE_DRIFT or (has_functions and a.function != b.function) or (both_told and not edited):
         return None
-    return (files, 1 if known and not both_told else 2 if known else 4, apart, drift)
+    return (files, 1 if has_functions and not both_told else 2 if has_functions else 4, apart, drift)
 
 
 @lru_cache(maxsize=4096)
-def wording(code: str) -> str:
-    """The words of a line of Python, whatever its spaces and its comment."""
+def normalize_code(code: str) -> str:
+    """Return the tokens of a line of Python, without comment and spacing."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(code).readline))
-    except (tokenize.TokenError, SyntaxError):  # a statement that goes on in the next line
+    except (tokenize.TokenError, SyntaxError):  # the statement continues on the next line
         return " ".join(code.split())
-    return " ".join(one.string for one in tokens if one.type not in _NO_WORDS and one.string)
+    return " ".join(token.string for token in tokens if token.type not in _NO_WORDS and token.string)
 
 
 _NO_WORDS = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
 
-def _elsewhere(
-    before: Sequence[Place], after: Sequence[Place], done: set[int], done_after: set[int]
+def _match_renamed_files(
+    before: Sequence[ComparedPlace], after: Sequence[ComparedPlace], done: set[int], done_after: set[int]
 ) -> list[tuple[int, int]]:
-    """The same text in a function of the same name, in a file of another name: the file was renamed."""
-    waiting: dict[Hashable, list[int]] = defaultdict(list)
+    """Pair places with equal text in functions of equal name whose files have other names (renamed files)."""
+    unmatched: dict[Hashable, list[int]] = defaultdict(list)
     for j, place in enumerate(after):
-        if j not in done_after and _code(place):
-            waiting[_identity(place)].append(j)
-    found = []
+        if j not in done_after and _code_of(place):
+            unmatched[_identity(place)].append(j)
+    pairs = []
     for i, place in enumerate(before):
-        same = waiting.get(_identity(place)) if i not in done and _code(place) else None
+        same = unmatched.get(_identity(place)) if i not in done and _code_of(place) else None
         if same:
-            found.append((i, same.pop(0)))
-    return found
+            pairs.append((i, same.pop(0)))
+    return pairs
 
 
-def _identity(place: Place) -> Hashable:
-    return place.kind, place.line.function if place.line else "", wording(_code(place))
+def _identity(place: ComparedPlace) -> Hashable:
+    return place.kind, place.line.function if place.line else "", normalize_code(_code_of(place))
 
 
-def _in_order(
-    before: Sequence[Place], after: Sequence[Place], done: set[int], done_after: set[int]
+def _match_leftovers(
+    before: Sequence[ComparedPlace], after: Sequence[ComparedPlace], done: set[int], done_after: set[int]
 ) -> list[tuple[int, int]]:
-    """What is left of functions that have as many places left before as after, in order of lines."""
+    """Pair, by line number, what is left in functions with as many unmatched places before as after."""
 
-    def by_function(places: Sequence[Place], done: set[int]) -> dict[Hashable, list[int]]:
-        found: dict[Hashable, list[int]] = defaultdict(list)
+    def by_function(places: Sequence[ComparedPlace], done: set[int]) -> dict[Hashable, list[int]]:
+        by_name: dict[Hashable, list[int]] = defaultdict(list)
         for position, place in enumerate(places):
             line = place.line
             if line and line.function and position not in done:
-                found[place.kind, _parts(line.file)[-1], line.function].append(position)
-        return {key: sorted(some, key=lambda p: _number(places[p])) for key, some in found.items()}
+                by_name[place.kind, _parts(line.file)[-1], line.function].append(position)
+        return {
+            key: sorted(positions, key=lambda p: _line_number(places[p]))
+            for key, positions in by_name.items()
+        }
 
     old, new = by_function(before, done), by_function(after, done_after)
     return [
         (i, j)
-        for key, some in old.items()
-        if len(some) == len(new.get(key, ()))
-        for i, j in zip(some, new[key], strict=True)
-        if not (_code(before[i]) and _code(after[j]))  # two texts that differ are two lines
+        for key, old_places in old.items()
+        if len(old_places) == len(new.get(key, ()))
+        for i, j in zip(old_places, new[key], strict=True)
+        if not (_code_of(before[i]) and _code_of(after[j]))  # different texts are different lines
     ]
 
 
-def _number(place: Place) -> int:
+def _line_number(place: ComparedPlace) -> int:
     return place.line.line if place.line else 0
 
 
-def _code(place: Place) -> str:
+def _code_of(place: ComparedPlace) -> str:
     return place.line.code if place.line else ""
 
 
@@ -266,8 +271,8 @@ def _parts(file: str) -> list[str]:
     return file.replace("\\", "/").split("/")
 
 
-def _files_apart(a: str, b: str) -> int:
-    """0 for one file, 1 for one below folders of different names, 2 where only the name is the same."""
+def _file_distance(a: str, b: str) -> int:
+    """0 for the same file, 1 if only higher folders differ, 2 if only the file name is equal."""
     old, new = _parts(a), _parts(b)
     shorter = min(len(old), len(new))
     if old[-shorter:] == new[-shorter:]:

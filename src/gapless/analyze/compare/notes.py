@@ -1,20 +1,20 @@
-"""What makes two runs hard to compare: said, not hidden."""
+"""Describe what makes two runs hard to compare."""
 
 from __future__ import annotations
 
-from gapless.analyze.compare.both import Both
+from gapless.analyze.compare.both import ProfilePair
 from gapless.model import Report
 from gapless.model.comparison import Comparison, Side, percents
 from gapless.model.wording import count
 
-FEW = 3
-"""Fewer steps than this have no mean worth the name."""
+MIN_STEPS_FOR_MEAN = 3
+"""Fewer steps than this have no reliable mean."""
 
-UNEVEN = 4
-"""So many times as many steps on one side."""
+MAX_STEP_RATIO = 4
+"""At this ratio of step counts the side with fewer steps is too short to compare."""
 
-_OVERHEAD = 0.03
-"""Part of the step by which the profiler's own share may differ."""
+_MAX_OVERHEAD_DIFFERENCE = 0.03
+"""Share of the step by which the profiler's overhead may differ between the sides without a note."""
 
 _RECORDINGS = {
     "with_memory": "allocations were recorded",
@@ -22,19 +22,19 @@ _RECORDINGS = {
 }
 
 
-def profile_notes(comparison: Comparison, pair: Both) -> tuple[str, ...]:
-    """Sentences without a full stop, the gravest first."""
+def profile_notes(comparison: Comparison, pair: ProfilePair) -> tuple[str, ...]:
+    """Return notes on what limits a comparison of profiles, the gravest first, without full stops."""
     return (
-        *_one_capture(pair),
-        *_devices(pair),
-        *_ranks(comparison, pair),
-        *_steps(comparison, pair),
-        *_mean_and_median(comparison),
-        *_recording(pair),
+        *_note_same_capture(pair),
+        *_note_devices(pair),
+        *_note_ranks(comparison, pair),
+        *_note_steps(comparison, pair),
+        *_note_outliers(comparison),
+        *_note_recording_options(pair),
     )
 
 
-def _one_capture(pair: Both) -> list[str]:
+def _note_same_capture(pair: ProfilePair) -> list[str]:
     before, after = pair.before, pair.after
     same = before.origin == after.origin and before.span == after.span and before.steps == after.steps
     if same and before.kernels == after.kernels and before.rank == after.rank:
@@ -42,7 +42,7 @@ def _one_capture(pair: Both) -> list[str]:
     return []
 
 
-def _devices(pair: Both) -> list[str]:
+def _note_devices(pair: ProfilePair) -> list[str]:
     before, after = pair.before.gpu, pair.after.gpu
     if before and after and before != after:
         return [f"before ran on {before}, after on {after}: part of the difference is the hardware"]
@@ -51,9 +51,9 @@ def _devices(pair: Both) -> list[str]:
     return []
 
 
-def _ranks(comparison: Comparison, pair: Both) -> list[str]:
+def _note_ranks(comparison: Comparison, pair: ProfilePair) -> list[str]:
     notes = []
-    sizes = [one.world_size for one in (pair.before, pair.after)]
+    sizes = [profile.world_size for profile in (pair.before, pair.after)]
     if all(sizes) and sizes[0] != sizes[1]:
         notes.append(f"before ran on {count(sizes[0], 'rank')}, after on {sizes[1]}")
     elif comparison.before.files != comparison.after.files:
@@ -63,7 +63,7 @@ def _ranks(comparison: Comparison, pair: Both) -> list[str]:
     return notes
 
 
-def _steps(comparison: Comparison, pair: Both) -> list[str]:
+def _note_steps(comparison: Comparison, pair: ProfilePair) -> list[str]:
     before, after = comparison.before, comparison.after
     if comparison.per == "trace":
         if not before.steps and not after.steps:
@@ -80,15 +80,15 @@ def _steps(comparison: Comparison, pair: Both) -> list[str]:
     if before.marks.split("#")[0] != after.marks.split("#")[0]:
         notes.append(f"before marks steps with {before.marks}, after with {after.marks}")
     fewer, more = sorted((before.steps, after.steps))
-    if fewer < FEW or more >= UNEVEN * fewer:
+    if fewer < MIN_STEPS_FOR_MEAN or more >= MAX_STEP_RATIO * fewer:
         notes.append(
             f"before has {count(before.steps, 'step')}, after has {after.steps}: too few for a reliable mean"
         )
     return notes
 
 
-def _mean_and_median(comparison: Comparison) -> list[str]:
-    """A few long steps can make a mean that no step has."""
+def _note_outliers(comparison: Comparison) -> list[str]:
+    """Note when a few long steps make the mean change differently from the median."""
     before, after, change = comparison.before.spread, comparison.after.spread, comparison.length.percent
     if before is None or after is None or change is None or not before.median:
         return []
@@ -96,11 +96,11 @@ def _mean_and_median(comparison: Comparison) -> list[str]:
     if abs(median - change) < max(5.0, 0.5 * abs(change)):
         return []
     way = "less" if median < 0 else "more"
-    told = "as long as before" if abs(median) < 0.5 else f"{percents(median)} {way}"
-    return [f"a few long steps dominate the means: the median step takes {told}"]
+    length = "as long as before" if abs(median) < 0.5 else f"{percents(median)} {way}"
+    return [f"a few long steps dominate the means: the median step takes {length}"]
 
 
-def _recording(pair: Both) -> list[str]:
+def _note_recording_options(pair: ProfilePair) -> list[str]:
     before, after = pair.before.recording, pair.after.recording
     notes = []
     if bool(before.stacks or before.with_stack) != bool(after.stacks or after.with_stack):
@@ -109,23 +109,25 @@ def _recording(pair: Both) -> list[str]:
     for field, words in _RECORDINGS.items():
         if getattr(before, field) != getattr(after, field):
             notes.append(f"{words} {'before' if getattr(before, field) else 'after'} only")
-    shares = [one.recording.overhead / (one.steps.total or 1) for one in (pair.before, pair.after)]
-    if abs(shares[0] - shares[1]) > _OVERHEAD:
+    shares = [
+        profile.recording.overhead / (profile.steps.total or 1) for profile in (pair.before, pair.after)
+    ]
+    if abs(shares[0] - shares[1]) > _MAX_OVERHEAD_DIFFERENCE:
         parts = [percents(100 * share) for share in shares]
         notes.append(f"the profiler itself takes {parts[0]} of the time before and {parts[1]} after")
-    for name, one in (("before", before), ("after", after)):
-        if one.truncated:
+    for name, recorded in (("before", before), ("after", after)):
+        if recorded.truncated:
             notes.append(f"the trace of {name} is cut off")
     return notes
 
 
 def session_notes(before: Report, after: Report, comparison: Comparison) -> tuple[str, ...]:
-    """Sentences without a full stop, the gravest first."""
+    """Return notes on what limits a comparison of sessions, the gravest first, without full stops."""
     notes = []
-    for name, one in (("before", before), ("after", after)):
-        if one.ending.how in ("error", "not-emulated", "interrupted"):
-            notes.append(f"{name} ended early ({one.ending.message or one.ending.how})")
-        if one.environment.unused:
+    for name, report in (("before", before), ("after", after)):
+        if report.ending.how in ("error", "not-emulated", "interrupted"):
+            notes.append(f"{name} ended early ({report.ending.message or report.ending.how})")
+        if report.environment.unused:
             notes.append(f"{name} put nothing on the GPU")
     if before.script[:1] != after.script[:1]:
         notes.append("two different scripts are compared")
@@ -145,8 +147,8 @@ def session_notes(before: Report, after: Report, comparison: Comparison) -> tupl
             "came later and may not be new"
         )
     if comparison.per == "run":
-        notes.append(_without_steps((comparison.before, comparison.after)))
-    elif min(before.steps.steady, after.steps.steady) < FEW:
+        notes.append(_note_missing_steps((comparison.before, comparison.after)))
+    elif min(before.steps.steady, after.steps.steady) < MIN_STEPS_FOR_MEAN:
         notes.append(
             f"before has {count(before.steps.steady, 'steady step')}, after has {after.steps.steady}: too "
             "few to separate syncs in every step from those in the first steps"
@@ -154,7 +156,7 @@ def session_notes(before: Report, after: Report, comparison: Comparison) -> tupl
     return tuple(notes)
 
 
-def _without_steps(sides: tuple[Side, Side]) -> str:
+def _note_missing_steps(sides: tuple[Side, Side]) -> str:
     if sides[0].steps or sides[1].steps:
         name = "after" if sides[0].steps else "before"
         return f"{name} took no training step: the syncs of the whole runs are compared"

@@ -6,11 +6,11 @@ from gapless.model.comparison import Comparison, Measure, Side
 from gapless.model.memory_comparison import MemoryComparison
 
 
-def of_memory(comparison: MemoryComparison) -> Comparison:
-    """What the allocators of two runs hold; the number compared is the peak reserved."""
+def compare_memory(comparison: MemoryComparison) -> Comparison:
+    """Wrap a comparison of two memory recordings; the compared number is the peak reserved."""
     before, after = (
-        Side(name=one.name, path=one.name, device=one.gpu, steps=one.steps)
-        for one in (comparison.before, comparison.after)
+        Side(name=recording.name, path=recording.name, device=recording.gpu, steps=recording.steps)
+        for recording in (comparison.before, comparison.after)
     )
     return Comparison(
         sentence=comparison.sentence,

@@ -5,18 +5,18 @@ from __future__ import annotations
 from gapless.model.comparison import Comparison, Measure, percents, scale
 from gapless.model.wording import count, duration, number, rate, three_digits
 
-SAME = 0.5
-"""A change of so few percent is called none."""
+MAX_PERCENT_UNCHANGED = 0.5
+"""A change of less than this percentage rounds to none and is called "as before"."""
 
 
 def profile_sentence(comparison: Comparison) -> str:
-    """How the time of the step changed, and how much of it the device is idle."""
-    what = "The step" if comparison.per == "step" else "The whole trace"
+    """Say how the time of the step changed, and how long the device is idle in it."""
+    subject = "The step" if comparison.per == "step" else "The whole trace"
     change = comparison.length.percent
-    if change is not None and abs(change) < SAME:
-        text = f"{what} takes {duration(comparison.length.after)} as before"
+    if change is not None and abs(change) < MAX_PERCENT_UNCHANGED:
+        text = f"{subject} takes {duration(comparison.length.after)} as before"
     else:
-        text = f"{what} takes {instead(comparison.length)}"
+        text = f"{subject} takes {in_place_of(comparison.length)}"
         text += f": {_by_how_much(comparison.length)}" if change is not None else ""
         if comparison.within_spread:
             text += ", but within the spread of the steps"
@@ -27,19 +27,19 @@ def profile_sentence(comparison: Comparison) -> str:
     text += "; the GPU is idle for "
     if not changed:
         return text + f"{duration(idle.after)} of it, as before"
-    return text + instead(idle, " of it") + _because(comparison, idle)
+    return text + in_place_of(idle, " of it") + _because(comparison, idle)
 
 
 def _because(comparison: Comparison, idle: Measure) -> str:
-    """The cause in which most of the change of the idleness is, where one has most of it."""
-    one = max(comparison.causes, key=lambda row: abs(row.change), default=None)
-    if one is None or one.change * idle.change <= 0 or abs(one.change) < 0.5 * abs(idle.change):
+    """Name the cause with at least half of the change in idleness; "" if no cause has."""
+    cause = max(comparison.causes, key=lambda row: abs(row.change), default=None)
+    if cause is None or cause.change * idle.change <= 0 or abs(cause.change) < 0.5 * abs(idle.change):
         return ""
-    return f" ({one.name}: {instead(one)})"
+    return f" ({cause.name}: {in_place_of(cause)})"
 
 
-def instead(measure: Measure, of: str = "") -> str:
-    """``485 ms instead of 678``, in one unit; `of` says of what."""
+def in_place_of(measure: Measure, of: str = "") -> str:
+    """``485 ms instead of 678``, in one unit; `of` is put behind the unit."""
     less, more = sorted((measure.before, measure.after))
     # 600 µs beside 1,000 says more than 0.6 ms beside 1.
     unit = scale(less if 0 < less < 1e6 <= more < 1e7 else more)
@@ -55,7 +55,7 @@ def _by_how_much(measure: Measure) -> str:
 
 
 def session_sentence(comparison: Comparison) -> str:
-    """How many waits a step has, and what became of the findings."""
+    """Say how many syncs a step has, and how many findings are gone and new."""
     before, after = comparison.length.before, comparison.length.after
     if before == after:
         text = f"{_waits(comparison, after)}, as before"

@@ -1,4 +1,4 @@
-"""Two sessions of an emulated or watched run, side by side: waits."""
+"""Compare the syncs of two sessions of an emulated or watched run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gapless.model.comparison import Comparison, Measure, Side
 
 
 def compare_reports(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison:
-    """What changed between two reports of sessions, each with its name: syncs per step, and findings.
+    """Compare two reports of sessions, each with its name: syncs per step, and findings.
 
-    The reports name each line by itself (`by_line`), else a line that has come to a finding is not seen.
+    The reports must name each line by itself (`by_line`), else a line that joins a finding goes unnoticed.
     """
     sides = _side(*before), _side(*after)
     per_step = all(side.steps for side in sides)
     numbers = [_waits(report, per_step) for _, report in (before, after)]
-    made = Comparison(
+    comparison = Comparison(
         sentence="",
         of="sessions",
         per="step" if per_step else "run",
@@ -28,19 +28,19 @@ def compare_reports(before: tuple[str, Report], after: tuple[str, Report]) -> Co
         length=Measure(name="waits", before=numbers[0], after=numbers[1], unit="waits"),
         findings=tuple(
             msgspec.structs.replace(
-                row, unseen=row.state == "new" and _unseen(row.finding, before[1], after[1])
+                row, unseen=row.state == "new" and _came_too_late(row.finding, before[1], after[1])
             )
             for row in session_changes(
                 before[1].findings, after[1].findings, (_script(before[1]), _script(after[1]))
             )
         ),
     )
-    notes = session_notes(before[1], after[1], made)
-    return msgspec.structs.replace(made, sentence=session_sentence(made), notes=notes)
+    notes = session_notes(before[1], after[1], comparison)
+    return msgspec.structs.replace(comparison, sentence=session_sentence(comparison), notes=notes)
 
 
-def _unseen(new: Finding, before: Report, after: Report) -> bool:
-    """Whether the run before ended too early for `new` to come, and the run after did not."""
+def _came_too_late(new: Finding, before: Report, after: Report) -> bool:
+    """Whether `new` is new only because the first run ended before it could occur."""
     went_on = after.steps.seen > before.steps.seen or after.ending.how in ("finished", "exit")
     if before.ending.how in ("finished", "exit") or not went_on:
         return False
@@ -62,7 +62,7 @@ def _side(name: str, report: Report) -> Side:
 def _waits(report: Report, per_step: bool) -> float:
     if per_step:
         return report.steps.waits_per_step
-    return float(sum(one.frequency.total for one in report.findings))
+    return float(sum(finding.frequency.total for finding in report.findings))
 
 
 def _script(report: Report) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gapless.analyze.collectives.ranks import side_by_side
+from gapless.analyze.collectives.ranks import compare_ranks
 from gapless.analyze.findings.finding import finding
 from gapless.analyze.findings.order import order
 from gapless.analyze.profile.grouping import NEARLY, NOWHERE, WaitGroup, long, unseen, wait_groups
@@ -31,7 +31,7 @@ def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
     hits = [(rule, hit) for rule in rules for hit in rule.of_profile(one)]
     ranks = None
     if len(profiles) > 1 and all(each.coverage.complete for each in profiles):
-        ranks = side_by_side(profiles)
+        ranks = compare_ranks(profiles)
         hits = [(rule, rule.beside(hit, ranks)) for rule, hit in hits]
     found += [_of_hit(rule, hit, one) for rule, hit in hits]
     if ranks is not None:

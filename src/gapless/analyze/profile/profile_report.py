@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gapless.analyze.collectives.ranks import group, remarks, side_by_side, slow_rank, summaries
+from gapless.analyze.collectives.ranks import (
+    compare_ranks,
+    group_ranks,
+    missing_rank_notes,
+    position_of_straggler,
+    summarize_ranks,
+)
 from gapless.analyze.profile.profile_findings import findings
 from gapless.analyze.profile.source_lines import Read, with_source_lines
 from gapless.analyze.tables.profile_tables import tables
@@ -21,11 +27,11 @@ def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | 
 
     Where there are several ranks, the one that the others wait for is looked at closely, or else the slowest.
     """
-    rows = summaries(profiles) if len(profiles) > 1 else ()
+    rows = summarize_ranks(profiles) if len(profiles) > 1 else ()
     at = _focus(profiles, rows)
     chosen = profiles[at]
     others = [*profiles[:at], *profiles[at + 1 :]]
-    said = remarks(profiles) if rows else ()
+    said = missing_rank_notes(profiles) if rows else ()
     one = with_source_lines(chosen, read) if read else chosen
     waits = sum(cost.calls for cost in one.costs if cost.cause == "wait")
     count = one.steps.count
@@ -46,13 +52,13 @@ def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | 
         ranks=rows,
         path=one.path,
     )
-    shared = side_by_side(profiles).shared if rows else ()
+    shared = compare_ranks(profiles).shared if rows else ()
     return msgspec.structs.replace(found, verdict=verdict(found, one), tables=tables(found, one, shared))
 
 
 def reports(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | None = None) -> list[Report]:
     """A report for each run among `profiles`, with `notes` in the first, and how ranks were told there."""
-    grouping = group(profiles)
+    grouping = group_ranks(profiles)
     first = (*notes, *grouping.notes)
     return [report(run, () if number else first, read) for number, run in enumerate(grouping.runs)]
 
@@ -61,5 +67,5 @@ def _focus(profiles: Sequence[Profile], rows: Sequence[RankSummary]) -> int:
     """The position of the profile to look at: of the rank the others wait for, else of the longest steps."""
     if not rows:
         return 0
-    slow = slow_rank(profiles)
+    slow = position_of_straggler(profiles)
     return slow if slow >= 0 else max(range(len(profiles)), key=lambda at: profiles[at].steps.mean)
