@@ -10,7 +10,7 @@ import torch
 from docs.pages import tool
 
 import gapless.metrics as metrics
-from gapless.metrics.checkpoints import exchange
+from gapless.metrics.compatibility.checkpoints import exchange
 from gapless.metrics.rooms import ROOMS, file_in_torchmetrics, metrics_of
 
 metric_names = tool("metric_names")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from gapless.metrics import accepted, paths, rooms
+from gapless.metrics import paths, rooms
 from gapless.metrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
-from gapless.metrics.checkpoints import torchmetrics_states
 from gapless.metrics.classification import *  # noqa: F403
 from gapless.metrics.collection import MetricCollection
+from gapless.metrics.compatibility import accepted
+from gapless.metrics.compatibility.checkpoints import torchmetrics_states
 from gapless.metrics.composition import CompositionalMetric as CompositionalMetric
 from gapless.metrics.core import Core
 from gapless.metrics.detection import *  # noqa: F403

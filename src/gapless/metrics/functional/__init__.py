@@ -46,8 +46,6 @@ UNCHECKED_BY_DEFAULT = ("BinaryHingeLoss", "MulticlassHingeLoss")
 Parameter = inspect.Parameter
 _FUNCTION_ROOMS = tuple(room for room in ROOMS if room != "wrappers")
 """Folders whose metrics have a function each."""
-__path__: list[str] = []
-"""Modules below this one are TorchMetrics' paths: see `gapless.metrics.paths`."""
 
 
 def function_name(metric: str) -> str:

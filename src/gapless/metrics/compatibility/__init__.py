@@ -1,0 +1,1 @@
+"""What code written for TorchMetrics asks for: its checkpoints, and its classes as base classes."""
