@@ -14,9 +14,9 @@ from gapless.analyze import report
 from gapless.emulation.core import forward_calls
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory import requests
-from gapless.emulation.recording import later, strands
+from gapless.emulation.recording import strands
 from gapless.emulation.recording.recorder import Recorder
-from gapless.emulation.support import stacks
+from gapless.emulation.support import later, stacks
 from gapless.model import Ending, Environment, Session
 from gapless.model.session import decode, encode
 

@@ -17,11 +17,11 @@ from gapless.emulation.graphs.state import Graphs
 from gapless.emulation.placement.placement import Placement
 from gapless.emulation.races.checker import Checker
 from gapless.emulation.races.look import speaks_of_graphs, speaks_of_streams
-from gapless.emulation.recording.later import MOST_TICKS
 from gapless.emulation.recording.recorder import Recorder
 from gapless.emulation.support import faults, stacks
 from gapless.emulation.support.device import Queued
 from gapless.emulation.support.identities import Identities
+from gapless.emulation.support.later import MOST_TICKS
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, PINNED
 from gapless.errors import EmulationDefect

@@ -20,8 +20,8 @@ from gapless import torch_internals
 from gapless.emulation.memory.memory_run import Rows, as_run
 from gapless.emulation.memory.retention import Retention
 from gapless.emulation.memory.unused_graphs import UnusedGraphs
-from gapless.emulation.recording.later import MOST_TICKS
 from gapless.emulation.support import stacks
+from gapless.emulation.support.later import MOST_TICKS
 from gapless.emulation.support.local import local
 from gapless.emulation.support.module_paths import ModulePaths
 from gapless.emulation.support.places import HOST

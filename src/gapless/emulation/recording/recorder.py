@@ -9,11 +9,10 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from gapless.emulation.memory.requests import MemoryRecorder
-from gapless.emulation.recording import later
 from gapless.emulation.recording.optimizer_groups import Optimizers
 from gapless.emulation.recording.programme import ProgrammeRecorder
 from gapless.emulation.recording.strands import Strands
-from gapless.emulation.support import stacks
+from gapless.emulation.support import later, stacks
 from gapless.emulation.support.local import local
 from gapless.model import Event, Mark, Mechanism, Phase, Site
 from gapless.model.later import Later
