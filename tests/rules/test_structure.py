@@ -21,7 +21,6 @@ from gapless.model import (
     ProfileRule,
     RaceRule,
     RanksRule,
-    Rule,
     Site,
     WaitRule,
 )
@@ -57,57 +56,72 @@ def test_codes_and_names_are_unique() -> None:
     assert len({tested.name for tested in RULES}) == len(RULES)
 
 
-@pytest.mark.parametrize("tested", RULES, ids=lambda tested: tested.code)
-class TestRule:
-    def test_file_bears_code_and_name(self, tested: Rule) -> None:
+def test_the_file_bears_code_and_name() -> None:
+    for tested in RULES:
         module = type(tested).__module__.rpartition(".")[2]
         assert module == f"{tested.code.lower()}_{tested.name.replace('-', '_')}"
 
-    def test_summary_is_one_short_line(self, tested: Rule) -> None:
-        assert 20 < len(tested.summary()) < 110
-        assert tested.summary().endswith(".")
 
-    def test_has_the_sections_in_order_and_filled(self, tested: Rule) -> None:
-        sections = tested.sections()
-        assert tuple(sections) == SECTIONS
-        assert all(sections.values())
+def test_the_summary_is_one_short_line() -> None:
+    for tested in RULES:
+        assert 20 < len(tested.summary()) < 110, tested.code
+        assert tested.summary().endswith("."), tested.code
 
-    def test_examples_are_python(self, tested: Rule) -> None:
+
+def test_the_sections_are_in_order_and_filled() -> None:
+    for tested in RULES:
         sections = tested.sections()
+        assert tuple(sections) == SECTIONS, tested.code
+        assert all(sections.values()), tested.code
+
+
+def test_examples_are_python() -> None:
+    for tested in RULES:
         for title in ("Example", "Use instead"):
-            code = blocks(sections[title])
-            assert len(code) == 1, f"{title} has {len(code)} blocks"
-            ast.parse(code[0])
+            code = blocks(tested.sections()[title])
+            assert len(code) == 1, f"{tested.code}: {title} has {len(code)} blocks"
+            ast.parse(code[0], filename=tested.code)
 
-    def test_text_outside_code_has_no_markdown_left_open(self, tested: Rule) -> None:
-        for text in (*tested.sections().values(), tested.advice, tested.summary()):
+
+def test_text_outside_code_has_no_markdown_left_open() -> None:
+    for tested in RULES:
+        for text in (*tested.sections().values(), tested.advice, tested.change, tested.summary()):
             prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-            assert prose.count("`") % 2 == 0, prose
+            assert prose.count("`") % 2 == 0, f"{tested.code}: {prose}"
 
-    def test_advice_is_a_clause_that_a_renderer_can_place(self, tested: Rule) -> None:
-        assert tested.advice
-        assert "\n" not in tested.advice
-        assert not tested.advice.endswith(".")
 
-    def test_the_change_fits_into_a_list(self, tested: Rule) -> None:
-        assert 10 <= len(tested.change) <= 60
-        assert tested.change.count("`") % 2 == 0
-        assert not tested.change.endswith(".")
+def test_advice_is_a_clause_that_a_renderer_can_place() -> None:
+    for tested in RULES:
+        assert tested.advice, tested.code
+        assert "\n" not in tested.advice, tested.code
+        assert not tested.advice.endswith("."), tested.code
 
-    def test_says_cpu_and_gpu(self, tested: Rule) -> None:
-        """Host and device are words of CUDA's, for copies between them."""
-        texts = [inspect.cleandoc(type(tested).__doc__ or ""), tested.advice, tested.change]
-        for text in texts:
+
+def test_changes_fit_into_a_list() -> None:
+    for tested in RULES:
+        assert 10 <= len(tested.change) <= 60, tested.code
+        assert not tested.change.endswith("."), tested.code
+
+
+def test_rules_say_cpu_and_gpu() -> None:
+    """Host and device are words of CUDA's, for copies between them."""
+    for tested in RULES:
+        for text in (inspect.cleandoc(type(tested).__doc__ or ""), tested.advice, tested.change):
             prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
-            assert not re.search(r"(?<!-to-)\b(host|device)s?\b(?!-to-|-side)", prose, re.IGNORECASE)
+            word = re.search(r"(?<!-to-)\b(host|device)s?\b(?!-to-|-side)", prose, re.IGNORECASE)
+            assert word is None, f"{tested.code} says {word[0]}"
 
-    def test_looks_at_something(self, tested: Rule) -> None:
+
+def test_each_rule_looks_at_something() -> None:
+    for tested in RULES:
         kinds = [kind for kind in KINDS if isinstance(tested, kind)]
-        assert kinds
+        assert kinds, tested.code
         for kind in kinds:
-            assert getattr(type(tested), KINDS[kind]) is not getattr(kind, KINDS[kind])
+            assert getattr(type(tested), KINDS[kind]) is not getattr(kind, KINDS[kind]), tested.code
 
-    def test_is_found_by_code_and_by_name(self, tested: Rule) -> None:
+
+def test_rules_are_looked_up_by_code_and_by_name() -> None:
+    for tested in RULES:
         assert rule(tested.code.lower()) is tested
         assert rule(tested.name) is tested
 
