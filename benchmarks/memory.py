@@ -25,10 +25,10 @@ import _sheet
 from gapless.cores import usable
 from gapless.errors import UnreadableInput
 from gapless.memory.recorder import Recorder
-from gapless.memory.report import fidelity
+from gapless.memory.report import compare_with_recording
 from gapless.memory.simulate import Simulation
 from gapless.memory.snapshot import read
-from gapless.memory.trials import Where, attempt_all, candidates
+from gapless.memory.trials import TrialConditions, attempt_all, candidates
 from gapless.model.memory import MemoryRun
 
 EVENTS = 62_500
@@ -92,7 +92,7 @@ def speed() -> str:
 
 def search() -> str:
     run = training(16 * EVENTS)
-    wanted, where = candidates(True), Where(total=TOTAL, capacity=TOTAL)
+    wanted, where = candidates(True), TrialConditions(total=TOTAL, capacity=TOTAL)
     rows: list[list[object]] = []
     for jobs in sorted({1, usable()}):
         busy = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "?"
@@ -108,7 +108,7 @@ def validate(folder: Path) -> tuple[str, bool]:
     for path, run in _runs(folder):
         replay = Simulation(run)
         taken = seconds(replay.go, 1)
-        outcome, recorded, told = replay.outcome(), run.recorded, fidelity(run, replay)
+        outcome, recorded, told = replay.outcome(), run.recorded, compare_with_recording(run, replay)
         assert recorded is not None
         exact &= told.exact
         retries = recorded.retries if recorded.retries >= 0 else "?"

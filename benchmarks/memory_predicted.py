@@ -26,7 +26,7 @@ import stacks
 import torch
 from torch import nn
 
-from gapless.memory.report import Wishes, report
+from gapless.memory.report import ReportOptions, report
 from gapless.model.memory_report import MemoryReport
 from gapless.model.session import load
 
@@ -193,7 +193,7 @@ def predicted(words: list[str], gpu: str, *more: str, python: str = sys.executab
         command = [python, "-m", "gapless", "check", *options, *words]
         subprocess.run(command, check=True, capture_output=True)
         (run,) = load(saved).memory
-    return report(run, Wishes(tried=("expandable_segments:True",)))
+    return report(run, ReportOptions(tried=("expandable_segments:True",)))
 
 
 _MEASURE = """

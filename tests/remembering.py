@@ -6,10 +6,10 @@ import msgspec
 
 from gapless.analyze.memory_report import findings
 from gapless.memory.recorder import Recorder
-from gapless.memory.report import Wishes, report
+from gapless.memory.report import ReportOptions, report
 from gapless.memory.sizes import MIB
-from gapless.memory.tracking import track
-from gapless.memory.trials import Where
+from gapless.memory.tracking import build_track
+from gapless.memory.trials import TrialConditions
 from gapless.model.loading import (
     Bound,
     Demand,
@@ -52,12 +52,12 @@ def trained(steps: int = 6, name: str = "model", **fields: object) -> MemoryRun:
     return recorder.run(**fields)
 
 
-def remembered(run: MemoryRun | None = None, wishes: Wishes | None = None) -> MemoryReport:
+def remembered(run: MemoryRun | None = None, wishes: ReportOptions | None = None) -> MemoryReport:
     """The report of `run`, drawn."""
     run = trained() if run is None else run
-    wishes = wishes or Wishes()
+    wishes = wishes or ReportOptions()
     made = report(run, wishes)
-    drawn = track(run, made, Where(wishes.capacity, wishes.total, wishes.begin))
+    drawn = build_track(run, made, TrialConditions(wishes.capacity, wishes.total, wishes.begin))
     return msgspec.structs.replace(made, findings=findings(made), track=drawn)
 
 

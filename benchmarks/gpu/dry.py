@@ -41,7 +41,7 @@ def words(case: str, small: bool) -> list[str]:
 def predicted(case: str, small: bool, gpu: str) -> Found:
     """What the check says: milliseconds of a step with their interval, bytes, calls."""
     from gapless.analyze.reports import report
-    from gapless.memory.report import Wishes
+    from gapless.memory.report import ReportOptions
     from gapless.memory.report import report as of_memory
     from gapless.model.session import load
 
@@ -59,7 +59,7 @@ def predicted(case: str, small: bool, gpu: str) -> Found:
     if estimate is None or estimate.refused:
         raise RuntimeError(f"no estimate: {estimate and estimate.refused}")
     (run,) = session.memory
-    memory = of_memory(run, Wishes(tried=())).baseline
+    memory = of_memory(run, ReportOptions(tried=())).baseline
     step = estimate.step
     return {
         "step": [one / 1e6 for one in (step.least, step.likely, step.most)],

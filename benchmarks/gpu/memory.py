@@ -66,13 +66,13 @@ def made_up(folder: Path) -> None:
     """A snapshot as the viewer reads it, of a run that no GPU made; and that the workloads would run."""
     import pickle
 
-    from gapless.memory.export import Export
+    from gapless.memory.export import ExportingSimulation
 
     for workload in WORKLOADS:
         network, shapes = made(workload)
         for shape in shapes[:2]:
             network.to("meta")(torch.empty(shape, device="meta")).mean().backward()
-    written = Export(_experiment.of_benchmarks("memory").training(2_000))
+    written = ExportingSimulation(_experiment.of_benchmarks("memory").training(2_000))
     written.go()
     (folder / "made-up.pickle").write_bytes(pickle.dumps(written.snapshot()))
 

@@ -13,7 +13,7 @@ from gapless.analyze.profile.memory_events import memory_runs
 from gapless.errors import UnreadableInput
 from gapless.memory.allocator import Allocator
 from gapless.memory.driver import UNLIMITED, Driver
-from gapless.memory.report import Wishes, report
+from gapless.memory.report import ReportOptions, report
 from gapless.memory.settings import parse
 from gapless.memory.simulate import simulate
 from gapless.memory.sizes import MIB
@@ -112,7 +112,7 @@ def test_a_profile_from_the_beginning_is_replayed(seed):
     run = profiled.run()
     again = simulate(run)
     assert abs(again.peak_reserved - profiled.allocator.peak_reserved) <= 0.02 * profiled.peaks[1]
-    made = report(run, Wishes(tried=["expandable_segments:True"]))
+    made = report(run, ReportOptions(tried=["expandable_segments:True"]))
     other = training(Profiled("expandable_segments:True"), 8, seed)
     (trial,) = made.trials
     assert trial.outcome is not None
@@ -144,17 +144,17 @@ def test_a_cache_from_before_cannot_be_replayed():
     profiled.recording = True
     profiled.alloc("x", 30 * MIB)
     profiled.alloc("y", 40 * MIB)
-    wishes = Wishes(tried=["expandable_segments:True"], search=True)
+    wishes = ReportOptions(tried=["expandable_segments:True"], search=True)
     made = report(profiled.run(), wishes)
     assert (made.replayed, made.trials, made.expandable) == (False, (), None)
     assert made.notes[-1].startswith("other settings cannot be tried: replaying what the profile shows ")
     assert "reserves 70 MiB instead of the recorded 500 MiB" in made.notes[-1]
     assert made.advice == ""
     # Whether it fits is said where the tensors alone decide it.
-    assert report(profiled.run(), Wishes(capacity=600 * MIB)).baseline.shortage is None
-    short = report(profiled.run(), Wishes(capacity=50 * MIB)).baseline.shortage
+    assert report(profiled.run(), ReportOptions(capacity=600 * MIB)).baseline.shortage is None
+    short = report(profiled.run(), ReportOptions(capacity=50 * MIB)).baseline.shortage
     assert (short.size, short.allocated, short.line.line) == (40 * MIB, 30 * MIB, 12)
-    between = report(profiled.run(), Wishes(capacity=100 * MIB))
+    between = report(profiled.run(), ReportOptions(capacity=100 * MIB))
     assert between.baseline.shortage is None
     assert "its tensors fit in 100 MiB; whether the run fits depends" in between.notes[-1]
 
@@ -227,7 +227,7 @@ def test_the_cpu_stands_for_a_gpu():
     trace.memory(50, 35 * MIB, address=4 << 30, device_type=0)
     (run,) = memory_runs(trace.timeline())
     assert run.action == (ALLOC, ALLOC, FREE, ALLOC)
-    made = report(run, Wishes(tried=["max_split_size_mb:32"]))
+    made = report(run, ReportOptions(tried=["max_split_size_mb:32"]))
     # 35 MiB are cut from the 40, unless blocks of over 32 are never cut: then they are taken whole.
     assert made.baseline.peak_reserved == 70 * MIB == made.trials[0].outcome.peak_reserved
     assert any("as if they were on a GPU" in note for note in made.notes)

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.requests import supported
 from gapless.emulation.support.module_paths import ModulePaths, shown
-from gapless.memory.kept import kept
+from gapless.memory.kept import find_kept
 from gapless.memory.report import report
 from gapless.model.memory import ALLOC, FREE, MemoryRun, check
 from gapless.torch_internals import VERSION
@@ -157,7 +157,7 @@ def test_a_result_that_only_a_name_holds_is_found_with_its_name():
             optimizer.step()
         (run,) = emulator.session().memory
     source = Path(__file__).read_text(encoding="utf-8")
-    found = {one.name: one for one in kept(run, lambda file: source)}
+    found = {one.name: one for one in find_kept(run, lambda file: source)}
     assert found["logits"].bytes == rows * 64 * 4
     assert found["logits"].sure
 

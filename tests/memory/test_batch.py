@@ -8,7 +8,7 @@ from gapless.errors import UsageError
 from gapless.memory.batch import batch_size, largest_batch
 from gapless.memory.simulate import simulate
 from gapless.memory.sizes import MIB
-from gapless.memory.trials import Where
+from gapless.memory.trials import TrialConditions
 from gapless.model.memory import ALLOC, FREE, STEP, MemoryRun
 
 
@@ -39,7 +39,7 @@ def training(batch: int, steps: int = 6, layers: int = 5, curve: int = 0) -> Mem
 
 @pytest.mark.parametrize("room", [100, 1000, 5000])
 def test_it_fits_and_one_more_does_not(room: int) -> None:
-    where = Where(capacity=room * MIB)
+    where = TrialConditions(capacity=room * MIB)
     found = largest_batch([training(2), training(4)], where)
     assert found.recorded == (2, 4)
     for batch, fits in ((found.batch, True), (found.batch + 1, False)):
@@ -49,11 +49,11 @@ def test_it_fits_and_one_more_does_not(room: int) -> None:
 
 
 def test_none_fits() -> None:
-    assert largest_batch([training(2), training(4)], Where(capacity=30 * MIB)).batch == 0
+    assert largest_batch([training(2), training(4)], TrialConditions(capacity=30 * MIB)).batch == 0
 
 
 def test_more_steps_in_one_of_them_do_not_matter() -> None:
-    where = Where(capacity=1000 * MIB)
+    where = TrialConditions(capacity=1000 * MIB)
     assert largest_batch([training(2), training(4, steps=9)], where) == largest_batch(
         [training(2), training(4)], where
     )
@@ -70,7 +70,7 @@ def test_more_steps_in_one_of_them_do_not_matter() -> None:
 )
 def test_refused(runs: list[MemoryRun], why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        largest_batch(runs, Where(capacity=1000 * MIB))
+        largest_batch(runs, TrialConditions(capacity=1000 * MIB))
 
 
 def test_a_run_without_batches_is_refused() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.memory.early import freed_early
+from gapless.memory.early import free_earlier
 from gapless.memory.recorder import Recorder
 from gapless.memory.simulate import Simulation
 from gapless.model.memory import ALLOC, FREE, MemoryRun, check
@@ -42,7 +42,7 @@ def lifetimes(run: MemoryRun) -> dict[int, tuple[int, int]]:
 @given(runs())
 def test_the_same_is_requested_and_what_is_named_ends_where_it_is_said(drawn):
     run, rows = drawn
-    less = freed_early(run, rows)
+    less = free_earlier(run, rows)
     assert check(less) == ""
     pairs = zip(less.action, less.size, strict=True)
     assert [size for action, size in pairs if action == ALLOC] == [
@@ -62,7 +62,7 @@ def test_the_same_is_requested_and_what_is_named_ends_where_it_is_said(drawn):
 @given(runs())
 def test_tensors_that_end_earlier_never_need_more_at_once(drawn):
     run, rows = drawn
-    before, after = Simulation(run).go().outcome(), Simulation(freed_early(run, rows)).go().outcome()
+    before, after = Simulation(run).go().outcome(), Simulation(free_earlier(run, rows)).go().outcome()
     assert after.peak_allocated <= before.peak_allocated
 
 
@@ -72,5 +72,5 @@ def test_nothing_named_changes_nothing():
     recorder.alloc("b", 2 * MIB)
     recorder.free("a")
     run = recorder.run()
-    less = freed_early(run, {})
+    less = free_earlier(run, {})
     assert (less.action, less.ident, less.size) == (run.action, run.ident, run.size)

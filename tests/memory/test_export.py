@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gapless.errors import UnreadableInput
-from gapless.memory.export import Export, export
+from gapless.memory.export import ExportingSimulation, export
 from gapless.memory.recorder import Recorder
-from gapless.memory.report import fidelity
+from gapless.memory.report import compare_with_recording
 from gapless.memory.simulate import Simulation
 from gapless.memory.sizes import MIB
-from gapless.memory.snapshot import of_value, read
+from gapless.memory.snapshot import read, read_value
 from gapless.model.memory import MemoryRun
 from gapless.model.source import SourceLine
 
@@ -63,7 +63,7 @@ def recorded(program: list, conf: str = "") -> MemoryRun:
 
 
 def exported(run: MemoryRun, **wishes) -> dict:
-    replay = Export(run, **wishes)
+    replay = ExportingSimulation(run, **wishes)
     replay.go()
     return replay.snapshot()
 
@@ -74,9 +74,9 @@ def test_an_exported_replay_is_replayed_exactly(program, conf):
     run = recorded(program, conf)
     snapshot = exported(run)
     assume(snapshot["segments"] or snapshot["device_traces"][0])
-    (again,) = of_value(snapshot, "it")
+    (again,) = read_value(snapshot, "it")
     replay = Simulation(again).go()
-    told = fidelity(again, replay)
+    told = compare_with_recording(again, replay)
     assert told.misses == ()
     assert told.addresses == told.allocations
     own = Simulation(run).go()
@@ -88,11 +88,11 @@ def test_an_exported_replay_is_replayed_exactly(program, conf):
 @given(moves, st.sampled_from([120 * MIB, 60 * MIB]))
 def test_so_is_one_that_ran_into_the_end_of_memory(program, capacity):
     run = recorded(program)
-    full = Export(run, capacity=capacity)
+    full = ExportingSimulation(run, capacity=capacity)
     full.go()
     snapshot = full.snapshot()
     assume(snapshot["segments"] or snapshot["device_traces"][0])
-    (again,) = of_value(snapshot, "it")
+    (again,) = read_value(snapshot, "it")
     replay = Simulation(again, capacity=capacity).go()
     assert replay.outcome().retries == full.allocator.retries
     assert replay.outcome().mallocs == full.allocator.mallocs
@@ -107,7 +107,7 @@ def test_a_recording_that_begins_later_leads_to_the_same_end(program, conf, drop
     trace = snapshot["device_traces"][0]
     snapshot["device_traces"][0] = trace[int(dropped * len(trace)) :]
     assume(snapshot["segments"] or snapshot["device_traces"][0])
-    (again,) = of_value(snapshot, "it")
+    (again,) = read_value(snapshot, "it")
     replay = Simulation(again).go()
     assert replay.allocator.allocated <= replay.allocator.reserved
     # What the blocks of the beginning had of slack is not to be seen: what is in use is as it was.

@@ -10,7 +10,7 @@ from gapless.memory.fits import fits
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import report
 from gapless.memory.sizes import MIB
-from gapless.memory.trials import EXPANDABLE, Where, attempt
+from gapless.memory.trials import EXPANDABLE, TrialConditions, attempt
 from gapless.model.memory import MemoryRun
 
 
@@ -38,7 +38,7 @@ def test_a_fraction_is_all_that_a_process_may_have() -> None:
     run = asking(300, 300, settings="per_process_memory_fraction:0.5")
     found = fits(run)
     assert (found.fits, found.has, found.needs) == (False, 512 * MIB, 600 * MIB)
-    assert fits(run, Where(2048 * MIB, 2048 * MIB)).fits
+    assert fits(run, TrialConditions(2048 * MIB, 2048 * MIB)).fits
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,6 @@ def test_a_fraction_is_all_that_a_process_may_have() -> None:
 )
 def test_no_setting_lifts_the_fraction_that_a_call_has_set(settings: str) -> None:
     run = asking(300, 300, settings="per_process_memory_fraction:0.5")
-    outcome = attempt(run, settings, Where()).outcome
+    outcome = attempt(run, settings, TrialConditions()).outcome
     assert outcome is not None
     assert outcome.shortage is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gapless.memory.frames import Places, kind_of, library_of, operator_of
+from gapless.memory.frames import PlaceTable, kind_of, library_of, operator_of
 from gapless.model.memory import Place
 from gapless.model.source import SourceLine
 
@@ -91,7 +91,7 @@ def test_operators():
 
 
 def test_the_same_frames_are_one_place():
-    places = Places()
+    places = PlaceTable()
     frames = [
         {"name": "at::_ops::mm::call", "filename": "??", "line": 0},
         {"name": "forward", "filename": "/home/me/model.py", "line": 3},

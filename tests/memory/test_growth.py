@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.memory.growth import growth
+from gapless.memory.growth import find_growth
 from gapless.memory.recorder import Recorder
-from gapless.memory.report import Wishes, report
+from gapless.memory.report import ReportOptions, report
 from gapless.memory.sizes import MIB
 from gapless.model.memory import Holder
 from gapless.model.pace import pace, steady
@@ -33,28 +33,28 @@ def run(steps: int, keep, size: int = MIB):
 
 
 def test_a_leak_has_its_line_and_its_size_per_step():
-    (one,) = growth(run(12, lambda step: 2))
+    (one,) = find_growth(run(12, lambda step: 2))
     assert (one.line, one.bytes, one.tensors, one.steps) == (KEPT, 2 * MIB, 2.0, 9)
 
 
 def test_what_the_last_step_holds_is_no_growth():
-    assert growth(run(12, lambda step: 0)) == ()
+    assert find_growth(run(12, lambda step: 0)) == ()
 
 
 def test_what_is_made_once_is_no_growth():
-    assert growth(run(12, lambda step: 5 if step < 2 else 0)) == ()
+    assert find_growth(run(12, lambda step: 5 if step < 2 else 0)) == ()
 
 
 def test_what_every_third_step_leaves_is_growth():
-    (one,) = growth(run(12, lambda step: step % 3 == 0))
+    (one,) = find_growth(run(12, lambda step: step % 3 == 0))
     assert (one.line, one.bytes, one.tensors, one.steps, one.every) == (KEPT, MIB, 1.0, 4, 3)
 
 
 def test_it_lasts_as_many_steps_as_growth_of_every_step():
     seldom = report(
-        run(12, lambda step: step % 3 == 0, 3 * MIB), Wishes(capacity=1024 * MIB, total=1024 * MIB)
+        run(12, lambda step: step % 3 == 0, 3 * MIB), ReportOptions(capacity=1024 * MIB, total=1024 * MIB)
     )
-    always = report(run(12, lambda step: 1), Wishes(capacity=1024 * MIB, total=1024 * MIB))
+    always = report(run(12, lambda step: 1), ReportOptions(capacity=1024 * MIB, total=1024 * MIB))
     assert (seldom.grows_by, seldom.grows_every) == (3 * MIB, 3)
     assert abs(seldom.lasts - always.lasts) <= 3
 
@@ -65,14 +65,14 @@ def test_it_lasts_as_many_steps_as_growth_of_every_step():
     ids=str,
 )
 def test_what_comes_without_a_rhythm_or_stops_is_no_growth(steps: tuple[int, ...]):
-    assert growth(run(12, lambda step: step in steps)) == ()
+    assert find_growth(run(12, lambda step: step in steps)) == ()
 
 
 def test_two_ends_of_an_epoch_are_growth_only_where_a_name_keeps_both():
     twice = run(12, lambda step: step in (4, 8))
-    assert growth(twice) == ()
+    assert find_growth(twice) == ()
     named = msgspec.structs.replace(twice, holders=(Holder(name="outputs", kind="dict", every=4),))
-    assert [(one.every, one.steps) for one in growth(named)] == [(4, 2)]
+    assert [(one.every, one.steps) for one in find_growth(named)] == [(4, 2)]
 
 
 @given(every=st.integers(1, 9), first=st.integers(0, 8), steps=st.integers(7, 60))
@@ -103,12 +103,12 @@ def test_a_list_that_ends_with_the_epoch_is_no_growth():
         recorder.step()
     for step in range(12):
         recorder.free(step)
-    assert growth(recorder.run()) == ()
+    assert find_growth(recorder.run()) == ()
 
 
 def test_few_steps_tell_nothing():
-    assert growth(run(6, lambda step: 1)) == ()
-    assert growth(run(7, lambda step: 1)) != ()
+    assert find_growth(run(6, lambda step: 1)) == ()
+    assert find_growth(run(7, lambda step: 1)) != ()
 
 
 def test_the_ends_of_steps_count_calls_since_the_beginning():

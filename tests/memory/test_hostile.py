@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.errors import UnreadableInput
-from gapless.memory.export import Export
-from gapless.memory.opcodes import problem, survey
+from gapless.memory.export import ExportingSimulation
+from gapless.memory.opcodes import check_pickle, problem
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import report
 from gapless.memory.sizes import MIB
-from gapless.memory.snapshot import of_bytes, of_value
-from gapless.memory.unpack import gunzipped
+from gapless.memory.snapshot import read_bytes, read_value
+from gapless.memory.unpack import gunzip
 from gapless.model.memory import MemoryRun, check
 
 STOP = pickle.STOP
@@ -42,7 +42,7 @@ def example(conf: str = "") -> dict[str, Any]:
     recorder.alloc("more", 30 * MIB)
     recorder.empty_cache()
     recorder.free("more")
-    made = Export(recorder.run(), conf, total=1 << 30)
+    made = ExportingSimulation(recorder.run(), conf, total=1 << 30)
     made.go(points=1)
     found: dict[str, Any] = made.snapshot()
     return found
@@ -55,7 +55,7 @@ PICKLES = [pickle.dumps(EXAMPLES[0], protocol) for protocol in PROTOCOLS]
 def refusal(data: bytes) -> str:
     """Why `data` is refused; "" where it is read. Any other error is a defect."""
     try:
-        of_bytes(data, "s.pickle")
+        read_bytes(data, "s.pickle")
     except UnreadableInput as error:
         said = str(error)
         assert "\n" not in said
@@ -66,7 +66,7 @@ def refusal(data: bytes) -> str:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_protocol_is_read(protocol):
-    assert of_bytes(PICKLES[protocol], "it") == of_value(EXAMPLES[0], "it")
+    assert read_bytes(PICKLES[protocol], "it") == read_value(EXAMPLES[0], "it")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -96,7 +96,7 @@ def runs_of(value: Any) -> tuple[MemoryRun, ...]:
     """The runs in `value`; none where it is refused."""
     said = ""
     try:
-        return of_value(value, "s.pickle")
+        return read_value(value, "s.pickle")
     except UnreadableInput as error:
         said = str(error)
     assert said
@@ -197,7 +197,7 @@ def test_a_packed_bomb():
 
 def test_packed_in_several_parts_and_cut_off():
     data = gzip.compress(PICKLES[4][:500]) + gzip.compress(PICKLES[4][500:]) + bytes(512)
-    assert gunzipped(data, "it") == PICKLES[4]
+    assert gunzip(data, "it") == PICKLES[4]
     for length in (5, 100, len(data) // 2 - 400):
         assert "is compressed and damaged" in refusal(data[:length])
 
@@ -285,12 +285,12 @@ def test_sets_are_refused():
 def test_a_large_dictionary_of_text_is_read():
     value = {**EXAMPLES[0], "more": {str(number): [{}, (number,)] for number in range(3000)}}
     for protocol in PROTOCOLS:
-        assert of_bytes(pickle.dumps(value, protocol), "it") == of_value(EXAMPLES[0], "it")
+        assert read_bytes(pickle.dumps(value, protocol), "it") == read_value(EXAMPLES[0], "it")
 
 
 def test_what_torch_writes_is_read_without_looking_at_each_key():
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-        assert not survey(PICKLES[protocol]).careful
+        assert not check_pickle(PICKLES[protocol]).careful
 
 
 def test_a_number_of_a_million_digits_is_refused():

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.memory.fits import fits
-from gapless.memory.kept import kept
+from gapless.memory.kept import find_kept
 from gapless.memory.recorder import Recorder
-from gapless.memory.trials import Where
+from gapless.memory.trials import TrialConditions
 from gapless.model.memory import ALLOC, FREE, MemoryRun, check
 from gapless.model.memory import STEP as STEP_END
 from gapless.model.source import SourceLine
@@ -53,7 +53,7 @@ def training(steps: int, *, deletes: bool = False, also: int = 0) -> Recorder:
 
 
 def test_what_the_next_step_replaces_is_found():
-    (one,) = kept(training(5).run(), script)
+    (one,) = find_kept(training(5).run(), script)
     assert (one.line, one.name, one.bytes, one.tensors, one.steps) == (FORWARD, "out, loss", 8 * MIB, 1, 4)
     assert (one.before, one.after, one.saves, one.sure) == (64 * MIB, 56 * MIB, 8 * MIB, False)
 
@@ -69,19 +69,19 @@ def test_what_the_next_step_replaces_is_found():
     ],
 )
 def test_what_saves_nothing_is_not_told(run):
-    assert kept(run) == ()
+    assert find_kept(run) == ()
 
 
 def test_without_the_source_there_is_no_name():
-    assert kept(training(5).run())[0].name == ""
-    assert kept(training(5).run(), lambda file: "def (")[0].name == ""
+    assert find_kept(training(5).run())[0].name == ""
+    assert find_kept(training(5).run(), lambda file: "def (")[0].name == ""
 
 
 @pytest.mark.parametrize(("number", "name"), [(3, "out, loss"), (5, "total"), (7, ""), (6, ""), (99, "")])
 def test_the_name_is_that_of_the_statement(number, name):
     run = training(5).run()
     lines = tuple(msgspec.structs.replace(one, line=number) if one == LOOP else one for one in run.lines)
-    assert kept(msgspec.structs.replace(run, lines=lines), script)[0].name == name
+    assert find_kept(msgspec.structs.replace(run, lines=lines), script)[0].name == name
 
 
 def test_what_is_needed_without_it_is_what_a_run_needs_that_deletes_it():
@@ -94,11 +94,11 @@ def test_what_is_needed_without_it_is_what_a_run_needs_that_deletes_it():
         used(run, every | dict(zip(outs, steps, strict=True))), settings="expandable_segments:True"
     )
     deletes = msgspec.structs.replace(training(5, deletes=True).run(), settings=run.settings)
-    for where in (Where(), Where(capacity=60 * MIB), Where(capacity=20 * MIB)):
-        (one,) = kept(run, script, where)
+    for where in (TrialConditions(), TrialConditions(capacity=60 * MIB), TrialConditions(capacity=20 * MIB)):
+        (one,) = find_kept(run, script, where)
         assert one.needs == fits(deletes, where).needs < fits(run, where).needs
-    assert kept(run, script)[0].needs == -1
-    assert kept(run, where=Where())[0].needs == -1  # no name to delete
+    assert find_kept(run, script)[0].needs == -1
+    assert find_kept(run, where=TrialConditions())[0].needs == -1  # no name to delete
 
 
 def test_batches_may_be_on_their_way():
@@ -108,7 +108,7 @@ def test_batches_may_be_on_their_way():
         places = tuple(
             msgspec.structs.replace(one, **change) if one.kind == "activation" else one for one in run.places
         )
-        assert kept(msgspec.structs.replace(run, places=places)) == ()
+        assert find_kept(msgspec.structs.replace(run, places=places)) == ()
 
 
 def used(run: MemoryRun, at: dict[int, int]) -> MemoryRun:
@@ -125,8 +125,8 @@ def test_where_uses_are_known_only_what_is_unused_is_told():
         ident: row for row, (act, ident) in enumerate(zip(run.action, run.ident, strict=True)) if act == FREE
     }
     every = {row: ended.get(run.ident[row], len(run)) for row, act in enumerate(run.action) if act == ALLOC}
-    assert kept(used(run, every)) == ()  # each is used up to its end
-    (one,) = kept(used(run, {row: end for row, end in every.items() if run.size[row] != 8 * MIB}))
+    assert find_kept(used(run, every)) == ()  # each is used up to its end
+    (one,) = find_kept(used(run, {row: end for row, end in every.items() if run.size[row] != 8 * MIB}))
     assert (one.sure, one.saves, one.steps) == (True, 16 * MIB, 5)
 
 
@@ -168,7 +168,7 @@ def test_what_is_saved_is_what_a_run_without_it_would_save(data):
     run = used(
         run, {row: data.draw(st.integers(row + 1, ended.get(run.ident[row], len(run)))) for row in rows}
     )
-    for one in kept(run):
+    for one in find_kept(run):
         mine = {run.ident[row] for row in rows if run.line(run.place[row]) == one.line}
         assert (one.before, one.after) == (peak(run, set()), peak(run, mine))
         assert one.saves > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapless.memory.kinds import kinds_of, told_apart
+from gapless.memory.kinds import kinds_of, resolve_kinds
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import report
 from gapless.model.memory import ALLOC, MemoryRun, check
@@ -133,7 +133,7 @@ def test_any_run_is_told_as_by_walking_each_life(events):
     live = {ident: place for action, ident, place in zip(run.action, run.ident, run.place, strict=True)
             if action == ALLOC}  # fmt: skip
     assert kinds_of(run, live, -1) == {ident: slowly(run, ident, asked) for ident in live}
-    apart = told_apart(run)
+    apart = resolve_kinds(run)
     assert check(apart) == ""
     assert [
         apart.places[at].kind for act, at in zip(apart.action, apart.place, strict=True) if act == ALLOC

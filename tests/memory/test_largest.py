@@ -5,19 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.memory.largest import Largest
+from gapless.memory.largest import LargestSearch
 from gapless.model.attempt import Attempt
 
 HAS = 1_000
 
 
-def search(needs, least: int, most: int, by: int = 1) -> tuple[int, Largest]:
+def search(needs, least: int, most: int, by: int = 1) -> tuple[int, LargestSearch]:
     def attempt(value: int) -> Attempt:
         asked = needs(value)
         return Attempt(what="", value=value, fits=0 <= asked <= HAS, needs=asked, has=HAS)
 
-    made = Largest(attempt, least, most, by)
-    return made.go(), made
+    made = LargestSearch(attempt, least, most, by)
+    return made.run(), made
 
 
 monotone = st.builds(
@@ -35,7 +35,7 @@ def test_it_is_the_largest_where_larger_values_need_more(needs, least, more, by)
     found, made = search(needs, least, least + more, by)
     assert found == (max(fitting) if fitting else -1)
     assert made.holes == ()
-    assert set(made.seen) <= set(values)
+    assert set(made.attempts) <= set(values)
 
 
 @given(st.lists(st.integers(0, 2 * HAS), min_size=1, max_size=40), st.integers(1, 5))
@@ -47,16 +47,18 @@ def test_whatever_values_need_the_answer_fits_and_its_neighbours_were_tried(need
         return
     assert needs[found - least] <= HAS
     for near in (found - 1, found + 1, found + 2):
-        assert near in made.seen or not least <= near <= last
-    assert all(not one.fits for value, one in made.seen.items() if value > found)
-    assert set(made.holes) == {value for value, one in made.seen.items() if value < found and not one.fits}
+        assert near in made.attempts or not least <= near <= last
+    assert all(not one.fits for value, one in made.attempts.items() if value > found)
+    assert set(made.holes) == {
+        value for value, one in made.attempts.items() if value < found and not one.fits
+    }
 
 
 @given(st.integers(1, 900), st.integers(1, 60))
 def test_a_straight_line_needs_few_attempts(fixed, each) -> None:
     """The smallest, its double, where the line meets, the next one, and the neighbours of that."""
     _, made = search(lambda value: fixed + each * value, 1, 4096)
-    assert len(made.seen) <= 8 + 4  # as far as it can reach, a search goes up in steps of four times
+    assert len(made.attempts) <= 8 + 4  # as far as it can reach, a search goes up in steps of four times
 
 
 def test_what_failed_for_other_reasons_does_not_fit_and_tells_no_size() -> None:
@@ -65,5 +67,5 @@ def test_what_failed_for_other_reasons_does_not_fit_and_tells_no_size() -> None:
             return Attempt(what="", value=value, failed="the script took no step")
         return Attempt(what="", value=value, fits=True, needs=10 * value, has=HAS)
 
-    made = Largest(attempt, 1, 64)
-    assert made.go() == 20
+    made = LargestSearch(attempt, 1, 64)
+    assert made.run() == 20

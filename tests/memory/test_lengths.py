@@ -12,13 +12,20 @@ from hypothesis import strategies as st
 from gapless.analyze.memory_report import with_longest
 from gapless.analyze.verdicts.memory_verdict import fits, not_fitting, shorter, too_long
 from gapless.commands import main
-from gapless.memory.lengths import Refused, law, with_lengths
+from gapless.memory.lengths import NoLengthLaw, fit_lengths, with_lengths
 from gapless.memory.longest import longest_batch
-from gapless.memory.parts import answered
-from gapless.memory.remedies import changes, edges, longest_first, padded, remedies, winner
-from gapless.memory.report import Wishes, report
+from gapless.memory.parts import describe_fit
+from gapless.memory.remedies import (
+    bucket_edges,
+    choose_remedy,
+    length_changes,
+    longest_first,
+    pad_to_edges,
+    try_remedies,
+)
+from gapless.memory.report import ReportOptions, report
 from gapless.memory.simulate import simulate
-from gapless.memory.trials import Where
+from gapless.memory.trials import TrialConditions
 from gapless.model import Report, Session, Verdict, session
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Fetch
@@ -83,7 +90,7 @@ def drawn(number=20, seed=1):
 
 def test_the_law_makes_the_recorded_run_again():
     run = training(drawn())
-    again = with_lengths(law(run), drawn())
+    again = with_lengths(fit_lengths(run), drawn())
     assert check(again) == ""
     columns = (run.action, run.ident, run.size, run.stream, run.place)
     assert (again.action, again.ident, again.size, again.stream, again.place) == columns
@@ -91,13 +98,13 @@ def test_the_law_makes_the_recorded_run_again():
 
 @given(st.lists(st.integers(8, 700), min_size=12, max_size=12))
 def test_the_law_foretells_other_lengths(lengths):
-    foretold = with_lengths(law(training(drawn(12))), lengths)
+    foretold = with_lengths(fit_lengths(training(drawn(12))), lengths)
     assert check(foretold) == ""
     assert foretold.size == training(lengths).size
 
 
 def test_steps_that_do_more_are_taken_to_be_like_the_others():
-    found = law(training(drawn(), odd=(9,)))
+    found = fit_lengths(training(drawn(), odd=(9,)))
     assert found.odd == 1
     assert check(with_lengths(found, drawn())) == ""
 
@@ -115,20 +122,20 @@ def test_steps_that_do_more_are_taken_to_be_like_the_others():
     ids=["short", "equal", "two", "unlike", "lawless", "unknown"],
 )
 def test_refused(run, why):
-    with pytest.raises(Refused, match=why):
-        law(run)
+    with pytest.raises(NoLengthLaw, match=why):
+        fit_lengths(run)
 
 
 def test_two_sizes_that_vary_are_refused():
     run = training(drawn())
     both = tuple((row, (at % 3, length)) for at, (row, (_, length)) in enumerate(run.batches))
-    with pytest.raises(Refused, match="more than one dimension"):
-        law(msgspec.structs.replace(run, batches=both))
+    with pytest.raises(NoLengthLaw, match="more than one dimension"):
+        fit_lengths(msgspec.structs.replace(run, batches=both))
 
 
 def test_what_is_tried():
     lengths = [100, 33, 300, 70]
-    tried = {name: change(lengths) for name, change in changes(lengths).items()}
+    tried = {name: change(lengths) for name, change in length_changes(lengths).items()}
     assert tried["longest batch first"] == [300, 33, 100, 70]
     assert tried["pad to multiples of 64"] == [128, 64, 320, 128]
     assert tried["pad to powers of two"] == [128, 64, 512, 128]
@@ -139,17 +146,17 @@ def test_what_is_tried():
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=40), st.integers(1, 9))
 def test_padding_only_lengthens(lengths, number):
-    to = edges(lengths, number)
+    to = bucket_edges(lengths, number)
     assert len(to) <= number
     assert max(to) == max(lengths)
-    assert all(new >= old for new, old in zip(padded(to, lengths), lengths, strict=True))
+    assert all(new >= old for new, old in zip(pad_to_edges(to, lengths), lengths, strict=True))
     assert sorted(longest_first(lengths)) == sorted(lengths)
 
 
 def test_remedies_are_the_simulated_runs():
     run = training(drawn(30))
     baseline = simulate(run)
-    tried, note = remedies(run, Where(), baseline)
+    tried, note = try_remedies(run, TrialConditions(), baseline)
     assert note == ""
     for one in tried:
         if one.settings or not one.name.startswith("pad to multiples of 64"):
@@ -163,7 +170,7 @@ def test_remedies_are_the_simulated_runs():
 
 
 def test_a_report_ranks_them_beside_settings():
-    made = report(training(drawn(30)), Wishes(search=True))
+    made = report(training(drawn(30)), ReportOptions(search=True))
     assert made.remedies
     peaks = [round(one.outcome.peak_reserved / made.baseline.peak_reserved, 2) for one in made.remedies]
     assert peaks == pytest.approx(sorted(peaks), abs=0.011)
@@ -171,7 +178,7 @@ def test_a_report_ranks_them_beside_settings():
 
 
 def test_without_a_law_the_report_says_why():
-    made = report(training([64] * 12), Wishes(search=True))
+    made = report(training([64] * 12), ReportOptions(search=True))
     assert made.remedies == ()
     assert "padding and order of batches were not tried: all batches have the same length" in made.notes
 
@@ -185,27 +192,31 @@ class TestWinner:
 
     def test_what_costs_nothing_wins(self):
         tried = (Remedy(name="first", outcome=outcome(900)),)
-        assert winner(tried, None, self.base) == 0
+        assert choose_remedy(tried, None, self.base) == 0
 
     def test_padding_must_save_more_than_settings(self):
         settings = Trial(settings="x:1", outcome=outcome(500))
-        assert winner((Remedy(name="pad", tokens=0.3, outcome=outcome(490)),), settings, self.base) == -1
-        assert winner((Remedy(name="pad", tokens=0.3, outcome=outcome(400)),), settings, self.base) == 0
+        assert (
+            choose_remedy((Remedy(name="pad", tokens=0.3, outcome=outcome(490)),), settings, self.base) == -1
+        )
+        assert (
+            choose_remedy((Remedy(name="pad", tokens=0.3, outcome=outcome(400)),), settings, self.base) == 0
+        )
 
     def test_padding_that_saves_little_is_not_advised(self):
-        assert winner((Remedy(name="pad", tokens=0.3, outcome=outcome(970)),), None, self.base) == -1
+        assert choose_remedy((Remedy(name="pad", tokens=0.3, outcome=outcome(970)),), None, self.base) == -1
 
     def test_fewer_retries_win(self):
         settings = Trial(settings="x:1", outcome=outcome(900, retries=5))
         tried = (Remedy(name="pad", tokens=0.3, outcome=outcome(950, retries=0)),)
-        assert winner(tried, settings, outcome(1000, retries=9)) == 0
+        assert choose_remedy(tried, settings, outcome(1000, retries=9)) == 0
 
 
 # The longest batch that is known of -----------------------------------------------------------------
 
 
 def longest_of(run: MemoryRun, length: int, capacity: int = -1):
-    return longest_batch(run, length, Where(capacity, capacity))
+    return longest_batch(run, length, TrialConditions(capacity, capacity))
 
 
 @pytest.mark.parametrize("length", [1024, 4096])
@@ -238,7 +249,7 @@ def test_a_length_whose_memory_cannot_be_calculated_says_why():
     made = longest_of(training(drawn(), odd=range(2, 20, 2)), 4096)
     assert made.needs == 0
     assert "steady steps request the same things" in made.why_not
-    assert "was not tried" in answered(MemoryReport(sentence="", limit=1 << 40, longest=made))
+    assert "was not tried" in describe_fit(MemoryReport(sentence="", limit=1 << 40, longest=made))
 
 
 def reported(run: MemoryRun, *lengths: int) -> Report:
@@ -257,7 +268,7 @@ def test_the_verdict_is_for_the_longest_item_of_the_loader():
     (fact,) = fits(found)
     assert "an item of 4,096 needs" in fact
     assert f"{binary_size(too_long(found.memory).needs - limit)} more than there is" in fact
-    assert not answered(found.memory[0]).startswith("fits")
+    assert not describe_fit(found.memory[0]).startswith("fits")
     sentence = not_fitting(too_long(found.memory), "NVIDIA A10")
     assert sentence.startswith("Does not fit with the longest item: 4,096 long")
     change = shorter(too_long(found.memory))

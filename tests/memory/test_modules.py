@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.memory.frames import Places, library_of
-from gapless.memory.modules import chain_of, folded, one_of, part_of, with_classes
+from gapless.memory.frames import PlaceTable, library_of
+from gapless.memory.modules import chain_of, fold_numbers, fold_part, part_name, with_classes
 from gapless.memory.recorder import Recorder
 from gapless.model.memory import MODULE
 from gapless.model.source import SourceLine
@@ -75,19 +75,19 @@ def test_chains(stack, chain):
     ],
 )  # fmt: skip
 def test_names_for_many(module, name, part, one):
-    assert (folded(module), part_of(module), one_of(module)) == (name, part, one)
+    assert (fold_numbers(module), fold_part(module), part_name(module)) == (name, part, one)
 
 
 @given(st.lists(st.sampled_from(["h[0]", "h[12]", "mlp", "0", "a_b"]), max_size=5).map(".".join))
 def test_a_part_is_a_beginning(module):
-    assert folded(module).startswith(part_of(module))
-    assert folded(folded(module)) == folded(module)
-    assert module.startswith(one_of(module))
+    assert fold_numbers(module).startswith(fold_part(module))
+    assert fold_numbers(fold_numbers(module)) == fold_numbers(module)
+    assert module.startswith(part_name(module))
 
 
 def named(stack: list[SourceLine], text: str) -> str:
     frames = [{"filename": one.file, "line": one.line, "name": one.function} for one in stack]
-    places = Places()
+    places = PlaceTable()
     at = places.of_frames(frames)
     recorder = Recorder()
     recorder.alloc("x", 8, stack=stack, kind="activation")
@@ -111,7 +111,7 @@ def test_another_source_names_nothing(text):
 
 
 def test_metadata_of_a_request_names_its_module():
-    places = Places()
+    places = PlaceTable()
     frames = [{"filename": "/me/a.py", "line": 9, "name": "forward"}]
     one = places.of_entry({"frames": frames, "user_metadata": MODULE + "h[3].mlp"})
     assert places.places[one].module == "h[3].mlp"

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from gapless.analyze.memory_report import findings
 from gapless.analyze.verdicts.memory_verdict import verdict
 from gapless.commands import main
-from gapless.memory.report import Wishes, report
-from gapless.memory.sentence import apart
-from gapless.memory.snapshot import of_value
+from gapless.memory.report import ReportOptions, report
+from gapless.memory.sentence import format_different_sizes
+from gapless.memory.snapshot import read_value
 from gapless.memory.timing import call_times
 from gapless.model.memory_calls import CallTimes
 from gapless.model.memory_report import MemoryReport, Trial
@@ -96,8 +96,8 @@ class Failed:
                 return
 
     def report(self, **wishes: Any) -> MemoryReport:
-        (run,) = of_value(snapshot([self.device]), "s.pickle")
-        return report(run, Wishes(**wishes))
+        (run,) = read_value(snapshot([self.device]), "s.pickle")
+        return report(run, ReportOptions(**wishes))
 
 
 def fits_under(one: Failed, text: str) -> bool:
@@ -150,7 +150,7 @@ def settings_of(trial: Any) -> list[str]:
 def check_words(made: MemoryReport) -> None:
     """The first line has the numbers; what rules advise is what the report advises."""
     lack = made.lack
-    needs, has = apart(lack.needs, lack.has)
+    needs, has = format_different_sizes(lack.needs, lack.has)
     at_least = "at least " if lack.open else ""
     assert made.sentence == (
         f"Out of memory on GPU {made.device}: asked for {binary_size(lack.asked)} at train.py:12 with "
@@ -169,7 +169,7 @@ def test_a_history_that_was_cut(seed, last, own):
     one = Failed(seed, 0, own)
     if not one.failures:
         return
-    (run,) = of_value(snapshot([one.device], last), "s.pickle")
+    (run,) = read_value(snapshot([one.device], last), "s.pickle")
     made = report(run)
     lack = made.lack
     assert (lack.asked, lack.free, lack.has) == (
@@ -186,19 +186,19 @@ def test_a_history_that_was_cut(seed, last, own):
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 1 << 32), min_size=2, max_size=4))
 def test_the_device_that_failed_comes_first(seeds):
-    from gapless.memory.devices import first, others
-    from gapless.memory.trials import Where
+    from gapless.memory.devices import choose_main, summarize_others
+    from gapless.memory.trials import TrialConditions
 
     runs = [Failed(seed, number, "") for number, seed in enumerate(seeds)]
-    read = of_value(snapshot([one.device for one in runs]), "s.pickle")
+    read = read_value(snapshot([one.device for one in runs]), "s.pickle")
     if len(read) < 2:
         return
-    told = first(read, Where())
+    told = choose_main(read, TrialConditions())
     failed = [one for one in runs if one.failures]
     if failed:
         last = max(one.device.clock for one in failed)
         assert told.device in [one.device.number for one in failed if one.device.clock == last]
-    rest = others(read, told, Where())
+    rest = summarize_others(read, told, TrialConditions())
     assert {one.device: one.failures for one in rest} == {
         run.device: runs[run.device].failures for run in read if run is not told
     }
@@ -279,7 +279,7 @@ def test_a_setting_that_helps():
     device.run([*ops, *(("free", name, 0, 0) for name in range(16))])
     device.run([("alloc", 100 + name, (31 + name) * MIB, 0) for name in range(10)])
     device.run([("alloc", 999, 500 * MIB, 0)])
-    made = report(of_value(snapshot([device]), "s.pickle")[0])
+    made = report(read_value(snapshot([device]), "s.pickle")[0])
     assert made.lack is not None
     assert made.advised == made.trials[made.best].settings == "expandable_segments:True"
     assert made.advice.startswith("with expandable_segments:True it would have run: at most ")
@@ -293,7 +293,7 @@ def test_pieces_from_before_the_recording_leave_it_open():
     device.run([("alloc", name, 5 * MIB, 0) for name in range(190)])
     device.run([("free", name, 0, 0) for name in range(190) if name % 4])
     device.run([("alloc", 999, 300 * MIB, 0)])
-    made = report(of_value(snapshot([device], 100), "s.pickle")[0])
+    made = report(read_value(snapshot([device], 100), "s.pickle")[0])
     assert made.lack.afresh == "expandable_segments:True"
     assert made.advised == ""
     assert "it is unknown" in made.advice
@@ -304,7 +304,7 @@ def test_a_process_that_was_limited_to_a_part():
     device = full()
     value = copy.deepcopy(snapshot([device]))
     value["device_traces"][0][-1]["device_free"] = 60 * GIB
-    made = report(of_value(value, "s.pickle")[0])
+    made = report(read_value(value, "s.pickle")[0])
     assert made.lack.free == 60 * GIB
     assert made.lack.has < GIB + 140 * MIB
     assert any("this process was limited to less" in one for one in made.answer.why)
@@ -313,14 +313,14 @@ def test_a_process_that_was_limited_to_a_part():
 def test_a_driver_that_does_not_tell_what_was_left():
     value = copy.deepcopy(snapshot([full()]))
     del value["device_traces"][0][-1]["device_free"]
-    made = report(of_value(value, "s.pickle")[0])
+    made = report(read_value(value, "s.pickle")[0])
     assert made.lack.free == -1
     assert made.sentence.startswith(
         "Out of memory on GPU 0: asked for 139 MiB at train.py:12; up to 140 MiB short"
     )
     assert any("is known to within 140 MiB" in note for note in made.notes)
     assert not any(
-        "is known to within" in note for note in report(of_value(snapshot([full()]), "s")[0]).notes
+        "is known to within" in note for note in report(read_value(snapshot([full()]), "s")[0]).notes
     )
 
 

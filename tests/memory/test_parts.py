@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.memory.nccl import beside, cell, note
-from gapless.memory.parts import parts, room, told
+from gapless.memory.nccl import cell, describe_remaining_room, note
+from gapless.memory.parts import describe_parts, describe_room, parts
 from gapless.model.memory import MemoryRun, Place
 from gapless.model.memory_report import Buffers, MemoryReport, Moment, Outcome, Part
 
@@ -92,7 +92,7 @@ def test_the_sentence_has_one_unit_and_leaves_out_what_is_next_to_nothing() -> N
             Part(kind="batch", bytes=4096),
         )
     )
-    assert told(moment) == (
+    assert describe_parts(moment) == (
         "weights 12.6 GiB, gradients 12.6, optimizer 25.1, activations 9.8 (of which `layers[*].mlp` 5.1)"
     )
     made = MemoryReport(
@@ -102,14 +102,15 @@ def test_the_sentence_has_one_unit_and_leaves_out_what_is_next_to_nothing() -> N
         baseline=Outcome(peak_reserved=int(66.7 * GIB), peak_allocated=int(61.9 * GIB)),
         peak=moment,
     )
-    assert room(made) == (
-        "peak 66.7 GiB reserved (61.9 allocated) of 78.7 on the A100-SXM4-80GB: fits; " + told(moment)
+    assert describe_room(made) == (
+        "peak 66.7 GiB reserved (61.9 allocated) of 78.7 on the A100-SXM4-80GB: fits; "
+        + describe_parts(moment)
     )
 
 
 @pytest.mark.parametrize("limit", [-1])
 def test_nothing_is_said_to_fit_where_nothing_says_into_what(limit: int) -> None:
-    assert room(MemoryReport(sentence="", limit=limit, baseline=Outcome(peak_reserved=1))) == ""
+    assert describe_room(MemoryReport(sentence="", limit=limit, baseline=Outcome(peak_reserved=1))) == ""
 
 
 @pytest.mark.parametrize(
@@ -131,16 +132,16 @@ def test_what_fits_leaves_room_for_nccl(peak: float, said: str) -> None:
         baseline=Outcome(peak_reserved=int(peak * GIB), peak_allocated=int(peak * GIB)),
         nccl=Buffers(groups=1, least=GIB, most=3 * GIB // 2),
     )
-    assert room(made).endswith(f"of 78.7: {said}")
+    assert describe_room(made).endswith(f"of 78.7: {said}")
 
 
 @given(st.booleans(), st.integers(0, 9), st.integers(1, 4), st.integers(0, 4))
 def test_a_cell_and_its_note_agree_with_the_sentence(fits: bool, left: int, least: int, more: int) -> None:
     nccl = Buffers(groups=2, least=least, most=least + more)
-    told, scarce = beside(nccl, left), note(nccl, [("it", left)])
+    told, scarce = describe_remaining_room(nccl, left), note(nccl, [("it", left)])
     assert cell(fits, left, nccl) == ("no" if not fits else "by itself" if "too little" in told else "yes")
     assert bool(told) == bool(scarce) == (left < nccl.most)
-    assert (cell(fits, left, None), beside(None, left), note(None, [("it", left)])) == (
+    assert (cell(fits, left, None), describe_remaining_room(None, left), note(None, [("it", left)])) == (
         "yes" if fits else "no",
         "",
         "",

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from gapless.memory.report import fidelity, report
+from gapless.memory.report import compare_with_recording, report
 from gapless.memory.simulate import Simulation, simulate
 from gapless.memory.snapshot import read
 from gapless.model.memory import ALLOC, check
@@ -33,7 +33,7 @@ def test_a_real_run_replayed(snapshot, name):
     outcome = replay.outcome()
     found = (outcome.mallocs, outcome.frees, outcome.retries, outcome.peak_reserved, outcome.final_reserved)
     assert found == KNOWN[name]
-    told = fidelity(run, replay)
+    told = compare_with_recording(run, replay)
     assert (told.exact, told.misses) == (True, ())
     assert told.addresses == told.allocations > 0
 

@@ -11,11 +11,19 @@ import pytest
 from gapless.errors import UnreadableInput, UsageError
 from gapless.memory.moment import moment
 from gapless.memory.recorder import Recorder
-from gapless.memory.report import Wishes, report
+from gapless.memory.report import ReportOptions, report
 from gapless.memory.settings import InvalidSettings
 from gapless.memory.simulate import Simulation, simulate
 from gapless.memory.sizes import MIB
-from gapless.memory.trials import Where, attempt, attempt_all, candidates, improves, lowers_peak, rank
+from gapless.memory.trials import (
+    TrialConditions,
+    attempt,
+    attempt_all,
+    candidates,
+    improves,
+    lowers_peak,
+    rank,
+)
 from gapless.model import memory as model
 from gapless.model.memory import MemoryRun, StartBlock, StartSegment
 from gapless.model.memory_calls import CallTimes
@@ -99,7 +107,7 @@ def test_a_run_that_begins_with_memory():
     assert (made.baseline.peak_reserved, made.baseline.peak_allocated) == (20 * MIB, 12 * MIB)
     assert made.peak.event == -1
     assert made.peak.owners[0].before
-    fresh = report(MemoryRun(start=(start,)), Wishes(begin="fresh"))
+    fresh = report(MemoryRun(start=(start,)), ReportOptions(begin="fresh"))
     assert fresh.baseline.mallocs == 1
     assert fresh.baseline.peak_reserved == 12 * MIB
 
@@ -131,7 +139,7 @@ def test_out_of_memory_and_what_would_have_fitted():
     recorder.free(2)
     recorder.free(4)
     recorder.alloc(5, 12 * MIB, stack=[HEAD, MODEL])
-    made = report(recorder.run(), Wishes(capacity=55 * MIB, gpu="Tiny"))
+    made = report(recorder.run(), ReportOptions(capacity=55 * MIB, gpu="Tiny"))
     shortage = made.baseline.shortage
     assert shortage is not None
     assert (shortage.event, shortage.size, shortage.line) == (7, 12 * MIB, HEAD)
@@ -147,13 +155,13 @@ def test_out_of_memory_and_what_would_have_fitted():
 
 
 def test_it_fits():
-    made = report(training(), Wishes(capacity=300 * MIB, total=320 * MIB, gpu="Small"))
+    made = report(training(), ReportOptions(capacity=300 * MIB, total=320 * MIB, gpu="Small"))
     assert made.baseline.shortage is None
     assert " of 300 MiB on the Small" in made.sentence
 
 
 def test_retries_are_in_the_sentence():
-    made = report(growing(), Wishes(capacity=100 * MIB))
+    made = report(growing(), ReportOptions(capacity=100 * MIB))
     assert made.baseline.retries > 0
     assert "found the GPU full and emptied the cache first" in made.sentence
 
@@ -164,11 +172,11 @@ def test_a_start_that_is_too_large_for_the_limit_is_laid_out_anew():
         StartSegment(address=0x7F00_0000_0000 + n * 64 * MIB, size=40 * MIB, blocks=blocks)
         for n, blocks in enumerate([(StartBlock(40 * MIB),), (used, StartBlock(28 * MIB))])
     )
-    made = report(MemoryRun(start=held), Wishes(capacity=50 * MIB))
+    made = report(MemoryRun(start=held), ReportOptions(capacity=50 * MIB))
     assert made.baseline.shortage is None
     assert made.baseline.peak_reserved == 12 * MIB
     assert "laid out again" in made.notes[0]
-    short = report(MemoryRun(start=held), Wishes(capacity=10 * MIB)).baseline.shortage
+    short = report(MemoryRun(start=held), ReportOptions(capacity=10 * MIB)).baseline.shortage
     assert short is not None
     assert short.event == -1
 
@@ -177,7 +185,7 @@ def test_a_start_that_is_too_large_for_the_limit_is_laid_out_anew():
 
 
 def test_the_better_settings_are_advised_with_numbers():
-    made = report(growing(), Wishes(tried=["max_split_size_mb:512", "expandable_segments:True"]))
+    made = report(growing(), ReportOptions(tried=["max_split_size_mb:512", "expandable_segments:True"]))
     assert made.best == 0
     assert made.trials[0].settings == "expandable_segments:True"
     assert made.trials[0].outcome.peak_reserved == 60 * MIB
@@ -188,10 +196,10 @@ def test_the_better_settings_are_advised_with_numbers():
 def test_it_is_said_when_nothing_helps():
     recorder = Recorder()
     recorder.alloc(0, 40 * MIB)
-    made = report(recorder.run(), Wishes(search=True))
+    made = report(recorder.run(), ReportOptions(search=True))
     assert made.best == -1
     assert made.advice.startswith("None of ")
-    short = report(recorder.run(), Wishes(search=True, capacity=30 * MIB))
+    short = report(recorder.run(), ReportOptions(search=True, capacity=30 * MIB))
     assert short.best == -1
     assert short.advice == "No allocator setting helps (31 tried). What would help: 10 MiB less at the peak"
 
@@ -210,12 +218,16 @@ def test_all_candidates_are_settings_that_torch_takes():
 def test_invalid_settings_are_refused_before_anything_is_tried():
     tried: list[int] = []
     with pytest.raises(InvalidSettings):
-        report(growing(), Wishes(tried=["", "expandable_segments:yes"]), lambda done, of: tried.append(done))
+        report(
+            growing(),
+            ReportOptions(tried=["", "expandable_segments:yes"]),
+            lambda done, of: tried.append(done),
+        )
     assert tried == []
 
 
 def test_what_has_no_effect_is_said():
-    run, where = growing(), Where()
+    run, where = growing(), TrialConditions()
     assert "has no effect" in attempt(run, "garbage_collection_threshold:0.5", where).note
     assert "no effect" in attempt(run, "pinned_use_background_threads:True", where).note
     other = attempt(run, "backend:cudaMallocAsync", where)
@@ -225,8 +237,11 @@ def test_what_has_no_effect_is_said():
 
 def test_a_fraction_needs_a_device():
     with pytest.raises(UsageError, match="needs the device"):
-        attempt(growing(), "per_process_memory_fraction:0.5", Where())
-    assert attempt(growing(), "per_process_memory_fraction:0.5", Where(total=400 * MIB)).outcome is not None
+        attempt(growing(), "per_process_memory_fraction:0.5", TrialConditions())
+    assert (
+        attempt(growing(), "per_process_memory_fraction:0.5", TrialConditions(total=400 * MIB)).outcome
+        is not None
+    )
 
 
 def test_so_does_a_run_that_has_one():
@@ -235,7 +250,7 @@ def test_so_does_a_run_that_has_one():
     )
     with pytest.raises(UsageError, match="needs the device"):
         report(run)
-    made = report(run, Wishes(total=2000 * MIB, capacity=1500 * MIB))
+    made = report(run, ReportOptions(total=2000 * MIB, capacity=1500 * MIB))
     assert made.baseline.peak_reserved <= 1000 * MIB
     assert made.fidelity is not None
 
@@ -276,7 +291,7 @@ def test_trials_on_several_processes_are_the_same():
     run = training(20_000)
     told: list[tuple[int, int]] = []
     wanted = ["expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4", ""]
-    where = Where(capacity=150 * MIB)
+    where = TrialConditions(capacity=150 * MIB)
     apart = attempt_all(run, wanted, where, 2, lambda done, of: told.append((done, of)))
     assert apart == attempt_all(run, wanted, where, 1)
     assert apart[0].outcome.shortage.line == MODEL
@@ -291,7 +306,7 @@ def test_trials_that_are_interrupted_leave_no_process_behind():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        attempt_all(training(20_000), ["max_split_size_mb:32", *[""] * 5], Where(), 2, stop)
+        attempt_all(training(20_000), ["max_split_size_mb:32", *[""] * 5], TrialConditions(), 2, stop)
     assert started
     assert all(wait([one.sentinel], 30) for one in started)  # ready once the process has ended
 
@@ -302,7 +317,7 @@ def test_trials_of_a_process_that_was_killed_are_made_here():
             one.kill()
 
     run, wanted = training(20_000), ["max_split_size_mb:32", "expandable_segments:True", "", ""]
-    assert attempt_all(run, wanted, Where(), 2, kill) == attempt_all(run, wanted, Where())
+    assert attempt_all(run, wanted, TrialConditions(), 2, kill) == attempt_all(run, wanted, TrialConditions())
 
 
 # Runs ---------------------------------------------------------------------------------------------

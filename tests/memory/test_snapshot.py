@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gapless.errors import UnreadableInput
 from gapless.memory.simulate import Simulation
 from gapless.memory.sizes import MIB
-from gapless.memory.snapshot import of_bytes, of_value, read
+from gapless.memory.snapshot import read, read_bytes, read_value
 from gapless.model.memory import ALLOC, DEFER, DONE, EMPTY, FAILED, FREE, RETIRE, STEP, MemoryRun
 
 BASE = 0x7F12_0000_0000
@@ -51,7 +51,7 @@ def snapshot(segments: list, trace: list, **more) -> dict:
 
 
 def run(segments: list, trace: list, **more) -> MemoryRun:
-    (found,) = of_value(snapshot(segments, trace, **more), "it")
+    (found,) = read_value(snapshot(segments, trace, **more), "it")
     return found
 
 
@@ -369,7 +369,7 @@ def test_unknown_entries_are_counted_and_left_out():
 def test_every_device_has_its_own_run():
     one = [entry("segment_free")]
     value = {"segments": [], "device_traces": [one, [], [*one, entry("segment_free", BASE + 64 * MIB)]]}
-    assert [(found.device, found.recorded.frees) for found in of_value(value, "it")] == [(0, 1), (2, 2)]
+    assert [(found.device, found.recorded.frees) for found in read_value(value, "it")] == [(0, 1), (2, 2)]
 
 
 def test_a_cache_emptied_where_each_segment_tells_who_made_it():
@@ -401,12 +401,12 @@ GOOD = snapshot([segment(block(20 * MIB))], [entry("segment_alloc", frames=CALL)
 
 def test_a_pickle_a_page_and_json(tmp_path):
     data = pickle.dumps(GOOD)
-    (plain,) = of_bytes(data, "it")
+    (plain,) = read_bytes(data, "it")
     page = "<html><script>import {add_local_files} from 'https://x/MemoryViz.js'\nconst local_files = "
     page += json.dumps([{"name": "s", "base64": base64.b64encode(data + b"\0").decode()}])
-    assert of_bytes(b"\n" + page.encode(), "it") == (plain,)
-    assert of_bytes(json.dumps(GOOD).encode(), "it") == (plain,)
-    assert of_bytes(gzip.compress(data), "it") == (plain,)
+    assert read_bytes(b"\n" + page.encode(), "it") == (plain,)
+    assert read_bytes(json.dumps(GOOD).encode(), "it") == (plain,)
+    assert read_bytes(gzip.compress(data), "it") == (plain,)
     path = tmp_path / "s.pickle"
     path.write_bytes(data)
     assert read(str(path))[0].path == str(path)
@@ -421,7 +421,7 @@ class Harm:
 def test_nothing_is_imported(capsys, protocol):
     for value in (Harm(), {"segments": [], "device_traces": [Harm()]}, OrderedDict(a=1)):
         with pytest.raises(UnreadableInput, match="a pickle that imports") as caught:
-            of_bytes(pickle.dumps(value, protocol), "s.pickle")
+            read_bytes(pickle.dumps(value, protocol), "s.pickle")
         assert "\n" not in str(caught.value)
     assert capsys.readouterr().out == ""
 
@@ -432,7 +432,7 @@ def test_nothing_is_imported_by_an_extension_either():
         data = pickle.dumps(print, 2)
         assert any(op.name.startswith("EXT") for op, _, _ in pickletools.genops(data))
         with pytest.raises(UnreadableInput, match="imports"):
-            of_bytes(data, "s.pickle")
+            read_bytes(data, "s.pickle")
     finally:
         copyreg.remove_extension("builtins", "print", 0xABCD)
 
@@ -461,7 +461,7 @@ def test_nothing_is_imported_by_an_extension_either():
 )
 def test_what_is_no_snapshot_is_refused_in_one_line(data, said):
     with pytest.raises(UnreadableInput) as caught:
-        of_bytes(data, "s.pickle")
+        read_bytes(data, "s.pickle")
     assert said in str(caught.value)
     assert "s.pickle" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -470,7 +470,7 @@ def test_what_is_no_snapshot_is_refused_in_one_line(data, said):
 def test_a_trace_that_does_not_lead_to_the_end_is_refused():
     final = [segment(block(10 * MIB, "active_allocated"))]
     with pytest.raises(UnreadableInput, match=r"s.pickle cannot be replayed: .* \(entry 0 of 1\)"):
-        of_value(snapshot(final, [entry("alloc", size=20 * MIB)]), "s.pickle")
+        read_value(snapshot(final, [entry("alloc", size=20 * MIB)]), "s.pickle")
 
 
 @settings(max_examples=300, deadline=None)
@@ -484,7 +484,7 @@ def test_a_damaged_pickle_is_read_or_refused(at, change, length):
 def refusal(data: bytes) -> str:
     """Why `data` is refused; "" where it is read. Any other error is a defect."""
     try:
-        of_bytes(data, "s.pickle")
+        read_bytes(data, "s.pickle")
     except UnreadableInput as error:
         return str(error)
     return ""

@@ -13,12 +13,12 @@ from remembering import remembered, trained
 
 from gapless.memory import tracking
 from gapless.memory.recorder import Recorder
-from gapless.memory.report import Wishes, report
+from gapless.memory.report import ReportOptions, report
 from gapless.memory.simulate import Simulation
 from gapless.memory.sizes import MIB
 from gapless.memory.snapshot import read
-from gapless.memory.tracking import track
-from gapless.memory.trials import Where
+from gapless.memory.tracking import build_track
+from gapless.memory.trials import TrialConditions
 from gapless.model.memory import MemoryRun
 from gapless.model.memory_report import MemoryReport
 from gapless.model.track import Track
@@ -89,14 +89,14 @@ def test_without_kinds_lines_are_told_apart():
 
 def test_a_run_that_ends_for_lack_of_memory():
     run = trained(6)
-    wishes = Wishes(capacity=120 * MIB)
+    wishes = ReportOptions(capacity=120 * MIB)
     made = remembered(run, wishes)
     assert made.baseline.shortage is not None
     assert made.track is not None
     assert_agrees(made.track, made, run)
     assert made.track.windows[0].event[-1] < len(run) - 1
     assert {"retry", "failed"} <= set(made.track.calls.what)
-    nothing = remembered(run, Wishes(capacity=1 * MIB)).track
+    nothing = remembered(run, ReportOptions(capacity=1 * MIB)).track
     assert nothing is not None
     assert nothing.windows[0].allocated[-1] == 0
 
@@ -104,12 +104,12 @@ def test_a_run_that_ends_for_lack_of_memory():
 @pytest.fixture
 def small(monkeypatch):
     """As if a few events were very many."""
-    monkeypatch.setattr(tracking, "CELLS", 200)
-    monkeypatch.setattr(tracking, "ALL", 60)
-    monkeypatch.setattr(tracking, "WHOLE", 20)
-    monkeypatch.setattr(tracking, "NEAR", 8)
-    monkeypatch.setattr(tracking, "MARKS", 30)
-    monkeypatch.setattr(tracking, "_STEPS", 10)
+    monkeypatch.setattr(tracking, "MAX_CELLS", 200)
+    monkeypatch.setattr(tracking, "MAX_CELLS_WITHOUT_THINNING", 60)
+    monkeypatch.setattr(tracking, "OVERVIEW_POINTS", 20)
+    monkeypatch.setattr(tracking, "WINDOW_CELLS", 8)
+    monkeypatch.setattr(tracking, "MAX_MARKS", 30)
+    monkeypatch.setattr(tracking, "_MAX_STEPS_DRAWN", 10)
 
 
 def test_long_runs_are_thinned(small):
@@ -119,7 +119,7 @@ def test_long_runs_are_thinned(small):
     assert found is not None
     assert_agrees(found, made, run)
     assert len(found.windows[0].event) <= 21
-    assert 1 < len(found.windows) <= 1 + tracking.WINDOWS
+    assert 1 < len(found.windows) <= 1 + tracking.MAX_WINDOWS
     assert found.finest == -(-len(run) // 200)
     assert len(found.calls.event) <= 30
     assert len(found.steps) <= 10
@@ -145,13 +145,13 @@ def test_any_run(moves, capacity):
         else:
             recorder.free(name, waits=what == "wait")
     run = recorder.run()
-    made = report(run, Wishes(capacity=capacity))
-    assert_agrees(track(run, made, Where(capacity)), made, run)
+    made = report(run, ReportOptions(capacity=capacity))
+    assert_agrees(build_track(run, made, TrialConditions(capacity)), made, run)
 
 
 def test_other_settings_are_drawn_beside_it():
     run = trained(6)
-    wishes = Wishes(
+    wishes = ReportOptions(
         tried=("expandable_segments:True", "roundup_power2_divisions:4", "backend:cudaMallocAsync")
     )
     made = remembered(run, wishes)
@@ -170,7 +170,7 @@ def test_what_a_profile_recorded_is_drawn_as_it_is():
     totals = {"allocated": replay.curve.allocated[1:], "reserved": replay.curve.reserved[1:]}
     seen = msgspec.structs.replace(run, **totals)
     made = msgspec.structs.replace(report(run), replayed=False)
-    found = track(seen, made)
+    found = build_track(seen, made)
     assert found.windows[0].reserved[1:] == totals["reserved"]
     assert found.windows[0].allocated[1:] == totals["allocated"]
     taken = sum(
@@ -183,4 +183,4 @@ def test_what_a_profile_recorded_is_drawn_as_it_is():
 def test_real_snapshots(snapshot, name):
     for run in read(str(snapshot(name))):
         made = report(run)
-        assert_agrees(track(run, made), made, run)
+        assert_agrees(build_track(run, made), made, run)

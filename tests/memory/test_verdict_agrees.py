@@ -14,7 +14,7 @@ from gapless.analyze.memory_report import findings
 from gapless.analyze.memory_report import report as document
 from gapless.analyze.verdicts.memory_verdict import besides, fits
 from gapless.memory.recorder import Recorder
-from gapless.memory.report import Wishes, report
+from gapless.memory.report import ReportOptions, report
 from gapless.memory.sizes import MIB
 from gapless.memory.snapshot import read
 from gapless.model import Report, Verdict
@@ -28,7 +28,7 @@ SIZES = st.sampled_from([512, MIB // 2, MIB, 3 * MIB, 11 * MIB, 21 * MIB, 40 * M
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> tuple[MemoryRun, Wishes]:
+def programs(draw: st.DrawFn) -> tuple[MemoryRun, ReportOptions]:
     """A training of some steps: weights, tensors of many sizes, what is left behind, and a cache emptied."""
     recorder = Recorder()
     recorder.alloc("weights", draw(SIZES) * 4, stack=[LINES[0]], kind="parameter")
@@ -56,11 +56,13 @@ def programs(draw: st.DrawFn) -> tuple[MemoryRun, Wishes]:
     total = draw(st.sampled_from([-1, 150 * MIB, 400 * MIB, 2048 * MIB]))
     run = recorder.run(gpu=gpu, total_memory=total, limit=total)
     capacity = draw(st.sampled_from([-1, -1, 100 * MIB, 500 * MIB]))
-    wishes = Wishes(capacity=capacity, total=capacity, search=draw(st.sampled_from([False, False, True])))
+    wishes = ReportOptions(
+        capacity=capacity, total=capacity, search=draw(st.sampled_from([False, False, True]))
+    )
     return run, wishes
 
 
-def made(run: MemoryRun, wishes: Wishes) -> MemoryReport:
+def made(run: MemoryRun, wishes: ReportOptions) -> MemoryReport:
     found = report(run, wishes)
     return msgspec.structs.replace(found, findings=findings(found))
 
@@ -134,7 +136,7 @@ def _against_changes(memory: MemoryReport, verdict: Verdict) -> Iterator[str]:
 
 @settings(max_examples=60, deadline=None)
 @given(programs())
-def test_the_verdict_agrees_with_what_it_stands_above(case: tuple[MemoryRun, Wishes]) -> None:
+def test_the_verdict_agrees_with_what_it_stands_above(case: tuple[MemoryRun, ReportOptions]) -> None:
     assert list(contradictions(made(*case))) == []
 
 
@@ -153,13 +155,13 @@ def test_the_verdict_on_a_real_run_agrees(snapshot, name: str, part: float) -> N
     (run,) = read(str(snapshot(name)))
     assert run.recorded is not None
     capacity = int(part * run.recorded.peak_reserved) if part else -1
-    assert list(contradictions(made(run, Wishes(capacity=capacity, total=capacity)))) == []
+    assert list(contradictions(made(run, ReportOptions(capacity=capacity, total=capacity)))) == []
 
 
 def test_settings_that_all_fail_are_one_row() -> None:
     recorder = Recorder()
     recorder.alloc("large", 300 * MIB, stack=[LINES[0]])
-    found = made(recorder.run(limit=200 * MIB, total_memory=200 * MIB), Wishes())
+    found = made(recorder.run(limit=200 * MIB, total_memory=200 * MIB), ReportOptions())
     assert len(found.trials) > 20
     (table,) = (one for one in document(found).tables if one.title == "Settings")
     assert [row.cells[0] for row in table.rows] == [
@@ -171,7 +173,7 @@ def test_settings_that_all_fail_are_one_row() -> None:
 def test_a_setting_that_takes_more_of_the_drivers_time_says_so(snapshot) -> None:
     """Fewer retries for more time in calls are told as that time, and are not marked as a gain."""
     (run,) = read(str(snapshot("select_n-thrashing.pickle")))
-    found = made(run, Wishes())
+    found = made(run, ReportOptions())
     best = found.trials[found.best].outcome
     assert best is not None
     assert best.price > found.baseline.price

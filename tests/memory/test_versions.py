@@ -10,12 +10,12 @@ import pytest
 
 from gapless.errors import UnreadableInput
 from gapless.files.kinds import kind_of
-from gapless.memory.devices import others
-from gapless.memory.report import Wishes, fidelity, report
+from gapless.memory.devices import summarize_others
+from gapless.memory.report import ReportOptions, compare_with_recording, report
 from gapless.memory.simulate import Simulation
 from gapless.memory.sizes import MIB
-from gapless.memory.snapshot import of_value, read
-from gapless.memory.trials import Where
+from gapless.memory.snapshot import read, read_value
+from gapless.memory.trials import TrialConditions
 from gapless.model.memory import ALLOC, MemoryRun, Place, StartBlock, StartSegment, check, decode, encode
 
 BASE = 0x7F12_0000_0000
@@ -64,19 +64,19 @@ def dressed(version: str) -> dict:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_snapshots_of_many_versions(version):
-    (found,) = of_value(dressed(version), "it")
+    (found,) = read_value(dressed(version), "it")
     assert (found.action, found.size, found.start) == ((ALLOC,), (8 * MIB - 100,), ())
     assert found.line(found.place[0]).line == 12
     assert bool(found.time) == (VERSIONS.index(version) >= 2)
     replay = Simulation(found).go()
-    assert fidelity(found, replay).exact
+    assert compare_with_recording(found, replay).exact
     assert (replay.placed, replay.outcome().peak_reserved) == (1, 20 * MIB)
 
 
 def test_a_snapshot_without_history_tells_how_memory_lies():
     value = dressed("2.13") | {"device_traces": [[]]}
-    (found,) = of_value(value, "it")
-    made = report(found, Wishes(search=True))
+    (found,) = read_value(value, "it")
+    made = report(found, ReportOptions(search=True))
     assert (made.baseline.peak_reserved, made.baseline.peak_allocated) == (20 * MIB, 8 * MIB)
     assert [(one.line.line, one.bytes) for one in made.peak.owners] == [(12, 8 * MIB - 100)]
     assert (made.trials, made.advice, made.replayed, made.fidelity) == ((), "", False, None)
@@ -97,7 +97,7 @@ def test_who_lets_memory_go_is_not_who_asked_for_it(context):
     ]
     home = {"device": 0, "address": BASE, "total_size": 20 * MIB, "stream": 0, "segment_type": "large"}
     home["blocks"] = [{"size": 20 * MIB, "requested_size": 0, "state": "inactive", "frames": []}]
-    (found,) = of_value({"segments": [home], "device_traces": [trace]}, "it")
+    (found,) = read_value({"segments": [home], "device_traces": [trace]}, "it")
     owners = {one.bytes: one for one in report(found).peak.owners}
     if context == "alloc":
         assert {one.line.line for one in owners.values()} == {12}
@@ -165,14 +165,14 @@ def test_a_list_of_segments_tells_how_memory_lies(version, how, tmp_path):
         path.write_text(json.dumps({"segments": value} if how == "dict" else value))
     assert kind_of(str(path)) == "snapshot"
     (found,) = read(str(path))
-    made = report(found, Wishes(search=True))
+    made = report(found, ReportOptions(search=True))
     assert (made.baseline.peak_reserved, made.baseline.peak_allocated) == (20 * MIB, 8 * MIB)
     assert [(one.line.line, one.bytes) for one in made.peak.owners] == [(12, 8 * MIB - 100)]
     assert "when the snapshot was taken" in made.sentence
 
 
 def test_segments_of_several_devices_are_a_run_each():
-    runs = of_value(listed("2.6", 0, 1), "it")
+    runs = read_value(listed("2.6", 0, 1), "it")
     assert [(run.device, report(run).baseline.peak_reserved) for run in runs] == [
         (0, 20 * MIB),
         (1, 20 * MIB),
@@ -182,7 +182,7 @@ def test_segments_of_several_devices_are_a_run_each():
 @pytest.mark.parametrize("value", [[3], [{}], [{"total_size": 3}], []])
 def test_another_list_is_no_snapshot(value):
     with pytest.raises(UnreadableInput, match="is not a memory snapshot"):
-        of_value(value, "it")
+        read_value(value, "it")
 
 
 def test_a_device_that_is_not_in_use_is_not_told_of():
@@ -191,8 +191,8 @@ def test_a_device_that_is_not_in_use_is_not_told_of():
     value["segments"][0]["device"] = 1
     trace = value["device_traces"][0]
     value["device_traces"] = [[trace[-1]], trace]
-    (run,) = of_value(value, "it")
+    (run,) = read_value(value, "it")
     assert run.device == 1
     other = MemoryRun(origin="snapshot", device=0)
-    assert others((run, other), run, Where()) == ()
-    assert [one.device for one in others((run, other), other, Where())] == [1]
+    assert summarize_others((run, other), run, TrialConditions()) == ()
+    assert [one.device for one in summarize_others((run, other), other, TrialConditions())] == [1]

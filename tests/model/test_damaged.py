@@ -19,7 +19,7 @@ from gapless.analyze.estimate.machine import Timed, modelled
 from gapless.analyze.estimate.times import USUAL
 from gapless.commands import main
 from gapless.errors import UnreadableInput
-from gapless.memory.export import Export
+from gapless.memory.export import ExportingSimulation
 from gapless.model import loading, memory, profile, session
 from gapless.model._disk import CHANGED
 from gapless.model._sound import MOST, problem
@@ -46,7 +46,7 @@ def whole(kind: str) -> bytes:
     if kind == "trace":
         return training("old", steps=2).text()
     if kind == "snapshot":
-        replay = Export(trained(2))
+        replay = ExportingSimulation(trained(2))
         replay.go(points=1)
         return pickle.dumps(replay.snapshot())
     return (SAVED / f"{kind}.json").read_bytes()

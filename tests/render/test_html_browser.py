@@ -17,7 +17,7 @@ from tracing import training
 from gapless.analyze import report
 from gapless.analyze.across import summarized
 from gapless.analyze.profile.building import profile
-from gapless.memory.report import Wishes
+from gapless.memory.report import ReportOptions
 from gapless.model import Report, SourceLine, Table, Verdict
 from gapless.model.memory_report import MemoryReport
 from gapless.model.table import Column, Row
@@ -394,7 +394,7 @@ def test_it_is_read_without_scripts(visit, made, browser, tmp_path):
 
 @pytest.fixture(scope="module")
 def memory() -> MemoryReport:
-    return remembered(trained(40), Wishes(tried=("expandable_segments:True", "max_split_size_mb:64")))
+    return remembered(trained(40), ReportOptions(tried=("expandable_segments:True", "max_split_size_mb:64")))
 
 
 def test_memory_zooms_pans_and_goes_to_the_peak(visit, memory):

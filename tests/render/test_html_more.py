@@ -18,7 +18,7 @@ from gapless.analyze import report
 from gapless.analyze.across import summarized
 from gapless.analyze.profile.building import profile
 from gapless.memory.recorder import Recorder
-from gapless.memory.report import Wishes
+from gapless.memory.report import ReportOptions
 from gapless.model import Report, Verdict
 from gapless.model.loading import Diagnosis
 from gapless.render import Style, html, renderer
@@ -35,7 +35,7 @@ HOSTILE = (
     "k" * 10_000,
 )
 IDS = ("script", "comment", "quotes", "bidi", "nul", "markup", "broken", "long")
-SEARCHED = Wishes(search=True)
+SEARCHED = ReportOptions(search=True)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_what_is_drawn_is_what_was_replayed(made, page):
 
 
 def test_what_did_not_fit_is_a_stop():
-    short = remembered(trained(6), Wishes(capacity=120 << 20, tried=("expandable_segments:True",)))
+    short = remembered(trained(6), ReportOptions(capacity=120 << 20, tried=("expandable_segments:True",)))
     page = Page(renderer("html")(report(short), Style(folder="/work")))
     assert_sound(page)
     assert any(one["label"] == "out of memory" for one in page.drawn("memory")["stops"])
@@ -92,7 +92,7 @@ def test_memory_without_a_picture_or_anything():
 @pytest.mark.parametrize("text", HOSTILE, ids=IDS)
 def test_hostile_memory_is_text(text):
     made = remembered(
-        trained(2, text, path=text, gpu=text, settings=""), Wishes(tried=("max_split_size_mb:64",))
+        trained(2, text, path=text, gpu=text, settings=""), ReportOptions(tried=("max_split_size_mb:64",))
     )
     made = msgspec.structs.replace(
         made,
@@ -111,7 +111,7 @@ def test_hostile_memory_is_text(text):
 
 
 def test_a_long_run_is_a_small_page():
-    made = remembered(trained(2_500), Wishes(tried=("expandable_segments:True",)))
+    made = remembered(trained(2_500), ReportOptions(tried=("expandable_segments:True",)))
     assert made.events > 20_000
     assert len(renderer("html")(report(made), Style()).encode()) < 1_000_000
 

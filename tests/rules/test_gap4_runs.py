@@ -9,7 +9,7 @@ import pytest
 
 from gapless.analyze.memory_report import findings
 from gapless.memory.recorder import Recorder
-from gapless.memory.report import Wishes, report
+from gapless.memory.report import ReportOptions, report
 from gapless.memory.sizes import MIB
 from gapless.model import Finding
 from gapless.model.memory import MemoryRun
@@ -107,7 +107,7 @@ def test_a_cache_that_fills_is_no_churn() -> None:
 
 
 def test_the_best_of_a_search_is_the_remedy() -> None:
-    memory_report = report(run(growing), Wishes(search=True))
+    memory_report = report(run(growing), ReportOptions(search=True))
     assert memory_report.best >= 0
     assert (
         memory_report.trials[memory_report.best].settings in findings_by_code(memory_report)["GAP402"].remedy

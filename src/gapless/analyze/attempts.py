@@ -40,9 +40,9 @@ def attempt(session: Session, what: str, *, value: int = -1, seconds: float = 0.
 def lasting(run: MemoryRun, room: int, finished: bool) -> int:
     """After how many more steps the memory of `run` fills `room` bytes; -1 where it does not grow, or has
     `finished`."""
-    from gapless.memory.growth import growth
+    from gapless.memory.growth import find_growth
 
-    return lasts(replayed(run), room) if not finished and growth(run) else -1
+    return lasts(replayed(run), room) if not finished and find_growth(run) else -1
 
 
 def _failed(session: Session) -> str:

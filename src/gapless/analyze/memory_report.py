@@ -21,7 +21,7 @@ from gapless.model.memory_report import MemoryReport
 from gapless.rules import rules_of_kind
 
 if TYPE_CHECKING:
-    from gapless.memory.trials import Where
+    from gapless.memory.trials import TrialConditions
 
 
 def replayed(
@@ -32,11 +32,11 @@ def replayed(
     `finished` says that the program came to its own end; `read` gives the text of its source files.
     """
     from gapless.memory.report import report as replay  # loaded when memory was recorded
-    from gapless.memory.tracking import track
+    from gapless.memory.tracking import build_track
 
     made = with_handler(msgspec.structs.replace(replay(run), finished=finished), run, read)
     made = msgspec.structs.replace(made, findings=findings(made))
-    return msgspec.structs.replace(made, track=track(run, made)) if drawn else made
+    return msgspec.structs.replace(made, track=build_track(run, made)) if drawn else made
 
 
 def with_handler(report: MemoryReport, run: MemoryRun, read: ReadSource = source_text) -> MemoryReport:
@@ -51,7 +51,7 @@ def with_longest(
     reports: Sequence[MemoryReport],
     runs: Sequence[MemoryRun],
     uses: Sequence[LoaderUse],
-    where: Where | None = None,
+    where: TrialConditions | None = None,
 ) -> tuple[MemoryReport, ...]:
     """`reports` of `runs`, with what the longest item needs that the loaders of their steps have, `where`
     it is asked about."""

@@ -79,9 +79,9 @@ def _of_report(report: MemoryReport) -> tuple[int, bool, int]:
 def _replayed(run: MemoryRun, card: Card, recorded_on: str, room: int) -> tuple[int, bool, int]:
     """Bytes that it needs there, whether it fits, and how many requests find the GPU full."""
     from gapless.memory.fits import fits
-    from gapless.memory.trials import Where
+    from gapless.memory.trials import TrialConditions
 
-    found = fits(with_workspaces(run, recorded_on, card), Where(room, card.total_memory))
+    found = fits(with_workspaces(run, recorded_on, card), TrialConditions(room, card.total_memory))
     return found.needs, found.fits, found.retries
 
 

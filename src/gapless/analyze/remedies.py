@@ -11,7 +11,7 @@ import msgspec
 from gapless.analyze.attempts import lasting
 from gapless.memory.fits import fits
 from gapless.memory.kinds import kinds_of
-from gapless.memory.modules import folded
+from gapless.memory.modules import fold_numbers
 from gapless.model import Session
 from gapless.model.attempt import Attempt
 from gapless.model.memory import ALLOC, MemoryRun
@@ -77,7 +77,7 @@ def _activations(run: MemoryRun, report: MemoryReport) -> Counter[str]:
     held: Counter[str] = Counter()
     for one in (report.failing or report.peak).owners:
         if one.kind in ("activation", "forward", "kept") and one.module:
-            held[folded(one.module)] += one.bytes
+            held[fold_numbers(one.module)] += one.bytes
     return held
 
 

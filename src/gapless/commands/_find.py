@@ -14,7 +14,7 @@ from gapless.commands._again import Again
 from gapless.commands._argument import Asked, given, parse, source_of
 from gapless.commands._progress import Progress
 from gapless.errors import UsageError
-from gapless.memory.largest import Largest
+from gapless.memory.largest import LargestSearch
 from gapless.model import Session
 from gapless.model.attempt import Attempt, Search
 from gapless.model.wording import binary_size, duration
@@ -56,9 +56,9 @@ class Finder:
             UsageError: the script does not run with the smallest value, or the argument changes nothing.
         """
         asked = self._asked
-        largest = Largest(self._try, asked.least, asked.most, asked.by)
-        found = largest.go()
-        attempts = tuple(one for _, one in sorted(largest.seen.items()))
+        largest = LargestSearch(self._try, asked.least, asked.most, asked.by)
+        found = largest.run()
+        attempts = tuple(attempt for _, attempt in sorted(largest.attempts.items()))
         self._refuse_idle(attempts)
         search = Search(
             argument=asked.name.strip("-="),

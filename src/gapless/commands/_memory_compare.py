@@ -37,11 +37,11 @@ def compare(
 ) -> MemoryComparison:
     """The memory of one device in both: one that failed, else the busiest, before; and the same after."""
     from gapless.memory.compare import compare_runs
-    from gapless.memory.trials import Where
+    from gapless.memory.trials import TrialConditions
 
-    one = choose(before, None, Where())
+    one = choose(before, None, TrialConditions())
     same = next((run for run in after if run.device == one.device), None)
-    return compare_runs((was, one), (now, same or choose(after, None, Where())), nearby)
+    return compare_runs((was, one), (now, same or choose(after, None, TrialConditions())), nearby)
 
 
 def regression(comparison: Comparison, bound: float) -> str:

@@ -13,7 +13,7 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import CONTEXT, MemoryRun
 
 if TYPE_CHECKING:
-    from gapless.memory.trials import Where
+    from gapless.memory.trials import TrialConditions
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", re.IGNORECASE)
 _PREFIXES = " kmgt"
@@ -85,7 +85,7 @@ def _of_session(path: str) -> Recorded:
     return Recorded(runs, tuple(session.loaders), session.ending.how == "finished", noun_of(session))
 
 
-def choose(runs: tuple[MemoryRun, ...], device: int | None, where: Where) -> MemoryRun:
+def choose(runs: tuple[MemoryRun, ...], device: int | None, where: TrialConditions) -> MemoryRun:
     """The run of `device`; else one that failed, or fails under the limit in `where`; else the busiest.
 
     Raises:
@@ -94,9 +94,9 @@ def choose(runs: tuple[MemoryRun, ...], device: int | None, where: Where) -> Mem
     if not runs:
         raise UnreadableInput("the file contains no run: save it again")
     if device is None:
-        from gapless.memory.devices import first
+        from gapless.memory.devices import choose_main
 
-        return first(runs, where)
+        return choose_main(runs, where)
     for run in runs:
         if run.device == device:
             return run

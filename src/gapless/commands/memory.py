@@ -23,7 +23,7 @@ from gapless.model.memory import MemoryRun
 from gapless.model.memory_report import LargestBatch, MemoryReport
 
 if TYPE_CHECKING:
-    from gapless.memory.report import Wishes
+    from gapless.memory.report import ReportOptions
 
 __all__ = ["command", "parse_size", "read"]
 
@@ -107,7 +107,7 @@ def command(
     made = _made(run, wishes, quiet, held.finished and wishes.capacity < 0)
     (made,) = with_longest([made], [run], held.loaders, wishes.where)
     if len(runs) > 1:
-        from gapless.memory.devices import others as others_of
+        from gapless.memory.devices import summarize_others as others_of
 
         made = msgspec.structs.replace(made, others=others_of(runs, run, wishes.where))
     if others:
@@ -123,13 +123,13 @@ def command(
 
 def _wishes(
     room: tuple[str, int, int], tried: tuple[str, ...], search: bool, fresh: bool, jobs: int | None
-) -> Wishes:
+) -> ReportOptions:
     from gapless.commands._saved import nearby
     from gapless.cores import usable
-    from gapless.memory.report import Wishes
+    from gapless.memory.report import ReportOptions
 
     name, capacity, total = room
-    return Wishes(
+    return ReportOptions(
         capacity=capacity,
         total=total,
         gpu=name,
@@ -141,7 +141,7 @@ def _wishes(
     )
 
 
-def _made(run: MemoryRun, wishes: Wishes, quiet: bool, finished: bool) -> MemoryReport:
+def _made(run: MemoryRun, wishes: ReportOptions, quiet: bool, finished: bool) -> MemoryReport:
     """The report, with what the rules find; `finished` says that the program came to its own end."""
     from gapless.analyze.memory_report import findings, with_handler
     from gapless.memory.report import report
@@ -152,15 +152,15 @@ def _made(run: MemoryRun, wishes: Wishes, quiet: bool, finished: bool) -> Memory
     return msgspec.structs.replace(made, findings=findings(made))
 
 
-def _drawn(run: MemoryRun, report: MemoryReport, wishes: Wishes) -> MemoryReport:
+def _drawn(run: MemoryRun, report: MemoryReport, wishes: ReportOptions) -> MemoryReport:
     """The report with what a page draws."""
-    from gapless.memory.tracking import track
+    from gapless.memory.tracking import build_track
 
-    return msgspec.structs.replace(report, track=track(run, report, wishes.where))
+    return msgspec.structs.replace(report, track=build_track(run, report, wishes.where))
 
 
 def _keep(
-    run: MemoryRun, report: MemoryReport, wishes: Wishes, output: str | None, exported: str | None
+    run: MemoryRun, report: MemoryReport, wishes: ReportOptions, output: str | None, exported: str | None
 ) -> None:
     """Write the files that were asked for."""
     if exported and not report.replayed:
@@ -177,7 +177,9 @@ def _keep(
         export(run, exported, settings, **more)
 
 
-def _largest(run: MemoryRun, others: tuple[str, ...], device: int | None, wishes: Wishes) -> LargestBatch:
+def _largest(
+    run: MemoryRun, others: tuple[str, ...], device: int | None, wishes: ReportOptions
+) -> LargestBatch:
     """The largest batch that fits, from this run and the `others`."""
     from gapless.memory.batch import largest_batch
 

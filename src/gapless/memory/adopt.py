@@ -1,4 +1,4 @@
-"""An allocator that begins with the memory a run had when its recording began."""
+"""Start an allocator with the memory a run had when its recording began."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gapless.model.memory import MemoryRun, StartBlock, StartSegment
 Malloc = Callable[[int, int, int], Block | None]
 
 
-class Live:
-    """The blocks in use, by the number of their allocation; and what waits for another stream."""
+class LiveBlocks:
+    """The blocks in use, by allocation number; and, in `waiting`, those still used by another stream."""
 
     __slots__ = ("blocks", "waiting")
 
@@ -21,9 +21,9 @@ class Live:
         self.waiting: dict[int, int] = {}
 
 
-def adopt(allocator: Allocator, run: MemoryRun) -> Live:
-    """Lay the segments of `run.start` out as they were. They count as reserved, and not as calls."""
-    live = Live()
+def adopt(allocator: Allocator, run: MemoryRun) -> LiveBlocks:
+    """Reserve the segments of `run.start` at their recorded addresses; they don't count as driver calls."""
+    live = LiveBlocks()
     spaces: dict[tuple[int, bool, int], list[StartSegment]] = {}
     for segment in run.start:
         if segment.expandable:
@@ -40,12 +40,12 @@ def adopt(allocator: Allocator, run: MemoryRun) -> Live:
     return live
 
 
-def begin_fresh(allocator: Allocator, run: MemoryRun, malloc: Malloc | None = None) -> Live:
-    """Ask for all that was in use, in the order of the addresses, from an allocator that has nothing yet.
+def begin_fresh(allocator: Allocator, run: MemoryRun, malloc: Malloc | None = None) -> LiveBlocks:
+    """Request all memory of `run.start` in address order from an empty allocator.
 
-    What does not fit is missing from the answer. `malloc` asks instead of the allocator's own.
+    Returns the blocks; those that do not fit are missing. `malloc` replaces the allocator's own.
     """
-    live, malloc = Live(), malloc or allocator.malloc
+    live, malloc = LiveBlocks(), malloc or allocator.malloc
     for segment in run.start:
         for start in segment.blocks:
             if start.ident < 0:
@@ -64,22 +64,22 @@ def _pool(allocator: Allocator, segment: StartSegment) -> Pool:
 
 
 def _lay(
-    allocator: Allocator, pool: Pool, segment: StartSegment, live: Live, space: AddressSpace | None
+    allocator: Allocator, pool: Pool, segment: StartSegment, live: LiveBlocks, space: AddressSpace | None
 ) -> tuple[Block | None, Block | None]:
-    """The blocks of a segment, in a chain; its first and its last."""
+    """Create the chain of blocks of a segment; return its first and last."""
     address, before, first = segment.address, None, None
     for start in segment.blocks:
         block = Block(address, start.size, segment.stream, pool)
         block.expandable = space
         block.splice(before, None)
-        _fill(allocator, block, start, live)
+        _place_block(allocator, block, start, live)
         address += start.size
         before = block
         first = first or block
     return first, before
 
 
-def _fill(allocator: Allocator, block: Block, start: StartBlock, live: Live) -> None:
+def _place_block(allocator: Allocator, block: Block, start: StartBlock, live: LiveBlocks) -> None:
     if start.ident < 0:
         block.pool.add(block)
         return
@@ -91,53 +91,53 @@ def _fill(allocator: Allocator, block: Block, start: StartBlock, live: Live) -> 
     _keep(allocator, block, start, live)
 
 
-def _keep(allocator: Allocator, block: Block, start: StartBlock, live: Live) -> None:
+def _keep(allocator: Allocator, block: Block, start: StartBlock, live: LiveBlocks) -> None:
     if start.deferred:
         live.waiting[start.ident] = allocator.defer(block)
     else:
         live.blocks[start.ident] = block
 
 
-def _adopt_space(allocator: Allocator, ranges: list[StartSegment], live: Live) -> None:
-    """Mapped ranges of one stream and pool: all in one range of addresses, unmapped in between."""
-    ranges = sorted(ranges, key=lambda one: one.address)
+def _adopt_space(allocator: Allocator, ranges: list[StartSegment], live: LiveBlocks) -> None:
+    """Adopt the mapped ranges of one stream and pool as one address space, unmapped in between."""
+    ranges = sorted(ranges, key=lambda mapped: mapped.address)
     pool = _pool(allocator, ranges[0])
     rest = allocator.open_space(pool, ranges[0].stream, ranges[0].address)
     space = rest.expandable
     assert space is not None
-    for one in ranges:
-        if one.address + one.size > rest.address + rest.size:
-            _outgrow(pool, rest, space, one.address + one.size)
-        allocator.driver.map(one.size)
-        allocator.grow(one.size)
-        rest = _insert(allocator, pool, rest, one, space, live)
+    for mapped in ranges:
+        if mapped.address + mapped.size > rest.address + rest.size:
+            _outgrow(pool, rest, space, mapped.address + mapped.size)
+        allocator.driver.map(mapped.size)
+        allocator.grow(mapped.size)
+        rest = _insert(allocator, pool, rest, mapped, space, live)
 
 
 def _outgrow(pool: Pool, rest: Block, space: AddressSpace, end: int) -> None:
-    """The recorded range was longer than is known of the device."""
+    """Make the address space longer: it was reserved for a larger device than the simulated one."""
     more = -(-(end - rest.address - rest.size) // space.page) * space.page + space.page
     space.size += more
     rest.size += more
 
 
 def _insert(
-    allocator: Allocator, pool: Pool, rest: Block, one: StartSegment, space: AddressSpace, live: Live
+    allocator: Allocator, pool: Pool, rest: Block, mapped: StartSegment, space: AddressSpace, live: LiveBlocks
 ) -> Block:
-    """Put a mapped range into the unmapped block `rest`; what is left of it behind the range."""
+    """Put a mapped range into the unmapped block `rest`; return the unmapped block that remains behind it."""
     pool.remove_unmapped(rest)
     end = rest.address + rest.size
-    first, last = _lay(allocator, pool, one, live, space)
+    first, last = _lay(allocator, pool, mapped, live, space)
     assert first is not None
     assert last is not None
     before: Block | None = rest.prev
-    if one.address > rest.address:
-        rest.size = one.address - rest.address
+    if mapped.address > rest.address:
+        rest.size = mapped.address - rest.address
         pool.add_unmapped(rest)
         before = rest
     first.prev = before
     if before is not None:
         before.next = first
-    behind = Block(one.address + one.size, end - one.address - one.size, one.stream, pool)
+    behind = Block(mapped.address + mapped.size, end - mapped.address - mapped.size, mapped.stream, pool)
     behind.mapped = False
     behind.expandable = space
     behind.splice(last, None)

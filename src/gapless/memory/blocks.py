@@ -1,19 +1,20 @@
-"""Blocks, the pools they lie free in, and the address space of expandable segments."""
+"""Blocks, the pools that hold free ones, and the address space of expandable segments."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-_ADDRESS = (1 << 64) - 1
+_ADDRESS_MASK = (1 << 64) - 1
+"""The lower 64 bits of a key of `Pool.free`."""
 
 
 class Block:
-    """A piece of a segment. Its neighbours in the segment are `prev` and `next`.
+    """A piece of a segment; `prev` and `next` are its neighbours.
 
-    `mapped` is False where an expandable segment has address space and no memory. `waits` counts the events
-    that must pass before the block can be used again, `uses` are the streams that were recorded on it.
-    `born` is the number of searches its pool had seen when it was put there: its age for garbage collection.
+    `mapped` is False for address space without memory (expandable segments). `waits` counts the events that
+    must pass before the block can be used again; `uses` are the streams recorded on it. `born` is the number
+    of searches in its pool when it was freed: its age for garbage collection.
     """
 
     __slots__ = (
@@ -49,16 +50,16 @@ class Block:
 
     @property
     def whole(self) -> bool:
-        """Whether the block is a segment of its own."""
+        """Whether the block is a whole segment."""
         return self.prev is None and self.next is None
 
     @property
     def idle(self) -> bool:
-        """Whether nobody uses it and nothing is waited for."""
+        """Whether the block is free and no stream or event delays its use."""
         return not self.allocated and not self.waits and not self.uses
 
     def splice(self, before: Block | None, after: Block | None) -> None:
-        """Put the block between two neighbours."""
+        """Link the block between two neighbours."""
         self.prev, self.next = before, after
         if before is not None:
             before.next = self
@@ -67,7 +68,7 @@ class Block:
 
 
 class AddressSpace:
-    """The addresses of one expandable segment: mapped page by page."""
+    """The addresses of one expandable segment, mapped page by page."""
 
     __slots__ = ("address", "page", "pool", "size", "stream")
 
@@ -78,20 +79,20 @@ class AddressSpace:
         self.stream = stream
         self.pool = pool
 
-    def below(self, address: int) -> int:
-        """The page boundary at or below `address`."""
+    def page_below(self, address: int) -> int:
+        """Return the page boundary at or below `address`."""
         return address - (address - self.address) % self.page
 
-    def above(self, address: int) -> int:
-        """The page boundary at or above `address`."""
+    def page_above(self, address: int) -> int:
+        """Return the page boundary at or above `address`."""
         return address + (self.address - address) % self.page
 
 
 class Pool:
-    """Free blocks by stream, size and address; and unmapped ones by stream and address.
+    """Free blocks by stream, size and address; unmapped ones by stream and address.
 
-    A block's place in the order is one number, its size above its address: numbers compare faster than
-    pairs. `private` is the pool of a graph that this is half of, or None.
+    A block's key is one number, its size above its address: numbers compare faster than pairs. `private` is
+    the private pool that this pool is the small or large half of, or None.
     """
 
     __slots__ = ("_at", "free", "private", "searches", "small", "unmapped")
@@ -118,10 +119,10 @@ class Pool:
         del self._at[block.address]
 
     def block(self, key: int) -> Block:
-        return self._at[key & _ADDRESS]
+        return self._at[key & _ADDRESS_MASK]
 
     def forget(self, block: Block) -> None:
-        """`block` is out of `free` already."""
+        """Remove a block whose key was already taken out of `free`."""
         del self._at[block.address]
 
     def add_unmapped(self, block: Block) -> None:
@@ -134,23 +135,23 @@ class Pool:
         del self._at[block.address]
 
     def blocks(self) -> list[Block]:
-        """All free blocks: by stream, then by size, then by address."""
-        return [self._at[key & _ADDRESS] for stream in sorted(self.free) for key in self.free[stream]]
+        """Return all free blocks by stream, then size, then address."""
+        return [self._at[key & _ADDRESS_MASK] for stream in sorted(self.free) for key in self.free[stream]]
 
     def unmapped_blocks(self, stream: int) -> Iterator[Block]:
         for address in list(self.unmapped.get(stream, ())):
             yield self._at[address]
 
     def largest(self, stream: int) -> int:
-        """The size of the largest free block of `stream`."""
+        """Return the size of the largest free block of `stream`; 0 if there is none."""
         keys = self.free.get(stream)
         return keys[-1] >> 64 if keys else 0
 
 
 class PrivatePool:
-    """The memory of CUDA graphs: kept apart, and not given back as long as a graph may be replayed.
+    """The memory of CUDA graphs: kept apart, and not released while a graph may be replayed.
 
-    `segments` counts what it has of the driver, `retired` says that its last graph is gone.
+    `segments` counts its segments from the driver; `retired` means that its last graph is gone.
     """
 
     __slots__ = ("large", "retired", "segments", "small")

@@ -1,4 +1,4 @@
-"""What a recorded run did with the device: calls, what was reserved, what was refused."""
+"""Replay the driver calls of a recorded run: memory reserved, released and refused."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ from typing import Any
 
 from gapless.memory.rewind import FREES
 from gapless.memory.sizes import SMALL_SEGMENT
-from gapless.memory.start import Start
+from gapless.memory.start import StartState
 
-MOST_FREE = 1 << 60
+MAX_FREE_BYTES = 1 << 60
+"""Larger values of ``device_free`` are no sizes."""
 
 
-def most_reserved(trace: list[Any], reserved: int) -> int:
-    """The most that was reserved at once."""
-    most = reserved
+def peak_reserved(trace: list[Any], reserved: int) -> int:
+    """Return the largest number of bytes reserved at once, starting from `reserved`."""
+    peak = reserved
     for entry in trace:
         if entry["action"] in ("segment_alloc", "segment_map"):
             reserved += entry["size"]
-            most = max(most, reserved)
+            peak = max(peak, reserved)
         elif entry["action"] in FREES:
             reserved -= entry["size"]
-    return most
+    return peak
 
 
-class Calls:
-    """What the recorded run did with the device."""
+class DriverCalls:
+    """Counts driver calls, and bounds the memory that this process could get.
 
-    def __init__(self, start: Start) -> None:
+    `floor` is the most that was reserved; `ceiling` the least that was refused; `device_free` the most that
+    the process had or could get when a request failed; the last two are -1 if unknown.
+    """
+
+    def __init__(self, start: StartState) -> None:
         self.reserved = self.peak = reserved = start.reserved
         self.mallocs = self.frees = self.maps = self.unmaps = self.retries = self.ooms = 0
         self.segments: list[tuple[int, int]] = []
-        self.spaces = Spaces(start)
+        self.spaces = RecordedSpaces(start)
         self.floor, self.ceiling, self.device_free = reserved, -1, -1
         self.releasing = False
         self.refusals: list[tuple[int, int]] = []
@@ -47,12 +52,14 @@ class Calls:
         self._grow(entry["size"])
 
     def _grow(self, size: int) -> None:
-        self._retried(size)
+        self._count_retry(size)
         self.reserved += size
         self.peak = self.floor = max(self.peak, self.reserved)
 
-    def _retried(self, size: int) -> None:
-        """The request that memory was given back for had failed before."""
+    def _count_retry(self, size: int) -> None:
+        """Count a retry if cached memory was released before: the request for `size` more bytes had
+        failed.
+        """
         if not self.releasing:
             return
         refused = self._before + size
@@ -69,15 +76,17 @@ class Calls:
             self.spaces.unmap(entry)
         self.reserved -= entry["size"]
 
-    def oom(self, entry: Any, asked: int) -> None:
-        """`asked` bytes or fewer were refused even after all cached memory had been given back."""
+    def oom(self, entry: Any, needed: int) -> None:
+        """Record a failed request: `needed` bytes or fewer were refused although no cached memory was
+        left.
+        """
         self.ooms += 1
         self.retries += 1
         self.releasing = False
-        refused = self.reserved + asked
+        refused = self.reserved + needed
         self.ceiling = refused if self.ceiling < 0 else min(self.ceiling, refused)
-        told = entry.get("device_free")
-        free = told if type(told) is int and 0 <= told < MOST_FREE else -1
+        device_free = entry.get("device_free")
+        free = device_free if type(device_free) is int and 0 <= device_free < MAX_FREE_BYTES else -1
         self.refusals.append((self.reserved, free))
         if free >= 0:
             self.device_free = max(self.device_free, self.reserved + free)
@@ -86,36 +95,36 @@ class Calls:
         self.releasing = False
 
 
-class Spaces:
-    """Where the addresses of expandable segments begin.
+class RecordedSpaces:
+    """First addresses of the expandable segments of a run.
 
-    There is one for each stream and pool at a time. When nothing is mapped to it any more, it is given up.
-    `found` are stream, pool (1: small) and first address, in order.
+    Each stream and pool has one at a time; it is given up when nothing is mapped to it. Entries of
+    `first_addresses` are stream, pool (1: small) and address.
     """
 
-    def __init__(self, start: Start) -> None:
-        self.found: list[list[int]] = []
+    def __init__(self, start: StartState) -> None:
+        self.first_addresses: list[list[int]] = []
         self._open: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
         for home in start.rewind.ranges.values():
             if home.expandable:
-                self._mapped(home.stream, int(home.small), home.address, home.size)
+                self._add_mapping(home.stream, int(home.small), home.address, home.size)
 
     def map(self, entry: Any) -> None:
         small = int(entry["size"] <= SMALL_SEGMENT)
-        self._mapped(entry["stream"], small, entry["addr"], entry["size"])
+        self._add_mapping(entry["stream"], small, entry["addr"], entry["size"])
 
-    def _mapped(self, stream: int, small: int, address: int, size: int) -> None:
+    def _add_mapping(self, stream: int, small: int, address: int, size: int) -> None:
         key = stream, small
         if key not in self._open:
             space = [stream, small, address]
-            self.found.append(space)
+            self.first_addresses.append(space)
             self._open[key] = space, [0]
         space, mapped = self._open[key]
         space[2] = min(space[2], address)
         mapped[0] += size
 
     def unmap(self, entry: Any) -> None:
-        """The space is told by its address: both pools' pages may be of that size."""
+        """Count pages as unmapped; find their space by address, as pages of both pools may have this size."""
         keys = [
             key
             for key, (space, _) in self._open.items()
@@ -123,7 +132,7 @@ class Spaces:
         ]
         if not keys:
             return
-        key = max(keys, key=lambda one: self._open[one][0][2])
+        key = max(keys, key=lambda key: self._open[key][0][2])
         mapped = self._open[key][1]
         mapped[0] -= entry["size"]
         if mapped[0] <= 0:

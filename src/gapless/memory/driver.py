@@ -1,4 +1,4 @@
-"""The device's memory as the driver hands it out: so many bytes, at addresses of its own choice."""
+"""The GPU driver: hands out device memory at addresses of its own choice."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from collections.abc import Iterable
 
 from gapless.memory.sizes import ROUND_LARGE
 
-_BASE = 0x7F00_0000_0000
-_SPACES = 0x7000_0000_0000
+_FIRST_SEGMENT = 0x7F00_0000_0000
+"""Where simulated segments begin: high in the user's address space, as with the real driver."""
+_FIRST_SPACE = 0x7000_0000_0000
 """Where simulated address spaces begin: below all simulated segments."""
 UNLIMITED = 1 << 60
+"""Bytes of a device without a limit."""
 VIRTUAL = 1 << 44
-"""Address space of an expandable segment where the device's memory is unknown: more than any device has."""
+"""Address space of an expandable segment if the device's memory is unknown: more than any device has."""
 
 
 class Driver:
-    """``cudaMalloc`` and ``cudaFree``, with `capacity` bytes for this process.
+    """``cudaMalloc`` and ``cudaFree`` with `capacity` bytes for this process.
 
-    `recorded` are sizes and addresses that the real driver gave: a request is given the first of its size
-    that is still free, so that a replay meets the recorded addresses. Where there is none, the address that
-    was given back last and fits exactly, else a new one. `spaces` are the recorded addresses of expandable
-    segments, by stream and pool.
+    `recorded` are sizes and addresses from the real driver: a request gets the first of its size that is
+    still free, so that a replay meets the recorded addresses. If there is none, it gets the last returned
+    address of exactly its size, else a new one. `spaces` are the recorded addresses of expandable segments,
+    with stream and pool.
     """
 
     __slots__ = (
@@ -46,27 +48,27 @@ class Driver:
         self.capacity = capacity
         self.used = 0
         self.taken: dict[int, int] = {}
-        self._next = _BASE
+        self._next = _FIRST_SEGMENT
         self._order: list[int] = []
-        self._space = _SPACES
+        self._space = _FIRST_SPACE
         self._spaces: dict[tuple[int, int], deque[int]] = {}
         for stream, small, address in spaces:
             self._spaces.setdefault((stream, small), deque()).append(address)
-            # What was not recorded lies behind all that was: no two spaces share an address.
-            self._space = max(self._space, _up(address + VIRTUAL))
+            # Spaces that were not recorded lie behind all recorded ones: no two share an address.
+            self._space = max(self._space, _round_up(address + VIRTUAL))
         self._returned: dict[int, list[int]] = {}
         self._recorded: dict[int, deque[int]] = {}
         for size, address in recorded:
             self._recorded.setdefault(size, deque()).append(address)
-            self._next = max(self._next, _up(address + size))
+            self._next = max(self._next, _round_up(address + size))
 
     def adopt(self, address: int, size: int) -> None:
-        """A segment that was there already."""
+        """Register a segment that exists already."""
         self._take(address, size)
-        self._next = max(self._next, _up(address + size))
+        self._next = max(self._next, _round_up(address + size))
 
     def malloc(self, size: int) -> int | None:
-        """The address of `size` new bytes, or None where the device has no more."""
+        """Return the address of `size` new bytes; None if the device has no more."""
         if self.used + size > self.capacity:
             return None
         address = self._address(size)
@@ -80,7 +82,7 @@ class Driver:
         self._returned.setdefault(size, []).append(address)
 
     def map(self, size: int) -> bool:
-        """Memory for addresses that are reserved already."""
+        """Commit memory to reserved addresses; False if the device has no more."""
         if self.used + size > self.capacity:
             return False
         self.used += size
@@ -90,14 +92,14 @@ class Driver:
         self.used -= size
 
     def recorded_space(self, stream: int, small: bool) -> int | None:
-        """Where the real driver reserved addresses for this stream and pool; each is told once."""
-        found = self._spaces.get((stream, int(small)))
-        return found.popleft() if found else None
+        """Return the next recorded address space of this stream and pool, each once; None if used up."""
+        addresses = self._spaces.get((stream, int(small)))
+        return addresses.popleft() if addresses else None
 
     def reserve(self, size: int) -> int:
-        """Address space without memory."""
+        """Reserve address space without memory; return its address."""
         address = self._space
-        self._space += _up(size)
+        self._space += _round_up(size)
         return address
 
     def _address(self, size: int) -> int:
@@ -112,7 +114,7 @@ class Driver:
             if self._vacant(address, size):
                 return address
         address = self._next
-        self._next += _up(size)
+        self._next += _round_up(size)
         return address
 
     def _take(self, address: int, size: int) -> None:
@@ -121,7 +123,7 @@ class Driver:
         insort(self._order, address)
 
     def _vacant(self, address: int, size: int) -> bool:
-        """Whether nothing lies there: another course of things may have put something else to that place."""
+        """Whether the range is unused: if events differ from the recording, something else may lie there."""
         at = bisect_left(self._order, address)
         if at < len(self._order) and self._order[at] < address + size:
             return False
@@ -129,5 +131,5 @@ class Driver:
         return before < 0 or before + self.taken[before] <= address
 
 
-def _up(address: int) -> int:
+def _round_up(address: int) -> int:
     return -(-address // ROUND_LARGE) * ROUND_LARGE

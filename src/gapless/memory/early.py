@@ -1,4 +1,4 @@
-"""A run as it would be if some of its allocations ended earlier."""
+"""Change a run so that some allocations end earlier."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import msgspec
 
 from gapless.model.memory import DEFER, FREE, MemoryRun
 
-_COLUMNS = ("ident", "size", "stream", "place", "pool")
+_COPIED_COLUMNS = ("ident", "size", "stream", "place", "pool")
 
 
-def freed_early(run: MemoryRun, before: Mapping[int, int]) -> MemoryRun:
-    """`run` in which the allocation made in each row of `before` is freed just before the row given there.
+def free_earlier(run: MemoryRun, end_rows: Mapping[int, int]) -> MemoryRun:
+    """Return `run` with each allocation freed earlier: `end_rows` maps its row to the row before which it
+    ends.
 
-    What only the recorded order of events bears out (times, addresses, what the device did) is left out.
+    Columns that hold only for the recorded order (times, addresses, totals) are left out.
     """
-    moved = {run.ident[made]: max(row, made + 1) for made, row in before.items()}
-    unfreed = {run.ident[made]: made for made in before}
+    moved = {run.ident[start]: max(row, start + 1) for start, row in end_rows.items()}
+    unfreed = {run.ident[start]: start for start in end_rows}
     order = []
     for row, (action, ident) in enumerate(zip(run.action, run.ident, strict=True)):
         if action in (FREE, DEFER) and ident in moved:
@@ -25,10 +26,12 @@ def freed_early(run: MemoryRun, before: Mapping[int, int]) -> MemoryRun:
             unfreed.pop(ident, None)
         else:
             order.append((2 * row + 1, row, action))
-    order += [(2 * moved[ident], made, FREE) for ident, made in unfreed.items()]
+    order += [(2 * moved[ident], start, FREE) for ident, start in unfreed.items()]
     order.sort()
     columns = {
-        name: tuple(column[row] for _, row, _ in order) for name in _COLUMNS if (column := getattr(run, name))
+        name: tuple(column[row] for _, row, _ in order)
+        for name in _COPIED_COLUMNS
+        if (column := getattr(run, name))
     }
     unknown = ("time", "address", "used", "allocated", "reserved", "batches", "calls", "refusals")
     actions = tuple(action for *_, action in order)

@@ -1,4 +1,4 @@
-"""Expandable segments: a range of addresses for each stream and pool, to which pages are mapped."""
+"""Expandable segments: an address range for each stream and pool, into which pages are mapped."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from gapless.memory.sizes import SMALL_SEGMENT
 from gapless.memory.state import AllocatorState
 
 
-def least_growing(pool: Pool, keys: list[int], at: int, active: bool) -> int:
-    """From the best fit at `at`, which is expandable, to the position of the one to take.
+def pick_least_growing(pool: Pool, keys: list[int], at: int, active: bool) -> int:
+    """Return the position in `keys` of the expandable block to use, beginning at the best fit `at`.
 
-    A block counts with the free addresses behind it, so that the one which can grow least is taken. Where
-    expandable segments have been turned off again, their blocks are passed over. Length of `keys`: none.
+    A block counts together with the unmapped addresses behind it, and the one that can grow least is used. If
+    expandable segments are off again (`active` is False) their blocks are skipped. Returns ``len(keys)`` if
+    no block is left.
     """
     if not active:
         while at < len(keys) and pool.block(keys[at]).expandable is not None:
             at += 1
         return at
     while at + 1 < len(keys):
-        here, there = pool.block(keys[at]), pool.block(keys[at + 1])
-        if here.expandable is None or _room(there) >= _room(here):
+        current, following = pool.block(keys[at]), pool.block(keys[at + 1])
+        if current.expandable is None or _growable_size(following) >= _growable_size(current):
             break
         at += 1
     return at
 
 
-def _room(block: Block) -> int:
+def _growable_size(block: Block) -> int:
     after = block.next
     return block.size + (after.size if after is not None and not after.mapped else 0)
 
 
-def _cut(block: Block, first: int, last: int) -> None:
-    """Leave of `block` what lies between `first` and `last`; what lies before and behind stays free."""
+def _trim(block: Block, first: int, last: int) -> None:
+    """Reduce `block` to `first`–`last`; the parts before and behind become free blocks."""
     pool, end = block.pool, block.address + block.size
     if first > block.address:
         before = Block(block.address, first - block.address, block.stream, pool)
@@ -48,13 +49,13 @@ def _cut(block: Block, first: int, last: int) -> None:
 
 
 class ExpandableSegments(AllocatorState):
-    """Segments that grow and shrink, page by page."""
+    """Segments that grow and shrink by pages."""
 
     __slots__ = ()
 
     def extend(self, pool: Pool, size: int, stream: int) -> Block | None:
-        """A free block of at least `size` bytes, mapped and out of its pool; None where no memory is left."""
-        candidate = self._find(pool, size, stream)
+        """Return a free mapped block of at least `size` bytes, out of its pool; None if out of memory."""
+        candidate = self._find_addresses(pool, size, stream)
         if not candidate.mapped and not self._map(candidate, min(candidate.size, size)):
             return None
         while candidate.size < size:
@@ -65,8 +66,10 @@ class ExpandableSegments(AllocatorState):
         pool.remove(candidate)
         return candidate
 
-    def _find(self, pool: Pool, size: int, stream: int) -> Block:
-        """The lowest free addresses, mapped or not, that `size` bytes fit into; else those of a new space."""
+    def _find_addresses(self, pool: Pool, size: int, stream: int) -> Block:
+        """Return the first block of the lowest free addresses, mapped or not, for `size` bytes; else of a new
+        space.
+        """
         for block in pool.unmapped_blocks(stream):
             first = block.prev if block.prev is not None and block.prev.idle else block
             room, at = 0, first
@@ -78,12 +81,18 @@ class ExpandableSegments(AllocatorState):
         return self.open_space(pool, stream)
 
     def open_space(self, pool: Pool, stream: int, address: int = -1) -> Block:
-        """A new range of addresses (from `address` on, where that is given), all of it unmapped."""
+        """Reserve a new unmapped address range, at `address` if that is not negative."""
         page = SMALL_SEGMENT if pool.small else self.settings.large_segment_size
         size = self.total + self.total // 8 if self.total >= 0 else VIRTUAL
-        known = [one for one in (address, self.driver.recorded_space(stream, pool.small) or -1) if one >= 0]
-        address = min(known) if known else self.driver.reserve(size + page)
-        if any(one.address < address + size and address < one.address + one.size for one in self.spaces):
+        candidates = [
+            candidate
+            for candidate in (address, self.driver.recorded_space(stream, pool.small) or -1)
+            if candidate >= 0
+        ]
+        address = min(candidates) if candidates else self.driver.reserve(size + page)
+        if any(
+            space.address < address + size and address < space.address + space.size for space in self.spaces
+        ):
             address = self.driver.reserve(size + page)  # the recording names addresses that are in use
         space = AddressSpace(address, size, page, stream, pool)
         self.spaces.append(space)
@@ -94,20 +103,20 @@ class ExpandableSegments(AllocatorState):
         return block
 
     def _map(self, block: Block, size: int) -> bool:
-        """Map pages to the first `size` bytes of an unmapped block, which joins its free neighbours."""
+        """Map pages to the first `size` bytes of an unmapped block and merge it with free neighbours."""
         space = block.expandable
         assert space is not None
-        size = space.above(block.address + size) - block.address
+        size = space.page_above(block.address + size) - block.address
         if not self.driver.map(size):
             return False
-        self.place(block, size)
+        self.mark_mapped(block, size)
         self.maps += 1
         self.mapped_bytes += size
         self.grow(size)
         return True
 
-    def place(self, block: Block, size: int) -> None:
-        """The first `size` bytes of an unmapped block are mapped now, and free."""
+    def mark_mapped(self, block: Block, size: int) -> None:
+        """Mark the first `size` bytes of an unmapped block as mapped and free."""
         pool, space = block.pool, block.expandable
         assert space is not None
         address = block.address
@@ -128,24 +137,24 @@ class ExpandableSegments(AllocatorState):
             self.log("segment_map", address, size, block.stream)
 
     def shrink(self, block: Block) -> None:
-        """Unmap the whole pages of a free block; a space that is empty then is given up."""
+        """Unmap the whole pages of a free block; drop its space if that is empty then."""
         space, pool = block.expandable, block.pool
         assert space is not None
-        first, last = space.above(block.address), space.below(block.address + block.size)
+        first, last = space.page_above(block.address), space.page_below(block.address + block.size)
         if first < last:
             pool.remove(block)
-            _cut(block, first, last)
+            _trim(block, first, last)
             block.mapped = False
             for other in (block.prev, block.next):
                 if other is not None and not other.mapped:
                     self.merge(block, other)
             pool.add_unmapped(block)
-            self._given_back(space, first, last - first)
+            self._release_pages(space, first, last - first)
         if block.prev is None and block.next is None and not block.mapped:
             self.spaces.remove(space)
             pool.remove_unmapped(block)
 
-    def _given_back(self, space: AddressSpace, address: int, size: int) -> None:
+    def _release_pages(self, space: AddressSpace, address: int, size: int) -> None:
         self.driver.unmap(size)
         self.unmaps += 1
         self.unmapped_bytes += size

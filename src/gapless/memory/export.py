@@ -1,4 +1,4 @@
-"""A simulated run as a snapshot that PyTorch's own memory viewer reads."""
+"""Export a simulated run as a snapshot for PyTorch's memory viewer."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from gapless.memory.sizes import INTERVALS, MIB
 from gapless.model.memory import ALLOC, DEFER, EMPTY, FAILED, FREE, MemoryRun
 
 Frames = list[dict[str, Any]]
-_EMPTIED: Frames = [{"name": "empty_cache", "filename": "torch/cuda/memory.py", "line": 0}]
-"""What tells memory that the user gave back from memory that a request needed."""
+_EMPTY_CACHE_FRAMES: Frames = [{"name": "empty_cache", "filename": "torch/cuda/memory.py", "line": 0}]
+"""Marks memory that the user released, as opposed to memory released to serve a request."""
 
 
-class Export(Simulation):
-    """A replay that writes down what it does. :meth:`snapshot` is that, as ``_snapshot()`` would give it."""
+class ExportingSimulation(Simulation):
+    """A replay that records its trace; :meth:`snapshot` returns it in the format of ``_snapshot()``."""
 
-    def __init__(self, *arguments: Any, **wishes: Any) -> None:
-        super().__init__(*arguments, **wishes)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.trace: list[dict[str, Any]] = []
         self._frames: dict[int, Frames] = {}
         self._now: Frames = []
         self._time: dict[str, int] = {}
 
-    def _stretch(self, low: int, high: int) -> int:
+    def _replay_rows(self, low: int, high: int) -> int:
         run, allocator = self.run, self.allocator
         allocator.log = self._log
         for at in range(low, high):
             action, ident, place = run.action[at], run.ident[at], run.place[at]
             if run.time:
                 self._time = {"time_us": run.time[at] // 1000}
-            self._now = _EMPTIED if action == EMPTY else self.frames(place)
+            self._now = _EMPTY_CACHE_FRAMES if action == EMPTY else self.frames(place)
             if action == ALLOC:
                 allocator.now = at
                 pool = run.pool[at] if run.pool else 0
                 block = allocator.malloc(run.size[at], run.stream[at], pool)
                 if block is None:
-                    self._short(at, run.size[at], place, run.stream[at], pool)
-                    self._failed(run.size[at], run.stream[at])
+                    self._end_with_shortage(at, run.size[at], place, run.stream[at], pool)
+                    self._log_failure(run.size[at], run.stream[at])
                     return at
                 self.live.blocks[ident] = block
                 self._log("alloc", block.address, block.requested, block.stream)
@@ -54,16 +54,16 @@ class Export(Simulation):
                 if action == FREE:
                     allocator.free(self.live.blocks.pop(ident))
                 else:
-                    self._rare(at, action, ident)
+                    self._replay_rare(at, action, ident)
             else:
-                self._rare(at, action, ident)
+                self._replay_rare(at, action, ident)
                 if action == FAILED:
-                    self._failed(run.size[at], run.stream[at])
+                    self._log_failure(run.size[at], run.stream[at])
                 if self.shortage is not None:
                     return at
         return high
 
-    def _failed(self, size: int, stream: int) -> None:
+    def _log_failure(self, size: int, stream: int) -> None:
         free = max(self.capacity - self.allocator.driver.used, 0)
         entry = {"action": "oom", "addr": 0, "size": size, "stream": stream, "device_free": free}
         self.trace.append({**entry, **self._time, "frames": self._now})
@@ -73,17 +73,17 @@ class Export(Simulation):
         self.trace.append({**entry, **self._time, "frames": self._now})
 
     def frames(self, place: int) -> Frames:
-        """The calls of a place, as a snapshot has them."""
-        known = self._frames.get(place)
-        if known is None:
-            known = self._frames[place] = [
+        """Return the Python calls of a place in the format of a snapshot."""
+        stack_frames = self._frames.get(place)
+        if stack_frames is None:
+            stack_frames = self._frames[place] = [
                 {"name": line.function, "filename": line.file, "line": line.line}
                 for line in self.run.stack(place)
             ]
-        return known
+        return stack_frames
 
     def snapshot(self) -> dict[str, Any]:
-        """Segments and history; call it after :meth:`go`."""
+        """Return segments and history; call it after :meth:`go`."""
         traces: list[list[dict[str, Any]]] = [[] for _ in range(self.run.device)]
         return {
             "segments": self._segments(),
@@ -96,15 +96,15 @@ class Export(Simulation):
         live = self.live.blocks
         places = places_of(self.run, live)
         frames = {id(block): self.frames(places[ident]) for ident, block in live.items()}
-        found = []
+        segments = []
         for head in _heads(self.allocator, list(live.values())):
             blocks: list[Block] = []
             at: Block | None = head
             while at is not None and at.mapped:
                 blocks.append(at)
                 at = at.next
-            found.append(self._segment(head, blocks, frames))
-        return sorted(found, key=lambda segment: int(segment["address"]))
+            segments.append(self._segment(head, blocks, frames))
+        return sorted(segments, key=lambda segment: int(segment["address"]))
 
     def _segment(self, head: Block, blocks: list[Block], frames: dict[int, Frames]) -> dict[str, Any]:
         active = [block for block in blocks if not block.idle]
@@ -140,9 +140,9 @@ class Export(Simulation):
         return 0, 0
 
 
-def export(run: MemoryRun, path: str | os.PathLike[str], *arguments: Any, **wishes: Any) -> None:
-    """Write the replay of `run` (arguments as for `Simulation`) to `path`, a pickle of plain values."""
-    replay = Export(run, *arguments, **wishes)
+def export(run: MemoryRun, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> None:
+    """Write the replay of `run` (arguments as for `Simulation`) to `path` as a pickle of plain values."""
+    replay = ExportingSimulation(run, *arguments, **options)
     replay.go(points=1)
     write_whole(pickle.dumps(replay.snapshot()), path)
 
@@ -154,7 +154,7 @@ def _state(block: Block) -> str:
 
 
 def _heads(allocator: Allocator, live: list[Block]) -> list[Block]:
-    """The first block of each segment, and of each mapped range of expandable ones."""
+    """Return the first block of each segment and of each mapped range of expandable segments."""
     pools = [allocator.small, allocator.large]
     for private in allocator.private.values():
         pools += [private.small, private.large]

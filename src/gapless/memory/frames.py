@@ -1,4 +1,4 @@
-"""Frames of a snapshot as places: lines of Python, the operator, and what the memory is for."""
+"""Turn frames of a snapshot into places: Python lines, the operator, and what the memory is for."""
 
 from __future__ import annotations
 
@@ -20,53 +20,53 @@ _WORKSPACE = re.compile(r"getNew\w*Workspace|blas\w*workspace", re.IGNORECASE)
 _TORCH = re.compile(r"[/\\]torch[/\\]")
 
 
-class Places:
-    """Interns stacks: the same frames are the same place, however often they occur."""
+class PlaceTable:
+    """Interns stacks: equal frames get the same place."""
 
     def __init__(self) -> None:
         self.places: list[Place] = []
         self.lines: list[SourceLine] = []
         self._place: dict[Place, int] = {}
         self._line: dict[SourceLine, int] = {}
-        self._known: dict[tuple[int, ...], int] = {}
-        self._inside: dict[tuple[int, str], int] = {}
-        self._whole: dict[int, int] = {}
-        self._kept: list[object] = []
+        self._place_of_frames: dict[tuple[int, ...], int] = {}
+        self._place_in_module: dict[tuple[int, str], int] = {}
+        self._place_of_list: dict[int, int] = {}
+        self._alive: list[object] = []
         self._frame: dict[tuple[str, int, str], int] = {}
 
     def of_entry(self, entry: dict[str, Any]) -> int:
-        """The position of the place of an entry of a trace."""
+        """Return the index of the place of a trace entry."""
         place = self.of_frames(entry.get("frames"))
-        told = entry.get("user_metadata")
-        if not (isinstance(told, str) and told.startswith(MODULE)):
+        metadata = entry.get("user_metadata")
+        if not (isinstance(metadata, str) and metadata.startswith(MODULE)):
             return place
-        at = self._inside.get((place, told))
+        at = self._place_in_module.get((place, metadata))
         if at is None:
-            known = self.places[place]
-            at = self._add(Place(known.lines, known.operator, known.kind, told.removeprefix(MODULE)))
-            self._inside[place, told] = at
+            outer = self.places[place]
+            at = self._add(Place(outer.lines, outer.operator, outer.kind, metadata.removeprefix(MODULE)))
+            self._place_in_module[place, metadata] = at
         return at
 
     def of_frames(self, frames: object) -> int:
-        """The position of the place of `frames`, a list of dictionaries as a snapshot has them."""
+        """Return the index of the place of `frames`, a list of dictionaries in the format of a snapshot."""
         if not isinstance(frames, list) or not frames:
             return self.intern(())
-        whole = self._whole.get(id(frames))
+        whole = self._place_of_list.get(id(frames))
         if whole is None:
-            whole = self._whole[id(frames)] = self._of_list(frames)
-            self._kept.append(frames)  # or others could get its identity
+            whole = self._place_of_list[id(frames)] = self._of_list(frames)
+            self._alive.append(frames)  # else another list could get its identity
         return whole
 
     def _of_list(self, frames: list[Any]) -> int:
-        # torch writes each frame once and refers to it: stacks of the same frames need no second look.
+        # torch shares the dictionary of a frame between stacks: the same frames need no second look.
         key = tuple(map(id, frames))
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._read(frames)
-        return known
+        index = self._place_of_frames.get(key)
+        if index is None:
+            index = self._place_of_frames[key] = self._read(frames)
+        return index
 
     def intern(self, stack: Sequence[SourceLine], operator: str = "", kind: Kind = "unknown") -> int:
-        """The position of a place: `stack` innermost first."""
+        """Return the index of a place; `stack` has the innermost line first."""
         lines = []
         for line in stack:
             at = self._line.get(line)
@@ -115,33 +115,37 @@ class Places:
 
 
 def library_of(file: str) -> str:
-    """The package that `file` belongs to, by its path: it may be a file of another machine."""
-    found = _PACKAGE.search(file)
-    if found:
-        return found.group(1).removesuffix(".py")
+    """Return the package of `file` judged by its path, as it may be from another machine; "" for the
+    user's.
+    """
+    package = _PACKAGE.search(file)
+    if package:
+        return package.group(1).removesuffix(".py")
     if _INDUCTOR.search(file):
         return "torch"
     return "python" if _STANDARD.search(file) or file.startswith("<") else ""
 
 
 def operator_of(native: Sequence[str]) -> str:
-    """The outermost operator (what the user called) or, in backward, the node that ran; "" where unknown."""
-    found = ""
+    """Return the outermost operator (the one the user called), or in backward the autograd node; "" if
+    unknown.
+    """
+    outermost = ""
     for name in native:
         node = _NODE.search(name)
         if node:
             return node.group(1)
         operator = _OPERATOR.match(name)
         if operator:
-            found = "aten::" + operator.group(1)
-    return found
+            outermost = "aten::" + operator.group(1)
+    return outermost
 
 
 def kind_of(stack: Sequence[SourceLine], native: Sequence[str] = ()) -> Kind:
-    """What memory asked for by these calls is: as much as they show, else ``unknown``.
+    """Return what the memory requested by these calls is for; ``unknown`` if they don't show it.
 
-    A line of an optimizer; a module that is built or moved; a loader; what sends to other GPUs; the engine of
-    autograd; a module's forward. What becomes of it is looked at in `gapless.memory.kinds`.
+    Distinguishes optimizers, modules being built or moved, loaders, communication, autograd and forward
+    passes. `gapless.memory.kinds` refines the result by how long the memory lives.
     """
     if any(_WORKSPACE.search(name) for name in native):
         return "workspace"
@@ -149,13 +153,13 @@ def kind_of(stack: Sequence[SourceLine], native: Sequence[str] = ()) -> Kind:
         return "communication"
     kind: Kind = "unknown"
     for line in stack:
-        found = _kind_of_line(line)
-        if found == "activation":
-            kind = found  # an optimizer's or a loader's line may still come further out
-        elif found == "communication" and kind == "activation":
-            continue  # a module that is wrapped to be spread over GPUs
-        elif found is not None:
-            return found
+        line_kind = _kind_of_line(line)
+        if line_kind == "activation":
+            kind = line_kind  # a line of an optimizer or a loader may follow further out
+        elif line_kind == "communication" and kind == "activation":
+            continue  # a module wrapped for distributed training
+        elif line_kind is not None:
+            return line_kind
     if any("torch::autograd::Engine::" in name for name in native):
         return "backward"
     return kind

@@ -1,4 +1,4 @@
-"""What grows from step to step: memory that each step, or every Nth, asks for and none gives back."""
+"""Find memory that grows: requested in each step or every Nth step, and never freed."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from gapless.model.memory_report import Growth
 from gapless.model.pace import SURE, pace, steady
 from gapless.model.source import SourceLine
 
-_MOST = 10
+_MAX_ROWS = 10
+"""Rows of a report; smaller ones are cut off."""
 
-Key = tuple[SourceLine | None, str, Kind]
+GrowthKey = tuple[SourceLine | None, str, Kind]
 
 
-def growth(run: MemoryRun) -> tuple[Growth, ...]:
-    """What stays of steps at a steady pace, by place, the most bytes a step first."""
+def find_growth(run: MemoryRun) -> tuple[Growth, ...]:
+    """Return what steps leave behind at a steady pace, by place, most bytes per step first."""
     steps = sum(action == STEP for action in run.action)
     if not pace(range(steps), steps):
         return ()
     kept_every = {holder.every for holder in run.holders}
-    found = []
-    for (line, operator, kind), by_step in _left(run).items():
+    growths = []
+    for (line, operator, kind), by_step in _unfreed_by_step(run).items():
         every = pace(by_step, steps)
         numbers = steady(by_step, steps, every) if every else ()
         if not numbers or (len(numbers) < SURE and every not in kept_every):
             continue
         amounts = [by_step[number] for number in numbers]
-        found.append(
+        growths.append(
             Growth(
                 line=line,
                 operator=operator,
@@ -38,17 +39,22 @@ def growth(run: MemoryRun) -> tuple[Growth, ...]:
                 every=every,
             )
         )
-    found.sort(
-        key=lambda one: (-one.bytes / one.every, one.line.where if one.line else "", one.operator, one.kind)
+    growths.sort(
+        key=lambda item: (
+            -item.bytes / item.every,
+            item.line.where if item.line else "",
+            item.operator,
+            item.kind,
+        )
     )
-    return tuple(found[:_MOST])
+    return tuple(growths[:_MAX_ROWS])
 
 
-def _left(run: MemoryRun) -> dict[Key, dict[int, tuple[int, int]]]:
-    """Bytes and tensors that are never given back, by place and by the step that asked for them.
+def _unfreed_by_step(run: MemoryRun) -> dict[GrowthKey, dict[int, tuple[int, int]]]:
+    """Return bytes and tensors that are never freed, by place and by the step that requested them.
 
-    Where a name was seen to keep them, they may end with the program: what is given back after the last step
-    says nothing then.
+    If the run recorded which variable holds them, they may be freed as the program ends: frees after the last
+    step are ignored then.
     """
     stop = len(run)
     if run.holders:
@@ -56,8 +62,8 @@ def _left(run: MemoryRun) -> dict[Key, dict[int, tuple[int, int]]]:
     ended = {
         ident for action, ident in zip(run.action[:stop], run.ident, strict=False) if action in (FREE, DEFER)
     }
-    found: defaultdict[Key, dict[int, tuple[int, int]]] = defaultdict(dict)
-    keys: dict[int, Key] = {}
+    left: defaultdict[GrowthKey, dict[int, tuple[int, int]]] = defaultdict(dict)
+    keys: dict[int, GrowthKey] = {}
     step = 0
     for action, ident, size, place in zip(run.action[:stop], run.ident, run.size, run.place, strict=False):
         if action == STEP:
@@ -66,13 +72,13 @@ def _left(run: MemoryRun) -> dict[Key, dict[int, tuple[int, int]]]:
             key = keys.get(place)
             if key is None:
                 key = keys[place] = _key(run, place)
-            held, tensors = found[key].get(step, (0, 0))
-            found[key][step] = (held + size, tensors + 1)
-    return found
+            held, tensors = left[key].get(step, (0, 0))
+            left[key][step] = (held + size, tensors + 1)
+    return left
 
 
-def _key(run: MemoryRun, place: int) -> Key:
+def _key(run: MemoryRun, place: int) -> GrowthKey:
     line = run.line(place)
-    known = run.places[place] if 0 <= place < len(run.places) else None
-    operator = "" if known is None or (line and line.is_user) else known.operator
-    return line, operator, known.kind if known else "unknown"
+    place_record = run.places[place] if 0 <= place < len(run.places) else None
+    operator = "" if place_record is None or (line and line.is_user) else place_record.operator
+    return line, operator, place_record.kind if place_record else "unknown"

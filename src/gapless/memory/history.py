@@ -1,18 +1,20 @@
-"""A snapshot's trace as the events of a `MemoryRun`: what the program asked for, not what came of it."""
+"""Turn a snapshot's trace into the events of a `MemoryRun`: requests of the program, not allocator
+actions.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from typing import Any
 
-from gapless.memory.calls import Calls, most_reserved
-from gapless.memory.frames import Places
+from gapless.memory.calls import DriverCalls, peak_reserved
+from gapless.memory.frames import PlaceTable
 from gapless.memory.rewind import FREE as IDLE
 from gapless.memory.rewind import FREES, WAITING, pool_of
 from gapless.memory.settings import NO_LIMIT, Settings
 from gapless.memory.sizes import SMALL, SMALL_SEGMENT, round_size, segment_size
-from gapless.memory.start import Start
-from gapless.memory.timing import timed
+from gapless.memory.start import StartState
+from gapless.memory.timing import has_times
 from gapless.model.memory import (
     ALLOC,
     DEFER,
@@ -30,10 +32,10 @@ from gapless.model.memory_answer import Refusal
 
 
 class History:
-    """Reads `trace` forwards. The columns are those of `MemoryRun`."""
+    """Reads `trace` from its beginning into the columns of a `MemoryRun`."""
 
     def __init__(
-        self, trace: list[Any], settings: Settings, start: Start, places: Places, marks: list[Any]
+        self, trace: list[Any], settings: Settings, start: StartState, places: PlaceTable, marks: list[Any]
     ) -> None:
         self.action: list[int] = []
         self.ident: list[int] = []
@@ -44,7 +46,7 @@ class History:
         self.address: list[int] = []
         self.pool: list[int] = []
         self.pools = [""]
-        self.timed = timed(trace)
+        self.timed = has_times(trace)
         self._trace = trace
         self._settings = settings
         self._places = places
@@ -53,43 +55,43 @@ class History:
         self._marks = _step_times(marks) if self.timed else []
         self._count = 0
         self._live: dict[int, int] = {}
-        self._begun: dict[int, int] = {}
+        self._ident_by_start_address: dict[int, int] = {}
         self._pending: dict[int, int] = {}
-        self._held: list[tuple[int, Any]] = []
+        self._completions: list[tuple[int, Any]] = []
         self._synced = self._emptied = False
-        # A release at the very beginning may be the rest of one: what came before is lost, or nothing did.
+        # Releases at the very beginning may be the end of a series: what came before is lost.
         self._opening = True
-        self._private = _Ranges(start.private)
+        self._private = _RangeNames(start.private)
         self._retired: set[int] = set()
         self._refused: list[int] = []
-        self._hand: dict[int, bool] = {}
-        self._calls = Calls(start)
-        self._most = most_reserved(trace, start.reserved)
-        self._odd: dict[str, int] = {}
+        self._user_releases: dict[int, bool] = {}
+        self._calls = DriverCalls(start)
+        self._peak_reserved = peak_reserved(trace, start.reserved)
+        self._unknown_actions: dict[str, int] = {}
         self._read()
 
     # What the rest of the run is made of ----------------------------------------------------------
 
     def pool_number(self, name: str) -> int:
-        """The position of a private pool in `pools`."""
+        """Return the index of a private pool in `pools`, adding it if it is new."""
         if name not in self.pools:
             self.pools.append(name)
         return self.pools.index(name)
 
     def ident_at_start(self, address: int) -> int:
-        """The allocation that lay at `address` when recording began."""
-        ident = self._begun.get(address)
+        """Return the allocation that was at `address` when recording began."""
+        ident = self._ident_by_start_address.get(address)
         if ident is None:
-            ident = self._begun[address] = self._new()
+            ident = self._ident_by_start_address[address] = self._new()
         return ident
 
-    def starting(self) -> tuple[StartSegment, ...]:
-        """What was reserved when recording began, with the allocations named as in the columns."""
-        found, rewind = [], self._start.rewind
+    def start_segments(self) -> tuple[StartSegment, ...]:
+        """Return the memory reserved when recording began; allocations are numbered as in the columns."""
+        segments, rewind = [], self._start.rewind
         for address in sorted(rewind.ranges):
             home = rewind.ranges[address]
             blocks = [self._block(start) for start in home.starts]
-            found.append(
+            segments.append(
                 StartSegment(
                     address=address,
                     size=home.size,
@@ -100,7 +102,7 @@ class History:
                     blocks=tuple(blocks),
                 )
             )
-        return tuple(found)
+        return tuple(segments)
 
     def _block(self, address: int) -> StartBlock:
         piece = self._start.rewind.pieces[address]
@@ -127,43 +129,43 @@ class History:
             peak_reserved=calls.peak,
             final_reserved=calls.reserved,
             segments=tuple(calls.segments),
-            spaces=tuple((stream, small, at) for stream, small, at in calls.spaces.found),
+            spaces=tuple((stream, small, at) for stream, small, at in calls.spaces.first_addresses),
             floor=calls.floor,
             ceiling=calls.ceiling,
             told=calls.device_free >= 0,
         )
 
     def refusals(self) -> tuple[Refusal, ...]:
-        """What is known of the requests that failed."""
-        told = zip(self._refused, self._calls.refusals, strict=True)
-        return tuple(Refusal(event=row, reserved=reserved, free=free) for row, (reserved, free) in told)
+        """Return what is known of the requests that failed."""
+        outcomes = zip(self._refused, self._calls.refusals, strict=True)
+        return tuple(Refusal(event=row, reserved=reserved, free=free) for row, (reserved, free) in outcomes)
 
     @property
     def began(self) -> int:
-        """When it begins, by the recording's clock: nanoseconds, -1 where that is not told."""
+        """Start of the trace on the recording's clock, in nanoseconds; -1 if it has no times."""
         return 1000 * self._origin if self.timed else -1
 
     def limit(self) -> int:
-        """What this process could get of the device's memory; -1 where it never ran into its end.
+        """Return the device memory this process could get, in bytes; -1 if no request ran into its limit.
 
-        A failed request tells what the device had left. What was refused is more than there was, and what was
-        reserved at once is not; where no more is known, that is taken.
+        A failed request records what the device had left. If that is missing, the most ever reserved is the
+        best lower bound; refused amounts are upper bounds.
         """
         calls = self._calls
         if calls.device_free < 0:
             return calls.floor if calls.ceiling >= 0 else -1
-        found = calls.device_free if calls.ceiling < 0 else min(calls.device_free, calls.ceiling - 1)
-        return max(found, calls.floor)
+        most = calls.device_free if calls.ceiling < 0 else min(calls.device_free, calls.ceiling - 1)
+        return max(most, calls.floor)
 
     def notes(self) -> list[str]:
-        found = [
+        lines = [
             f"{count} entries of the unknown kind {kind!r} were skipped"
-            for kind, count in sorted(self._odd.items())
+            for kind, count in sorted(self._unknown_actions.items())
         ]
         calls = self._calls
         if 0 <= calls.ceiling <= calls.floor:
-            found.append("the memory available to this process changed during the run")
-        return found
+            lines.append("the memory available to this process changed during the run")
+        return lines
 
     # Reading --------------------------------------------------------------------------------------
 
@@ -176,11 +178,11 @@ class History:
                 mark += 1
             reader = _READERS.get(entry["action"])
             if reader is None:
-                self._odd[entry["action"]] = self._odd.get(entry["action"], 0) + 1
+                self._unknown_actions[entry["action"]] = self._unknown_actions.get(entry["action"], 0) + 1
             else:
                 self._opening &= entry["action"] in FREES
                 reader(self, at, entry)
-        self._complete()
+        self._write_completions()
 
     def _row(
         self, action: int, ident: int, entry: Any, size: int = 0, place: int = -1, pool: int = 0
@@ -200,11 +202,11 @@ class History:
 
     def _alloc(self, at: int, entry: Any) -> None:
         if not self._synced:
-            self._complete()
+            self._write_completions()
         ident = self._live[entry["addr"]] = self._new()
         pool = self.pool_number(pool_of(entry) or self._private.at(entry["addr"]))
         self._row(ALLOC, ident, entry, entry["size"], self._places.of_entry(entry), pool)
-        self._complete()
+        self._write_completions()
         self._calls.served()
 
     def _free_requested(self, at: int, entry: Any) -> None:
@@ -224,34 +226,34 @@ class History:
 
     def _free_completed(self, at: int, entry: Any) -> None:
         ident = self._pending.pop(entry["addr"], None)
-        if ident is None:  # it was waiting already when recording began
+        if ident is None:  # it was freed before recording began and waited for a stream
             ident = self.ident_at_start(entry["addr"])
         if ident >= 0:
-            self._held.append((ident, entry))
+            self._completions.append((ident, entry))
 
-    def _complete(self) -> None:
-        """Completions found while a request was served.
+    def _write_completions(self) -> None:
+        """Write the completions seen while a request was served.
 
-        They stand before it, unless the request itself waited for them (`_synced`): then it gave memory back
-        as well, and a replay waits in the same way.
+        They come before the request, unless it waited for them itself (`_synced`): then it released memory as
+        well, and a replay waits in the same way.
         """
-        for ident, entry in self._held:
+        for ident, entry in self._completions:
             self._row(DONE, ident, entry)
-        self._held, self._synced = [], False
+        self._completions, self._synced = [], False
 
     def _segment_alloc(self, at: int, entry: Any) -> None:
         self._calls.alloc(entry)
 
     def _segment_free(self, at: int, entry: Any) -> None:
-        if not self._goes_on(at):
-            self._emptied = self._opening or self._by_hand(entry) or not self._serves(at)
+        if not self._continues_release(at):
+            self._emptied = self._opening or self._is_user_release(entry) or not self._serves_request(at)
         if self._emptied:
-            if not self._continues(at, self._by_hand(entry)):
+            if not self._continues_call(at, self._is_user_release(entry)):
                 self._row(EMPTY, -1, entry)
-                self._complete()
+                self._write_completions()
             self._calls.free(entry, releasing=False)
         else:
-            self._synced = not self._settings.collects  # which waits for nothing
+            self._synced = not self._settings.collects  # garbage collection does not wait for streams
             self._calls.free(entry, releasing=True)
         pool = self._private.at(entry["addr"]) or pool_of(entry)
         number = self.pool_number(pool)
@@ -259,67 +261,70 @@ class History:
             self._retired.add(number)
             self._row(RETIRE, number, entry)
 
-    def _goes_on(self, at: int) -> bool:
-        """Whether this is more of what the entry before began: whose doing that is, is known already."""
+    def _continues_release(self, at: int) -> bool:
+        """Whether this release continues the previous one, whose cause is already determined."""
         entry, before = self._trace[at], self._trace[at - 1] if at else {"action": ""}
         return before["action"] in FREES and not (
-            self._opening or self._by_hand(entry) or self._by_hand(before)
+            self._opening or self._is_user_release(entry) or self._is_user_release(before)
         )
 
-    def _by_hand(self, entry: Any) -> bool:
-        """Whether the frames show that the user emptied the cache; each list is looked at once."""
+    def _is_user_release(self, entry: Any) -> bool:
+        """Whether the frames show that the user emptied the cache; cached by the identity of `frames`."""
         frames = entry.get("frames") or ()
-        known = self._hand.get(id(frames))
-        if known is None:
-            known = self._hand[id(frames)] = any(
+        is_user = self._user_releases.get(id(frames))
+        if is_user is None:
+            is_user = self._user_releases[id(frames)] = any(
                 isinstance(frame, dict)
                 and ("emptyCache" in str(frame.get("name")) or frame.get("name") == "empty_cache")
                 for frame in frames
             )
-        return known
+        return is_user
 
-    def _continues(self, at: int, by_hand: bool) -> bool:
-        """Whether the entry before is of the same call."""
+    def _continues_call(self, at: int, is_user: bool) -> bool:
+        """Whether the entry before belongs to the same call."""
         if not at or self._trace[at - 1]["action"] not in FREES:
             return False
-        return not by_hand or self._by_hand(self._trace[at - 1])
+        return not is_user or self._is_user_release(self._trace[at - 1])
 
-    def _serves(self, at: int) -> bool:
-        """Whether memory is given back for a request: what follows is more of it, or a failure.
+    def _serves_request(self, at: int) -> bool:
+        """Whether memory is released to serve a request: what follows are more releases, or a failure.
 
-        The request's own frames show it. Where there are none, it must have been one that the device could
-        not meet: together with what was reserved it asked for more than ever was.
+        The frames of the request show it. Without frames, the request must have been one that the device
+        could not serve: with what was reserved it exceeds the peak.
         """
         if self._calls.releasing:
             return True
-        given = self._trace[at]
+        release = self._trace[at]
         for following in range(at + 1, len(self._trace)):
             entry = self._trace[following]
-            if entry["action"] in FREES and entry.get("frames") != given.get("frames"):
-                return False  # each has the frames of its making: so it is where only those were recorded
+            if entry["action"] in FREES and entry.get("frames") != release.get("frames"):
+                # each has the frames of its allocation, as recordings of allocations only write them
+                return False
             if entry["action"] in (*FREES, "free_completed", "snapshot"):
                 continue
             if entry["action"] not in ("segment_alloc", "segment_map", "oom"):
                 return False
-            if given.get("frames") and given["frames"] == entry.get("frames"):
+            if release.get("frames") and release["frames"] == entry.get("frames"):
                 return True
             if entry["action"] == "oom":
                 return True
-            return self._calls.reserved + entry["size"] > self._most and not self._had_room(at, following)
+            return self._calls.reserved + entry["size"] > self._peak_reserved and not self._had_free_segment(
+                at, following
+            )
         return False
 
-    def _had_room(self, at: int, following: int) -> bool:
-        """Whether one of the segments given back from `at` on would have served the request behind them."""
-        asked = next((one for one in self._trace[following:] if one["action"] == "alloc"), None)
-        if asked is None or self._held or self._settings.max_split_size < NO_LIMIT:
+    def _had_free_segment(self, at: int, following: int) -> bool:
+        """Whether a segment released from `at` on would have served the request after them."""
+        request = next((entry for entry in self._trace[following:] if entry["action"] == "alloc"), None)
+        if request is None or self._completions or self._settings.max_split_size < NO_LIMIT:
             return False
-        size = round_size(asked["size"], self._settings.divisions)
+        size = round_size(request["size"], self._settings.divisions)
         return any(
-            one["stream"] == asked["stream"]
-            and one["size"] >= size
-            and (one["size"] <= SMALL_SEGMENT) == (size <= SMALL)
-            for one in self._trace[at:following]
-            if one["action"] in FREES
+            entry["stream"] == request["stream"]
+            and entry["size"] >= size
+            and (entry["size"] <= SMALL_SEGMENT) == (size <= SMALL)
+            for entry in self._trace[at:following]
+            if entry["action"] in FREES
         )
 
     def _segment_map(self, at: int, entry: Any) -> None:
@@ -329,19 +334,19 @@ class History:
         place = self._places.of_entry(entry)
         self._row(FAILED, -1, entry, entry["size"], place, self.pool_number(pool_of(entry)))
         self._refused.append(len(self.action) - 1)
-        self._complete()
+        self._write_completions()
         page = self._settings.large_segment_size
-        asked = segment_size(entry["size"], page)
+        needed = segment_size(entry["size"], page)
         if self._settings.expandable_segments:
-            asked += page  # pages are mapped behind what is there already: up to one more than the request
-        self._calls.oom(entry, asked)
+            needed += page  # pages are mapped behind existing ones: up to one more than the request
+        self._calls.oom(entry, needed)
 
     def _snapshot(self, at: int, entry: Any) -> None:
-        """A snapshot changes nothing."""
+        """Ignore the mark of a snapshot."""
 
 
-class _Ranges:
-    """Names of address ranges."""
+class _RangeNames:
+    """Looks up the name of an address range."""
 
     def __init__(self, ranges: list[tuple[int, int, str]]) -> None:
         self._ranges = sorted(ranges)
@@ -353,7 +358,7 @@ class _Ranges:
 
 
 def _step_times(marks: list[Any]) -> list[int]:
-    """When steps end: by the profiler's marks, else by the optimizer that steps."""
+    """Return the times of step ends: from the profiler's marks, else from the rarest optimizer step."""
     steps = [mark["time_us"] for mark in marks if mark["name"].startswith("ProfilerStep") and _ends(mark)]
     if not steps:
         names = [mark["name"] for mark in marks if mark["name"].startswith("Optimizer.step") and _ends(mark)]

@@ -1,4 +1,4 @@
-"""What became of memory: what a pass asks for is told apart by whether it outlives the pass."""
+"""Refine what memory is for by whether it outlives the pass that requested it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from gapless.model.memory import ALLOC, DEFER, FREE, Kind, MemoryRun
 
 FORWARD, BACKWARD, OPTIMIZER = "fbo"
-_PASSES = {
+_PASS_OF_KIND = {
     "activation": FORWARD,
     "forward": FORWARD,
     "backward": BACKWARD,
@@ -19,18 +19,18 @@ _PASSES = {
 
 
 class Passes:
-    """The passes of `run` in order, and in which of them each allocation is made and given back.
+    """The passes of `run` in order, and the pass in which each allocation is made and freed.
 
-    A pass goes on until another kind of it asks for memory. `made` and `ended` are positions in `order`, by
-    ident; -1 is before the first. `at` is the pass that `event` lies in.
+    A pass lasts until a different one requests memory. `made` and `ended` are indices into `order` by
+    allocation; -1 is before the first. `at` is the pass that contains `event`.
     """
 
     def __init__(self, run: MemoryRun, wanted: Container[int], event: int) -> None:
         self.order: list[str] = []
-        self.made: dict[int, int] = {}
-        self.ended: dict[int, int] = {}
-        self.at = -1
-        passes = [_PASSES.get(place.kind, "") for place in run.places]
+        self.made_in: dict[int, int] = {}
+        self.ended_in: dict[int, int] = {}
+        self.current = -1
+        passes = [_PASS_OF_KIND.get(place.kind, "") for place in run.places]
         current, now = "", -1
         columns = zip(run.action, run.ident, run.place, strict=True)
         for row, (action, ident, place) in enumerate(columns):
@@ -40,14 +40,14 @@ class Passes:
                     current, now = kind, now + 1
                     self.order.append(kind)
                 if ident in wanted:
-                    self.made[ident] = now
+                    self.made_in[ident] = now
             elif action in (FREE, DEFER) and ident in wanted:
-                self.ended[ident] = now
+                self.ended_in[ident] = now
             if row == event:
-                self.at = now
+                self.current = now
 
     def has(self, kind: str, low: int, high: int) -> bool:
-        """Whether a pass of that kind is among those from `low` up to and with `high`."""
+        """Whether a pass of `kind` is among those from `low` to `high`, inclusive."""
         return kind in self.order[max(low, 0) : high + 1]
 
     @property
@@ -56,55 +56,55 @@ class Passes:
 
 
 def kinds_of(run: MemoryRun, live: dict[int, int], event: int) -> dict[int, Kind]:
-    """What each of `live` is at `event`; `live` gives each allocation's place."""
+    """Return what each allocation of `live` (allocation to place) is for at `event`."""
     passes = Passes(run, live, event)
     return {ident: _kind(run, passes, ident, place) for ident, place in live.items()}
 
 
 def _kind(run: MemoryRun, passes: Passes, ident: int, place: int) -> Kind:
-    known = run.places[place] if 0 <= place < len(run.places) else None
-    kind: Kind = known.kind if known else "unknown"
-    made = passes.made.get(ident)
-    if known is None or made is None:  # from before the recording
+    record = run.places[place] if 0 <= place < len(run.places) else None
+    kind: Kind = record.kind if record else "unknown"
+    start = passes.made_in.get(ident)
+    if record is None or start is None:  # from before the recording
         return "forward" if kind == "activation" else kind
-    ended = passes.ended.get(ident, -1)
-    over = ended >= 0 or ident in passes.ended
-    until = ended if over else passes.last
-    outlives = until > made
+    end = passes.ended_in.get(ident, -1)
+    over = end >= 0 or ident in passes.ended_in
+    until = end if over else passes.last
+    outlives = until > start
     if kind in ("activation", "forward"):
-        return _of_forward(passes, made, until, over)
+        return _forward_kind(passes, start, until, over)
     if kind == "backward":
         return "gradient" if outlives else "temporary" if over else "backward"
     if kind == "optimizer":
         return "temporary" if over and not outlives else kind
-    # What Python asks for outside of backward, and is given back within it, backward waited for.
+    # Memory that Python requests outside of backward and that is freed within it was saved for backward.
     waited = over and outlives and passes.order[until] == BACKWARD
-    if kind == "unknown" and known.lines and waited and (made < 0 or passes.order[made] != BACKWARD):
+    if kind == "unknown" and record.lines and waited and (start < 0 or passes.order[start] != BACKWARD):
         return "activation"
     return kind
 
 
-def _of_forward(passes: Passes, made: int, until: int, over: bool) -> Kind:
-    if over and until == made:
+def _forward_kind(passes: Passes, start: int, until: int, over: bool) -> Kind:
+    if over and until == start:
         return "temporary"
-    if until >= passes.at and passes.has(BACKWARD, made + 1, passes.at):
-        first = passes.order.index(BACKWARD, made + 1)
-        if passes.has(FORWARD, first + 1, passes.at):
+    if until >= passes.current and passes.has(BACKWARD, start + 1, passes.current):
+        first = passes.order.index(BACKWARD, start + 1)
+        if passes.has(FORWARD, first + 1, passes.current):
             return "kept"
-    return "activation" if passes.has(BACKWARD, made + 1, until) else "forward"
+    return "activation" if passes.has(BACKWARD, start + 1, until) else "forward"
 
 
-def told_apart(run: MemoryRun) -> MemoryRun:
-    """`run` with what became of its memory as the kinds of its places; what is kept counts as activations."""
+def resolve_kinds(run: MemoryRun) -> MemoryRun:
+    """Return `run` with refined kinds of its places; kept memory counts as activations."""
     live = {
         ident: place for action, ident, place in zip(run.action, run.ident, run.place, strict=True)
         if action == ALLOC
     }  # fmt: skip
     roles = kinds_of(run, live, -1)
-    # Where recording began with it, no more is known of a forward pass than that.
+    # Memory from before the recording is known to be of a forward pass, but not whether backward needs it.
     places = [
-        msgspec.structs.replace(one, kind="forward") if one.kind == "activation" else one
-        for one in run.places
+        msgspec.structs.replace(place, kind="forward") if place.kind == "activation" else place
+        for place in run.places
     ]
     at: dict[tuple[int, Kind], int] = {(number, place.kind): number for number, place in enumerate(places)}
     rows = list(run.place)

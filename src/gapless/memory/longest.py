@@ -1,4 +1,4 @@
-"""The longest batch that is known of: what the run would need if one of its batches were that long."""
+"""Predict what a run would need if one of its batches were as long as the longest known item."""
 
 from __future__ import annotations
 
@@ -6,54 +6,56 @@ from collections.abc import Callable
 from typing import Any
 
 from gapless.memory.fits import Fits, fits
-from gapless.memory.lengths import Law, Refused, law, with_lengths
-from gapless.memory.trials import Where
+from gapless.memory.lengths import LengthLaw, NoLengthLaw, fit_lengths, with_lengths
+from gapless.memory.trials import TrialConditions
 from gapless.model.memory import MemoryRun
 from gapless.model.memory_report import LongestBatch
 
-_FAITHFUL = 0.02
-"""How far the run that the law makes for the recorded lengths may be from the recorded one."""
+_MAX_REPLAY_ERROR = 0.02
+"""Largest relative error of the run rebuilt from its own lengths for predictions to be made."""
 
 
-def longest_batch(run: MemoryRun, length: int, where: Where | None = None) -> LongestBatch | None:
-    """What `run` needs if its last batch is `length` long; None where its own are, or have no length.
+def longest_batch(run: MemoryRun, length: int, where: TrialConditions | None = None) -> LongestBatch | None:
+    """Return what `run` needs if its last batch has `length`; None if the recorded batches are as long.
 
-    Sizes follow from lengths by the law of the recorded steps. Where that is refused, the answer says why.
+    If the lengths do not determine the sizes, the answer says why not; None if batches have no lengths.
     """
-    where = where or Where()
+    where = where or TrialConditions()
     try:
-        found = law(run)
-    except Refused as why:
-        return LongestBatch(length=length, why_not=str(why)) if _vary(run) else None
-    seen = max(found.lengths)
-    known: dict[str, Any] = {"length": length, "seen": seen, "batches": len(found.lengths)}
-    if length <= seen:
+        fitted = fit_lengths(run)
+    except NoLengthLaw as error:
+        return LongestBatch(length=length, why_not=str(error)) if _has_varying_lengths(run) else None
+    longest_recorded = max(fitted.lengths)
+    common: dict[str, Any] = {"length": length, "seen": longest_recorded, "batches": len(fitted.lengths)}
+    if length <= longest_recorded:
         return None
-    own, again = fits(run, where), fits(with_lengths(found, found.lengths), where)
-    if abs(again.needs - own.needs) > _FAITHFUL * own.needs:
-        return LongestBatch(**known, why_not="its memory does not follow from the lengths of its batches")
-    made = _with(found, length, where)
-    told: dict[str, Any] = {"needs": made.needs, "has": made.has, "fits": made.fits}
-    if made.fits:
-        return LongestBatch(**known, **told, most=length, cut=made.needs)
-    most = _most(lambda one: _with(found, one, where).fits, seen, length)
-    return LongestBatch(**known, **told, most=most, cut=_with(found, most, where).needs)
+    own, again = fits(run, where), fits(with_lengths(fitted, fitted.lengths), where)
+    if abs(again.needs - own.needs) > _MAX_REPLAY_ERROR * own.needs:
+        return LongestBatch(**common, why_not="its memory does not follow from the lengths of its batches")
+    result = _fit_with_last_length(fitted, length, where)
+    numbers: dict[str, Any] = {"needs": result.needs, "has": result.has, "fits": result.fits}
+    if result.fits:
+        return LongestBatch(**common, **numbers, most=length, cut=result.needs)
+    most = _largest_fitting(
+        lambda candidate: _fit_with_last_length(fitted, candidate, where).fits, longest_recorded, length
+    )
+    return LongestBatch(**common, **numbers, most=most, cut=_fit_with_last_length(fitted, most, where).needs)
 
 
-def _vary(run: MemoryRun) -> bool:
-    """Whether batches of one run have several lengths."""
+def _has_varying_lengths(run: MemoryRun) -> bool:
+    """Whether the batches of the run have several lengths."""
     return len({shape[1:] for _, shape in run.batches if len(shape) > 1}) > 1
 
 
-def _with(found: Law, length: int, where: Where) -> Fits:
-    return fits(with_lengths(found, [*found.lengths[:-1], length]), where)
+def _fit_with_last_length(fitted: LengthLaw, length: int, where: TrialConditions) -> Fits:
+    return fits(with_lengths(fitted, [*fitted.lengths[:-1], length]), where)
 
 
-def _most(good: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number from `low` on that is good, where `high` is not; `low` is taken to be."""
+def _largest_fitting(does_fit: Callable[[int], bool], low: int, high: int) -> int:
+    """Return about the largest number from `low` (which fits) to `high` (which does not) that fits."""
     while high - low > max(1, low // 64):
         middle = (low + high) // 2
-        if good(middle):
+        if does_fit(middle):
             low = middle
         else:
             high = middle

@@ -1,4 +1,4 @@
-"""Modules of a model: chains of forward calls, names that stand for many, and classes from the source."""
+"""Modules of a model: chains of forward calls, patterns for repeated layers, classes from the source."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from gapless.model.memory import MemoryRun, Place
 from gapless.model.source import SourceLine
 
 CHAIN = " > "
-"""Between the links of a chain of forward calls, which begins with the outermost."""
+"""Joins the forward calls of a chain, outermost first."""
 _MACHINERY = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\](?:module|container)\.py$")
 _BUILT_IN = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\](\w+)\.py$")
 _NUMBER = re.compile(r"\[\d+\]")
-_MOST_SOURCE = 4 << 20
+_MAX_SOURCE_CHARACTERS = 4 << 20
+"""Longer files are not parsed."""
 Source = Callable[[str], str]
-"""The text of a file; "" where it is not there."""
+"""Returns the text of a file; "" if it does not exist."""
 
 
 def chain_of(stack: Sequence[SourceLine], classes: dict[SourceLine, str] | None = None) -> str:
-    """The forward calls of `stack` (innermost first): ``Model > Block > Attention``.
+    """Return the chain of forward calls of `stack` (innermost first): ``Model > Block > Attention``.
 
-    A snapshot names functions and no classes: where `classes` has none for a line, the line stands for it
-    (``model.py:244``). Layers that one line of a loop calls have the same chain.
+    A snapshot names functions but no classes: if `classes` has none for a line, the line is used instead
+    (``model.py:244``). Layers called in a loop have the same chain.
     """
     links: list[str] = []
     for line in stack:
@@ -43,27 +44,27 @@ def _link(line: SourceLine, classes: dict[SourceLine, str]) -> str:
         return ""
     if owner:
         return owner.rpartition(".")[2]
-    known = classes.get(line)
-    if known:
-        return known
+    class_name = classes.get(line)
+    if class_name:
+        return class_name
     built_in = _BUILT_IN.search(line.file)
     if built_in:
         return f"nn.{built_in.group(1)}"
     return line.short
 
 
-def folded(module: str) -> str:
-    """``layers[3].mlp`` as ``layers[*].mlp``: layers that repeat have one name."""
+def fold_numbers(module: str) -> str:
+    """Replace layer numbers: ``layers[3].mlp`` becomes ``layers[*].mlp``."""
     return _NUMBER.sub("[*]", module)
 
 
-def part_of(module: str) -> str:
-    """The part of the model that `module` lies in: ``transformer.h[*]``, ``Model > Block``."""
-    return folded(one_of(module))
+def fold_part(module: str) -> str:
+    """Return the part of the model that contains `module`, numbers folded: ``transformer.h[*]``."""
+    return fold_numbers(part_name(module))
 
 
-def one_of(module: str) -> str:
-    """Which one of these parts it is: ``transformer.h[3]``."""
+def part_name(module: str) -> str:
+    """Return the part of the model that contains `module`, with its number: ``transformer.h[3]``."""
     if CHAIN in module:
         return CHAIN.join(module.split(CHAIN)[:2])
     repeated = _NUMBER.search(module)
@@ -71,10 +72,9 @@ def one_of(module: str) -> str:
 
 
 def with_classes(run: MemoryRun, source: Source) -> MemoryRun:
-    """`run` with the classes of its forward calls, where `source` has the files that it speaks of.
+    """Return `run` with class names in its chains of forward calls, if `source` has the files.
 
-    A file in which some line of the run lies in another function than the run says is another version: it
-    names nothing.
+    A file is ignored if a line of the run lies in another function there: it is another version.
     """
     forward = {line for line in run.lines if line.function.rpartition(".")[2] == "forward"}
     classes: dict[SourceLine, str] = {}
@@ -83,28 +83,28 @@ def with_classes(run: MemoryRun, source: Source) -> MemoryRun:
         classes.update(_classes_in(source(file), lines))
     if not classes:
         return run
-    places = tuple(_named(run, place, classes) for place in run.places)
+    places = tuple(_with_class_names(run, place, classes) for place in run.places)
     return msgspec.structs.replace(run, places=places)
 
 
-def _named(run: MemoryRun, place: Place, classes: dict[SourceLine, str]) -> Place:
+def _with_class_names(run: MemoryRun, place: Place, classes: dict[SourceLine, str]) -> Place:
     stack = [run.lines[line] for line in place.lines]
     if not place.module or place.module != chain_of(stack):
-        return place  # a path, which says more
+        return place  # a path of module names says more than classes
     return msgspec.structs.replace(place, module=chain_of(stack, classes))
 
 
 def _classes_in(text: str, lines: Iterable[SourceLine]) -> dict[SourceLine, str]:
-    if not text or len(text) > _MOST_SOURCE:
+    if not text or len(text) > _MAX_SOURCE_CHARACTERS:
         return {}
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     spans = sorted(_functions(tree, ""), key=lambda span: span[1] - span[0])
-    found = {}
+    class_of_line = {}
     for line in lines:
-        span = next((one for one in spans if one[0] <= line.line <= one[1]), None)
+        span = next((candidate for candidate in spans if candidate[0] <= line.line <= candidate[1]), None)
         if span is None:
             if not line.function.startswith("<"):
                 return {}
@@ -119,12 +119,12 @@ def _classes_in(text: str, lines: Iterable[SourceLine]) -> dict[SourceLine, str]
         ):
             return {}
         if name == "forward" and owner:
-            found[line] = owner
-    return found
+            class_of_line[line] = owner
+    return class_of_line
 
 
 def _functions(node: ast.AST, owner: str) -> Iterator[tuple[int, int, str, str]]:
-    """First and last line, name and class of every function."""
+    """Yield first line, last line, name and class of each function."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef):
             yield from _functions(child, child.name)

@@ -1,34 +1,35 @@
-"""What the memory at a moment is for: weights, gradients, activations, and which modules hold most of it."""
+"""Say what memory at a moment is for: weights, gradients, activations, and the modules that hold most."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from gapless.memory.modules import CHAIN, folded, one_of
-from gapless.memory.nccl import beside
+from gapless.memory.modules import CHAIN, fold_numbers, part_name
+from gapless.memory.nccl import describe_remaining_room
 from gapless.memory.settings import parse
 from gapless.model.memory import Kind, MemoryRun
 from gapless.model.memory_report import MemoryReport, Moment, Part
 from gapless.model.wording import TENSORS, binary_size, count, each_time, in_unit, unit_of
 
-_ORDER: tuple[Kind, ...] = ("parameter", "gradient", "optimizer", "activation")
-"""Kinds that are named first; the others follow by size."""
-_TOLD = 0.01
-"""A part of less than this share of the allocated memory is not named in a sentence."""
-_MOST = 0.5
-"""A module that holds this share of a kind is named with it."""
-_FEW = 6
-_GROWS = "GAP405"
+_FIRST_KINDS: tuple[Kind, ...] = ("parameter", "gradient", "optimizer", "activation")
+"""Kinds that are named first; the rest follow by size."""
+_MIN_SHARE_TO_NAME = 0.01
+"""Parts below this share of the allocated memory are not named in a sentence."""
+_MIN_SHARE_OF_MODULE = 0.5
+"""A module is named with a kind if it holds this share of it."""
+_MAX_PARTS_NAMED = 6
+"""Parts in a sentence."""
+_GROWTH_CODE = "GAP405"
 """The finding that memory grows from step to step."""
 
 
 def parts(
     run: MemoryRun, live: Mapping[int, int], places: Mapping[int, int], roles: Mapping[int, Kind]
 ) -> tuple[Part, ...]:
-    """The bytes of the allocations `live` by kind, each with the module that holds most of it.
+    """Return the bytes of the allocations `live` by kind, each with the module that holds most of it.
 
-    `places` and `roles` give each allocation's place and kind.
+    `places` and `roles` map allocations to place and kind.
     """
     held: Counter[Kind] = Counter()
     tensors: Counter[Kind] = Counter()
@@ -45,25 +46,27 @@ def parts(
 
 
 def _rank(kind: Kind) -> int:
-    return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+    return _FIRST_KINDS.index(kind) if kind in _FIRST_KINDS else len(_FIRST_KINDS)
 
 
 def _part(kind: Kind, total: int, tensors: int, inside: Mapping[str, int]) -> Part:
     module, size = _deepest(inside, total)
-    ones = {one_of(path) for path in inside if _within(folded(path), module)} if module else set()
-    return Part(kind=kind, bytes=total, tensors=tensors, module=module, modules=len(ones), module_bytes=size)
+    layers = {part_name(path) for path in inside if _within(fold_numbers(path), module)} if module else set()
+    return Part(
+        kind=kind, bytes=total, tensors=tensors, module=module, modules=len(layers), module_bytes=size
+    )
 
 
 def _deepest(inside: Mapping[str, int], total: int) -> tuple[str, int]:
-    """The innermost module that holds half of `total`, with what it holds; "" where none does."""
+    """Return the innermost module that holds half of `total`, and its bytes; "" and 0 if none does."""
     held: Counter[str] = Counter()
     for path, size in inside.items():
-        for prefix in _prefixes(folded(path)):
+        for prefix in _prefixes(fold_numbers(path)):
             held[prefix] += size
-    most = [prefix for prefix, size in held.items() if size >= _MOST * total]
-    if not most:
+    holding_most = [prefix for prefix, size in held.items() if size >= _MIN_SHARE_OF_MODULE * total]
+    if not holding_most:
         return "", 0
-    module = max(most, key=lambda prefix: (len(_links(prefix)), held[prefix]))
+    module = max(holding_most, key=lambda prefix: (len(_links(prefix)), held[prefix]))
     return module, held[module]
 
 
@@ -84,69 +87,75 @@ def _within(path: str, module: str) -> bool:
 # In words -----------------------------------------------------------------------------------------
 
 
-def told(moment: Moment) -> str:
-    """``weights 12.6 GiB, gradients 12.6, activations 9.8 (of which `layers[*].mlp` 5.1)``; "" where no kind
-    is known."""
-    total = sum(one.bytes for one in moment.parts)
-    known = [one for one in moment.parts if one.bytes >= _TOLD * total]
-    if not total or {one.kind for one in known} <= {"unknown"}:
-        return ""
-    return ", ".join(_words(known[:_FEW]))
+def describe_parts(moment: Moment) -> str:
+    """Return ``weights 12.6 GiB, gradients 12.6, activations 9.8 (of which `layers[*].mlp` 5.1)``.
 
-
-def _words(known: Iterable[Part]) -> Iterator[str]:
-    unit = ""
-    for one in known:
-        size = in_unit(one.bytes, unit) if unit else binary_size(one.bytes)
-        unit = unit or unit_of(one.bytes)
-        of = one.module and one.kind == "activation"
-        more = f" (of which `{one.module}` {in_unit(one.module_bytes, unit)})" if of else ""
-        yield f"{TENSORS.get(one.kind, one.kind)} {size}{more}"
-
-
-def room(report: MemoryReport) -> str:
-    """``peak 66.7 GiB reserved (61.9 allocated) of 78.7 on the A100-SXM4-80GB: fits; weights 12.6 GiB, …``.
-
-    "" where nothing says what it should fit into, or where it does not.
+    "" if no kind is known.
     """
-    answer = answered(report)
+    total = sum(part.bytes for part in moment.parts)
+    named = [part for part in moment.parts if part.bytes >= _MIN_SHARE_TO_NAME * total]
+    if not total or {part.kind for part in named} <= {"unknown"}:
+        return ""
+    return ", ".join(_describe_each(named[:_MAX_PARTS_NAMED]))
+
+
+def _describe_each(parts: Iterable[Part]) -> Iterator[str]:
+    unit = ""
+    for part in parts:
+        size = in_unit(part.bytes, unit) if unit else binary_size(part.bytes)
+        unit = unit or unit_of(part.bytes)
+        shows_module = part.module and part.kind == "activation"
+        more = f" (of which `{part.module}` {in_unit(part.module_bytes, unit)})" if shows_module else ""
+        yield f"{TENSORS.get(part.kind, part.kind)} {size}{more}"
+
+
+def describe_room(report: MemoryReport) -> str:
+    """Return ``peak 66.7 GiB reserved (61.9 allocated) of 78.7 on the A100-SXM4-80GB: fits; weights …``.
+
+    "" if there is no limit to fit into, or the run does not fit.
+    """
+    answer = describe_fit(report)
     if not answer:
         return ""
     base = report.baseline
     unit = unit_of(base.peak_reserved)
     peak = f"peak {binary_size(base.peak_reserved)} reserved ({in_unit(base.peak_allocated, unit)} allocated)"
-    limit = allowed(report)
+    limit = allowed_bytes(report)
     has = in_unit(limit, unit) if unit_of(limit) == unit else binary_size(limit)
     whom = f" on the {report.gpu.removeprefix('NVIDIA ')}" if report.gpu else ""
-    return "; ".join(filter(None, [f"{peak} of {has}{whom}: {answer}", told(report.peak)]))
+    return "; ".join(filter(None, [f"{peak} of {has}{whom}: {answer}", describe_parts(report.peak)]))
 
 
-def answered(report: MemoryReport) -> str:
-    """``fits``, with what is to be said of that; "" where it does not, or nothing says into what."""
+def describe_fit(report: MemoryReport) -> str:
+    """Return ``fits``, with its qualifications; "" if the run does not fit or has no limit."""
     if report.lack is not None or report.limit < 0 or report.at_least:
         return ""
     base = report.baseline
     retries = f", but runs full for {base.retries} requests" if base.retries else ""
-    answer = _holds(report) or _with_longest(report) or "fits"
-    return f"{answer}{retries}{beside(report.nccl, allowed(report) - base.peak_reserved)}"
+    answer = _fit_while_growing(report) or _fit_with_longest(report) or "fits"
+    return (
+        f"{answer}{retries}{describe_remaining_room(report.nccl, allowed_bytes(report) - base.peak_reserved)}"
+    )
 
 
-def _with_longest(report: MemoryReport) -> str:
-    """What is said in place of "fits" where a longer item is known of than the batches of this run had."""
-    one = report.longest
-    if one is None:
+def _fit_with_longest(report: MemoryReport) -> str:
+    """Return the text instead of "fits" if a longer item is known than this run's batches had; else ""."""
+    longest = report.longest
+    if longest is None:
         return ""
-    if one.why_not:
-        return f"fits with the batches of this run; an item of {one.length:,} was not tried: {one.why_not}"
-    seen = f"fits with the {one.batches} batches of this run, up to {one.seen:,} long"
-    if one.fits:
-        return f"{seen}, and with an item of {one.length:,}: {binary_size(one.needs)}"
-    return f"an item of {one.length:,} needs {binary_size(one.needs - one.has)} more than there is; it {seen}"
+    if longest.why_not:
+        untried = f"an item of {longest.length:,} was not tried: {longest.why_not}"
+        return f"fits with the batches of this run; {untried}"
+    recorded = f"fits with the {longest.batches} batches of this run, up to {longest.seen:,} long"
+    if longest.fits:
+        return f"{recorded}, and with an item of {longest.length:,}: {binary_size(longest.needs)}"
+    short = binary_size(longest.needs - longest.has)
+    return f"an item of {longest.length:,} needs {short} more than there is; it {recorded}"
 
 
-def _holds(report: MemoryReport) -> str:
-    """What is said in place of "fits" of a run whose memory grows: it fits only for so long."""
-    if not any(one.code == _GROWS for one in report.findings):
+def _fit_while_growing(report: MemoryReport) -> str:
+    """Return the text instead of "fits" if memory grows, so that the run fits only for so long; else ""."""
+    if not any(finding.code == _GROWTH_CODE for finding in report.findings):
         return ""
     steps = count(report.steps, "step")
     if report.finished:
@@ -159,8 +168,8 @@ def _holds(report: MemoryReport) -> str:
     )
 
 
-def allowed(report: MemoryReport) -> int:
-    """What the process may have: the device's, or the fraction of it that it is limited to; bytes."""
+def allowed_bytes(report: MemoryReport) -> int:
+    """Return the bytes the process may use: the limit, or its allowed fraction of the device."""
     fraction = parse(report.settings).fraction
     if fraction >= 1 or report.total_memory < 0:
         return report.limit

@@ -1,42 +1,46 @@
-"""What a profile saw of a run's memory, and whether that is enough to replay it.
+"""Read a run's memory from a profile, and decide whether the profile is enough to replay it.
 
-A profile tells what was reserved after each event and not how memory lay when it began. Where what it shows,
-asked for anew beside what was in use then, reserves as much as was recorded, other settings can be tried.
+A profile records what was reserved after each event, but not the memory layout at its beginning. If a replay
+of the shown requests, beside what was in use at the start, reserves as much as was recorded, other settings
+can be tried.
 """
 
 from __future__ import annotations
 
-from gapless.memory.moment import OWNERS, asking, holders
+from gapless.memory.moment import MAX_OWNERS, holders, requesting_line
 from gapless.memory.simulate import POINTS, Simulation
 from gapless.model.memory import ALLOC, DEFER, FREE, STEP, MemoryRun
 from gapless.model.memory_answer import OutOfMemory
 from gapless.model.memory_report import Curve, Moment, Outcome, Shortage, StepEnd
 from gapless.model.wording import binary_size
 
-_CLOSE = 0.02
-"""How far the replay's peak may be from the recorded one."""
+_MAX_PEAK_ERROR = 0.02
+"""Largest relative difference between the replay's peak and the recorded one."""
 
 
 def has_curve(run: MemoryRun) -> bool:
-    """Whether `run` is of a profile that has the totals of the device's memory."""
+    """Whether `run` comes from a profile with total memory after each event."""
     return len(run.reserved) == len(run) > 0
 
 
 def why_not(run: MemoryRun, replay: Simulation) -> str:
-    """Why `replay`, of what the profile shows, does not stand for the run; "" where it does."""
-    outcome, most = replay.outcome(), max(run.reserved)
-    if outcome.shortage is None and abs(outcome.peak_reserved - most) <= _CLOSE * most:
+    """Return why `replay` cannot represent the run; "" if it can."""
+    outcome, recorded_peak = replay.outcome(), max(run.reserved)
+    if (
+        outcome.shortage is None
+        and abs(outcome.peak_reserved - recorded_peak) <= _MAX_PEAK_ERROR * recorded_peak
+    ):
         return ""
     return (
         "other settings cannot be tried: replaying what the profile shows reserves "
-        f"{binary_size(outcome.peak_reserved)} instead of the recorded {binary_size(most)}, because a "
-        "profile does not contain the memory layout and cache at its start (a snapshot from "
+        f"{binary_size(outcome.peak_reserved)} instead of the recorded {binary_size(recorded_peak)}, because "
+        "a profile does not contain the memory layout and cache at its start (a snapshot from "
         "torch.cuda.memory._record_memory_history() does)"
     )
 
 
-def compared(run: MemoryRun, replay: Simulation) -> str:
-    """What the numbers then are."""
+def describe_replay(run: MemoryRun, replay: Simulation) -> str:
+    """Say that the numbers come from a replay, and how far its peak is from the recorded one."""
     return (
         "these numbers come from a replay of what the profile shows; with the run's own settings it "
         f"reserves {binary_size(replay.outcome().peak_reserved)} instead of the recorded "
@@ -45,8 +49,8 @@ def compared(run: MemoryRun, replay: Simulation) -> str:
 
 
 def outcome(run: MemoryRun, capacity: int = -1) -> Outcome:
-    """The run as it was recorded; a shortage where more was allocated at once than `capacity` (-1: any)."""
-    counts = {one.name.replace("hip", "cuda"): one.count for one in run.calls}
+    """Return the recorded outcome; with a shortage if more than `capacity` (-1: unlimited) was allocated."""
+    counts = {call.name.replace("hip", "cuda"): call.count for call in run.calls}
     recorded = run.recorded
     assert recorded is not None
     return Outcome(
@@ -64,16 +68,16 @@ def outcome(run: MemoryRun, capacity: int = -1) -> Outcome:
 
 
 def _price(run: MemoryRun) -> int:
-    """Nanoseconds of the recorded calls; of steps of the reserved memory, where no calls were recorded."""
+    """Return nanoseconds of the recorded driver calls; estimated from counts if no calls were recorded."""
     if run.calls:
-        return sum(one.time for one in run.calls)
+        return sum(call.time for call in run.calls)
     recorded = run.recorded
     assert recorded is not None
     return recorded.mallocs * run.times.malloc + recorded.frees * run.times.free
 
 
 def _shortage(run: MemoryRun, capacity: int) -> Shortage | None:
-    """The first request with which more is allocated than the device has, cached or not."""
+    """Return the first request that takes the allocated memory above `capacity`; None if there is none."""
     if capacity < 0:
         return None
     for at, (action, held) in enumerate(zip(run.action, run.allocated, strict=True)):
@@ -91,7 +95,7 @@ def _shortage(run: MemoryRun, capacity: int) -> Shortage | None:
 
 
 def lack(run: MemoryRun, outcome: Outcome, capacity: int) -> OutOfMemory | None:
-    """What is missing where not even the tensors fit, which may be more."""
+    """Return how much is missing if not even the tensors fit; the lower bound is marked by `open`."""
     short = outcome.shortage
     if short is None:
         return None
@@ -110,7 +114,7 @@ def lack(run: MemoryRun, outcome: Outcome, capacity: int) -> OutOfMemory | None:
 
 
 def in_doubt(run: MemoryRun, capacity: int) -> str:
-    """What cannot be said of `capacity`: the tensors fit, and what was cached beside them does not."""
+    """Say that the tensors fit in `capacity` but not the memory cached beside them; else ""."""
     if not 0 <= capacity < max(run.reserved) or max(run.allocated) > capacity:
         return ""
     return (
@@ -120,7 +124,7 @@ def in_doubt(run: MemoryRun, capacity: int) -> str:
 
 
 def curve(run: MemoryRun, points: int = POINTS) -> Curve:
-    """The recorded totals, the highest of each stretch."""
+    """Return the recorded totals as at most `points` maxima."""
     rows = len(run)
     step = max(1, -(-rows // max(points, 1)))
     cuts = range(0, rows, step)
@@ -132,26 +136,28 @@ def curve(run: MemoryRun, points: int = POINTS) -> Curve:
 
 
 def ends(run: MemoryRun) -> tuple[StepEnd, ...]:
-    """Where steps end: what was allocated and reserved, and how often the reserved memory rose and fell."""
-    found: list[StepEnd] = []
-    taken = given = 0
+    """Return memory at the end of each step, and how often reserved memory rose and fell until then."""
+    step_ends: list[StepEnd] = []
+    rises = falls = 0
     before = run.reserved[0]
     for at, (action, allocated, reserved) in enumerate(
         zip(run.action, run.allocated, run.reserved, strict=True)
     ):
-        taken += reserved > before
-        given += reserved < before
+        rises += reserved > before
+        falls += reserved < before
         before = reserved
         if action == STEP:
-            found.append(StepEnd(event=at, allocated=allocated, reserved=reserved, taken=taken, given=given))
-    return tuple(found)
+            step_ends.append(
+                StepEnd(event=at, allocated=allocated, reserved=reserved, taken=rises, given=falls)
+            )
+    return tuple(step_ends)
 
 
-def peak(run: MemoryRun, column: tuple[int, ...], most: int = OWNERS) -> Moment:
-    """The moment when `column` (allocated or reserved) is highest, and who holds memory then."""
+def peak(run: MemoryRun, column: tuple[int, ...], max_owners: int = MAX_OWNERS) -> Moment:
+    """Return the moment when `column` (allocated or reserved) is highest, with the owners of memory."""
     event = column.index(max(column))
     live = _alive(run, event)
-    line, operator = asking(run, event)
+    line, operator = requesting_line(run, event)
     return Moment(
         event=event,
         line=line,
@@ -161,13 +167,13 @@ def peak(run: MemoryRun, column: tuple[int, ...], most: int = OWNERS) -> Moment:
         allocated=run.allocated[event],
         reserved=run.reserved[event],
         free=run.reserved[event] - run.allocated[event],
-        **holders(run, live, event, most),
+        **holders(run, live, event, max_owners),
     )
 
 
 def _alive(run: MemoryRun, event: int) -> dict[int, int]:
-    """The allocations that are in use after `event`, with their bytes."""
-    alive = {one.ident: one.requested for part in run.start for one in part.blocks if one.ident >= 0}
+    """Return the allocations in use after `event` with their bytes."""
+    alive = {block.ident: block.requested for part in run.start for block in part.blocks if block.ident >= 0}
     last = event + 1
     for action, ident, held in zip(run.action[:last], run.ident[:last], run.size[:last], strict=True):
         if action == ALLOC:

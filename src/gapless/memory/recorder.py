@@ -1,25 +1,25 @@
-"""A `MemoryRun` made event by event, by whoever sees memory being asked for."""
+"""Build a `MemoryRun` from allocations reported one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from gapless.memory.frames import Places, kind_of
+from gapless.memory.frames import PlaceTable, kind_of
 from gapless.model.memory import ALLOC, DEFER, DONE, EMPTY, FREE, STEP, Kind, MemoryRun
 from gapless.model.source import SourceLine
 
 
 class Recorder:
-    """Gathers events; :meth:`run` gives what was gathered so far.
+    """Collects events; :meth:`run` returns the run up to now.
 
-    Tensors are named by anything hashable; a name can be used again once its tensor was freed. What is freed
-    and was never seen is left out, as are requests of no bytes: torch does not ask its allocator for those.
+    Tensors are identified by any hashable; it can be reused once the tensor is freed. Unknown tensors that
+    are freed are ignored, and so are requests of zero bytes, as torch does not pass them to its allocator.
     """
 
     def __init__(self) -> None:
         self._rows: tuple[list[int], ...] = tuple([] for _ in range(6))
-        self._places = Places()
+        self._places = PlaceTable()
         self._live: dict[Hashable, int] = {}
         self._deferred: dict[Hashable, int] = {}
         self._count = 0
@@ -35,7 +35,9 @@ class Recorder:
         operator: str = "",
         time: int = 0,
     ) -> None:
-        """`size` bytes are asked for by `stack`, innermost first; `kind` None: what the stack tells."""
+        """Record an allocation of `size` bytes by `stack`, innermost first; `kind` None: derive it from the
+        stack.
+        """
         if size <= 0:
             return
         if name in self._live:
@@ -46,7 +48,7 @@ class Recorder:
         self._row(ALLOC, ident, size, stream, place, time)
 
     def free(self, name: Hashable, *, waits: bool = False, time: int = 0) -> None:
-        """The tensor is given back; where another stream still uses it (`waits`), :meth:`done` follows."""
+        """Record that a tensor is freed; with `waits` another stream still uses it until :meth:`done`."""
         ident = self._live.pop(name, -1)
         if ident < 0:
             return
@@ -55,17 +57,17 @@ class Recorder:
         self._row(DEFER if waits else FREE, ident, 0, 0, -1, time)
 
     def done(self, name: Hashable, *, time: int = 0) -> None:
-        """The other stream has passed it."""
+        """Record that the other stream no longer uses a freed tensor."""
         ident = self._deferred.pop(name, -1)
         if ident >= 0:
             self._row(DONE, ident, 0, 0, -1, time)
 
     def step(self, *, time: int = 0) -> None:
-        """A training step has ended."""
+        """Record the end of a training step."""
         self._row(STEP, -1, 0, 0, -1, time)
 
     def empty_cache(self, *, time: int = 0) -> None:
-        """``torch.cuda.empty_cache()`` was called."""
+        """Record a call of ``torch.cuda.empty_cache()``."""
         self._row(EMPTY, -1, 0, 0, -1, time)
 
     def _row(self, *values: int) -> None:
@@ -73,7 +75,9 @@ class Recorder:
             column.append(value)
 
     def run(self, **fields: Any) -> MemoryRun:
-        """Everything so far; `fields` (origin, path, gpu, total_memory, settings, notes) are taken over."""
+        """Return the run so far; `fields` are other fields of `MemoryRun` (origin, path, gpu, settings,
+        …).
+        """
         action, ident, size, stream, place, time = map(tuple, self._rows)
         return MemoryRun(
             action=action,

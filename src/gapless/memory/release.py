@@ -1,4 +1,4 @@
-"""Giving memory back to the driver: garbage collection, oversize blocks, and everything that is cached."""
+"""Return memory to the driver: garbage collection, oversize blocks, everything cached."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from gapless.memory.expandable import ExpandableSegments
 from gapless.memory.settings import NO_LIMIT
 
 
-class Releasing(ExpandableSegments):
-    """What is cached can be given back, all of it or as much as a request needs."""
+class ReleasingAllocator(ExpandableSegments):
+    """Releases cached memory, all of it or as much as a request needs."""
 
     __slots__ = ()
 
     def collect_garbage(self) -> None:
-        """Free whole segments of the large pool that were found unfit longer than the average, in rounds."""
+        """Free whole large segments that are older than average (in searches of the pool), until below the
+        threshold.
+        """
         assert self.allowed is not None
         threshold = int(self.settings.garbage_collection_threshold * self.allowed)
         if self.reserved <= threshold:
@@ -38,9 +40,9 @@ class Releasing(ExpandableSegments):
         self.collections += self.frees > began
 
     def release_available(self, pool: Pool, size: int, stream: int) -> bool:
-        """Free oversize blocks until `size` bytes are: only where blocks over a size are never split.
+        """Free oversize blocks until `size` bytes are free; whether they are. Only with a maximum split size.
 
-        Memory that lay so when recording began may be split all the same; a part of a segment stays.
+        Segments that were split before recording began are kept.
         """
         limit = self.settings.max_split_size
         if limit == NO_LIMIT:
@@ -64,9 +66,9 @@ class Releasing(ExpandableSegments):
         return released >= wanted
 
     def release_cached(self) -> None:
-        """Wait for all streams, then free every whole segment and unmap every free page.
+        """Wait for all streams, then free each whole segment and unmap each free page.
 
-        The memory of private pools goes along once their last graph is gone.
+        Includes private pools whose last graph is gone.
         """
         self.synchronize()
         self._release_all(self.large)
@@ -89,7 +91,7 @@ class Releasing(ExpandableSegments):
             self.shrink(block)
 
     def _release(self, block: Block) -> None:
-        """``cudaFree`` of a whole segment."""
+        """Free a whole segment with ``cudaFree``."""
         self.driver.free(block.address)
         self.frees += 1
         self.reserved -= block.size

@@ -1,4 +1,4 @@
-"""`MemoryRun` to `MemoryReport`."""
+"""Build the `MemoryReport` of a `MemoryRun`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gapless.memory import recorded_curve
-from gapless.memory.growth import growth
-from gapless.memory.kept import kept
+from gapless.memory.growth import find_growth
+from gapless.memory.kept import find_kept
 from gapless.memory.modules import with_classes
 from gapless.memory.moment import moment
-from gapless.memory.remedies import remedies, winner
+from gapless.memory.remedies import choose_remedy, try_remedies
 from gapless.memory.sentence import advice, answer, sentence
 from gapless.memory.settings import parse
-from gapless.memory.shortfall import ended, needed, opened, shortfall, tightened
+from gapless.memory.shortfall import ends_with_failure, find_needed, is_partial, shortfall, tighten_limit
 from gapless.memory.simulate import Begin, Simulation, simulate
 from gapless.memory.trials import (
     EXPANDABLE,
     Progress,
-    Where,
+    TrialConditions,
     attempt,
     attempt_all,
     candidates,
@@ -28,25 +28,25 @@ from gapless.memory.trials import (
     lowers_peak,
     rank,
 )
-from gapless.memory.unused import checkpoints, unused_graphs
+from gapless.memory.unused import price_checkpoints, price_unused_graphs
 from gapless.model.memory import ALLOC, STEP, MemoryRun
 from gapless.model.memory_answer import OutOfMemory
 from gapless.model.memory_report import Curve, Fidelity, MemoryReport, Moment, Outcome, Remedy, StepEnd, Trial
 from gapless.model.wording import binary_size
 
-_QUICK = 100_000
-"""Rows up to which all settings are tried in seconds."""
-_APART = 0.1
-"""The share of the reserved memory that must lie idle at the peak for expandable segments to be tried."""
+_MAX_ROWS_TO_SEARCH = 100_000
+"""Rows up to which trying all settings takes seconds."""
+_MIN_IDLE_SHARE = 0.1
+"""Share of the reserved memory idle at the peak from which expandable segments are tried."""
 
 
-class Wishes(NamedTuple):
-    """What a report is to answer.
+class ReportOptions(NamedTuple):
+    """Options of a report.
 
-    `source` gives the text of a file that the run speaks of, "" where it is not there; classes and variables
-    are looked up in it. `capacity` is what the process may reserve and `total` what the device has (bytes,
-    -1: as in the run), `gpu` the device's name. `tried` are settings to try; `search` tries all that make
-    sense, on `jobs` processes.
+    `source` returns the text of a file of the run, "" if it does not exist; classes and variable names are
+    looked up in it. `capacity` is what the process may reserve and `total` what the device has (bytes; -1: as
+    in the run), `gpu` the device's name. `tried` are settings to try; `search` tries all sensible ones, on
+    `jobs` processes.
     """
 
     capacity: int = -1
@@ -59,25 +59,28 @@ class Wishes(NamedTuple):
     source: Callable[[str], str] = lambda file: ""
 
     @property
-    def where(self) -> Where:
-        """What every trial shares."""
-        return Where(self.capacity, self.total, self.begin)
+    def where(self) -> TrialConditions:
+        """The conditions that all trials share."""
+        return TrialConditions(self.capacity, self.total, self.begin)
 
 
-def _device(run: MemoryRun, wishes: Wishes) -> dict[str, Any]:
-    """Of what device the report speaks: the one that is asked for, or the run's."""
-    if wishes.capacity < 0:
+Wishes = ReportOptions
+"""The former name, for scripts that import it."""
+
+
+def _device(run: MemoryRun, options: ReportOptions) -> dict[str, Any]:
+    """Return the fields that describe the device: the one given by `options`, or the run's."""
+    if options.capacity < 0:
         return {"gpu": run.gpu, "limit": run.limit, "total_memory": run.total_memory}
-    total = wishes.total if wishes.total >= 0 else run.total_memory
-    return {"gpu": wishes.gpu, "limit": wishes.capacity, "total_memory": total}
+    total = options.total if options.total >= 0 else run.total_memory
+    return {"gpu": options.gpu, "limit": options.capacity, "total_memory": total}
 
 
-class _Base(NamedTuple):
-    """The run as it is, before anything is tried.
+class _Baseline(NamedTuple):
+    """The run before anything is tried.
 
-    `outcome` is what is shown; `measure` what trials are compared with: the same, but for profiles, which
-    are shown as they were recorded (None: they cannot be replayed). `open` says that whether it fits cannot
-    be told.
+    `outcome` is shown; trials are compared with `measure`: the same, except for profiles, which are shown as
+    recorded (None: they cannot be replayed). `open` means that whether the run fits is unknown.
     """
 
     outcome: Outcome
@@ -93,34 +96,36 @@ class _Base(NamedTuple):
     needs: int = -1
 
 
-def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | None = None) -> MemoryReport:
-    """What replaying `run` says; ``progress(done, of)`` counts trials.
+def report(
+    run: MemoryRun, options: ReportOptions | None = None, progress: Progress | None = None
+) -> MemoryReport:
+    """Replay `run` and report on it; ``progress(done, of)`` counts trials.
 
     Raises:
-        InvalidSettings: torch would refuse one of the settings that are to be tried.
+        InvalidSettings: torch would reject one of the settings to try.
     """
-    wishes = wishes or Wishes()
-    where = wishes.where
+    options = options or ReportOptions()
+    where = options.where
     if where.capacity < 0:
-        run = tightened(run)
-    for one in wishes.tried:
-        parse(one)  # what is wrong is said before the first replay
-    run = with_classes(run, wishes.source)
-    make = _of_curve if recorded_curve.has_curve(run) else _replayed if len(run) else _still
-    base = make(run, wishes, where)
-    trials, best = _trials(run, wishes, where, base, progress)
-    lack = _afresh(run, where, base.lack, best)
+        run = tighten_limit(run)
+    for settings in options.tried:
+        parse(settings)  # reports an error before the first replay
+    run = with_classes(run, options.source)
+    make = _report_profile if recorded_curve.has_curve(run) else _replay_run if len(run) else _report_layout
+    base = make(run, options, where)
+    trials, best = _trials(run, options, where, base, progress)
+    lack = _try_fresh_start(run, where, base.lack, best)
     tried: tuple[Remedy, ...] = ()
     untried = ""
-    if wishes.search and run.batches and base.measure is not None:
-        tried, untried = remedies(run, where, base.measure)
-    grown = growth(run)
-    made = MemoryReport(
+    if options.search and run.batches and base.measure is not None:
+        tried, untried = try_remedies(run, where, base.measure)
+    grown = find_growth(run)
+    result = MemoryReport(
         sentence="",
         path=run.path,
         origin=run.origin,
         device=run.device,
-        **_device(run, wishes if not base.open else Wishes()),
+        **_device(run, options if not base.open else ReportOptions()),
         settings=run.settings,
         events=len(run),
         allocations=sum(action == ALLOC for action in run.action),
@@ -135,36 +140,45 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
         ends=base.ends,
         growth=grown,
         holders=run.holders if grown else (),
-        kept=kept(run, wishes.source, where),
-        unused_graphs=unused_graphs(run, where),
-        checkpoints=checkpoints(run, where),
-        expandable=_expandable(run, where, base.measure, trials),
+        kept=find_kept(run, options.source, where),
+        unused_graphs=price_unused_graphs(run, where),
+        checkpoints=price_checkpoints(run, where),
+        expandable=_try_expandable(run, where, base.measure, trials),
         needs=base.needs,
-        at_least=base.needs >= 0 and opened(run),
-        ended=ended(run),
+        at_least=base.needs >= 0 and is_partial(run),
+        ended=ends_with_failure(run),
         lack=lack,
-        handled=_handled(run, lack),
-        failing=_failing(run, where, lack),
+        handled=_count_handled_failures(run, lack),
+        failing=_moment_of_failure(run, where, lack),
         trials=tuple(trials),
-        searched=wishes.search or len(trials) > len(wishes.tried),
+        searched=options.search or len(trials) > len(options.tried),
         best=best,
         remedies=tried,
-        remedy=winner(tried, trials[best] if best >= 0 else None, base.outcome),
+        remedy=choose_remedy(tried, trials[best] if best >= 0 else None, base.outcome),
         replayed=base.measure is not None,
         calls=run.calls,
-        notes=(*run.notes, *base.notes, *_how(trials, best), *filter(None, [untried])),
+        notes=(*run.notes, *base.notes, *_usage_notes(trials, best), *filter(None, [untried])),
     )
-    made = msgspec.structs.replace(
-        made, sentence=sentence(made), advice=advice(made), advised=_advised(made, base.measure)
+    result = msgspec.structs.replace(
+        result,
+        sentence=sentence(result),
+        advice=advice(result),
+        advised=_advised_setting(result, base.measure),
     )
-    return msgspec.structs.replace(made, answer=answer(made))
+    return msgspec.structs.replace(result, answer=answer(result))
 
 
-def _replayed(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
-    """The run through the allocator."""
+def _replay_run(run: MemoryRun, options: ReportOptions, where: TrialConditions) -> _Baseline:
+    """Replay the run through the allocator."""
     recorded = run.recorded
-    own = Simulation(run, total=wishes.total).go() if recorded is not None or where == Where() else None
-    replay = own if own is not None and where == Where() else Simulation(run, **where._asdict()).go()
+    own = (
+        Simulation(run, total=options.total).go()
+        if recorded is not None or where == TrialConditions()
+        else None
+    )
+    replay = (
+        own if own is not None and where == TrialConditions() else Simulation(run, **where._asdict()).go()
+    )
     outcome = replay.outcome()
     peak = moment(run, replay.peak_event, **where._asdict())
     height = peak
@@ -173,8 +187,8 @@ def _replayed(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
     lack = shortfall(run, where, outcome)
     needs = lack.needs if lack is not None else -1
     if lack is None and where.capacity >= 0:
-        needs = needed(run, where, outcome.peak_allocated, replay.begin)
-    return _Base(
+        needs = find_needed(run, where, outcome.peak_allocated, replay.begin)
+    return _Baseline(
         outcome=outcome,
         measure=outcome,
         lack=lack,
@@ -183,32 +197,32 @@ def _replayed(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
         peak=peak,
         height=height,
         ends=tuple(replay.ends),
-        fidelity=fidelity(run, own) if own is not None and recorded is not None else None,
-        notes=tuple(_notes(run, wishes)),
+        fidelity=compare_with_recording(run, own) if own is not None and recorded is not None else None,
+        notes=tuple(_notes(run, options)),
     )
 
 
-def _still(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
-    """Memory as it lay, without anything that was asked for."""
+def _report_layout(run: MemoryRun, options: ReportOptions, where: TrialConditions) -> _Baseline:
+    """Report the memory layout of a snapshot without a history."""
     note = (
         "the history of requests was not recorded: this is only the final memory layout, so no setting can "
         "be tried on it (to record the history, call torch.cuda.memory._record_memory_history() at the "
         "start of the script)"
     )
-    base = _replayed(run, wishes._replace(tried=(), search=False), where)
+    base = _replay_run(run, options._replace(tried=(), search=False), where)
     return base._replace(measure=None, fidelity=None, notes=(*base.notes, note))
 
 
-def _of_curve(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
-    """The run as a profile recorded it; replayed for a comparison, where what it shows is enough for that."""
+def _report_profile(run: MemoryRun, options: ReportOptions, where: TrialConditions) -> _Baseline:
+    """Report the run as a profile recorded it; replay it if settings are to be tried and that is possible."""
     own = Simulation(run).go()
     why_not = recorded_curve.why_not(run, own)
-    if not why_not and (where.capacity >= 0 or wishes.tried or wishes.search):
-        compared = (recorded_curve.compared(run, own),)
-        return _replayed(run, wishes, where)._replace(fidelity=None, notes=compared)
+    if not why_not and (where.capacity >= 0 or options.tried or options.search):
+        note = (recorded_curve.describe_replay(run, own),)
+        return _replay_run(run, options, where)._replace(fidelity=None, notes=note)
     doubt = recorded_curve.in_doubt(run, where.capacity)
     outcome = recorded_curve.outcome(run, where.capacity)
-    return _Base(
+    return _Baseline(
         outcome=outcome,
         lack=recorded_curve.lack(run, outcome, where.capacity),
         measure=None if why_not else own.outcome(),
@@ -222,35 +236,43 @@ def _of_curve(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
 
 
 def _trials(
-    run: MemoryRun, wishes: Wishes, where: Where, base: _Base, progress: Progress | None
+    run: MemoryRun, options: ReportOptions, where: TrialConditions, base: _Baseline, progress: Progress | None
 ) -> tuple[list[Trial], int]:
-    """What was tried, the best first, and the position of the one to take.
+    """Try settings; return the trials, best first, and the index of the one to use (-1: none).
 
-    Where a request fails or finds the GPU full, settings are tried unasked. Where one failed that the replay
-    meets, no trial can tell.
+    Settings are also tried unasked if a request fails or finds the GPU full. If a recorded failure does not
+    occur in the replay, no trial can answer it.
     """
     baseline = base.measure
     if baseline is None:
         return [], -1
-    wanted = list(wishes.tried)
+    wanted = list(options.tried)
     fails = baseline.shortage is not None or baseline.failures > 0
-    crowded = baseline.retries > 0 and len(run) <= _QUICK
-    if wishes.search or (base.lack is not None and fails) or crowded:
-        known = wishes.total >= 0 or wishes.capacity >= 0 or run.total_memory >= 0 or run.limit >= 0
-        wanted += [one for one in candidates(known) if one not in wanted and one != run.settings]
+    crowded = baseline.retries > 0 and len(run) <= _MAX_ROWS_TO_SEARCH
+    if options.search or (base.lack is not None and fails) or crowded:
+        has_limit = options.total >= 0 or options.capacity >= 0 or run.total_memory >= 0 or run.limit >= 0
+        wanted += [
+            settings
+            for settings in candidates(has_limit)
+            if settings not in wanted and settings != run.settings
+        ]
     if not wanted:
         return [], -1
-    made = attempt_all(run, wanted, where, wishes.jobs, progress)
-    told = [msgspec.structs.replace(one, asked=one.settings in wishes.tried) for one in made]
-    trials = rank(told, baseline)
-    untold = base.lack is not None and not fails
-    return trials, 0 if improves(trials[0].outcome, baseline) and not untold else -1
+    trials_in_order = attempt_all(run, wanted, where, options.jobs, progress)
+    marked = [
+        msgspec.structs.replace(trial, asked=trial.settings in options.tried) for trial in trials_in_order
+    ]
+    trials = rank(marked, baseline)
+    is_unreproduced = base.lack is not None and not fails
+    return trials, 0 if improves(trials[0].outcome, baseline) and not is_unreproduced else -1
 
 
-def _afresh(run: MemoryRun, where: Where, lack: OutOfMemory | None, best: int) -> OutOfMemory | None:
-    """`lack`, with the setting that helps only if what was in use when recording began is laid out anew.
+def _try_fresh_start(
+    run: MemoryRun, where: TrialConditions, lack: OutOfMemory | None, best: int
+) -> OutOfMemory | None:
+    """Return `lack` with the setting that helps only if memory in use at the start is laid out anew.
 
-    Where tensors alone need more than there is, no layout helps.
+    If the tensors alone need more than there is, no layout helps.
     """
     if lack is None or best >= 0 or where.begin == "fresh" or lack.allocated + lack.asked > lack.has:
         return lack
@@ -261,22 +283,22 @@ def _afresh(run: MemoryRun, where: Where, lack: OutOfMemory | None, best: int) -
     return msgspec.structs.replace(lack, afresh=EXPANDABLE if helps else "")
 
 
-def _handled(run: MemoryRun, lack: OutOfMemory | None) -> int:
-    """How many errors the recorded run met and went on after."""
+def _count_handled_failures(run: MemoryRun, lack: OutOfMemory | None) -> int:
+    """Count the recorded out-of-memory errors after which the run continued."""
     if lack is None or not lack.recorded or lack.ended:
         return 0
     return max(run.recorded.ooms if run.recorded is not None else 0, len(run.refusals))
 
 
-def _failing(run: MemoryRun, where: Where, lack: OutOfMemory | None) -> Moment | None:
-    """The memory when the request failed; None where none did, or a profile does not tell."""
+def _moment_of_failure(run: MemoryRun, where: TrialConditions, lack: OutOfMemory | None) -> Moment | None:
+    """Return the memory when the request failed; None if none did or the run is a profile."""
     if lack is None or lack.event < 0 or recorded_curve.has_curve(run):
         return None
     return moment(run, lack.event, **where._asdict())
 
 
-def _advised(report: MemoryReport, measure: Outcome | None) -> str:
-    """The one setting that is advised, which a replay has confirmed; "" where none is."""
+def _advised_setting(report: MemoryReport, measure: Outcome | None) -> str:
+    """Return the advised setting, confirmed by a replay; "" if there is none."""
     if report.remedy >= 0:
         return report.remedies[report.remedy].settings
     if report.best >= 0:
@@ -288,29 +310,29 @@ def _advised(report: MemoryReport, measure: Outcome | None) -> str:
         or not improves(report.expandable, measure)
     ):
         return ""
-    # Memory that is never given back is asked for once: sooner is no reason then.
+    # Memory that is never released is requested once: doing that earlier is no reason.
     again = measure.frees or measure.unmaps or measure.retries or measure.failures
     return EXPANDABLE if again or measure.shortage or lowers_peak(report.expandable, measure) else ""
 
 
-def _expandable(
-    run: MemoryRun, where: Where, baseline: Outcome | None, trials: Sequence[Trial]
+def _try_expandable(
+    run: MemoryRun, where: TrialConditions, baseline: Outcome | None, trials: Sequence[Trial]
 ) -> Outcome | None:
-    """The run with expandable segments, where it has them not and loses memory or time."""
+    """Return the outcome with expandable segments if the run lacks them and wastes memory or time."""
     if baseline is None or "expandable_segments" in run.settings:
         return None
-    for one in trials:
-        if one.settings == EXPANDABLE:
-            return one.outcome
+    for trial in trials:
+        if trial.settings == EXPANDABLE:
+            return trial.outcome
     apart = baseline.peak_reserved - baseline.peak_allocated
     trouble = baseline.shortage is not None or baseline.failures or baseline.retries
-    if not trouble and apart < _APART * baseline.peak_reserved:
+    if not trouble and apart < _MIN_IDLE_SHARE * baseline.peak_reserved:
         return None
     return attempt(run, EXPANDABLE, where).outcome
 
 
-def fidelity(run: MemoryRun, replay: Simulation) -> Fidelity:
-    """How well the replay of `run` under its own settings meets what was recorded."""
+def compare_with_recording(run: MemoryRun, replay: Simulation) -> Fidelity:
+    """Compare the replay of `run` under its own settings with the recording."""
     recorded, outcome = run.recorded, replay.outcome()
     assert recorded is not None
     misses = [
@@ -335,8 +357,8 @@ def fidelity(run: MemoryRun, replay: Simulation) -> Fidelity:
     )
 
 
-def _how(trials: list[Trial], best: int) -> list[str]:
-    """How to set what is advised, where an older torch does not know it."""
+def _usage_notes(trials: list[Trial], best: int) -> list[str]:
+    """Say how to apply the advised setting if older versions of torch do not have it."""
     if best < 0 or "per_process_memory_fraction" not in trials[best].settings:
         return []
     return [
@@ -345,21 +367,21 @@ def _how(trials: list[Trial], best: int) -> list[str]:
     ]
 
 
-def _notes(run: MemoryRun, wishes: Wishes) -> list[str]:
+def _notes(run: MemoryRun, options: ReportOptions) -> list[str]:
     notes = []
     held = sum(segment.size for segment in run.start)
-    if 0 <= wishes.capacity < held and wishes.begin == "recorded":
+    if 0 <= options.capacity < held and options.begin == "recorded":
         notes.append(
             "more than that was already reserved when recording began: what was in use is laid out again"
         )
-    elif run.start and wishes.begin == "recorded" and (wishes.tried or wishes.search):
+    elif run.start and options.begin == "recorded" and (options.tried or options.search):
         notes.append(
             "memory was already in use when recording began: other settings are tried from there on, with "
             "that memory left in place (--fresh lays it out again)"
         )
     recorded = run.recorded
     guessed = recorded is not None and not recorded.told and run.limit <= recorded.floor
-    if recorded is not None and guessed and recorded.ceiling > recorded.floor and wishes.capacity < 0:
+    if recorded is not None and guessed and recorded.ceiling > recorded.floor and options.capacity < 0:
         slack = recorded.ceiling - recorded.floor
         notes.append(
             f"the memory available to this process is known to within {binary_size(slack)}; the lowest "

@@ -1,34 +1,36 @@
-"""What a report says in its first lines, and what it advises."""
+"""Write the first lines of a report, and its advice."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
-from gapless.memory.parts import told
+from gapless.memory.parts import describe_parts
 from gapless.memory.trials import lowers_peak
 from gapless.model.memory_answer import OutOfMemory
 from gapless.model.memory_report import MemoryReport, Outcome, Remedy
 from gapless.model.verdict import Change, Level, Verdict
 from gapless.model.wording import binary_size, count, duration, percent
 
-_OWNERS = 3
-_DIGITS = 4
-_MATTERS = 0.02
+_MAX_OWNERS_NAMED = 3
+"""Lines that hold most when a request fails."""
+_MAX_DIGITS = 4
+"""Decimals used to tell two sizes apart."""
+_MIN_SHARE_TO_REPORT = 0.02
 """The share of the peak that a change must save to be named."""
 
 
 def answer(report: MemoryReport) -> Verdict:
-    """The first lines."""
+    """Return the verdict: the first lines of the report."""
     todo = tuple(_do_first(report))
-    why = [*_why(report), *([report.advice] if report.advice and not todo else [])]
+    why = [*_reasons_for_shortage(report), *([report.advice] if report.advice and not todo else [])]
     level: Level = (
         "failed" if report.lack is not None else "act" if todo or report.baseline.retries else "fine"
     )
     return Verdict(
         sentence=report.sentence,
         level="unknown" if level == "fine" and not report.replayed else level,
-        why=tuple(f"{one[:1].upper()}{one[1:]}" for one in why),
+        why=tuple(f"{reason[:1].upper()}{reason[1:]}" for reason in why),
         do_first=todo,
         confidence=_confidence(report),
         not_seen=tuple(_not_seen(report)),
@@ -37,7 +39,7 @@ def answer(report: MemoryReport) -> Verdict:
 
 
 def _not_seen(report: MemoryReport) -> Iterator[str]:
-    """What the recording does not show, and that there is more to try where nobody has said what to try."""
+    """Yield what the recording does not show, and that no settings were tried."""
     if report.lack is not None and report.lack.least:
         yield "The recording does not say how much memory the GPU had left"
     if report.ended:
@@ -47,12 +49,12 @@ def _not_seen(report: MemoryReport) -> Iterator[str]:
 
 
 def sentence(report: MemoryReport) -> str:
-    """The run in a sentence, without a full stop."""
+    """Return the run in one sentence, without a full stop."""
     base, lack = report.baseline, report.lack
     if lack is not None:
-        return _short(report, lack)
+        return _describe_shortage(report, lack)
     if report.at_least:
-        return _at_least(report)
+        return _describe_partial(report)
     if base.peak_reserved and not report.allocations:
         held = f"{binary_size(base.peak_reserved)} reserved and {binary_size(base.peak_allocated)} allocated"
         return f"{held} when the snapshot was taken: the history before that was not recorded"
@@ -63,16 +65,15 @@ def sentence(report: MemoryReport) -> str:
         return f"{peak}; {count(base.retries, 'request')} found the GPU full and emptied the cache first"
     idle = base.peak_reserved - base.peak_allocated
     if base.peak_reserved and idle >= 0.05 * base.peak_reserved:
-        seen = " in the profile" if report.origin == "profile" else ""
-        peak += (
-            f": {percent(idle / base.peak_reserved)} of the reserved memory was never in use at once{seen}"
-        )
+        in_profile = " in the profile" if report.origin == "profile" else ""
+        share = percent(idle / base.peak_reserved)
+        peak += f": {share} of the reserved memory was never in use at once{in_profile}"
     return peak
 
 
-def _short(report: MemoryReport, lack: OutOfMemory) -> str:
-    """``Out of memory on GPU 1: asked for 139 MiB with 95.7 MiB free; …``."""
-    needs, has = apart(lack.needs, lack.has)
+def _describe_shortage(report: MemoryReport, lack: OutOfMemory) -> str:
+    """Return ``Out of memory on GPU 1: asked for 139 MiB with 95.7 MiB free; …``, or ``Does not fit: …``."""
+    needs, has = format_different_sizes(lack.needs, lack.has)
     needs = f"at least {needs}" if lack.open else needs
     if not lack.recorded:
         whose = f"the {report.gpu} has" if report.gpu else "there are"
@@ -81,12 +82,12 @@ def _short(report: MemoryReport, lack: OutOfMemory) -> str:
     free = f" with {binary_size(lack.free)} free" if lack.free >= 0 else ""
     had = f"has at least {has}" if lack.least else f"has {has}"
     short = f"{'up to ' if lack.least else ''}{binary_size(lack.short)} short"
-    asked = f"asked for {binary_size(lack.asked)}{at}{free}"
-    return f"Out of memory on GPU {report.device}: {asked}; {short} (needs {needs}, {had})"
+    request = f"asked for {binary_size(lack.asked)}{at}{free}"
+    return f"Out of memory on GPU {report.device}: {request}; {short} (needs {needs}, {had})"
 
 
-def _at_least(report: MemoryReport) -> str:
-    """A run that comes through what was recorded of it, which is not all."""
+def _describe_partial(report: MemoryReport) -> str:
+    """Describe a run that fits, but whose recording shows only a part of it."""
     whom = f" on the {report.gpu}" if report.gpu else ""
     room = f"Needs at least {binary_size(report.needs)} of {binary_size(report.limit)}{whom}"
     if report.ended:
@@ -94,66 +95,66 @@ def _at_least(report: MemoryReport) -> str:
     return f"{room}: memory was in use when recording began, and what came before is not known"
 
 
-def apart(one: int, other: int) -> tuple[str, str]:
-    """Two sizes in words, with as many digits as tell them apart."""
-    first, second = binary_size(one), binary_size(other)
-    if first != second or one == other:
+def format_different_sizes(size: int, second_size: int) -> tuple[str, str]:
+    """Format two sizes with enough digits to tell them apart."""
+    first, second = binary_size(size), binary_size(second_size)
+    if first != second or size == second_size:
         return first, second
     unit = first.rpartition(" ")[2]
     length = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(unit)
-    for digits in range(2, _DIGITS + 1):
-        first, second = f"{one / length:.{digits}f} {unit}", f"{other / length:.{digits}f} {unit}"
+    for digits in range(2, _MAX_DIGITS + 1):
+        first, second = f"{size / length:.{digits}f} {unit}", f"{second_size / length:.{digits}f} {unit}"
         if first != second:
             return first, second
-    return f"{one:,} B", f"{other:,} B"
+    return f"{size:,} B", f"{second_size:,} B"
 
 
 # Why ----------------------------------------------------------------------------------------------
 
 
-def _why(report: MemoryReport) -> list[str]:
+def _reasons_for_shortage(report: MemoryReport) -> list[str]:
     lack = report.lack
     if lack is None:
         return []
-    parts = told(report.failing or report.peak)
-    found = [_room(lack), f"in use are {parts}" if parts else "", _holders(report)]
+    parts = describe_parts(report.failing or report.peak)
+    reasons = [_describe_cached(lack), f"in use are {parts}" if parts else "", _describe_holders(report)]
     if lack.unlimited > 1.01 * lack.needs:
-        found.append(
+        reasons.append(
             f"without a limit it would reserve at most {binary_size(lack.unlimited)}: the allocator "
             "releases the cached part when the GPU is full and requests it again later"
         )
     if lack.recorded and lack.free > lack.asked and lack.free > lack.short:
-        found.append(
+        reasons.append(
             f"{binary_size(lack.free)} were free on the device, so this process was limited to less "
             "(torch.cuda.set_per_process_memory_fraction, or a setting)"
         )
-    return [one for one in found if one]
+    return [reason for reason in reasons if reason]
 
 
-def _room(lack: OutOfMemory) -> str:
+def _describe_cached(lack: OutOfMemory) -> str:
     held = f"{binary_size(lack.allocated)} of {binary_size(lack.reserved)} reserved were in use"
     if not lack.unusable:
         return held
-    free, asked = f"{held}; {binary_size(lack.unusable)} were cached and unused", binary_size(lack.asked)
+    free, request = f"{held}; {binary_size(lack.unusable)} were cached and unused", binary_size(lack.asked)
     if not lack.largest:
-        return f"{free} but could not serve {asked}"
+        return f"{free} but could not serve {request}"
     at = f" requested at {lack.line.short}" if lack.line is not None and not lack.recorded else ""
-    return f"{free}, in pieces too small for the {asked}{at} (the largest {binary_size(lack.largest)})"
+    return f"{free}, in pieces too small for the {request}{at} (the largest {binary_size(lack.largest)})"
 
 
-def _holders(report: MemoryReport) -> str:
-    """Who holds most when the request fails."""
+def _describe_holders(report: MemoryReport) -> str:
+    """Say which lines hold most when the request fails; "" if unknown."""
     failing = report.failing
     held: Counter[str] = Counter()
-    for one in failing.owners if failing is not None else ():
-        unknown = "from before the recording" if one.before else "no stack"
-        held[one.line.short if one.line else one.operator or unknown] += one.bytes
-    told = [f"{place} {binary_size(size)}" for place, size in held.most_common(_OWNERS)]
-    return f"most is held by {', '.join(told)}" if told else ""
+    for owner in failing.owners if failing is not None else ():
+        unknown = "from before the recording" if owner.before else "no stack"
+        held[owner.line.short if owner.line else owner.operator or unknown] += owner.bytes
+    named = [f"{place} {binary_size(size)}" for place, size in held.most_common(_MAX_OWNERS_NAMED)]
+    return f"most is held by {', '.join(named)}" if named else ""
 
 
 def _confidence(report: MemoryReport) -> str:
-    """How well the replay meets the recording."""
+    """Say how well the replay matches the recording."""
     if report.fidelity is None or not report.allocations:
         return ""
     if report.fidelity.exact:
@@ -165,14 +166,14 @@ def _confidence(report: MemoryReport) -> str:
 
 
 def _do_first(report: MemoryReport) -> Iterator[Change]:
-    """Memory that is of no use, the one setting to take, then what only a name keeps alive at the peak."""
-    yield from of_no_use(report)
+    """Yield the changes to make: useless memory first, then the best setting, then names that hold memory."""
+    yield from useless_memory(report)
     base = report.baseline
     best = report.trials[report.best] if report.best >= 0 else None
     chosen = report.remedies[report.remedy] if report.remedy >= 0 else best
     if chosen is not None and chosen.outcome is not None:
-        what = chosen.title if isinstance(chosen, Remedy) else f"PYTORCH_CUDA_ALLOC_CONF={chosen.settings}"
-        yield _chosen(what, chosen.outcome, report)
+        change = chosen.title if isinstance(chosen, Remedy) else f"PYTORCH_CUDA_ALLOC_CONF={chosen.settings}"
+        yield _best_change(change, chosen.outcome, report)
     elif report.advised and report.expandable is not None:
         lower = lowers_peak(report.expandable, base)
         yield Change(
@@ -181,62 +182,69 @@ def _do_first(report: MemoryReport) -> Iterator[Change]:
             after=report.expandable.peak_reserved if lower else report.expandable.price,
             unit="bytes" if lower else "ns",
         )
-    yield from _deleted(report)
+    yield from _deletable_names(report)
 
 
-def _chosen(what: str, outcome: Outcome, report: MemoryReport) -> Change:
-    """The setting to take, or other batches, by what it is for; where fewer retries take more of the driver's
-    time, by that time."""
+def _best_change(change: str, outcome: Outcome, report: MemoryReport) -> Change:
+    """Return the change for the best setting or batches, in the unit it improves.
+
+    If fewer retries cost more driver time, that time is the unit.
+    """
     base, lack = report.baseline, report.lack
     before, after = report.time_of(base), report.time_of(outcome)
     if lack is not None:
-        return Change(what=what, before=lack.needs, after=outcome.peak_reserved, unit="bytes")
+        return Change(what=change, before=lack.needs, after=outcome.peak_reserved, unit="bytes")
     if outcome.retries >= base.retries:
-        return Change(what=what, before=base.peak_reserved, after=outcome.peak_reserved, unit="bytes")
+        return Change(what=change, before=base.peak_reserved, after=outcome.peak_reserved, unit="bytes")
     if after <= before:
-        return Change(what=what, before=base.retries, after=outcome.retries, unit="retries")
+        return Change(what=change, before=base.retries, after=outcome.retries, unit="retries")
     fewer = f"{base.retries} → {outcome.retries} retries, for more time in driver calls"
-    return Change(what=f"{what} ({fewer})", before=before, after=after, unit="ns")
+    return Change(what=f"{change} ({fewer})", before=before, after=after, unit="ns")
 
 
-def of_no_use(report: MemoryReport) -> Iterator[Change]:
-    """Graphs that no backward pass uses, and copies of a checkpoint, where less is reserved without them."""
+def useless_memory(report: MemoryReport) -> Iterator[Change]:
+    """Yield unused graphs and checkpoint copies without which less memory is reserved."""
     needs = report.lack.needs if report.lack is not None else report.baseline.peak_reserved
-    worth = (1 - _MATTERS) * needs
-    grown = {line for one in report.holders for line in one.lines}
+    worth = (1 - _MIN_SHARE_TO_REPORT) * needs
+    grown = {line for holder in report.holders for line in holder.lines}
     for graph in report.unused_graphs:
         if 0 <= graph.needs <= worth and graph.line not in grown:
-            what = f"`torch.no_grad()` around the {'forward pass' if graph.training else 'evaluation'}"
+            change = f"`torch.no_grad()` around the {'forward pass' if graph.training else 'evaluation'}"
             yield Change(
-                what=what, line=graph.line, before=needs, after=graph.needs, unit="bytes", codes=("GAP409",)
+                what=change, line=graph.line, before=needs, after=graph.needs, unit="bytes", codes=("GAP409",)
             )
     for loaded in report.checkpoints:
         if 0 <= loaded.needs <= worth:
-            what = '`map_location="cpu"` in `torch.load`'
+            change = '`map_location="cpu"` in `torch.load`'
             yield Change(
-                what=what, line=loaded.line, before=needs, after=loaded.needs, unit="bytes", codes=("GAP410",)
+                what=change,
+                line=loaded.line,
+                before=needs,
+                after=loaded.needs,
+                unit="bytes",
+                codes=("GAP410",),
             )
 
 
-def _deleted(report: MemoryReport) -> Iterator[Change]:
-    """What could be deleted by its name, where that leaves less to reserve."""
+def _deletable_names(report: MemoryReport) -> Iterator[Change]:
+    """Yield variables whose deletion lowers the reserved memory."""
     lack = report.lack
     needs = lack.needs if lack is not None else report.baseline.peak_reserved
-    for one in report.kept:
-        if not (one.sure and one.name) or one.needs >= needs:
+    for item in report.kept:
+        if not (item.sure and item.name) or item.needs >= needs:
             continue
-        what = f"`del {one.name}` after its last use"
-        if one.needs < 0:  # too long to replay
-            what, before, after = f"{what} (allocated)", one.before, one.after
+        change = f"`del {item.name}` after its last use"
+        if item.needs < 0:  # too long to replay
+            change, before, after = f"{change} (allocated)", item.before, item.after
         else:
-            before, after = needs, one.needs
-        yield Change(what=what, line=one.line, before=before, after=after, unit="bytes")
+            before, after = needs, item.needs
+        yield Change(what=change, line=item.line, before=before, after=after, unit="bytes")
 
 
 def advice(report: MemoryReport) -> str:
-    """What to set, with numbers; that nothing helps; "" where nothing was tried."""
+    """Return what to set, with numbers; that nothing helps; "" if nothing was tried."""
     base, lack = report.baseline, report.lack
-    number = sum(one.outcome is not None for one in report.trials)
+    number = sum(trial.outcome is not None for trial in report.trials)
     tried = str(number) if lack is not None else count(number, "setting")
     if report.remedy >= 0:
         remedy = report.remedies[report.remedy]
@@ -279,12 +287,12 @@ def advice(report: MemoryReport) -> str:
 
 
 def cost(remedy: Remedy) -> str:
-    """What its longer batches cost."""
+    """Say how many more elements the longer batches of `remedy` have."""
     return f", for {percent(remedy.tokens)} more elements in the batches" if remedy.tokens >= 0.0005 else ""
 
 
 def gain(outcome: Outcome, base: Outcome, lack: OutOfMemory | None = None) -> str:
-    """What `outcome` has over `base`, in words."""
+    """Describe how `outcome` improves on `base`."""
     if lack is not None:
         return f"then it fits, with at most {binary_size(outcome.peak_reserved)} reserved"
     parts = []

@@ -1,4 +1,4 @@
-"""A `MemoryRun` through the allocator, under its own settings or others."""
+"""Replay a `MemoryRun` through the allocator, under its own or other settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from gapless.errors import UsageError
-from gapless.memory.adopt import Live, adopt, begin_fresh
+from gapless.memory.adopt import LiveBlocks, adopt, begin_fresh
 from gapless.memory.allocator import Allocator
 from gapless.memory.blocks import Block
 from gapless.memory.driver import UNLIMITED, Driver
@@ -17,21 +17,22 @@ from gapless.model.memory_calls import CallTimes
 from gapless.model.memory_report import Curve, Outcome, Shortage, StepEnd
 
 Begin = Literal["recorded", "fresh"]
-"""How a run begins that was recorded from its middle: with the memory as it lay, or with its tensors anew."""
+"""How to begin a run recorded from its middle: with the recorded layout, or with its tensors laid out anew.
+"""
 POINTS = 400
-"""Points of a curve."""
+"""Points of a curve: more than a chart shows."""
 Progress = Callable[[int, int], None]
 
 
 class Simulation:
-    """One replay, and what is to be seen of it afterwards.
+    """One replay and its results.
 
-    `capacity` is what the device gives this process, in bytes; -1 for what the recorded run could get, or no
-    limit where it never ran into one. `total` is all of the device's memory, of which
-    ``per_process_memory_fraction`` is a part. A run whose recording began with more reserved than `capacity`
-    begins fresh. `stop` ends the replay before that event (-1: never). With `grows` the process may have more
-    wherever a request would fail, as much as that takes: the most is `needs`. `passed` is the least that was
-    in use when a request was met that had failed in the recorded run (-1: none was).
+    `capacity` is the device memory of this process in bytes; -1 for what the recorded run could get, or no
+    limit if it never met one. `total` is all memory of the device, which ``per_process_memory_fraction``
+    refers to. A run that began with more than `capacity` reserved begins fresh. `stop` ends the replay before
+    that event (-1: never). With `grows` the process gets more memory whenever a request would fail; `needs`
+    is the most it got. `passed` is the least memory in use at a request that failed in the recorded run but
+    not here (-1: none).
     """
 
     def __init__(
@@ -49,20 +50,20 @@ class Simulation:
         self.text = settings if isinstance(settings, str) else run.settings
         self.settings = _settings(run, settings)
         self.capacity = capacity if capacity >= 0 else run.limit if run.limit >= 0 else UNLIMITED
-        known = [one for one in (total, run.total_memory, capacity, run.limit) if one >= 0]
-        if self.settings.fraction < 1 and not known:
+        limits = [size for size in (total, run.total_memory, capacity, run.limit) if size >= 0]
+        if self.settings.fraction < 1 and not limits:
             raise UsageError("a fraction of the device's memory needs the device: give --gpu or --limit")
         recorded = run.recorded
         driver = Driver(
             self.capacity, recorded.segments if recorded else (), recorded.spaces if recorded else ()
         )
-        self.allocator = Allocator(self.settings, driver, known[0] if known else -1)
+        self.allocator = Allocator(self.settings, driver, limits[0] if limits else -1)
         if grows:
-            self.allocator.total = -1  # address space for as much as it takes
+            self.allocator.total = -1  # reserves address space for any size
         held = sum(segment.size for segment in run.start)
         self.begin: Begin = begin if held <= self.capacity else "fresh"
         self.stop = len(run) if stop < 0 else min(stop, len(run))
-        self.live = Live()
+        self.live = LiveBlocks()
         self.placed = 0
         self.needs = self.passed = -1
         self._grows = grows
@@ -75,7 +76,7 @@ class Simulation:
         self.ends: list[StepEnd] = []
 
     def go(self, progress: Progress | None = None, points: int = POINTS) -> Simulation:
-        """Replay all of it, or until memory runs out; ``progress(done, of)`` is told now and then."""
+        """Replay the run, or until memory runs out; ``progress(done, of)`` is called now and then."""
         allocator = self.allocator
         self._begin()
         event, allocated, reserved = [-1], [allocator.allocated], [allocator.reserved]
@@ -84,9 +85,9 @@ class Simulation:
         low = 0
         while low < self.stop and self.shortage is None:
             high = min(low + step, self.stop)
-            # The peaks begin anew in each stretch, so that the curve gets each stretch's own.
+            # Peaks restart in each stretch, so that the curve has each stretch's own.
             allocator.peak_allocated, allocator.peak_reserved = allocator.allocated, allocator.reserved
-            self.end = self._stretch(low, high)
+            self.end = self._replay_rows(low, high)
             event.append(self.end - 1)
             allocated.append(allocator.peak_allocated)
             reserved.append(allocator.peak_reserved)
@@ -107,14 +108,14 @@ class Simulation:
             self.live = adopt(self.allocator, self.run)
             return
         self.live = begin_fresh(self.allocator, self.run, self._malloc)
-        wanted = [one for segment in self.run.start for one in segment.blocks if one.ident >= 0]
-        there = self.live.blocks.keys() | self.live.waiting.keys()
-        missing = [one for one in wanted if one.ident not in there]
+        wanted = [block for segment in self.run.start for block in segment.blocks if block.ident >= 0]
+        present = self.live.blocks.keys() | self.live.waiting.keys()
+        missing = [block for block in wanted if block.ident not in present]
         if missing:
-            self._short(-1, missing[0].requested, missing[0].place, self.run.start[0].stream, 0)
+            self._end_with_shortage(-1, missing[0].requested, missing[0].place, self.run.start[0].stream, 0)
 
-    def _stretch(self, low: int, high: int) -> int:
-        """The events from `low` to `high`; how far it came."""
+    def _replay_rows(self, low: int, high: int) -> int:
+        """Replay the events from `low` to `high`; return the row reached."""
         run, allocator, live = self.run, self.allocator, self.live.blocks
         malloc, free = allocator.malloc, allocator.free
         addresses = run.address[low:high] or (0,) * (high - low)
@@ -135,23 +136,23 @@ class Simulation:
                 allocator.now = at
                 block = malloc(size, stream, pool)
                 if block is None and self._grows:
-                    block = self._grown(size, stream, pool)
+                    block = self._malloc_growing(size, stream, pool)
                 if block is None:
-                    self._short(at, size, run.place[at], stream, pool)
+                    self._end_with_shortage(at, size, run.place[at], stream, pool)
                     break
                 live[ident] = block
                 placed += block.address == address
             elif action == FREE:
                 free(live.pop(ident))
             else:
-                self._rare(at, action, ident)
+                self._replay_rare(at, action, ident)
                 if self.shortage is not None:
                     break
             at += 1
         self.placed += placed
         return at
 
-    def _rare(self, at: int, action: int, ident: int) -> None:
+    def _replay_rare(self, at: int, action: int, ident: int) -> None:
         run, allocator = self.run, self.allocator
         if action == DEFER:
             self.live.waiting[ident] = allocator.defer(self.live.blocks.pop(ident))
@@ -169,17 +170,17 @@ class Simulation:
             if block is not None:
                 used = allocator.driver.used
                 self.passed = min(used, self.passed) if self.passed >= 0 else used
-                allocator.free(block)  # the recorded run went on without it
+                allocator.free(block)  # the recorded run continued without it
             else:
                 self.failures += 1
                 self.failure = self._shortage(at, run.size[at], run.place[at], run.stream[at], pool)
 
     def _malloc(self, size: int, stream: int, pool: int) -> Block | None:
         block = self.allocator.malloc(size, stream, pool)
-        return self._grown(size, stream, pool) if block is None and self._grows else block
+        return self._malloc_growing(size, stream, pool) if block is None and self._grows else block
 
-    def _grown(self, size: int, stream: int, pool: int) -> Block | None:
-        """The block, with as much memory for the process as that takes."""
+    def _malloc_growing(self, size: int, stream: int, pool: int) -> Block | None:
+        """Allocate the block, giving the process as much memory as that takes."""
         allocator, driver = self.allocator, self.allocator.driver
         allowed, allocator.allowed, driver.capacity = allocator.allowed, None, UNLIMITED
         block = allocator.malloc(size, stream, pool)
@@ -190,23 +191,23 @@ class Simulation:
 
     @property
     def room(self) -> int:
-        """What the process may have: of the device, or of the fraction it is limited to."""
+        """The bytes the process may use: the device's, or its fraction."""
         allowed = self.allocator.allowed
         return self.capacity if allowed is None else min(self.capacity, allowed)
 
-    def _short(self, at: int, size: int, place: int, stream: int, pool: int) -> None:
-        """The run ends here."""
+    def _end_with_shortage(self, at: int, size: int, place: int, stream: int, pool: int) -> None:
+        """End the replay at this request."""
         self.shortage = self._shortage(at, size, place, stream, pool)
 
     def short_of(self, at: int) -> Shortage:
-        """What there is, where the replay stands, for the request of row `at`."""
+        """Return the memory situation at the current state for the request of row `at`."""
         run = self.run
         return self._shortage(
             at, run.size[at], run.place[at], run.stream[at], run.pool[at] if run.pool else 0
         )
 
     def _shortage(self, at: int, size: int, place: int, stream: int, pool: int) -> Shortage:
-        """Memory ran out: what there was."""
+        """Return the memory situation of a request that cannot be served."""
         allocator = self.allocator
         rounded = round_size(size, self.settings.divisions)
         chosen = allocator.pool_for(rounded, pool)
@@ -224,7 +225,7 @@ class Simulation:
         )
 
     def outcome(self, times: CallTimes | None = None) -> Outcome:
-        """What it came to; calls are priced with `times` (default: those of the run)."""
+        """Return the outcome; driver calls are priced with `times` (default: those of the run)."""
         allocator = self.allocator
         times = times or self.run.times
         return Outcome(
@@ -246,9 +247,9 @@ class Simulation:
         )
 
 
-def simulate(run: MemoryRun, settings: Settings | str | None = None, **wishes: object) -> Outcome:
-    """What replaying `run` under `settings` (default: its own) comes to; `wishes` as for `Simulation`."""
-    return Simulation(run, settings, **wishes).go(points=1).outcome()  # type: ignore[arg-type]  # passed on
+def simulate(run: MemoryRun, settings: Settings | str | None = None, **options: object) -> Outcome:
+    """Replay `run` under `settings` (default: its own); `options` as for `Simulation`."""
+    return Simulation(run, settings, **options).go(points=1).outcome()  # type: ignore[arg-type]  # passed on
 
 
 def _settings(run: MemoryRun, settings: Settings | str | None) -> Settings:
@@ -269,9 +270,9 @@ def _end(at: int, allocator: Allocator) -> StepEnd:
 
 
 def _price(allocator: Allocator, times: CallTimes) -> int:
-    """Nanoseconds of all calls to the driver, and of draining the GPU before a retry where that is known.
+    """Return nanoseconds of all driver calls, and of draining the GPU before retries if that is known.
 
-    ``cudaMalloc`` counts by classes of size, pages by their size: 20 MiB as one.
+    ``cudaMalloc`` is priced by size class, mappings by their size: 20 MiB count as one.
     """
     large = allocator.settings.large_segment_size
     mapped = max(allocator.maps, allocator.mapped_bytes // large)

@@ -1,4 +1,4 @@
-"""Sizes of the caching allocator, and how requests are rounded.
+"""Sizes of the caching allocator, and how it rounds requests.
 
 Source: c10/core/AllocatorConfig.h and c10/cuda/CUDACachingAllocator.cpp of torch 2.13.
 """
@@ -7,24 +7,24 @@ from __future__ import annotations
 
 MIB = 1 << 20
 MIN_BLOCK = 512
-"""Every block is a multiple of this."""
+"""The size of every block is a multiple of this."""
 SMALL = MIB
-"""The largest request that is served from the small pool."""
+"""The largest request served from the small pool."""
 SMALL_SEGMENT = 2 * MIB
 MIN_LARGE = 10 * MIB
-"""Requests from here on get a segment of their own size."""
+"""Requests from this size on get a segment of their own."""
 LARGE_SEGMENT = 20 * MIB
-"""Segment of requests between `SMALL` and `MIN_LARGE`, unless ``large_segment_size_mb`` says otherwise."""
+"""Segment for requests between `SMALL` and `MIN_LARGE`, unless ``large_segment_size_mb`` changes it."""
 ROUND_LARGE = 2 * MIB
 INTERVALS = 16
-"""Powers of two from 1 MiB to 64 GiB, for each of which ``roundup_power2_divisions`` has its own number."""
+"""Powers of two from 1 MiB to 64 GiB; ``roundup_power2_divisions`` has a number for each."""
 
 
 def round_size(size: int, divisions: tuple[int, ...] = ()) -> int:
-    """The size of the block for a request of `size` bytes.
+    """Return the size of the block for a request of `size` bytes.
 
-    `divisions` (16 numbers, or none at all) say into how many steps the way from one power of two to the
-    next is divided; 0 and 1 stand for plain multiples of 512.
+    `divisions` (16 numbers, or none) are the steps between a power of two and the next; 0 and 1 mean plain
+    multiples of 512.
     """
     if size < MIN_BLOCK:
         return MIN_BLOCK
@@ -44,7 +44,7 @@ def _next_step(size: int, parts: int) -> int:
 
 
 def segment_size(size: int, large_segment: int = LARGE_SEGMENT) -> int:
-    """What is asked of the driver for a block of `size` bytes (already rounded)."""
+    """Return the bytes requested from the driver for a block of `size` bytes (already rounded)."""
     if size <= SMALL:
         return SMALL_SEGMENT
     if size < MIN_LARGE:

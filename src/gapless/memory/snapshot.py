@@ -1,4 +1,4 @@
-"""Snapshots of ``torch.cuda.memory._snapshot()`` as `MemoryRun`: one for each device that has a history."""
+"""Read snapshots of ``torch.cuda.memory._snapshot()``: a `MemoryRun` for each device with a history."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from gapless.errors import UnreadableInput
 from gapless.files.input import read_whole
 from gapless.files.sources import ZSTD, unpacked
-from gapless.memory.frames import Places
+from gapless.memory.frames import PlaceTable
 from gapless.memory.history import History
 from gapless.memory.settings import InvalidSettings, Settings, parse
-from gapless.memory.start import starting
+from gapless.memory.start import rewind_to_start
 from gapless.memory.timing import call_times
-from gapless.memory.unpack import gunzipped
-from gapless.memory.unpickle import plain
+from gapless.memory.unpack import gunzip
+from gapless.memory.unpickle import load_plain
 from gapless.model.memory import MemoryRun, check
 
-_EMBEDDED = re.compile(rb'"base64":\s*"([A-Za-z0-9+/=]+)"')
-_MOVES = frozenset(
+_EMBEDDED_SNAPSHOT = re.compile(rb'"base64":\s*"([A-Za-z0-9+/=]+)"')
+_ADDRESS_ACTIONS = frozenset(
     (
         "alloc",
         "free_requested",
@@ -33,52 +33,52 @@ _MOVES = frozenset(
     )
 )
 """Actions with an address."""
-_TELLING = _MOVES | {"oom"}
-"""Actions that say that a process uses a device."""
-_ACTIONS = _TELLING | {"snapshot"}
+_USE_ACTIONS = _ADDRESS_ACTIONS | {"oom"}
+"""Actions that show that a process uses the device."""
+_ACTIONS = _USE_ACTIONS | {"snapshot"}
 
 
 def read(path: str) -> tuple[MemoryRun, ...]:
-    """The runs in the snapshot at `path`: a pickle, or a page of PyTorch's memory viewer that holds one.
+    """Read the runs in the snapshot at `path`: a pickle, or a page of PyTorch's memory viewer with one.
 
     Raises:
         UnreadableInput: it cannot be read, is no snapshot, or would have to import something.
     """
     data = read_whole(path)
-    return of_bytes(unpacked(data, path) if data.startswith(ZSTD) else data, path)
+    return read_bytes(unpacked(data, path) if data.startswith(ZSTD) else data, path)
 
 
-def of_bytes(data: bytes, name: str) -> tuple[MemoryRun, ...]:
-    """The runs in the bytes of a snapshot; `name` stands for it in messages."""
+def read_bytes(data: bytes, name: str) -> tuple[MemoryRun, ...]:
+    """Read the runs in the bytes of a snapshot; `name` is used in messages."""
     if data.startswith(b"\x1f\x8b"):
-        data = gunzipped(data, name)
+        data = gunzip(data, name)
     head = data[:4096].lstrip()
     if head.startswith(b"<") and b"MemoryViz" in data[:65536]:
-        data = _embedded(data, name)
-    value = _json(data, name) if head[:1] in (b"{", b"[") else plain(data, name)
-    return of_value(value, name, len(data))
+        data = _extract_embedded(data, name)
+    value = _parse_json(data, name) if head[:1] in (b"{", b"[") else load_plain(data, name)
+    return read_value(value, name, len(data))
 
 
-def _embedded(data: bytes, name: str) -> bytes:
-    found = _EMBEDDED.search(data)
+def _extract_embedded(data: bytes, name: str) -> bytes:
+    match = _EMBEDDED_SNAPSHOT.search(data)
     try:
-        return base64.b64decode(found.group(1), validate=True) if found else b""
+        return base64.b64decode(match.group(1), validate=True) if match else b""
     except binascii.Error:
         raise UnreadableInput(f"{name} is a memory viewer page whose snapshot is damaged") from None
 
 
-def _json(data: bytes, name: str) -> Any:
+def _parse_json(data: bytes, name: str) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise UnreadableInput(f"{name} is damaged JSON: {error}") from None
 
 
-def of_value(value: Any, name: str, most: int = -1) -> tuple[MemoryRun, ...]:
-    """The runs of a snapshot that is in memory already.
+def read_value(value: Any, name: str, max_items: int = -1) -> tuple[MemoryRun, ...]:
+    """Return the runs of a snapshot that is already in memory.
 
-    `most` bounds the blocks and entries it may have (-1: any number): a file of so many bytes that has more
-    says the same again and again.
+    `max_items` bounds its blocks and entries (-1: any number): a file of that many bytes that has more refers
+    to itself.
 
     Raises:
         UnreadableInput: it is something else.
@@ -89,10 +89,10 @@ def of_value(value: Any, name: str, most: int = -1) -> tuple[MemoryRun, ...]:
         value = {**value, "device_traces": []}
     if not isinstance(value, dict) or "segments" not in value or "device_traces" not in value:
         raise UnreadableInput(f"{name} is not a memory snapshot: it has no segments and device_traces")
-    for one, what in (("segments", "not a list"), ("device_traces", "not lists")):
-        if not isinstance(value[one], list):
-            raise UnreadableInput(f"{name} is not a memory snapshot: its {one} are {what}")
-    if 0 <= most < _length(value):
+    for key, mistake in (("segments", "not a list"), ("device_traces", "not lists")):
+        if not isinstance(value[key], list):
+            raise UnreadableInput(f"{name} is not a memory snapshot: its {key} are {mistake}")
+    if 0 <= max_items < _count_items(value):
         raise UnreadableInput(f"{name} is not a memory snapshot: it contains itself")
     segments, traces = _checked_segments(value, name), _checked_traces(value, name)
     devices = sorted({segment["device"] for segment in segments} | {n for n, t in enumerate(traces) if t})
@@ -103,10 +103,10 @@ def of_value(value: Any, name: str, most: int = -1) -> tuple[MemoryRun, ...]:
     for device in devices:
         mine = [segment for segment in segments if segment["device"] == device]
         trace = traces[device] if device < len(traces) else []
-        if not mine and not any(entry["action"] in _TELLING for entry in trace) and len(devices) > 1:
-            continue  # torch keeps a trace of each device, whether the process uses it or not
-        told = value.get("external_annotations")
-        marks = [m for m in told if _is_mark(m, device)] if isinstance(told, list) else []
+        if not mine and not any(entry["action"] in _USE_ACTIONS for entry in trace) and len(devices) > 1:
+            continue  # torch keeps a trace of each device, used or not
+        annotations = value.get("external_annotations")
+        marks = [m for m in annotations if _is_mark(m, device)] if isinstance(annotations, list) else []
         run = _run(name, device, mine, trace, settings, notes, marks)
         problem = check(run)
         if problem:
@@ -124,10 +124,10 @@ def _run(
     notes: list[str],
     marks: list[Any],
 ) -> MemoryRun:
-    places = Places()
-    rewound = starting(segments, trace, settings[1], name)
+    places = PlaceTable()
+    rewound = rewind_to_start(segments, trace, settings[1], name)
     history = History(trace, settings[1], rewound, places, marks)
-    start = history.starting()
+    start = history.start_segments()
     recorded = history.recorded()
     return MemoryRun(
         origin="snapshot",
@@ -156,17 +156,17 @@ def _run(
 
 
 def _settings(value: dict[str, Any]) -> tuple[tuple[str, Settings], list[str]]:
-    """The settings of the recorded run, and what is to be said of them."""
-    told = value.get("allocator_settings")
-    if not isinstance(told, dict):
-        text = _EXPANDABLE if _mapped(value) else ""
-        seen = f" except {text}, which the history shows" if text else ""
-        note = f"the snapshot does not contain its settings: PyTorch's defaults are assumed{seen}"
+    """Return the settings of the recorded run as text and parsed, and notes about them."""
+    recorded = value.get("allocator_settings")
+    if not isinstance(recorded, dict):
+        text = _EXPANDABLE if _uses_expandable(value) else ""
+        exception = f" except {text}, which the history shows" if text else ""
+        note = f"the snapshot does not contain its settings: PyTorch's defaults are assumed{exception}"
         return (text, parse(text)), [note]
-    text = told.get("PYTORCH_CUDA_ALLOC_CONF") or told.get("PYTORCH_ALLOC_CONF") or ""
+    text = recorded.get("PYTORCH_CUDA_ALLOC_CONF") or recorded.get("PYTORCH_ALLOC_CONF") or ""
     if not isinstance(text, str):
         return ("", Settings()), ["its settings are not text: PyTorch's defaults are assumed"]
-    if told.get("expandable_segments") is True and "expandable_segments" not in text:
+    if recorded.get("expandable_segments") is True and "expandable_segments" not in text:
         text = f"{text},{_EXPANDABLE}".lstrip(",")  # a build's own default
     try:
         return (text, parse(text)), []
@@ -174,8 +174,8 @@ def _settings(value: dict[str, Any]) -> tuple[tuple[str, Settings], list[str]]:
         return ("", Settings()), [f"its settings {text!r} cannot be read ({error}): defaults are assumed"]
 
 
-def _mapped(value: dict[str, Any]) -> bool:
-    """Whether all segments that the history asks the driver for are expandable."""
+def _uses_expandable(value: dict[str, Any]) -> bool:
+    """Whether all segments requested in the history are expandable."""
     actions = {entry["action"] for trace in value["device_traces"] for entry in trace}
     return "segment_map" in actions and "segment_alloc" not in actions
 
@@ -192,19 +192,20 @@ def _is_mark(mark: Any, device: int) -> bool:
 # What a snapshot must be made of ------------------------------------------------------------------
 
 _EXPANDABLE = "expandable_segments:True"
-_MOST = {"address": 1 << 64, "addr": 1 << 64, "stream": 1 << 64, "device": 1 << 10}
-"""Bounds of numbers; of sizes and the rest `_LARGEST`."""
-_LARGEST = 1 << 60
-_DEEPEST = 5_000
-"""Calls of a stack: Python alone goes no deeper than a thousand unless it is told to."""
+_MAX_VALUES = {"address": 1 << 64, "addr": 1 << 64, "stream": 1 << 64, "device": 1 << 10}
+"""Upper bounds of numbers by name; for sizes and the rest `_MAX_VALUE`."""
+_MAX_VALUE = 1 << 60
+"""Bytes that no device has."""
+_MAX_STACK_DEPTH = 5_000
+"""Calls of a stack: Python's default limit is a thousand."""
 
 
-def _length(value: dict[str, Any]) -> int:
-    """How many blocks and entries there are, those that are the same object counted each time."""
+def _count_items(value: dict[str, Any]) -> int:
+    """Count blocks and entries; repeated references to one object count each time."""
     lists = [segment.get("blocks") for segment in value["segments"] if isinstance(segment, dict)] + list(
         value["device_traces"]
     )
-    return sum(len(one) for one in lists if isinstance(one, list))
+    return sum(len(items) for items in lists if isinstance(items, list))
 
 
 def _checked_segments(value: dict[str, Any], name: str) -> list[Any]:
@@ -212,50 +213,54 @@ def _checked_segments(value: dict[str, Any], name: str) -> list[Any]:
     for segment in segments:
         blocks = segment.get("blocks") if isinstance(segment, dict) else None
         if isinstance(segment, dict):
-            segment.setdefault("stream", 0)  # torch before 1.12 does not tell
-        if not isinstance(blocks, list) or not _numbers(segment, "address", "total_size", "stream", "device"):
+            segment.setdefault("stream", 0)  # torch before 1.12 does not write it
+        if not isinstance(blocks, list) or not _has_numbers(
+            segment, "address", "total_size", "stream", "device"
+        ):
             raise UnreadableInput(f"{name} is a damaged snapshot: a segment is incomplete")
-        for one in blocks:
-            state = one.get("state") if isinstance(one, dict) else None
-            if not isinstance(state, str) or not _numbers(one, "size"):
+        for block in blocks:
+            state = block.get("state") if isinstance(block, dict) else None
+            if not isinstance(state, str) or not _has_numbers(block, "size"):
                 raise UnreadableInput(f"{name} is a damaged snapshot: a block is incomplete")
     return segments
 
 
 def _checked_traces(value: dict[str, Any], name: str) -> list[list[Any]]:
     traces: list[list[Any]] = value["device_traces"]
-    if len(traces) > _MOST["device"] or not all(isinstance(trace, list) for trace in traces):
+    if len(traces) > _MAX_VALUES["device"] or not all(isinstance(trace, list) for trace in traces):
         raise UnreadableInput(f"{name} is not a memory snapshot: its device_traces are not lists")
     for trace in traces:
         for entry in trace:
             action = entry.get("action") if isinstance(entry, dict) else None
             frames = entry.get("frames") if isinstance(entry, dict) else None
-            if isinstance(frames, list) and len(frames) > _DEEPEST:
+            if isinstance(frames, list) and len(frames) > _MAX_STACK_DEPTH:
                 raise UnreadableInput(
                     f"{name} is not a memory snapshot: it has a stack of {len(frames)} calls"
                 )
             if not isinstance(action, str):
                 raise UnreadableInput(f"{name} is a damaged snapshot: an entry of the trace has no action")
-            if action in _ACTIONS and not _numbers(entry, "size", "stream"):
+            if action in _ACTIONS and not _has_numbers(entry, "size", "stream"):
                 raise UnreadableInput(f"{name} is a damaged snapshot: an entry ({action}) is incomplete")
-            if action in _MOVES and not _numbers(entry, "addr"):
+            if action in _ADDRESS_ACTIONS and not _has_numbers(entry, "addr"):
                 raise UnreadableInput(f"{name} is a damaged snapshot: an entry ({action}) has no address")
     return traces
 
 
 def _are_segments(value: Any) -> bool:
-    """Whether it is what ``torch.cuda.memory_snapshot()`` gives, and ``_snapshot()`` before torch 2.0."""
+    """Whether `value` comes from ``torch.cuda.memory_snapshot()``, or ``_snapshot()`` before torch 2.0."""
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(one, dict) and "total_size" in one and "blocks" in one for one in value)
+        and all(
+            isinstance(segment, dict) and "total_size" in segment and "blocks" in segment for segment in value
+        )
     )
 
 
-def _numbers(value: dict[str, Any], *names: str) -> bool:
-    """Whether `value` has these as numbers that can be what their names say."""
+def _has_numbers(value: dict[str, Any], *names: str) -> bool:
+    """Whether `value` has all of `names` as numbers within their bounds."""
     for name in names:
-        one = value.get(name)
-        if type(one) is not int or not 0 <= one < _MOST.get(name, _LARGEST):
+        number = value.get(name)
+        if type(number) is not int or not 0 <= number < _MAX_VALUES.get(name, _MAX_VALUE):
             return False
     return True

@@ -1,11 +1,11 @@
-"""What was reserved when recording began, block by block."""
+"""Reconstruct what was reserved when recording began, block by block."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gapless.errors import UnreadableInput
-from gapless.memory.rewind import FREE, USED, WAITING, Inconsistent, Piece, Range, Rewind, pool_of
+from gapless.memory.rewind import FREE, USED, WAITING, InconsistentTrace, Piece, Rewind, SegmentRange, pool_of
 from gapless.memory.settings import Settings
 from gapless.memory.sizes import SMALL_SEGMENT
 
@@ -17,8 +17,8 @@ _STATES = {
 }
 
 
-class Start:
-    """The rewound state. `private` are the private pools that are known: first address, end and name."""
+class StartState:
+    """The state when recording began; `private` lists first address, end and name of known private pools."""
 
     def __init__(self, rewind: Rewind, private: list[tuple[int, int, str]]) -> None:
         self.rewind = rewind
@@ -29,13 +29,13 @@ class Start:
         return self.rewind.reserved
 
 
-def starting(segments: list[Any], trace: list[Any], settings: Settings, name: str) -> Start:
-    """The state before the first entry of `trace`, which ends with `segments`.
+def rewind_to_start(segments: list[Any], trace: list[Any], settings: Settings, name: str) -> StartState:
+    """Return the state before the first entry of `trace`, which ends with `segments`.
 
     Raises:
-        UnreadableInput: the trace does not lead there.
+        UnreadableInput: the trace is inconsistent with `segments`.
     """
-    rewind = Rewind(settings, frees_tell(trace))
+    rewind = Rewind(settings, frees_have_allocation_frames(trace))
     private: list[tuple[int, int, str]] = []
     try:
         for segment in segments:
@@ -43,53 +43,52 @@ def starting(segments: list[Any], trace: list[Any], settings: Settings, name: st
             rewind.add(home, pieces)
             if home.pool:
                 private.append((home.address, home.address + home.size, home.pool))
-    except Inconsistent as error:
+    except InconsistentTrace as error:
         raise UnreadableInput(f"{name} is a damaged snapshot: {error}") from None
     for back, entry in enumerate(reversed(trace), 1):
         try:
             rewind.undo(entry)
-        except Inconsistent as error:
+        except InconsistentTrace as error:
             raise UnreadableInput(
                 f"{name} cannot be replayed: {error} (entry {len(trace) - back} of {len(trace)}); was "
                 "recording interrupted or set to skip actions?"
             ) from None
-    return Start(rewind, private)
+    return StartState(rewind, private)
 
 
-def frees_tell(trace: list[Any]) -> bool:
-    """Whether entries of what is given back have the frames of who asked for it.
+def frees_have_allocation_frames(trace: list[Any]) -> bool:
+    """Whether entries of freed memory carry the frames of its allocation.
 
-    So it is where frames were recorded of allocations alone (``context="alloc"``); else they have those of
-    who let it go.
+    This is so if frames were only recorded for allocations (``context="alloc"``).
     """
-    asked: dict[int, Any] = {}
+    frames_by_address: dict[int, Any] = {}
     same = False
     for entry in trace:
         if entry["action"] == "alloc":
-            asked[entry["addr"]] = entry.get("frames")
-        elif entry["action"] == "free_requested" and entry["addr"] in asked:
-            if asked.pop(entry["addr"]) != entry.get("frames"):
+            frames_by_address[entry["addr"]] = entry.get("frames")
+        elif entry["action"] == "free_requested" and entry["addr"] in frames_by_address:
+            if frames_by_address.pop(entry["addr"]) != entry.get("frames"):
                 return False
             same = True
     return same
 
 
-def _range(segment: Any) -> tuple[Range, list[tuple[int, Piece]]]:
-    """A segment of a snapshot with its blocks."""
+def _range(segment: Any) -> tuple[SegmentRange, list[tuple[int, Piece]]]:
+    """Return a segment of a snapshot and its pieces, by address."""
     address, pieces = segment["address"], []
     for block in segment["blocks"]:
         state = _STATES.get(block["state"])
         if state is None:
-            raise Inconsistent(f"a block is {block['state'][:40]!r}")
-        requested, frames = _asked(block)
+            raise InconsistentTrace(f"a block is {block['state'][:40]!r}")
+        requested, frames = _requested(block)
         pieces.append((address, Piece(block["size"], state, requested if state != FREE else 0, frames)))
         address += block["size"]
     if address != segment["address"] + segment["total_size"]:
-        raise Inconsistent("a segment's size differs from its blocks' total")
-    told = segment.get("segment_type")
-    small = told == "small" if told else segment["total_size"] <= SMALL_SEGMENT
+        raise InconsistentTrace("a segment's size differs from its blocks' total")
+    pool_kind = segment.get("segment_type")
+    small = pool_kind == "small" if pool_kind else segment["total_size"] <= SMALL_SEGMENT
     return (
-        Range(
+        SegmentRange(
             segment["address"],
             segment["total_size"],
             segment["stream"],
@@ -101,16 +100,16 @@ def _range(segment: Any) -> tuple[Range, list[tuple[int, Piece]]]:
     )
 
 
-def _asked(block: Any) -> tuple[int, object]:
-    """What was asked for, and by which frames: torch 2.0 has both in a history."""
+def _requested(block: Any) -> tuple[int, object]:
+    """Return requested bytes and frames of a block: torch 2.0 has both in a history."""
     history = block.get("history")
     if isinstance(history, list) and history and isinstance(history[0], dict):
         last = history[0]
-        return _within(last.get("real_size"), block), last.get("frames")
-    return _within(block.get("requested_size"), block), block.get("frames")
+        return _clamp_size(last.get("real_size"), block), last.get("frames")
+    return _clamp_size(block.get("requested_size"), block), block.get("frames")
 
 
-def _within(size: object, block: Any) -> int:
-    """What was asked for of a block, which is no more than it has; all of it where that is not told."""
+def _clamp_size(size: object, block: Any) -> int:
+    """Return `size` if the block can hold it, else the block's size."""
     whole: int = block["size"]
     return size if type(size) is int and 0 <= size <= whole else whole

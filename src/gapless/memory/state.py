@@ -1,4 +1,4 @@
-"""What an allocator holds: its pools, what it counts, and the events that its blocks wait for."""
+"""The state of an allocator: pools, counters, and events that blocks wait for."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from gapless.model.memory_calls import CLASSES
 class AllocatorState:
     """The memory of one device under `settings`; `total` is the device's memory in bytes (-1: unknown).
 
-    Numbers as ``torch.cuda.memory_stats`` counts them: `mallocs` and `maps` are together its
-    ``num_device_alloc``, `frees` and `unmaps` its ``num_device_free``, `retries` its ``num_alloc_retries``.
-    `classes` are the `mallocs` by their size.
-    Whoever calls may set `now`; `peak_at` and `height_at` are what it was when most was allocated and
-    reserved.
-    `log`, where it is set, is called with each action of the allocator's own (by its name in a snapshot), the
-    address, the size and the stream.
+    Counters follow ``torch.cuda.memory_stats``: `mallocs` and `maps` together are its ``num_device_alloc``,
+    `frees` and `unmaps` its ``num_device_free``, `retries` its ``num_alloc_retries``. `classes` are the
+    `mallocs` by size class. The caller may set `now`; `peak_at` and `height_at` are its values when most was
+    allocated and reserved. `log`, if set, is called with each action (named as in a snapshot), address, size
+    and stream.
     """
 
-    # Beyond thirty attributes, objects with a dictionary are slow.
+    # With more than thirty attributes, objects with a dictionary are slow.
     __slots__ = (
         "_deferred", "_expandable", "_max_split", "_rounded", "_splits", "allocated", "allowed", "classes",
         "collections", "collects", "driver", "events", "frees", "height_at", "large", "log", "mallocs",
@@ -57,42 +55,48 @@ class AllocatorState:
         self._deferred = 0
 
     def private_pool(self, pool: int) -> PrivatePool:
-        """The private pool of that number, made when it is first asked for."""
+        """Return the private pool of that number; create it at first use."""
         return self.private.setdefault(pool, PrivatePool())
 
     def grow(self, size: int) -> None:
-        """`size` bytes more are reserved."""
+        """Add `size` reserved bytes."""
         self.reserved += size
         if self.reserved > self.peak_reserved:
             self.peak_reserved = self.reserved
             self.height_at = self.now
 
     def recycle(self, block: Block) -> None:
-        """Put `block` into its pool, together with its free neighbours."""
+        """Put `block` into its pool, merged with its free neighbours."""
         if self.log is not None:
             self.log("free_completed", block.address, block.requested, block.stream)
-        for other in (block.prev, block.next):
-            if other is None or not other.mapped or other.allocated or other.waits or other.uses:
+        for neighbour in (block.prev, block.next):
+            if (
+                neighbour is None
+                or not neighbour.mapped
+                or neighbour.allocated
+                or neighbour.waits
+                or neighbour.uses
+            ):
                 continue
-            self.merge(block, other)
+            self.merge(block, neighbour)
         block.pool.add(block)
 
-    def merge(self, block: Block, other: Block) -> None:
-        """Join `other`, a free (or unmapped) neighbour out of its pool, to `block`."""
-        if other.mapped:
-            block.pool.remove(other)
+    def merge(self, block: Block, neighbour: Block) -> None:
+        """Merge `other`, a free or unmapped neighbour, into `block`."""
+        if neighbour.mapped:
+            block.pool.remove(neighbour)
         else:
-            block.pool.remove_unmapped(other)
-        if block.prev is other:
-            block.address = other.address
-            block.prev = other.prev
+            block.pool.remove_unmapped(neighbour)
+        if block.prev is neighbour:
+            block.address = neighbour.address
+            block.prev = neighbour.prev
             if block.prev is not None:
                 block.prev.next = block
         else:
-            block.next = other.next
+            block.next = neighbour.next
             if block.next is not None:
                 block.next.prev = block
-        block.size += other.size
+        block.size += neighbour.size
 
     # Other streams --------------------------------------------------------------------------------
 
@@ -103,12 +107,12 @@ class AllocatorState:
         block.uses = None
 
     def pass_stream(self, stream: int) -> None:
-        """`stream` has passed everything that was recorded on it so far."""
+        """Mark everything recorded on `stream` so far as passed."""
         for _, passed in self.events.get(stream, ()):
             passed[0] = True
 
     def process_events(self) -> None:
-        """Blocks whose events have passed become free; one that has not holds up those behind it."""
+        """Free blocks whose events have passed, in order: an event that has not holds up those behind it."""
         for stream in list(self.events):
             queue = self.events[stream]
             gone = 0
@@ -116,7 +120,7 @@ class AllocatorState:
                 if not passed[0]:
                     break
                 gone += 1
-                self._passed(block)
+                self._pass_event(block)
             del queue[:gone]
             if not queue:
                 del self.events[stream]
@@ -126,9 +130,9 @@ class AllocatorState:
         events, self.events = self.events, {}
         for queue in events.values():
             for block, _ in queue:
-                self._passed(block)
+                self._pass_event(block)
 
-    def _passed(self, block: Block) -> None:
+    def _pass_event(self, block: Block) -> None:
         block.waits -= 1
         if not block.waits:
             self.recycle(block)

@@ -1,4 +1,4 @@
-"""`MemoryRun` to `Track`: what a page draws of it."""
+"""Compute the `Track` of a `MemoryRun`: the data a page draws."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.memory.kinds import told_apart
+from gapless.memory.kinds import resolve_kinds
 from gapless.memory.simulate import Simulation
-from gapless.memory.trials import Where
+from gapless.memory.trials import TrialConditions
 from gapless.model.memory import ALLOC, DEFER, FREE, STEP, MemoryRun
 from gapless.model.memory_report import Curve, MemoryReport, Moment
 from gapless.model.source import SourceLine
 from gapless.model.track import Call, Calls, Course, Layer, Points, Track
 
-CELLS = 65_536
-"""Into so many stretches a run is cut at most; one of fewer events is told event by event."""
-WHOLE = 4_000
-"""Points of the whole run, where there are too many cells to show all."""
-ALL = 16_000
-"""So many cells need no thinning."""
-NEAR = 500
-"""Cells on each side of what a window is about."""
-WINDOWS = 16
-MARKS = 6_000
-"""Calls to the driver that are marked one by one, at most; of more, neighbours are one mark."""
-LINES = 6
-"""Lines of the program that have layers of their own, where kinds are not known; other settings drawn."""
-_STEPS = 4_000
-_NAMES: dict[str, Call] = {
+MAX_CELLS = 65_536
+"""Stretches that a run is cut into at most; shorter runs are drawn event by event."""
+OVERVIEW_POINTS = 4_000
+"""Points of the whole run, if there are too many cells to show all."""
+MAX_CELLS_WITHOUT_THINNING = 16_000
+"""Up to this many cells are all drawn."""
+WINDOW_CELLS = 500
+"""Cells on each side of the event that a window shows."""
+MAX_WINDOWS = 16
+"""Windows with full detail."""
+MAX_MARKS = 6_000
+"""Driver calls drawn one by one at most; above it, neighbours are merged."""
+MAX_LAYERS = 6
+"""Lines with layers of their own if kinds are unknown; also other settings drawn."""
+_MAX_STEPS_DRAWN = 4_000
+"""Steps marked; with more, every nth."""
+_CALL_OF_ACTION: dict[str, Call] = {
     "segment_alloc": "malloc",
     "segment_free": "free",
     "segment_map": "map",
@@ -40,67 +42,68 @@ _NAMES: dict[str, Call] = {
 Ints = NDArray[np.int64]
 
 
-def track(run: MemoryRun, report: MemoryReport, where: Where | None = None) -> Track:
-    """What a page draws of `run`, of which `report` is the report: one more replay, and one for each setting
-    that is drawn beside it."""
-    where = where or Where()
-    run = told_apart(run)
+def build_track(run: MemoryRun, report: MemoryReport, where: TrialConditions | None = None) -> Track:
+    """Return what a page draws of `run` and its `report`; replays the run once, and once per setting
+    drawn.
+    """
+    where = where or TrialConditions()
+    run = resolve_kinds(run)
     layers, group = _layers(run, report.peak)
     as_recorded = run.allocated and not (report.replayed and (report.trials or where.capacity >= 0))
-    seen = _Recorded(run) if as_recorded else _Watched(run, where)
-    cells = _cells(run, seen.curve, group, len(layers))
-    calls = _calls(seen.rows)
-    end = seen.curve.event[-1] + 1
+    curves = _ProfiledCurve(run) if as_recorded else _ReplayedCurve(run, where)
+    cells = _cells(run, curves.curve, group, len(layers))
+    calls = _merge_calls(curves.rows)
+    end = curves.curve.event[-1] + 1
     steps = [at for at, action in enumerate(run.action[:end]) if action == STEP]
     return Track(
         windows=tuple(_windows(cells, calls, _places_of_interest(report, calls))),
-        finest=max(1, -(-len(run) // CELLS)),
+        finest=max(1, -(-len(run) // MAX_CELLS)),
         layers=layers,
         calls=calls,
-        places=seen.places(),
-        steps=tuple(steps[:: max(1, -(-len(steps) // _STEPS))]),
-        others=tuple(_others(run, report, where)),
+        places=curves.places(),
+        steps=tuple(steps[:: max(1, -(-len(steps) // _MAX_STEPS_DRAWN))]),
+        others=tuple(_other_settings(run, report, where)),
     )
 
 
-class _Seen:
-    """The run's curve, event by event as far as that goes, and what was asked of the driver."""
+class _CurveAndCalls:
+    """The run's curve, event by event if possible, and its driver calls."""
 
     def __init__(self, run: MemoryRun) -> None:
         self.run = run
         self.curve = Curve()
         self.rows: list[tuple[int, Call, int, int]] = []
-        self._known: dict[SourceLine, int] = {}
+        self._number_of_line: dict[SourceLine, int] = {}
 
     def row(self, at: int, call: Call, size: int) -> None:
         place = self.run.place[at] if 0 <= at < len(self.run) else -1
         line = self.run.line(place)
-        number = -1 if line is None else self._known.setdefault(line, len(self._known))
+        number = -1 if line is None else self._number_of_line.setdefault(line, len(self._number_of_line))
         self.rows.append((at, call, size, number))
 
     def places(self) -> tuple[SourceLine, ...]:
-        return tuple(self._known)
+        return tuple(self._number_of_line)
 
 
-class _Watched(_Seen):
-    """A replay, with what it asks the driver for written down."""
+class _ReplayedCurve(_CurveAndCalls):
+    """Curve and driver calls of a replay."""
 
-    def __init__(self, run: MemoryRun, where: Where) -> None:
+    def __init__(self, run: MemoryRun, where: TrialConditions) -> None:
         super().__init__(run)
         self._low = -1
         self._counts = [0, 0, 0]
         replay = Simulation(run, **where._asdict())
         self._allocator = replay.allocator
         replay.allocator.log = self._log
-        self.curve = replay.go(self._counted, points=CELLS).curve
+        self.curve = replay.go(self._record_counted, points=MAX_CELLS).curve
 
     def _log(self, action: str, address: int, size: int, stream: int) -> None:
-        call = _NAMES.get(action)
+        call = _CALL_OF_ACTION.get(action)
         if call is not None:
             self.row(max(self._allocator.now, self._low), call, size)
 
-    def _counted(self, low: int, stop: int) -> None:
-        """After each stretch: what the allocator itself only counts."""
+    def _record_counted(self, low: int, stop: int) -> None:
+        """Record, after each stretch, the calls that the allocator only counts."""
         allocator = self._allocator
         now = [allocator.retries, allocator.collections, allocator.ooms]
         calls: tuple[Call, ...] = ("retry", "collect", "failed")
@@ -111,12 +114,12 @@ class _Watched(_Seen):
         self._low = low
 
 
-class _Recorded(_Seen):
-    """What a profile recorded: where reserved memory grows the driver gave it, where it shrinks it got it."""
+class _ProfiledCurve(_CurveAndCalls):
+    """Curve of a profile: growth of reserved memory counts as a malloc, shrinking as a free."""
 
     def __init__(self, run: MemoryRun) -> None:
         super().__init__(run)
-        every = max(1, -(-len(run) // CELLS))
+        every = max(1, -(-len(run) // MAX_CELLS))
         starts = np.arange(0, len(run), every)
         allocated, reserved = np.array(run.allocated, np.int64), np.array(run.reserved, np.int64)
         self.curve = Curve(
@@ -129,47 +132,49 @@ class _Recorded(_Seen):
             self.row(at + 1, "malloc" if change[at] > 0 else "free", abs(int(change[at])))
 
 
-def _calls(rows: list[tuple[int, Call, int, int]]) -> Calls:
-    """Calls to the driver; those of one kind that lie close together are one row, where there are many."""
+def _merge_calls(rows: list[tuple[int, Call, int, int]]) -> Calls:
+    """Return the driver calls; if there are too many, close calls of one kind become one row."""
     reach = 0
-    found = _joined(rows, reach)
-    while len(found) > MARKS:
+    merged = _merge_within(rows, reach)
+    while len(merged) > MAX_MARKS:
         reach = max(1, 2 * reach)
-        found = _joined(rows, reach)
-    columns = [tuple(column) for column in zip(*found, strict=True)] or [()] * 5
+        merged = _merge_within(rows, reach)
+    columns = [tuple(column) for column in zip(*merged, strict=True)] or [()] * 5
     return Calls(*columns)
 
 
-def _joined(rows: list[tuple[int, Call, int, int]], reach: int) -> list[tuple[int, Call, int, int, int]]:
-    found: list[tuple[int, Call, int, int, int]] = []
+def _merge_within(
+    rows: list[tuple[int, Call, int, int]], reach: int
+) -> list[tuple[int, Call, int, int, int]]:
+    merged: list[tuple[int, Call, int, int, int]] = []
     last: dict[tuple[Call, int], int] = {}
     for at, call, size, place in sorted(rows, key=lambda row: row[0]):
         key = (call, -1 if reach else place)
         position = last.get(key, -1)
-        if position >= 0 and at - found[position][0] <= reach:
-            first, _, count, before, where = found[position]
-            found[position] = (first, call, count + 1, before + size, where if where == place else -1)
+        if position >= 0 and at - merged[position][0] <= reach:
+            first, _, count, before, where = merged[position]
+            merged[position] = (first, call, count + 1, before + size, where if where == place else -1)
         else:
-            last[key] = len(found)
-            found.append((at, call, 1, size, place))
-    return found
+            last[key] = len(merged)
+            merged.append((at, call, 1, size, place))
+    return merged
 
 
 # Who asked ----------------------------------------------------------------------------------------
 
 
 def _layers(run: MemoryRun, peak: Moment) -> tuple[tuple[Layer, ...], list[int]]:
-    """The layers, and for each of the run's places its layer; the last of both is for what is unknown.
+    """Return the layers, and the layer index of each of the run's places; the last is for the unknown.
 
-    By kind where kinds are known, else by the lines that hold most at the peak.
+    Layers are kinds if these are known, else the lines that hold most at the peak.
     """
     early = {block.place for segment in run.start for block in segment.blocks if not run.stack(block.place)}
     if {place.kind for place in run.places} - {"unknown"}:
-        return _kinds(run, early)
+        return _kind_layers(run, early)
     wanted: dict[tuple[SourceLine | None, str, bool], int] = {}
-    for one in peak.owners:
-        if len(wanted) < LINES:
-            wanted.setdefault((one.line, one.operator, one.before), len(wanted))
+    for owner in peak.owners:
+        if len(wanted) < MAX_LAYERS:
+            wanted.setdefault((owner.line, owner.operator, owner.before), len(wanted))
     group = []
     for at, place in enumerate([*run.places, None]):
         line = run.line(at)
@@ -180,7 +185,7 @@ def _layers(run: MemoryRun, peak: Moment) -> tuple[tuple[Layer, ...], list[int]]
     return (*layers, Layer()), group
 
 
-_ORDER = (
+_LAYER_ORDER = (
     "parameter",
     "optimizer",
     "gradient",
@@ -193,25 +198,26 @@ _ORDER = (
     "backward",
     "temporary",
 )
-"""Kinds from the bottom of the picture to its top: what stays before what comes and goes."""
+"""Kinds from the bottom of the chart to its top: lasting memory below short-lived."""
 
 
-def _kinds(run: MemoryRun, early: set[int]) -> tuple[tuple[Layer, ...], list[int]]:
-    """One layer for what is older than the recording, one for each kind, one for the rest."""
-    asked = {*run.place, *(block.place for segment in run.start for block in segment.blocks)}
-    there = {run.places[at].kind for at in asked if 0 <= at < len(run.places)}
-    kinds = [kind for kind in _ORDER if kind in there]
+def _kind_layers(run: MemoryRun, early: set[int]) -> tuple[tuple[Layer, ...], list[int]]:
+    """Return a layer for memory older than the recording, one per kind, and one for the rest."""
+    places = {*run.place, *(block.place for segment in run.start for block in segment.blocks)}
+    kinds_present = {run.places[at].kind for at in places if 0 <= at < len(run.places)}
+    kinds = [kind for kind in _LAYER_ORDER if kind in kinds_present]
     layers = [Layer(before=True), *(Layer(kind=kind) for kind in kinds), Layer(kind="unknown")]
     last = len(layers) - 1
     unknown = [0 if at in early else last for at in (*range(len(run.places)), -1)]
     group = [
-        1 + kinds.index(one.kind) if one.kind in kinds else unknown[at] for at, one in enumerate(run.places)
+        1 + kinds.index(place.kind) if place.kind in kinds else unknown[at]
+        for at, place in enumerate(run.places)
     ]
     return tuple(layers), [*group, unknown[-1]]
 
 
 class _Cells(NamedTuple):
-    """The run in short stretches: columns as those of `Points`."""
+    """The run in short stretches; columns as in `Points`."""
 
     event: Ints
     allocated: Ints
@@ -224,9 +230,9 @@ def _cells(run: MemoryRun, curve: Curve, group: list[int], layers: int) -> _Cell
     event = np.array(curve.event, np.int64)
     change, layer, begin = _changes(run, event[-1] + 1, group, layers)
     total = np.concatenate(([begin.sum()], begin.sum() + np.cumsum(change)))
-    # Where in each stretch most is asked for; position 0 stands for the beginning.
+    # The position in each stretch with most memory requested; position 0 is the beginning.
     ends = (event + 1).tolist()
-    best = np.array([0, *(_highest(total, low, high) for low, high in pairwise(ends))], np.int64)
+    best = np.array([0, *(_highest_between(total, low, high) for low, high in pairwise(ends))], np.int64)
     levels = [
         np.concatenate(([0], np.cumsum(np.where(layer == number, change, 0))))[best] + begin[number]
         for number in range(layers)
@@ -237,13 +243,13 @@ def _cells(run: MemoryRun, curve: Curve, group: list[int], layers: int) -> _Cell
     )
 
 
-def _highest(total: Ints, low: int, high: int) -> int:
-    """Where behind `low`, up to `high`, most is asked for; a stretch before a shortage may be empty."""
+def _highest_between(total: Ints, low: int, high: int) -> int:
+    """Return the position in ``(low, high]`` with most memory requested; `high` if the range is empty."""
     return low + 1 + int(np.argmax(total[low + 1 : high + 1])) if high > low else high
 
 
 def _changes(run: MemoryRun, stop: int, group: list[int], layers: int) -> tuple[Ints, Ints, Ints]:
-    """For each event the change of what is asked for and its layer; and what each layer has at first."""
+    """Return the change of requested bytes and its layer per event, and the bytes of each layer at first."""
     begin = np.zeros(layers, np.int64)
     alive: dict[int, tuple[int, int]] = {}
     for segment in run.start:
@@ -258,8 +264,8 @@ def _changes(run: MemoryRun, stop: int, group: list[int], layers: int) -> tuple[
             alive[ident] = (group[place], size)
             layer[at], change[at] = alive[ident]
         elif action in (FREE, DEFER) and ident in alive:
-            of, was = alive.pop(ident)
-            layer[at], change[at] = of, -was
+            layer_of, was = alive.pop(ident)
+            layer[at], change[at] = layer_of, -was
     return change, layer, begin
 
 
@@ -268,33 +274,33 @@ def _changes(run: MemoryRun, stop: int, group: list[int], layers: int) -> tuple[
 
 def _windows(cells: _Cells, calls: Calls, places: Sequence[int]) -> list[Points]:
     count = len(cells.event)
-    if count <= ALL:
+    if count <= MAX_CELLS_WITHOUT_THINNING:
         return [_points(cells, 0, count, 1)]
-    found = [_points(cells, 0, count, -(-count // WHOLE))]
+    windows = [_points(cells, 0, count, -(-count // OVERVIEW_POINTS))]
     taken: list[tuple[int, int]] = []
     for place in places:
         middle = int(np.searchsorted(cells.event, place))
-        low, high = max(middle - NEAR, 0), min(middle + NEAR, count)
-        if len(taken) < WINDOWS and not any(low < end and start < high for start, end in taken):
+        low, high = max(middle - WINDOW_CELLS, 0), min(middle + WINDOW_CELLS, count)
+        if len(taken) < MAX_WINDOWS and not any(low < end and start < high for start, end in taken):
             taken.append((low, high))
-    return found + [_points(cells, low, high, 1) for low, high in sorted(taken)]
+    return windows + [_points(cells, low, high, 1) for low, high in sorted(taken)]
 
 
 def _places_of_interest(report: MemoryReport, calls: Calls) -> list[int]:
-    """Events worth a closer look, the most important first."""
+    """Return the events worth a closer look, the most important first."""
     base = report.baseline
-    shortages = [one.event for one in (base.shortage, base.failure) if one is not None]
-    found = [*shortages, report.peak.event, report.height.event]
-    rare = [at for at, what in zip(calls.event, calls.what, strict=True) if what not in ("malloc", "map")]
-    found += rare[:: max(1, len(rare) // WINDOWS)]
+    shortages = [shortage.event for shortage in (base.shortage, base.failure) if shortage is not None]
+    events = [*shortages, report.peak.event, report.height.event]
+    rare = [at for at, call in zip(calls.event, calls.what, strict=True) if call not in ("malloc", "map")]
+    events += rare[:: max(1, len(rare) // MAX_WINDOWS)]
     if len(report.ends) > 2:
         middle = len(report.ends) // 2
-        found.append((report.ends[middle - 1].event + report.ends[middle].event) // 2)
-    return found
+        events.append((report.ends[middle - 1].event + report.ends[middle].event) // 2)
+    return events
 
 
 def _points(cells: _Cells, low: int, high: int, every: int) -> Points:
-    """The cells from `low` to `high`, each `every` of them one point; the first is one alone."""
+    """Thin the cells from `low` to `high`: every `every` cells become one point, after the first cell."""
     starts = np.concatenate(([low], np.arange(low + 1, high, every)))
     ends = np.concatenate((starts[1:], [high])) - 1
     if every == 1:
@@ -310,7 +316,7 @@ def _points(cells: _Cells, low: int, high: int, every: int) -> Points:
         allocated=_ints(np.maximum.reduceat(cells.allocated[:high], starts)),
         reserved=_ints(np.maximum.reduceat(cells.reserved[:high], starts)),
         time=_ints(cells.time[ends]) if len(cells.time) else (),
-        layers=tuple(_ints(one[best]) for one in cells.layers),
+        layers=tuple(_ints(level[best]) for level in cells.layers),
     )
 
 
@@ -321,10 +327,11 @@ def _ints(values: Ints) -> tuple[int, ...]:
 # Other settings -----------------------------------------------------------------------------------
 
 
-def _others(run: MemoryRun, report: MemoryReport, where: Where) -> list[Course]:
-    """The first of the settings that were tried: the best ones, where they were searched."""
-    found = []
-    for one in [trial for trial in report.trials if trial.outcome is not None][:LINES]:
-        curve = Simulation(run, one.settings, **where._asdict()).go(points=WHOLE // 4).curve
-        found.append(Course(name=one.settings, event=curve.event, reserved=curve.reserved))
-    return found
+def _other_settings(run: MemoryRun, report: MemoryReport, where: TrialConditions) -> list[Course]:
+    """Return the curves of the first settings that were tried, best first if they were searched."""
+    courses = []
+    tried = [trial for trial in report.trials if trial.outcome is not None]
+    for trial in tried[:MAX_LAYERS]:
+        curve = Simulation(run, trial.settings, **where._asdict()).go(points=OVERVIEW_POINTS // 4).curve
+        courses.append(Course(name=trial.settings, event=curve.event, reserved=curve.reserved))
+    return courses

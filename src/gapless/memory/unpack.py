@@ -1,4 +1,4 @@
-"""Packed snapshots, unpacked as long as they are no bombs."""
+"""Unpack compressed snapshots, within bounds."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ from collections.abc import Iterable, Iterator
 
 from gapless.errors import UnreadableInput
 
-_FREE = 256 << 20
-"""Bytes that any file may grow to."""
-_TIMES = 100
-"""How many times its size a larger one may grow: snapshots shrink to a tenth or a thirtieth."""
-_PIECE = 1 << 20
+_MIN_BOUND_BYTES = 256 << 20
+"""Any file may unpack to this size."""
+_MAX_RATIO = 100
+"""Larger files may unpack to this multiple of their size: snapshots compress to a tenth or a thirtieth."""
+_PIECE_BYTES = 1 << 20
+"""Bytes unpacked at a time."""
 
 
-def gathered(parts: Iterable[bytes], packed: int, name: str) -> bytes:
-    """All of `parts`, into which `packed` bytes of the file `name` were unpacked.
+def join_bounded(parts: Iterable[bytes], packed: int, name: str) -> bytes:
+    """Join `parts`, unpacked from `packed` bytes of the file `name`.
 
     Raises:
         UnreadableInput: they are far more than a snapshot could be.
     """
-    most, length, found = max(_FREE, _TIMES * packed), 0, []
+    max_bytes, length, pieces = max(_MIN_BOUND_BYTES, _MAX_RATIO * packed), 0, []
     for part in parts:
         length += len(part)
-        if length > most:
+        if length > max_bytes:
             raise UnreadableInput(
-                f"{name} is not a snapshot: its {packed} bytes unpack to more than {most >> 20} MiB"
+                f"{name} is not a snapshot: its {packed} bytes unpack to more than {max_bytes >> 20} MiB"
             )
-        found.append(part)
-    return b"".join(found)
+        pieces.append(part)
+    return b"".join(pieces)
 
 
-def gunzipped(data: bytes, name: str) -> bytes:
-    """What the gzip file `data` holds.
+def gunzip(data: bytes, name: str) -> bytes:
+    """Unpack the gzip file `data`.
 
     Raises:
-        UnreadableInput: it is damaged, or a bomb.
+        UnreadableInput: it is damaged, or unpacks to too much.
     """
     try:
-        return gathered(_members(data), len(data), name)
+        return join_bounded(_members(data), len(data), name)
     except (EOFError, zlib.error) as error:
         raise UnreadableInput(f"{name} is compressed and damaged: {error}") from None
 
@@ -47,7 +48,7 @@ def _members(data: bytes) -> Iterator[bytes]:
     while data:
         machine = zlib.decompressobj(wbits=31)
         while not machine.eof:
-            part = machine.decompress(data, _PIECE)
+            part = machine.decompress(data, _PIECE_BYTES)
             data = machine.unconsumed_tail
             if part:
                 yield part

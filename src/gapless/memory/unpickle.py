@@ -1,4 +1,4 @@
-"""Pickles of plain containers, read without running anything that is in them."""
+"""Read pickles of plain containers without running any code in them."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ import pickle
 from typing import Any, ClassVar
 
 from gapless.errors import UnreadableInput
-from gapless.memory.opcodes import survey
+from gapless.memory.opcodes import check_pickle
 
 
-class _Nothing:
-    """Knows dictionaries, lists, tuples, numbers and text, and nothing that has to be imported."""
+class _NoImports:
+    """Loads dictionaries, lists, tuples, numbers and text; refuses everything that must be imported."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise _Foreign(f"{module}.{name}")
+        raise _NeedsImport(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
-        raise _Foreign("an object from another file")
+        raise _NeedsImport("an object from another file")
 
 
-class _Plain(_Nothing, pickle.Unpickler):
-    """The fast one."""
+class _FastUnpickler(_NoImports, pickle.Unpickler):
+    """The C implementation."""
 
 
-_Python: Any = pickle._Unpickler  # the one that is written in Python
+_Python: Any = pickle._Unpickler  # the Python implementation
 
 
-class _Careful(_Nothing, _Python):  # type: ignore[misc]  # of a class that is not declared
-    """Takes text alone for a key: of other keys someone may choose many that collide."""
+class _TextKeyUnpickler(_NoImports, _Python):  # type: ignore[misc]  # base class without declaration
+    """Allows only text as keys: other keys can be chosen to collide."""
 
     stack: list[Any]
 
     def load_dict(self) -> None:
-        _all_text(self.stack[::2])
+        _require_text(self.stack[::2])
         _Python.load_dict(self)
 
     def load_setitems(self) -> None:
-        _all_text(self.stack[::2])
+        _require_text(self.stack[::2])
         _Python.load_setitems(self)
 
     def load_setitem(self) -> None:
-        _all_text(self.stack[-2:-1])
+        _require_text(self.stack[-2:-1])
         _Python.load_setitem(self)
 
     dispatch: ClassVar[dict[int, Any]] = {
@@ -52,39 +52,39 @@ class _Careful(_Nothing, _Python):  # type: ignore[misc]  # of a class that is n
     }
 
 
-def _all_text(keys: list[Any]) -> None:
+def _require_text(keys: list[Any]) -> None:
     for key in keys:
         if type(key) is not str:
-            raise _Odd(f"a large dictionary with keys that are not text ({type(key).__name__})")
+            raise _NotASnapshot(f"a large dictionary with keys that are not text ({type(key).__name__})")
 
 
-_SAID = 120
-"""Characters of an error that are repeated: it may quote all of the file."""
+_MAX_ERROR_CHARACTERS = 120
+"""An error may quote the whole file."""
 
 
-class _Odd(Exception):
-    """What no snapshot has."""
+class _NotASnapshot(Exception):
+    """Contents that no snapshot has."""
 
 
-class _Foreign(Exception):
-    """The pickle wants something that is no plain value."""
+class _NeedsImport(Exception):
+    """The pickle contains something that is no plain value."""
 
 
-def plain(data: bytes, name: str) -> Any:
-    """The value in the pickle `data`; `name` stands for it in messages.
+def load_plain(data: bytes, name: str) -> Any:
+    """Load the pickle `data`; `name` is used in messages.
 
     Raises:
-        UnreadableInput: it is damaged, or wants to import something.
+        UnreadableInput: it is damaged, or needs an import.
     """
-    why_not, careful = survey(data)
-    if why_not:
-        raise UnreadableInput(f"{name} is not a pickle, or is damaged: {why_not}")
-    kind: type[Any] = _Careful if careful else _Plain
+    problem, careful = check_pickle(data)
+    if problem:
+        raise UnreadableInput(f"{name} is not a pickle, or is damaged: {problem}")
+    kind: type[Any] = _TextKeyUnpickler if careful else _FastUnpickler
     try:
         return kind(io.BytesIO(data)).load()
-    except _Odd as error:
+    except _NotASnapshot as error:
         raise UnreadableInput(f"{name} is not a memory snapshot: it has {error}") from None
-    except _Foreign as error:
+    except _NeedsImport as error:
         raise UnreadableInput(
             f"{name} is a pickle that imports {error}: a memory snapshot contains only plain values, and "
             "Gapless reads nothing else"
@@ -93,6 +93,6 @@ def plain(data: bytes, name: str) -> Any:
         raise UnreadableInput(
             f"{name} is a pickle that is too large or too deeply nested to be a snapshot"
         ) from None
-    except Exception as error:  # what a damaged pickle raises is anything at all
-        reason = str(error).partition("\n")[0][:_SAID] or type(error).__name__
+    except Exception as error:  # damaged pickles raise anything
+        reason = str(error).partition("\n")[0][:_MAX_ERROR_CHARACTERS] or type(error).__name__
         raise UnreadableInput(f"{name} is not a pickle, or is damaged: {reason}") from None

@@ -70,14 +70,14 @@ def _room(report: MemoryReport) -> Table | None:
     moment = report.failing or report.peak
     if report.limit < 0 or report.total_memory < report.limit or not moment.parts:
         return None
-    from gapless.memory.parts import allowed  # loaded when memory was recorded
+    from gapless.memory.parts import allowed_bytes  # loaded when memory was recorded
 
     total = report.total_memory
     needs = (
         report.lack.needs if report.lack is not None else max(report.baseline.peak_reserved, moment.reserved)
     )
     asked = sum(one.bytes for one in moment.parts)
-    room = allowed(report)
+    room = allowed_bytes(report)
     rest = (
         (
             "rounding",

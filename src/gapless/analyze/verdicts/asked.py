@@ -6,7 +6,7 @@ import msgspec
 
 from gapless.analyze.verdicts.memory_verdict import first_to_fill
 from gapless.analyze.verdicts.offers_verdict import of_offers
-from gapless.memory.parts import allowed, answered
+from gapless.memory.parts import allowed_bytes, describe_fit
 from gapless.model import Report, Verdict
 from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import binary_size, in_unit, unit_of
@@ -24,18 +24,18 @@ def with_answer(verdict: Verdict, report: Report) -> Verdict:
 
 def _fits(report: Report) -> str:
     """``Fits the A100-SXM4-80GB: peak 42 MiB of 78.7 GiB``, of the fullest device; "" where nothing says."""
-    fitting = [one for one in report.memory if answered(one).startswith("fits")]
+    fitting = [one for one in report.memory if describe_fit(one).startswith("fits")]
     if not fitting or len(fitting) < len(report.memory):
         return ""
-    fullest = max(fitting, key=lambda one: one.baseline.peak_reserved / max(allowed(one), 1))
+    fullest = max(fitting, key=lambda one: one.baseline.peak_reserved / max(allowed_bytes(one), 1))
     whom = fullest.gpu.removeprefix("NVIDIA ")
     where = f" the {whom}" if whom else ""
     which = f" of {len(fitting)} GPUs the fullest" if len(fitting) > 1 else ""
-    return f"Fits{where}:{which} peak {_of(fullest)} reserved{answered(fullest).removeprefix('fits')}"
+    return f"Fits{where}:{which} peak {_of(fullest)} reserved{describe_fit(fullest).removeprefix('fits')}"
 
 
 def _of(report: MemoryReport) -> str:
-    peak, limit = report.baseline.peak_reserved, allowed(report)
+    peak, limit = report.baseline.peak_reserved, allowed_bytes(report)
     unit = unit_of(limit)
     needs = in_unit(peak, unit) if unit_of(peak) == unit else binary_size(peak)
     return f"{needs} of {binary_size(limit)}"

@@ -197,9 +197,9 @@ def fits(report: Report) -> tuple[str, ...]:
     """That the memory of each device of a run fits, with what it is for."""
     if not report.memory:
         return ()
-    from gapless.memory.parts import room  # loaded when memory was recorded
+    from gapless.memory.parts import describe_room  # loaded when memory was recorded
 
-    told = [(one.device, room(one)) for one in report.memory]
+    told = [(one.device, describe_room(one)) for one in report.memory]
     several = len(told) > 1
     return tuple(f"Memory{f' of GPU {device}' if several else ''}: {text}" for device, text in told if text)
 
