@@ -14,7 +14,7 @@ _FIRST_SPACE = 0x7000_0000_0000
 """Where simulated address spaces begin: below all simulated segments."""
 UNLIMITED = 1 << 60
 """Bytes of a device without a limit."""
-VIRTUAL = 1 << 44
+VIRTUAL = 1 << 41
 """Address space of an expandable segment if the device's memory is unknown: more than any device has."""
 
 
