@@ -114,11 +114,11 @@ def _standing_for(func: Any, name: str, kind: str) -> tuple[str, str]:
     if name in _HANDLED:
         return "handled", _HANDLED[name]
     if kind == "implicit":
-        there = name in composites.PARTS and name in kernels.OWN
+        there = name in composites.PARTS and name in kernels.REPLACED
         return "the CPU composes it of others", "CUDA's way, with a kernel here" if there else ""
     if kind == "explicit":
         return "one operator on both", "the CPU's kernel calls others below autograd, with the same formula"
-    how = kernels.found(func)[0]
+    how = kernels.find_kernel(func)[0]
     reason = {"kernel": "a kernel here", "decomposition": "ATen's decomposition", "refused": _REFUSED}
     return how, reason.get(how, "zeros of the right shape, which a note says")
 

@@ -235,7 +235,7 @@ def cuda_only() -> Iterator[Any]:
         if packet is None or not cuda.has_kernel(function):
             continue
         func = getattr(packet, overload or "default", None)
-        if func is not None and "miopen" not in name and kernels.lacking(func):
+        if func is not None and "miopen" not in name and kernels.lacks_cpu_kernel(func):
             yield func
 
 
@@ -244,7 +244,7 @@ def operators() -> Class:
     found = Class("Operators that ATen has for CUDA alone")
     for func in cuda_only():
         short = func.name().removeprefix("aten::")
-        how = "handled" if short in _HANDLED else kernels.found(func)[0]
+        how = "handled" if short in _HANDLED else kernels.find_kernel(func)[0]
         found.counts[how] += 1
         if how in ("refused", "shapes"):
             what = "refused by name" if how == "refused" else "zeros of the right shape, noted"

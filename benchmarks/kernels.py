@@ -78,7 +78,7 @@ class Watch:
     def __init__(self) -> None:
         self.launched: set[str] = set()
         self.failed: dict[str, str] = {}
-        self._real = (launches.Launches._record, launches.Launches._unknown)
+        self._real = (launches.TritonLaunches._record, launches.TritonLaunches._unknown)
 
     def __enter__(self) -> Watch:
         record, unknown = self._real
@@ -91,12 +91,12 @@ class Watch:
             self.failed[full_name(compiled.src.fn)] = reason
             unknown(this, compiled, reason)
 
-        launches.Launches._record = recorded  # type: ignore[method-assign]
-        launches.Launches._unknown = refused  # type: ignore[method-assign]
+        launches.TritonLaunches._record = recorded  # type: ignore[method-assign]
+        launches.TritonLaunches._unknown = refused  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        launches.Launches._record, launches.Launches._unknown = self._real  # type: ignore[method-assign]
+        launches.TritonLaunches._record, launches.TritonLaunches._unknown = self._real  # type: ignore[method-assign]
 
 
 def full_name(kernel: Any) -> str:

@@ -33,7 +33,7 @@ CALLS: dict[str, Callable[..., torch.Tensor]] = {
 @pytest.fixture(autouse=True)
 def slow_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a CPU that has no instructions for either."""
-    monkeypatch.setattr(halves, "slow", lambda: frozenset(HALVES))
+    monkeypatch.setattr(halves, "slow_dtypes", lambda: frozenset(HALVES))
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -84,7 +84,7 @@ def test_nothing_that_is_made_on_the_way_counts_as_memory() -> None:
     peaks = []
     for slow in (frozenset(), frozenset(HALVES)):
         with gapless.emulate(), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(halves, "slow", lambda slow=slow: slow)
+            patch.setattr(halves, "slow_dtypes", lambda slow=slow: slow)
             layer = torch.nn.Linear(256, 256, device="cuda", dtype=torch.bfloat16)
             x = torch.ones(512, 256, device="cuda", dtype=torch.bfloat16)
             for _ in range(3):

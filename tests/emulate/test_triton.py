@@ -14,7 +14,7 @@ import torch
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.triton import hooks
-from gapless.emulation.triton.launches import Launches
+from gapless.emulation.triton.launches import TritonLaunches
 from gapless.errors import NotEmulated
 
 DOUBLED = """
@@ -56,7 +56,7 @@ def compiled(what: str = "arith.mulf") -> Any:
 
 def test_a_launch_computes_waits_for_nothing_and_is_one_entry() -> None:
     with Emulator(programme=True) as emulator:
-        launches = Launches(emulator.core)
+        launches = TritonLaunches(emulator.core)
         x = torch.arange(40.0, device="cuda")
         out = torch.empty_like(x)
         before = emulator.recorder.total
@@ -77,7 +77,7 @@ def test_a_launch_computes_waits_for_nothing_and_is_one_entry() -> None:
 
 def test_what_cannot_be_evaluated_is_zero_and_said_once() -> None:
     with Emulator() as emulator:
-        launches = Launches(emulator.core)
+        launches = TritonLaunches(emulator.core)
         x, out = torch.ones(16, device="cuda"), torch.full((16,), 7.0, device="cuda")
         for _ in range(3):
             launches.launch(compiled("tt.unheard_of"), (1, 1, 1), (x, out, 16, 16))
@@ -91,7 +91,7 @@ def test_what_cannot_be_evaluated_is_zero_and_said_once() -> None:
 def test_what_takes_too_long_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAPLESS_KERNEL_BUDGET", "1000")
     with Emulator(programme=True) as emulator:
-        launches = Launches(emulator.core)
+        launches = TritonLaunches(emulator.core)
         x, out = torch.ones(4096, device="cuda"), torch.full((4096,), 7.0, device="cuda")
         launches.launch(compiled(), (256, 1, 1), (x, out, 4096, 16))
         emulator.recorder.mark("user", "step", depth=1)
@@ -105,7 +105,7 @@ def test_what_takes_too_long_is_not_computed(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_argument_on_the_host_is_refused_as_triton_does() -> None:
     with Emulator() as emulator:
-        launches = Launches(emulator.core)
+        launches = TritonLaunches(emulator.core)
         x, out = torch.ones(16), torch.ones(16, device="cuda")
         with pytest.raises(ValueError, match=r"Pointer argument \(at 0\) cannot be accessed from Triton"):
             launches.launch(compiled(), (1, 1, 1), (x, out, 16, 16))
@@ -116,7 +116,7 @@ def test_an_argument_on_the_host_is_refused_as_triton_does() -> None:
 def test_an_empty_grid_launches_nothing() -> None:
     with Emulator(programme=True) as emulator:
         out = torch.ones(16, device="cuda")
-        Launches(emulator.core).launch(compiled(), (0, 1, 1), (out, out, 16, 16))
+        TritonLaunches(emulator.core).launch(compiled(), (0, 1, 1), (out, out, 16, 16))
         assert out.cpu().eq(1).all()
 
 

@@ -56,7 +56,7 @@ class DeviceGenerator(_Generator):
         pair = philox.token(self.drawn_from)
         if self.graphs is not None:
             self.graphs.generator_read(self, pair)
-        return philox.packed(*pair)
+        return philox.pack(*pair)
 
     def set_state(self, new_state: torch.Tensor) -> DeviceGenerator:
         """Restore a state saved here, or start from one that CUDA has saved.
@@ -65,7 +65,7 @@ class DeviceGenerator(_Generator):
             RuntimeError: it is not of CUDA's size (the state of a CPU generator, for one), or it has another
                 seed and a graph is being captured.
         """
-        pair = philox.unpacked(new_state)
+        pair = philox.unpack(new_state)
         if self.graphs is None or not self.graphs.generator_put_back(self, pair):
             self._not_captured(_SET_STATE, "torch.cuda.set_rng_state")
         philox.restore(self.drawn_from, *pair)

@@ -69,7 +69,7 @@ def runner(
     if func.namespace in _SEALED:
         return None
     if func.namespace in _ATEN:
-        if kernels.lacking(func) or kernels.own(func):
+        if kernels.lacks_cpu_kernel(func) or kernels.replaces_cpu_kernel(func):
             return kernels.runner(func, note)
         return _resolving(func) if _makes_views_inside(func) else None
     return _Custom(func, mode, known).run
@@ -208,7 +208,11 @@ def decomposer(func: Any, mode: Any) -> Callable[[Any, dict[str, Any]], Any] | N
     and in the body of a kernel.
     """
     name = func.name()
-    if not has_kernel(name, "CompositeImplicitAutograd") or has_kernel(name, "CPU") or kernels.own(func):
+    if (
+        not has_kernel(name, "CompositeImplicitAutograd")
+        or has_kernel(name, "CPU")
+        or kernels.replaces_cpu_kernel(func)
+    ):
         return None
 
     def run(args: Any, kwargs: dict[str, Any]) -> Any:

@@ -112,8 +112,8 @@ class Plan:
         self.open = custom_ops.opener(func, mode)
         self.parts = custom_ops.decomposer(func, mode)
         self.run = custom_ops.runner(func, mode, mode.core.note, known is not None)
-        self.on_host, self.workspace = kernels.on_host(func), kernels.workspace(func)
-        self.wide = halves.widened(func)
+        self.on_host, self.workspace = kernels.host_results(func), kernels.workspace(func)
+        self.wide = halves.widen_func(func)
         # What `OpOverload.__call__` calls, without a Python function in between.
         self.call = func._op if type(func).__call__ is OperatorOverload.__call__ else func
         holding = tuple(n for n, one in enumerate(schema.arguments) if _may_hold_tensors(one.type))
@@ -223,9 +223,9 @@ class OperatorMode(TorchDispatchMode):
         try:
             out = plan.call(*args, **kwargs)
         except (RuntimeError, TypeError) as error:
-            if index < 0 or not wider.refused(error):
+            if index < 0 or not wider.is_dtype_refusal(error):
                 raise
-            out = wider.run(plan.func, args, kwargs, error)
+            out = wider.run_widened(plan.func, args, kwargs, error)
         if index != HOST and not plan.views:  # which lie where their arguments do
             try:
                 storage = out.untyped_storage() if type(out) is Tensor else None
@@ -280,14 +280,14 @@ class OperatorMode(TorchDispatchMode):
         waits = races.waits
         at = self.count(plan, args, kwargs) if plan.rows and index >= 0 else -1
         try:
-            if plan.wide is not None and index >= 0 and halves.any_slow(args):
+            if plan.wide is not None and index >= 0 and halves.has_slow_tensor(args):
                 out = plan.wide(args, kwargs)
             else:
                 out = plan.call(*args, **kwargs) if plan.run is None else plan.run(index, args, kwargs)
         except (RuntimeError, TypeError) as error:
-            if index < 0 or not wider.refused(error):
+            if index < 0 or not wider.is_dtype_refusal(error):
                 raise
-            out = wider.run(plan.func, args, kwargs, error)
+            out = wider.run_widened(plan.func, args, kwargs, error)
         if index != HOST:
             if plan.on_host:
                 self.put([one for position, one in enumerate(out) if position not in plan.on_host], index)

@@ -22,7 +22,7 @@ def computing(plan: Any) -> Compute:
     call, run, wide = plan.call, plan.run, plan.wide
 
     def compute(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
-        if wide is not None and halves.any_slow(args):
+        if wide is not None and halves.has_slow_tensor(args):
             return wide(args, kwargs)
         return call(*args, **kwargs) if run is None else run(index, args, kwargs)
 

@@ -101,9 +101,9 @@ class Kind:
 
 def _kernel(func: Any) -> Any:
     """What computes `func` here where the CPU's kernel does not: its results look as with values."""
-    if func.namespace != "aten" or not (kernels.lacking(func) or kernels.own(func)):
+    if func.namespace != "aten" or not (kernels.lacks_cpu_kernel(func) or kernels.replaces_cpu_kernel(func)):
         return None
-    how, run = kernels.found(func)
+    how, run = kernels.find_kernel(func)
     return run if how == "kernel" else None
 
 

@@ -1,8 +1,8 @@
-"""Operators that ATen has for CUDA alone, or whose results differ there, on the CPU's values.
+"""Run on the CPU the ATen operators that only CUDA has, or whose results differ on CUDA.
 
-Which those are the dispatcher says; how each is run is tried in turn: a kernel written here, ATen's own
-decomposition, and where an operator only says of what shape its results are, zeros of that shape, with a note
-that the values are not computed. What has none of these is refused by name.
+The dispatcher says which operators lack a CPU kernel. Each is run by the first that exists: a kernel written
+here, ATen's own decomposition, or, if there is only a meta kernel, zeros of the right shape, with a note that
+the values are not computed. An operator with none of these is refused by name.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Kernel = Callable[..., Any]
 How = Literal["kernel", "decomposition", "shapes", "refused"]
 
 KERNELS: dict[str, Kernel] = {}
-"""Kernels by overload (``mm.dtype``); their parameters are those of the operator's schema."""
+"""Kernels by overload name (``mm.dtype``); their parameters are those of the operator's schema."""
 
-ON_HOST: dict[str, tuple[int, ...]] = {}
-"""Which of their results are on the host."""
+HOST_RESULTS: dict[str, tuple[int, ...]] = {}
+"""Positions of results that are on the host, by overload name."""
 WORKSPACES: dict[str, Callable[..., list[tuple[int, ...]]]] = {}
-"""Shapes of what they ask for on the device besides, in float32, and give back as they end."""
+"""Functions of the arguments that give the shapes of temporary float32 device memory, by overload name."""
 
-OWN = frozenset(
+REPLACED = frozenset(
     {
         "_fused_rms_norm", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
         "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_batch_norm",
@@ -39,7 +39,7 @@ OWN = frozenset(
         "_embedding_bag", "_embedding_bag_forward_only",
     }
 )  # fmt: skip
-"""Overloads that the CPU has too, with results of another type or size, or by other operators."""
+"""Overloads whose CPU kernel gives results of another dtype or size, or calls other operators."""
 
 _MODULES = ("attention", "cudnn", "dropout", "kept", "norm", "products", "recurrent", "sparse", "varlen")
 _HOST_KEYS = (
@@ -50,7 +50,7 @@ _HOST_KEYS = (
 
 
 def kernel(*names: str) -> Callable[[Kernel], Kernel]:
-    """Register a kernel for these overloads of ATen."""
+    """Register the decorated function as the kernel of these ATen overloads."""
 
     def register(function: Kernel) -> Kernel:
         for name in names:
@@ -60,52 +60,54 @@ def kernel(*names: str) -> Callable[[Kernel], Kernel]:
     return register
 
 
-def on_host(func: Any) -> tuple[int, ...]:
-    """Positions among the results of `func` that are on the host wherever its arguments are."""
-    return ON_HOST.get(_short(func), ())
+def host_results(func: Any) -> tuple[int, ...]:
+    """Positions of the results of `func` that are on the host even if its arguments are on the device."""
+    return HOST_RESULTS.get(_overload_name(func), ())
 
 
 def workspace(func: Any) -> Callable[..., list[tuple[int, ...]]] | None:
-    """What tells the shapes of float32 memory that `func` needs while it runs, from its arguments."""
-    return WORKSPACES.get(_short(func))
+    """A function of the arguments of `func` giving the shapes of the temporary float32 memory it needs."""
+    return WORKSPACES.get(_overload_name(func))
 
 
-def lacking(func: Any) -> bool:
-    """Whether the overload `func` of ATen, or what its ``out=`` form calls, has no kernel for the CPU."""
+def lacks_cpu_kernel(func: Any) -> bool:
+    """Whether ATen's overload `func`, or the functional form of an ``out=`` overload, has no CPU kernel."""
     if not any(has_kernel(func.name(), key) for key in _HOST_KEYS):
         return True
-    functional = _functional(func)
-    return functional is not None and lacking(functional)
+    functional = _functional_overload(func)
+    return functional is not None and lacks_cpu_kernel(functional)
 
 
-def own(func: Any) -> bool:
-    """Whether the overload `func` has a kernel here in place of the CPU's, which gives something else."""
-    if func.namespace != "aten" or _short(func) not in OWN:
+def replaces_cpu_kernel(func: Any) -> bool:
+    """Whether a kernel here replaces the CPU's kernel of `func`, whose results differ from CUDA's."""
+    if func.namespace != "aten" or _overload_name(func) not in REPLACED:
         return False
-    return _short(func) != "_fused_rms_norm" or fuses_rms_norm()
+    return _overload_name(func) != "_fused_rms_norm" or fuses_rms_norm()
 
 
 def fuses_rms_norm() -> bool:
-    """Whether this torch has a kernel for CUDA of RMS normalization: 2.9 and later."""
+    """Whether this torch has a fused CUDA kernel for RMS normalization (2.9 and later)."""
     return bool(has_any_kernel("aten::_fused_rms_norm_backward"))
 
 
 def runner(func: Any, note: Note) -> Callable[[int, Any, dict[str, Any]], Any]:
-    """How to run `func`, which is `lacking` or CUDA's `own`, given where its arguments are.
+    """Return a function (device index, args, kwargs) that runs `func` with CUDA's results.
+
+    `func` is an overload that `lacks_cpu_kernel` or `replaces_cpu_kernel`. Index -1 means the host.
 
     Raises (when run):
-        NotEmulated: nothing is known of it.
+        NotEmulated: there is no kernel, decomposition or meta kernel of it.
     """
-    how, run = found(func)
+    how, run = find_kernel(func)
 
-    def refused(*args: Any, **kwargs: Any) -> Any:
+    def refuse_call(*args: Any, **kwargs: Any) -> Any:
         raise refuse(f"The operator {func.name()}", "Take the code path without it when checking.")
 
-    def shaped(*args: Any, **kwargs: Any) -> Any:
+    def run_noting(*args: Any, **kwargs: Any) -> Any:
         note(f"{func.name()} is not computed here: its results are zeros of the right shape")
         return run(*args, **kwargs)
 
-    chosen = refused if how == "refused" else shaped if how == "shapes" else run
+    chosen = refuse_call if how == "refused" else run_noting if how == "shapes" else run
 
     def call(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
         if index == -1:
@@ -117,58 +119,66 @@ def runner(func: Any, note: Note) -> Callable[[int, Any, dict[str, Any]], Any]:
 
 
 @cache
-def found(func: Any) -> tuple[How, Kernel]:
-    """How the overload `func` is run, and what runs it."""
+def find_kernel(func: Any) -> tuple[How, Kernel]:
+    """Return how `func` is run (kernel, decomposition, shapes or refused) and the function that runs it."""
     for module in _MODULES:
         importlib.import_module(f"{__name__}.{module}")
-    written = KERNELS.get(_short(func))
-    if written is not None:
-        return "kernel", written
-    functional = _functional(func)
+    registered = KERNELS.get(_overload_name(func))
+    if registered is not None:
+        return "kernel", registered
+    functional = _functional_overload(func)
     if functional is not None:
-        how, run = found(functional)
-        return how, _into_out(func, run)
+        how, run = find_kernel(functional)
+        return how, _write_into_out(func, run)
     tables = torch_internals.decompositions.global_decomposition_table
     decomposition = tables["post_autograd"].get(func)
     if decomposition is not None:
         return "decomposition", decomposition
     if has_kernel(func.name(), "Meta") or func in tables["meta"]:
-        return "shapes", _zeros(func)
+        return "shapes", _zeros_kernel(func)
     return "refused", lambda *_, **__: None
 
 
-def _short(func: Any) -> str:
+def _overload_name(func: Any) -> str:
     return str(func.name().split("::", 1)[1])
 
 
-def _functional(func: Any) -> Any:
-    """The overload that gives what `func` writes into ``out=``; None where `func` is another kind."""
+def _functional_overload(func: Any) -> Any:
+    """The overload that returns what `func` writes into ``out=``; None if `func` is no ``out=`` overload."""
     overload = func._schema.overload_name
     if overload != "out" and not overload.endswith("_out"):
         return None
     packet = getattr(torch.ops.aten, func._schema.name.split("::", 1)[1])
     name = overload[:-4] or "default"
-    known = has_any_kernel(f"{func._schema.name}{f'.{name}' if overload[:-4] else ''}")
-    return getattr(packet, name) if known else None
+    exists = has_any_kernel(f"{func._schema.name}{f'.{name}' if overload[:-4] else ''}")
+    return getattr(packet, name) if exists else None
 
 
-def _into_out(func: Any, run: Kernel) -> Kernel:
-    """`run`, with its results written into the arguments that `func` takes for them."""
-    names = [one.name for one in func._schema.arguments if one.alias_info and one.kwarg_only]
+def _write_into_out(func: Any, run: Kernel) -> Kernel:
+    """Wrap `run` to write its results into the ``out=`` arguments of `func`."""
+    names = [
+        argument.name for argument in func._schema.arguments if argument.alias_info and argument.kwarg_only
+    ]
 
     def into(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(name) for name in names]
-        made = run(*args, **kwargs)
-        for target, one in zip(targets, made if isinstance(made, (list, tuple)) else (made,), strict=True):
-            target.resize_(one.shape).copy_(one)
+        results = run(*args, **kwargs)
+        for target, result in zip(
+            targets, results if isinstance(results, (list, tuple)) else (results,), strict=True
+        ):
+            target.resize_(result.shape).copy_(result)
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     return into
 
 
-def _zeros(func: Any) -> Kernel:
-    """What `func` says of shapes, with zeros in them; what it writes in place stays as it was."""
-    written = [one.name for one in func._schema.arguments if one.alias_info and one.alias_info.is_write]
+def _zeros_kernel(func: Any) -> Kernel:
+    """A kernel that returns zeros of the shapes of `func`'s results; in-place arguments stay unchanged."""
+    written = [
+        argument.name
+        for argument in func._schema.arguments
+        if argument.alias_info and argument.alias_info.is_write
+    ]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if written:

@@ -1,4 +1,4 @@
-"""Attention as its operators are called: one name for each thing, whatever the schemas call it."""
+"""Calls of attention operators, with one parameter name for what the schemas name differently."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NAMES = {
     "bias_requires_grad": "bias_learns", "grad_input_mask": "wanted",
     "rng_state": "seed", "philox_seed": "seed", "unused": "offset", "philox_offset": "offset",
 }  # fmt: skip
-"""Parameters of the operators, by what `Call` calls them."""
+"""Fields of `AttentionCall` by the parameter names of the operators' schemas."""
 
 
-class Setting(NamedTuple):
-    """How rows meet columns: an additive `bias`, in backward the `state` of the generator that dropped out.
+class AttentionSettings(NamedTuple):
+    """Settings of one attention: additive `bias`, mask, scale, dropout.
 
-    `causal` says that a row sees the columns up to its own number.
+    `causal`: row i attends to columns 0 to i. `state` is, in backward, the generator's state at forward.
     """
 
     bias: Tensor | None = None
@@ -40,11 +40,11 @@ class Setting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of an attention operator, forward or backward; what its schema lacks is as by default.
+class AttentionCall:
+    """The arguments of an attention operator, forward or backward; fields not in its schema keep defaults.
 
-    Sequences that lie behind each other have their cumulative lengths in `ends_q` and `ends_k`; of each the
-    first `used` columns count. A window goes `left` and `right` of a row's own column.
+    Packed sequences have their cumulative lengths in `ends_q` and `ends_k`; only the first `used` columns of
+    each count. The sliding window extends `left` and `right` of a row's own column.
     """
 
     query: Tensor
@@ -80,30 +80,32 @@ class Call:
 
     @property
     def state(self) -> tuple[int, int]:
-        """The generator's in forward, as a backward pass is given it."""
+        """Seed and offset of the generator in forward; (0, 0) without dropout."""
         if self.dropout == 0 or self.seed is None:
             return 0, 0
-        seed, offset = (one.view(torch.int64).reshape(-1).tolist() for one in (self.seed, self.offset))
+        seed, offset = (part.view(torch.int64).reshape(-1).tolist() for part in (self.seed, self.offset))
         both = [*seed, *offset]
         return both[0] % (1 << 64), both[1]
 
     @property
-    def setting(self) -> Setting:
-        return Setting(self.bias, self.dropout, bool(self.causal), self.scale, self.state)
+    def setting(self) -> AttentionSettings:
+        return AttentionSettings(self.bias, self.dropout, bool(self.causal), self.scale, self.state)
 
 
-_FIELDS = frozenset(one.name for one in fields(Call))
+_FIELDS = frozenset(field_.name for field_ in fields(AttentionCall))
 
 
-def attends(name: str) -> Callable[[Callable[[Call], Any]], Callable[[Call], Any]]:
-    """Register a kernel that takes a `Call` for the overload `name` of ATen."""
+def attention_kernel(name: str) -> Callable[[Callable[[AttentionCall], Any]], Callable[[AttentionCall], Any]]:
+    """Register the decorated function, which takes an `AttentionCall`, as the kernel of ATen's `name`."""
 
-    def register(function: Callable[[Call], Any]) -> Callable[[Call], Any]:
+    def register(function: Callable[[AttentionCall], Any]) -> Callable[[AttentionCall], Any]:
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            given = {**dict(zip(_parameters(name), args, strict=False)), **kwargs}
-            renamed = {_NAMES.get(one, one): value for one, value in given.items()}
-            return function(Call(**{one: value for one, value in renamed.items() if one in _FIELDS}))
+            arguments = {**dict(zip(_parameters(name), args, strict=False)), **kwargs}
+            renamed = {_NAMES.get(name, name): value for name, value in arguments.items()}
+            return function(
+                AttentionCall(**{name: value for name, value in renamed.items() if name in _FIELDS})
+            )
 
         kernel(name)(run)
         return function
@@ -115,25 +117,25 @@ def attends(name: str) -> Callable[[Callable[[Call], Any]], Callable[[Call], Any
 def _parameters(name: str) -> tuple[str, ...]:
     packet, _, overload = name.partition(".")
     schema = getattr(getattr(torch.ops.aten, packet), overload or "default")._schema
-    return tuple(one.name for one in schema.arguments)
+    return tuple(argument.name for argument in schema.arguments)
 
 
 # -- the generator's state ---------------------------------------------------------------------------
 
 
-def state_now(dropout: float) -> tuple[int, int]:
-    """The generator's, before a kernel that drops out."""
+def generator_state(dropout: float) -> tuple[int, int]:
+    """Return the default generator's seed and offset; (0, 0) without dropout."""
     return philox.token(torch.default_generator) if dropout > 0 else (0, 0)
 
 
-def as_pair(state: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """A state as flash attention gives it: two numbers, and one that is not used."""
+def state_as_pair(state: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Encode a state as flash attention returns it: seed and offset in one tensor, and an unused tensor."""
     both = torch.tensor([_signed(state[0]), state[1]], dtype=torch.int64).view(torch.uint64)
     return both, torch.zeros((), dtype=torch.int64).view(torch.uint64)
 
 
-def as_two(state: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """A state as the other kernels give it: a number each."""
+def state_as_scalars(state: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Encode a state as the other kernels return it: one scalar tensor each for seed and offset."""
     return torch.tensor(_signed(state[0]), dtype=torch.int64), torch.tensor(state[1], dtype=torch.int64)
 
 

@@ -91,7 +91,7 @@ def _batch_norm(
     exponential_average_factor: float,
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """With an empty reserve: nothing but the backward kernel reads it."""
+    """Return an empty reserve: only the backward kernel reads it, and that needs none here."""
     out = torch.native_batch_norm(
         input, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon
     )
@@ -118,7 +118,7 @@ def _batch_norm_backward(
 
 @kernel("cudnn_grid_sampler")
 def _grid_sampler(self: Tensor, grid: Tensor) -> Tensor:
-    """Bilinear, zeros outside, corners aligned: the one kind that cuDNN has."""
+    """Sample bilinearly with zero padding and aligned corners, the only mode that cuDNN has."""
     return _aten.grid_sampler_2d(self, grid, 0, 0, True)
 
 
@@ -139,7 +139,7 @@ def _affine_grid_backward(grad: Tensor, N: int, C: int, H: int, W: int) -> Tenso
 
 @kernel("_use_cudnn_ctc_loss", "_use_cudnn_ctc_loss.Tensor")
 def _use_cudnn_ctc_loss(*_: Any) -> bool:
-    """It never has to be chosen: ATen's own kernel takes everything."""
+    """Always False: ATen's own CTC kernel handles every input."""
     return False
 
 
@@ -153,9 +153,10 @@ def _ctc_loss(
     deterministic: bool,
     zero_infinity: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The losses, and their gradient by `log_probs`."""
+    """Return the losses and their gradient with respect to `log_probs`."""
     lengths = [
-        one.tolist() if isinstance(one, Tensor) else list(one) for one in (input_lengths, target_lengths)
+        lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+        for lengths in (input_lengths, target_lengths)
     ]
     losses, alphas = _aten._ctc_loss(log_probs, targets, *lengths, blank, zero_infinity)
     gradient = _aten._ctc_loss_backward(

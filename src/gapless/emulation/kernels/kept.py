@@ -1,7 +1,7 @@
-"""Operators of which CUDA's kernel keeps something else for backward than the CPU's, or takes other types.
+"""Operators whose CUDA kernel saves other tensors for backward than the CPU's, or accepts other dtypes.
 
-Statistics of half precision are float32 there, and nothing is kept that backward can compute anew. Those
-with tensors of several types raise what CUDA's kernels raise.
+On CUDA, statistics of half-precision inputs are float32, and what backward can recompute is not saved. Inputs
+of mixed dtypes raise what CUDA's kernels raise.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ _HALVES = (torch.float16, torch.bfloat16)
 _NAMES = {
     torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double",
 }  # fmt: skip
-_MAXIMUM = 2
-"""The `mode` of an embedding bag that takes the largest number."""
+_MODE_MAX = 2
+"""The `mode` of an embedding bag for the maximum."""
 
 
 def _wide(value: Any) -> Any:
-    """A tensor of half precision in float32; anything else as it is."""
+    """Convert a half-precision tensor to float32; return anything else unchanged."""
     return value.float() if isinstance(value, Tensor) and value.dtype in _HALVES else value
 
 
-def _typed_like(results: Any, *models: Tensor | None) -> tuple[Any, ...]:
-    """`results` in the types of `models`, each in that of its own."""
+def _cast_like(results: Any, *models: Tensor | None) -> tuple[Any, ...]:
+    """Cast each of `results` to the dtype of its counterpart in `models`."""
     pairs = zip(results, models, strict=True)
-    return tuple(one if one is None or model is None else one.to(model.dtype) for one, model in pairs)
+    return tuple(
+        result if result is None or model is None else result.to(model.dtype) for result, model in pairs
+    )
 
 
-def _one_type(input: Tensor, *parameters: Tensor | None) -> None:
-    """Raise CUDA's error where parameters are of another type than what they are applied to."""
-    for one in parameters:
-        if one is not None and one.dtype != input.dtype:
-            wanted, has = (_NAMES.get(dtype, str(dtype)) for dtype in (input.dtype, one.dtype))
+def _require_same_dtype(input: Tensor, *parameters: Tensor | None) -> None:
+    """Raise CUDA's error if a parameter has another dtype than `input`."""
+    for parameter in parameters:
+        if parameter is not None and parameter.dtype != input.dtype:
+            wanted, has = (_NAMES.get(dtype, str(dtype)) for dtype in (input.dtype, parameter.dtype))
             raise RuntimeError(f"expected scalar type {wanted} but found {has}")
 
 
@@ -56,14 +58,14 @@ def _log_softmax(self: Tensor, dim: int, half_to_float: bool) -> Any:
 
 @kernel("_softmax_backward_data")
 def _softmax_backward(grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Any:
-    made = _aten._softmax_backward_data(grad_output, output, dim, grad_output.dtype)
-    return made.to(input_dtype)
+    gradient = _aten._softmax_backward_data(grad_output, output, dim, grad_output.dtype)
+    return gradient.to(input_dtype)
 
 
 @kernel("_log_softmax_backward_data")
 def _log_softmax_backward(grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Any:
-    made = _aten._log_softmax_backward_data(grad_output, output, dim, grad_output.dtype)
-    return made.to(input_dtype)
+    gradient = _aten._log_softmax_backward_data(grad_output, output, dim, grad_output.dtype)
+    return gradient.to(input_dtype)
 
 
 # -- norms --------------------------------------------------------------------------------------------
@@ -73,7 +75,7 @@ def _log_softmax_backward(grad_output: Tensor, output: Tensor, dim: int, input_d
 def _layer_norm(
     input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Any:
-    _one_type(input, weight, bias)
+    _require_same_dtype(input, weight, bias)
     out, mean, rstd = _aten.native_layer_norm(_wide(input), normalized_shape, _wide(weight), _wide(bias), eps)
     return out.to(input.dtype), mean, rstd
 
@@ -89,15 +91,15 @@ def _layer_norm_backward(
     bias: Tensor | None,
     output_mask: list[bool],
 ) -> Any:
-    made = _aten.native_layer_norm_backward(
+    gradients = _aten.native_layer_norm_backward(
         _wide(grad_out), _wide(input), normalized_shape, mean, rstd, _wide(weight), _wide(bias), output_mask
     )
-    return _typed_like(made, input, weight, bias)
+    return _cast_like(gradients, input, weight, bias)
 
 
 @kernel("native_group_norm")
 def _group_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Any:
-    _one_type(input, weight, bias)
+    _require_same_dtype(input, weight, bias)
     return _aten.native_group_norm(input, weight, bias, *rest)
 
 
@@ -112,15 +114,15 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """In evaluation the statistics that are kept are those it computes with."""
+    """Normalize; in evaluation the saved statistics are the running ones it normalizes with."""
     running = running_mean, running_var
-    wide = [_wide(one) for one in running]
+    wide = [_wide(statistic) for statistic in running]
     out, *kept = _aten.native_batch_norm(
         _wide(input), _wide(weight), _wide(bias), *wide, training, momentum, eps
     )
-    for one, changed in zip(running, wide, strict=True):
-        if training and one is not None and changed is not one:
-            one.copy_(changed)
+    for statistic, changed in zip(running, wide, strict=True):
+        if training and statistic is not None and changed is not statistic:
+            statistic.copy_(changed)
     if not training:
         kept = [wide[0].clone(), (wide[1] + eps).rsqrt()]
     return out.to(input.dtype), *kept
@@ -143,8 +145,8 @@ def _batch_norm_with_update(
     momentum: float,
     eps: float,
 ) -> Any:
-    made = _batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
-    return *made, input.new_empty(0, dtype=torch.uint8)
+    results = _batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
+    return *results, input.new_empty(0, dtype=torch.uint8)
 
 
 @kernel("native_batch_norm_backward", "batch_norm_backward")
@@ -162,16 +164,16 @@ def _batch_norm_backward(
     reserve: Tensor | None = None,
 ) -> Any:
     tensors = grad_out, input, weight, running_mean, running_var, save_mean, save_invstd
-    made = _aten.native_batch_norm_backward(*map(_wide, tensors), training, eps, output_mask)
-    return _typed_like(made, input, weight, weight)
+    gradients = _aten.native_batch_norm_backward(*map(_wide, tensors), training, eps, output_mask)
+    return _cast_like(gradients, input, weight, weight)
 
 
-# -- others -------------------------------------------------------------------------------------------
+# -- log-sigmoid and embedding bags -------------------------------------------------------------------
 
 
 @kernel("log_sigmoid_forward")
 def _log_sigmoid(self: Tensor) -> tuple[Tensor, Tensor]:
-    """With an empty buffer: backward computes from `self`."""
+    """Return an empty buffer: backward recomputes from `self`."""
     return _aten.log_sigmoid_forward(self)[0], self.new_empty(0)
 
 
@@ -192,7 +194,7 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """It keeps the bag of each index, and the winners of each bag only where there are some."""
+    """Return also each index's bag and, for mode "max" only, the positions of the maxima."""
     out, _, sizes, largest = _aten._embedding_bag(
         weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
         padding_idx,
@@ -200,4 +202,4 @@ def _embedding_bag(
     begins = offsets[:-1] if include_last_offset else offsets
     places = torch.ones_like(indices).cumsum(0).sub_(1)
     bags = torch.bucketize(places.to(begins.dtype), begins, right=True).sub_(1).to(indices.dtype)
-    return out, bags, sizes, largest if mode == _MAXIMUM else indices.new_empty(0)
+    return out, bags, sizes, largest if mode == _MODE_MAX else indices.new_empty(0)

@@ -1,4 +1,4 @@
-"""Normalization: the kernels of `SyncBatchNorm`, and what RMS normalization has of its own.
+"""Normalization kernels of `SyncBatchNorm` and of RMS normalization.
 
 Formulas: Chan's parallel variance for the statistics, the usual gradient of batch normalization, both as in
 `aten/src/ATen/native/cuda/Normalization.cuh`.
@@ -22,7 +22,7 @@ def _all_but_channels(tensor: Tensor) -> list[int]:
 
 
 def _across(values: Tensor, like: Tensor) -> Tensor:
-    """One value per channel, shaped to meet `like` of shape (N, C, *)."""
+    """Reshape one value per channel to broadcast against `like` of shape (N, C, *)."""
     return values.view(1, -1, *[1] * (like.dim() - 2))
 
 
@@ -44,7 +44,7 @@ def _gather_stats(
     eps: float,
     counts: Tensor | int,
 ) -> tuple[Tensor, Tensor]:
-    """Statistics of all ranks from those of each: `mean`, `invstd` of shape (ranks, C), `counts` (ranks)."""
+    """Combine the ranks' statistics: `mean` and `invstd` have shape (ranks, C), `counts` (ranks)."""
     weight = torch.as_tensor(counts, dtype=mean.dtype).expand(mean.shape[0]).view(-1, 1)
     total = weight.sum()
     centre = (mean * weight).sum(0) / total
@@ -117,7 +117,7 @@ def _backward_elemt(
 def _rms_norm(
     input: Tensor, normalized_shape: list[int], weight: Tensor | None, eps: float | None
 ) -> tuple[Tensor, Tensor]:
-    """The result, and one number of the accumulated type for each row; `eps` is that type's if not given."""
+    """Return the output and each row's reciprocal RMS; `eps` defaults to that of the accumulation dtype."""
     wide = _wide(input)
     last = list(range(input.dim() - len(normalized_shape), input.dim()))
     least = torch.finfo(wide.dtype).eps if eps is None else eps

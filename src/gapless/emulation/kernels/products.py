@@ -1,4 +1,4 @@
-"""Matrix products whose result has another type than their operands, and those of packed numbers."""
+"""Matrix products with another result dtype than their operands', and with packed weights."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ Tensor = torch.Tensor
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def _widened(out_dtype: torch.dtype, *operands: Tensor) -> list[Tensor]:
-    """The operands as the kernel adds them up.
+def _widen(out_dtype: torch.dtype, *operands: Tensor) -> list[Tensor]:
+    """Cast the operands to the dtype the kernel accumulates in.
 
     Raises:
-        RuntimeError: cuBLAS has no product of these types.
+        RuntimeError: cuBLAS has no product of these dtypes.
     """
-    given = operands[-1].dtype
-    if out_dtype != given and not (out_dtype is torch.float32 and given in _HALVES):
+    operand_dtype = operands[-1].dtype
+    if out_dtype != operand_dtype and not (out_dtype is torch.float32 and operand_dtype in _HALVES):
         raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
-    return [one.to(out_dtype) for one in operands]
+    return [operand.to(out_dtype) for operand in operands]
 
 
 @kernel("mm.dtype")
 def _mm(self: Tensor, mat2: Tensor, out_dtype: torch.dtype) -> Tensor:
-    return torch.mm(*_widened(out_dtype, self, mat2))
+    return torch.mm(*_widen(out_dtype, self, mat2))
 
 
 @kernel("bmm.dtype")
 def _bmm(self: Tensor, mat2: Tensor, out_dtype: torch.dtype) -> Tensor:
-    return torch.bmm(*_widened(out_dtype, self, mat2))
+    return torch.bmm(*_widen(out_dtype, self, mat2))
 
 
 @kernel("addmm.dtype")
 def _addmm(
     self: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
 ) -> Tensor:
-    return torch.addmm(*_widened(out_dtype, self, mat1, mat2), beta=beta, alpha=alpha)
+    return torch.addmm(*_widen(out_dtype, self, mat1, mat2), beta=beta, alpha=alpha)
 
 
 @kernel("baddbmm.dtype")
 def _baddbmm(
     self: Tensor, batch1: Tensor, batch2: Tensor, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
 ) -> Tensor:
-    return torch.baddbmm(*_widened(out_dtype, self, batch1, batch2), beta=beta, alpha=alpha)
+    return torch.baddbmm(*_widen(out_dtype, self, batch1, batch2), beta=beta, alpha=alpha)
 
 
 @kernel("_scaled_grouped_mm")
@@ -60,9 +60,9 @@ def _scaled_grouped_mm(
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> Tensor:
-    """Groups of products of 8-bit numbers, with one scale for each row of `self` and column of `mat2`."""
+    """Grouped products of 8-bit matrices, with a scale per row of `self` and per column of `mat2`."""
     left, right = self.float(), mat2.float()
-    if self.dim() == mat2.dim() == 2:  # the groups divide the inner dimension, and have scales of their own
+    if self.dim() == mat2.dim() == 2:  # groups split the inner dimension; each has its own scales
         ends = [] if offs is None else offs.tolist()
         rows, columns = scale_a.view(len(ends), -1, 1), scale_b.view(len(ends), 1, -1)
         parts = [
@@ -72,11 +72,11 @@ def _scaled_grouped_mm(
         return torch.stack(parts).to(out_dtype or torch.bfloat16)
     left = left * scale_a.view(*left.shape[:-1], 1)
     right = right * scale_b.view(*right.shape[:-2], 1, right.shape[-1])
-    return grouped(left, right, offs).to(out_dtype or torch.bfloat16)
+    return grouped_product(left, right, offs).to(out_dtype or torch.bfloat16)
 
 
-def grouped(left: Tensor, right: Tensor, offs: Tensor | None) -> Tensor:
-    """Products of the groups that `offs` ends, along the rows of `left` or the columns of `right`."""
+def grouped_product(left: Tensor, right: Tensor, offs: Tensor | None) -> Tensor:
+    """Multiply group by group; `offs` are the groups' ends along rows of `left` or columns of `right`."""
     if left.dim() == right.dim() == 3:
         return left @ right
     ends = [] if offs is None else offs.tolist()
@@ -97,7 +97,7 @@ def grouped(left: Tensor, right: Tensor, offs: Tensor | None) -> Tensor:
 
 @kernel("_convert_weight_to_int4pack")
 def _packed(self: Tensor, innerKTiles: int) -> Tensor:  # noqa: N803 - the schema's
-    """Two numbers to a byte, shape (n, k / 2), in CUDA's shape; the order within is this file's own."""
+    """Reshape int4 pairs, (n, k / 2) bytes, to CUDA's packed shape; the element order differs from CUDA's."""
     rows, half = self.shape
     tiles = half * 2 // (innerKTiles * 16)
     return self.contiguous().view(torch.int32).reshape(rows // 8, tiles, 32, innerKTiles // 2)
@@ -108,7 +108,7 @@ def _int4_mm(self: Tensor, mat2: Tensor, qGroupSize: int, qScaleAndZeros: Tensor
     packed = mat2.contiguous().view(torch.uint8).reshape(mat2.shape[0] * 8, -1)
     numbers = torch.stack((packed >> 4, packed & 15), -1).flatten(1).float() - 8
     scale, zero = qScaleAndZeros.float().unbind(-1)
-    scale, zero = (one.t().repeat_interleave(qGroupSize, 1) for one in (scale, zero))
+    scale, zero = (parameter.t().repeat_interleave(qGroupSize, 1) for parameter in (scale, zero))
     return (self.float() @ (numbers * scale + zero).t()).to(self.dtype)
 
 
@@ -116,7 +116,7 @@ def _int4_mm(self: Tensor, mat2: Tensor, qGroupSize: int, qScaleAndZeros: Tensor
 def _mixed_dtypes_linear(
     input: Tensor, weight: Tensor, scale: Tensor, *, bias: Tensor | None = None, activation: str | None = None
 ) -> Tensor:
-    """A weight of integers, shape (k, n) and scaled by column; CUTLASS wants its own order of them."""
+    """Linear layer with an integer weight (k, n), scaled per column; CUTLASS' element order is not needed."""
     out = input.float() @ (weight.float()[: input.shape[-1]] * scale.float())
     if bias is not None:
         out = out + bias

@@ -1,4 +1,4 @@
-"""One step of a recurrent cell in one kernel, and cuDNN's recurrent layers."""
+"""Fused kernels of recurrent cells, and cuDNN's recurrent layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _lstm_cell(
     input_bias: Tensor | None = None,
     hidden_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden state, cell state, and the four gates behind their activations."""
+    """Return hidden state, cell state, and the four gates after their activations."""
     gates = input_gates + hidden_gates
     if input_bias is not None and hidden_bias is not None:
         gates = gates + input_bias + hidden_bias
@@ -66,7 +66,7 @@ def _gru_cell(
     input_bias: Tensor | None = None,
     hidden_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The new hidden state; for backward three gates, the old state and the new gate's hidden part."""
+    """Return the hidden state and, for backward, the gates, the old state and the new gate's hidden part."""
     if input_bias is not None and hidden_bias is not None:
         input_gates, hidden_gates = input_gates + input_bias, hidden_gates + hidden_bias
     from_input, from_hidden = input_gates.chunk(3, 1), hidden_gates.chunk(3, 1)
@@ -90,15 +90,16 @@ def _gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool) -> tu
 
 
 KINDS = (torch.rnn_relu, torch.rnn_tanh, torch.lstm, torch.gru)
-"""cuDNN's layers, by the number that it calls them with."""
+"""cuDNN's layers, indexed by its `mode`."""
 _GATES = (1, 1, 4, 3)
-_KEPT = (0, 0, 1, 1)
-"""Numbers of a unit and step that backward needs besides its gates: a cell, the hidden part of a gate."""
+"""Gates of a unit, by mode."""
+_SAVED_BESIDES_GATES = (0, 0, 1, 1)
+"""Numbers saved per unit and step besides the gates, by mode: a cell state, the hidden part of a gate."""
 _AUTOGRAD: Any = DispatchKey.AutogradFunctionality
 
 
 class _Layers(NamedTuple):
-    """What cuDNN's operators are told of their layers, in their schema's order."""
+    """The layer parameters of cuDNN's operators, in their schema's order."""
 
     mode: int
     hidden_size: int
@@ -111,22 +112,22 @@ class _Layers(NamedTuple):
     batch_sizes: list[int]
 
     def run(self, input: Tensor, weight: Any, biased: bool, hx: Tensor, cx: Tensor | None) -> list[Tensor]:
-        """Output and last states, by ATen's own loops; in float32 where the CPU has half precision slowly."""
+        """Return output and last states by ATen's own loops; half precision is computed in float32."""
         wide = torch.float32 if input.dtype in (torch.float16, torch.bfloat16) else input.dtype
-        data, *states = (one.to(wide) for one in (input, hx, cx) if one is not None)
-        weights = [one.to(wide) for one in weight]
+        data, *states = (tensor.to(wide) for tensor in (input, hx, cx) if tensor is not None)
+        weights = [tensor.to(wide) for tensor in weight]
         settings = (biased, self.num_layers, self.dropout, self.train, self.bidirectional)
-        given: Any = states[0] if cx is None else tuple(states)
+        state: Any = states[0] if cx is None else tuple(states)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
             if self.batch_sizes:
-                out = KINDS[self.mode](data, torch.tensor(self.batch_sizes), given, weights, *settings)
+                out = KINDS[self.mode](data, torch.tensor(self.batch_sizes), state, weights, *settings)
             else:
-                out = KINDS[self.mode](data, given, weights, *settings, self.batch_first)
-        return [one.to(input.dtype) for one in out]
+                out = KINDS[self.mode](data, state, weights, *settings, self.batch_first)
+        return [tensor.to(input.dtype) for tensor in out]
 
     def shapes(self, input: Tensor, hx: Tensor, cx: Tensor | None) -> list[Tensor]:
-        """Output and last states without values."""
+        """Return output and last states on the meta device."""
         wide = (self.proj_size or self.hidden_size) * (1 + self.bidirectional)
         if self.batch_first and not self.batch_sizes:
             out = input.new_empty((input.shape[1], input.shape[0], wide)).transpose(0, 1)
@@ -139,25 +140,25 @@ class _Layers(NamedTuple):
         return self.train and self.dropout > 0 and self.num_layers > 1
 
     def reserve(self, input: Tensor) -> Tensor:
-        """Bytes for backward: what each unit needs of each step. How many cuDNN keeps it does not say."""
+        """Allocate the reserve for backward: our estimate, as cuDNN does not document its size."""
         if not self.train:
             return input.new_empty(0, dtype=torch.uint8)
         units = math.prod(input.shape[:-1]) * self.hidden_size * (1 + self.bidirectional)
-        each = (_GATES[self.mode] + _KEPT[self.mode]) * self.num_layers + (self.num_layers - 1)
+        each = (_GATES[self.mode] + _SAVED_BESIDES_GATES[self.mode]) * self.num_layers + (self.num_layers - 1)
         masks = units * (self.num_layers - 1) if self.draws else 0
         return input.new_empty(units * each * input.element_size() + masks + _KEY, dtype=torch.uint8)
 
 
 _KEY = 16
-"""Bytes that name the state of the generator at whose numbers dropout begins."""
+"""Bytes of the generator state that dropout starts from, stored in the reserve."""
 
 
 @contextmanager
 def _generator_at(key: Tensor) -> Iterator[None]:
-    """Draws begin anew at the state that `key` names."""
+    """Set the default generator to the state in `key`, for the duration of the context."""
     default = torch.default_generator
     before = default.get_state()
-    default.set_state(philox.generator(*philox.unpacked(key)).get_state())
+    default.set_state(philox.generator(*philox.unpack(key)).get_state())
     try:
         yield
     finally:
@@ -170,7 +171,7 @@ def _cudnn_rnn(
     cx: Tensor | None, mode: int, hidden_size: int, proj_size: int, num_layers: int, batch_first: bool,
     dropout: float, train: bool, bidirectional: bool, batch_sizes: list[int], dropout_state: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Output, last states, a reserve for backward, the flattened weights (which nothing reads)."""
+    """Return output, last states, the reserve for backward and the flattened weights (never read)."""
     layers = _Layers(
         mode, hidden_size, proj_size, num_layers, batch_first, dropout, train, bidirectional, batch_sizes
     )
@@ -178,10 +179,10 @@ def _cudnn_rnn(
     if input.is_meta:
         out = layers.shapes(input, hx, cx)
     elif layers.draws:
-        reserve[:_KEY].copy_(philox.packed(*philox.token(torch.default_generator)))
+        reserve[:_KEY].copy_(philox.pack(*philox.token(torch.default_generator)))
         with _generator_at(reserve[:_KEY]):
             out = layers.run(input, weight, weight_stride0 >= 4, hx, cx)
-        torch.rand(1)  # the next one gets others
+        torch.rand(1)  # advance the generator, so that the next call draws other numbers
     else:
         out = layers.run(input, weight, weight_stride0 >= 4, hx, cx)
     last = out[2] if cx is not None else input.new_empty(0)
@@ -196,32 +197,32 @@ def _cudnn_rnn_backward(
     dropout: float, train: bool, bidirectional: bool, batch_sizes: list[int], dropout_state: Tensor | None,
     reserve: Tensor, output_mask: list[bool],
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Gradients of the input, the states and each weight: the layers run once more to have them."""
+    """Return gradients of the input, the states and each weight, by running the layers again."""
     layers = _Layers(
         mode, hidden_size, proj_size, num_layers, batch_first, dropout, train, bidirectional, batch_sizes
     )
     if not train:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
-    given = [input, hx, *([] if cx is None else [cx]), *weight]
+    inputs = [input, hx, *([] if cx is None else [cx]), *weight]
     if input.is_meta:
-        found: list[Tensor] = [torch.empty_like(one) for one in given]
+        gradients: list[Tensor] = [torch.empty_like(tensor) for tensor in inputs]
     else:
         drawn = _generator_at(reserve[:_KEY]) if layers.draws else nullcontext()
         with drawn, SetExcludedKey(_AUTOGRAD, False), torch.enable_grad():
-            given = [one.detach().requires_grad_() for one in given]
-            weights = given[len(given) - len(weight) :]
-            cell = None if cx is None else given[2]
-            out = layers.run(given[0], weights, weight_stride0 >= 4, given[1], cell)
+            inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+            weights = inputs[len(inputs) - len(weight) :]
+            cell = None if cx is None else inputs[2]
+            out = layers.run(inputs[0], weights, weight_stride0 >= 4, inputs[1], cell)
             pairs = [
-                (made, grad)
-                for made, grad in zip(out, (grad_output, grad_hy, grad_cy), strict=False)
+                (result, grad)
+                for result, grad in zip(out, (grad_output, grad_hy, grad_cy), strict=False)
                 if grad is not None
             ]
-            made, grads = zip(*pairs, strict=True)
-            found = list(torch.autograd.grad(made, given, grads, allow_unused=True))
+            outputs, grads = zip(*pairs, strict=True)
+            gradients = list(torch.autograd.grad(outputs, inputs, grads, allow_unused=True))
     wanted = [output_mask[0], output_mask[1], *([] if cx is None else [output_mask[2]])]
-    first = [one if keep else None for one, keep in zip(found, wanted, strict=False)]
-    return *(*first, None)[:3], found[len(wanted) :] if output_mask[3] else []
+    first = [gradient if keep else None for gradient, keep in zip(gradients, wanted, strict=False)]
+    return *(*first, None)[:3], gradients[len(wanted) :] if output_mask[3] else []
 
 
 @kernel("_cudnn_rnn_flatten_weight")
@@ -236,10 +237,10 @@ def _flattened(
     batch_first: bool,
     bidirectional: bool,
 ) -> Tensor:
-    return torch.cat([one.reshape(-1) for one in weight_arr])
+    return torch.cat([weight.reshape(-1) for weight in weight_arr])
 
 
 @kernel("_cudnn_init_dropout_state")
 def _dropout_state(dropout: float, train: bool, dropout_seed: int, **options: Any) -> Tensor:
-    """Memory for the states of cuDNN's generators; here it says nothing."""
+    """Return an empty dropout state: the emulation draws from the CPU's generator."""
     return torch.zeros(0, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Products with matrices of which every second number of two is zero (2:4), in CUTLASS's form."""
+"""Products with 2:4 sparse matrices in CUTLASS' format."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _addmm(
     beta: float = 1,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """`input` has one number for each row."""
+    """Return `alpha` times the product plus `beta` times `input`, which has one number per row."""
     product = _product(_dense(mat1, mat1_meta), mat2, out_dtype)
     return alpha * product + beta * input.unsqueeze(-1).to(product.dtype)
 
@@ -65,14 +65,14 @@ def _product(left: Tensor, right: Tensor, out_dtype: torch.dtype | None) -> Tens
 
 
 @kernel("_cslt_compress")
-def _compressed(input: Tensor) -> Tensor:
-    """In the size that cuSPARSELt takes for values and positions; without them."""
+def _compress(input: Tensor) -> Tensor:
+    """Return zeros of the size that cuSPARSELt needs for values and indices; nothing is compressed."""
     factor = 9 if input.is_floating_point() and input.element_size() > 1 else 10
     return input.new_zeros(input.numel() * factor // 16)
 
 
 @kernel("_cslt_sparse_mm_search")
-def _searched(
+def _search_algorithm(
     compressed_A: Tensor,  # noqa: N803 - the schema's
     dense_B: Tensor,  # noqa: N803
     bias: Tensor | None = None,
@@ -80,5 +80,5 @@ def _searched(
     out_dtype: torch.dtype | None = None,
     transpose_result: bool = False,
 ) -> int:
-    """The number of the fastest algorithm: the first."""
+    """Return the index of the fastest algorithm: always the first."""
     return 0

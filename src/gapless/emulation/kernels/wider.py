@@ -1,4 +1,4 @@
-"""Numbers that CUDA's kernel takes and the CPU's does not: computed as wider ones, and narrowed again."""
+"""Run an operator whose dtype only CUDA's kernel supports: compute in a wider dtype, then cast back."""
 
 from __future__ import annotations
 
@@ -21,36 +21,42 @@ _WIDER: dict[torch.dtype, tuple[torch.dtype, ...]] = {
     ),
     torch.int64: (torch.float64,),
 }
-_NAMED = {
+"""Dtypes to try instead, in order."""
+_DTYPES = {
     "Half": torch.float16, "BFloat16": torch.bfloat16, "ComplexHalf": torch.complex32, "Bool": torch.bool,
     "Byte": torch.uint8, "Char": torch.int8, "Short": torch.int16, "Int": torch.int32, "Long": torch.int64,
 }  # fmt: skip
+"""Dtypes by the names in ATen's error messages."""
 
 
-def refused(error: BaseException) -> bool:
-    """Whether `error` says that the CPU's kernel does not take numbers of this type."""
+def is_dtype_refusal(error: BaseException) -> bool:
+    """Whether `error` says that the CPU's kernel does not support a dtype."""
     return isinstance(error, (RuntimeError, TypeError)) and bool(_REFUSED.search(str(error)))
 
 
-def run(func: Any, args: Any, kwargs: dict[str, Any], error: Exception) -> Any:
-    """What `func` gives for its arguments, with wider numbers in between.
+def run_widened(func: Any, args: Any, kwargs: dict[str, Any], error: Exception) -> Any:
+    """Run `func` on arguments cast to a wider dtype, and cast the results back.
 
     Raises:
-        Exception: `error`, where no wider type does it either.
+        Exception: `error`, if no wider dtype works either.
     """
-    found = _REFUSED.search(str(error))
-    named = _NAMED.get(found[1] or "") if found is not None else None
-    given = {one.dtype for one in trees.tensors((args, kwargs))} & _WIDER.keys()
-    for dtype in (named,) if named in given else sorted(given, key=lambda one: not one.is_floating_point):
+    match = _REFUSED.search(str(error))
+    named = _DTYPES.get(match[1] or "") if match is not None else None
+    dtypes = {tensor.dtype for tensor in trees.tensors((args, kwargs))} & _WIDER.keys()
+    for dtype in (
+        (named,) if named in dtypes else sorted(dtypes, key=lambda dtype: not dtype.is_floating_point)
+    ):
         for wide in _WIDER[dtype]:
             try:
-                return _widened(func, args, kwargs, {dtype: wide})
+                return _run_as(func, args, kwargs, {dtype: wide})
             except (RuntimeError, TypeError, ValueError):
                 continue
     raise error
 
 
-def _widened(func: Any, args: Any, kwargs: dict[str, Any], wider: dict[torch.dtype, torch.dtype]) -> Any:
+def _run_as(func: Any, args: Any, kwargs: dict[str, Any], wider: dict[torch.dtype, torch.dtype]) -> Any:
+    """Run `func` with the dtypes in `wider` replaced; write in-place changes back to the originals."""
+
     def widen(tensor: Tensor) -> Tensor:
         return tensor.to(wider.get(tensor.dtype, tensor.dtype))
 
@@ -61,22 +67,22 @@ def _widened(func: Any, args: Any, kwargs: dict[str, Any], wider: dict[torch.dty
             for old, new in zip(trees.tensors((args, kwargs)), trees.tensors(wide), strict=True)
             if old is not new
         ]
-        made = func(*wide[0], **wide[1])
-        results = [one for one in func._schema.returns if one.alias_info is not None]
-        if results:  # written in place, or into out=
+        results = func(*wide[0], **wide[1])
+        aliased = [argument for argument in func._schema.returns if argument.alias_info is not None]
+        if aliased:  # written in place, or into out=
             for old, new in written:
                 old.copy_(new)
-            names = {id(new): old for old, new in written}
-            return trees.mapped(made, lambda one: names.get(id(one), one))
-        wanted = iter(_types(func, args, kwargs))
-        return trees.mapped(made, lambda one: one.to(next(wanted, one.dtype)))
+            originals = {id(new): old for old, new in written}
+            return trees.mapped(results, lambda tensor: originals.get(id(tensor), tensor))
+        dtypes = iter(_result_dtypes(func, args, kwargs))
+        return trees.mapped(results, lambda tensor: tensor.to(next(dtypes, tensor.dtype)))
 
 
-def _types(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.dtype]:
-    """The types of the results, as the operator's own rule says; [] where it has none."""
+def _result_dtypes(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.dtype]:
+    """Dtypes of the results by the operator's meta kernel, else that of the first tensor."""
     shapes = trees.mapped((args, kwargs), lambda tensor: tensor.to("meta"))
     try:
-        return [one.dtype for one in trees.tensors(func(*shapes[0], **shapes[1]))]
+        return [tensor.dtype for tensor in trees.tensors(func(*shapes[0], **shapes[1]))]
     except (RuntimeError, NotImplementedError, TypeError):
         first = next(trees.tensors((args, kwargs)), None)
         return [] if first is None else [first.dtype]

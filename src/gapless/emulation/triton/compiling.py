@@ -1,4 +1,4 @@
-"""From a kernel's source to its TTIR, with Triton's own front end, and the object that Triton launches."""
+"""Compile a kernel's source to TTIR with Triton's own front end, and build the object Triton launches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 Launch = Callable[["Any", tuple[int, int, int], tuple[Any, ...]], None]
 
 
-def compiler(launch: Launch, compiled: Any) -> Callable[..., Any]:
-    """What takes the place of ``triton.compiler.compile``; `launch` is called with what it gives.
+def evaluating_compiler(launch: Launch, compiled: Any) -> Callable[..., Any]:
+    """Return a replacement for ``triton.compiler.compile`` whose kernels are run by `launch`.
 
-    `compiled` is Triton's class of compiled kernels: its other methods stay what they are.
+    `compiled` is Triton's class of compiled kernels; its other methods are inherited unchanged.
     """
-    kind = _kind_of(launch, compiled)
+    kind = _evaluated_kernel_class(launch, compiled)
 
     def compile(src: Any, target: Any = None, options: Any = None, **_: Any) -> Any:
         return kind(src, *ttir_of(src, target, options or {}))
@@ -25,9 +25,9 @@ def compiler(launch: Launch, compiled: Any) -> Callable[..., Any]:
 
 
 def ttir_of(src: Any, target: Any, options: dict[str, Any]) -> tuple[str, Any]:
-    """The TTIR of an ``ASTSource`` with everything inlined, and the options it was made with.
+    """Return the TTIR of an ``ASTSource`` with everything inlined, and the options it was compiled with.
 
-    What Gluon makes has no TTIR: its first form is given.
+    A Gluon kernel has no TTIR: its first intermediate form is returned.
     """
     from triton.compiler.compiler import make_backend
     from triton.runtime.driver import driver
@@ -36,21 +36,21 @@ def ttir_of(src: Any, target: Any, options: dict[str, Any]) -> tuple[str, Any]:
     backend = make_backend(target)
     options = backend.parse_options({**options, **src.parse_options()})
     cache, name = _cache(src, target, options)
-    text = _cached(cache, name)
+    text = _read_cached(cache, name)
     if text is None:
-        text = _made(src, target, backend, options)
+        text = _build_ttir(src, target, backend, options)
         if cache is not None:
             cache.put(text, name, binary=False)
     return text, options
 
 
-def _made(src: Any, target: Any, backend: Any, options: Any) -> str:
+def _build_ttir(src: Any, target: Any, backend: Any, options: Any) -> str:
     from triton._C.libtriton import ir
 
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    known = {
+    available = {
         "target": target,
         "options": options,
         "codegen_fns": backend.get_codegen_implementation(options),
@@ -58,31 +58,31 @@ def _made(src: Any, target: Any, backend: Any, options: Any) -> str:
         "context": context,
     }
     wanted = inspect.signature(src.make_ir).parameters
-    module = src.make_ir(*(known[name] for name in wanted))
+    module = src.make_ir(*(available[name] for name in wanted))
     stages: dict[str, Any] = {}
     if len(inspect.signature(backend.add_stages).parameters) > 2:
         backend.add_stages(stages, options, src.language)
     else:
         backend.add_stages(stages, options)
     if "ttir" in stages:
-        made = stages["ttir"](module, {"target": target, **options.__dict__})
-        module = module if made is None else made
+        changed = stages["ttir"](module, {"target": target, **options.__dict__})
+        module = module if changed is None else changed
     return str(module.str_nodebug() if hasattr(module, "str_nodebug") else module)
 
 
 def _cache(src: Any, target: Any, options: Any) -> tuple[Any, str]:
-    """Triton's own cache on disk, at a place of ours, and the file's name in it."""
+    """Triton's own disk cache under a key of ours (None if not writable), and the file's name in it."""
     import triton
     from triton.runtime.cache import get_cache_manager
 
     try:
         key = f"gapless-ttir-{triton.__version__}-{src.hash()}-{target}-{options.hash()}"
         return get_cache_manager(hashlib.sha256(key.encode()).hexdigest()), "kernel.ttir"
-    except (OSError, AttributeError, RuntimeError):  # nowhere to write: it is made each time
+    except (OSError, AttributeError, RuntimeError):  # nowhere to write: compile every time
         return None, ""
 
 
-def _cached(cache: Any, name: str) -> str | None:
+def _read_cached(cache: Any, name: str) -> str | None:
     if cache is None:
         return None
     path = cache.get_file(name)
@@ -92,18 +92,18 @@ def _cached(cache: Any, name: str) -> str | None:
         return file.read()
 
 
-def _kind_of(launch: Launch, compiled: Any) -> Any:
-    """A class of compiled kernels whose launch is `launch`."""
+def _evaluated_kernel_class(launch: Launch, compiled: Any) -> Any:
+    """Return a subclass of `compiled` whose launches call `launch`."""
 
     class EvaluatedKernel(compiled):  # type: ignore[misc]
-        """What Triton takes for a compiled kernel."""
+        """Stands in for Triton's compiled kernel."""
 
         def __init__(self, src: Any, ttir: str, options: Any) -> None:
             self.src = src
             self.name = str(getattr(src.fn, "__name__", src.name))
             self.asm = {"ttir": ttir}
             self.hash = hashlib.sha256(ttir.encode()).hexdigest()
-            # What only the machine code has is taken as of a small kernel.
+            # Values that only machine code would tell are those of a small kernel.
             self.metadata = SimpleNamespace(
                 **{"shared": 1024, "name": self.name, "hash": self.hash, "tmem_size": 0, **vars(options)}
             )
@@ -131,33 +131,33 @@ def _kind_of(launch: Launch, compiled: Any) -> Any:
     return EvaluatedKernel
 
 
-def leaves(src: Any, arguments: tuple[Any, ...]) -> list[Any]:
-    """The arguments that the kernel has at run time: without constants, with tuples taken apart.
+def runtime_arguments(src: Any, arguments: tuple[Any, ...]) -> list[Any]:
+    """Return the kernel's run-time arguments in a flat list: no constants, tuples unpacked.
 
-    A tensor descriptor becomes itself, its sizes and its strides.
+    A tensor descriptor stays one argument.
     """
     signature = dict(src.signature)
-    constants = {_name(key, list(signature)) for key in getattr(src, "constants", {}) or {}}
-    given = list(signature.items())
-    if len(arguments) != len(given):
-        given = [(name, kind) for name, kind in given if kind != "constexpr"]
-    found: list[Any] = []
-    for (name, kind), value in zip(given, arguments, strict=True):
+    constants = {_constant_name(key, list(signature)) for key in getattr(src, "constants", {}) or {}}
+    parameters = list(signature.items())
+    if len(arguments) != len(parameters):
+        parameters = [(name, kind) for name, kind in parameters if kind != "constexpr"]
+    flat: list[Any] = []
+    for (name, kind), value in zip(parameters, arguments, strict=True):
         if name not in constants:
-            _flatten(kind, value, found)
-    return found
+            _flatten(kind, value, flat)
+    return flat
 
 
-def _name(key: Any, names: list[str]) -> Any:
-    """The argument that a constant stands for: named, by position, or by a path of one."""
+def _constant_name(key: Any, names: list[str]) -> Any:
+    """The name of a constant argument, from its key: a name, a position, or a path of length one."""
     if isinstance(key, tuple):
         key = key[0] if len(key) == 1 else None
     return names[key] if isinstance(key, int) and key < len(names) else key
 
 
-def _flatten(kind: Any, value: Any, found: list[Any]) -> None:
+def _flatten(kind: Any, value: Any, flat: list[Any]) -> None:
     if isinstance(kind, (tuple, list)):
-        for inner, one in zip(kind, value, strict=True):
-            _flatten(inner, one, found)
+        for inner, inner_value in zip(kind, value, strict=True):
+            _flatten(inner, inner_value, flat)
     elif kind != "constexpr":
-        found.append(value)
+        flat.append(value)

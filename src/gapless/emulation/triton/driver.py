@@ -1,4 +1,4 @@
-"""The driver that Triton finds: it answers for the emulated GPU, and loads nothing."""
+"""A Triton driver that reports the emulated GPU and loads nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gapless.model.gpus import Gpu
 
 
 def install(core: Core, patches: Patches, module: Any) -> None:
-    """Make an emulated driver the active one, when ``triton.runtime.driver`` is imported."""
+    """Make an emulated driver the active one in `module`, ``triton.runtime.driver``."""
     config = module.driver
     name = "_active" if "_active" in vars(config) else "active"
     patches.set(config, name, Driver(core.gpu))
 
 
 class _Utilities:
-    """What Triton asks of the device."""
+    """Stands in for the driver's `utils`: device properties and binary loading."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._properties = {
@@ -82,11 +82,11 @@ class Driver:
     def get_benchmarker(self) -> Callable[..., Any]:
         from triton.testing import do_bench
 
-        found: Callable[..., Any] = do_bench
-        return found
+        benchmarker: Callable[..., Any] = do_bench
+        return benchmarker
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
-        """A GPU's cache would be cleared with 256 MB; here there is none."""
+        """One element: there is no cache to clear (a real GPU's takes 256 MB)."""
         return torch.empty(1, dtype=torch.int, device="cuda")
 
     def clear_cache(self, cache: torch.Tensor) -> None:
