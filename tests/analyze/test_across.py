@@ -10,7 +10,7 @@ from building import example
 from tracing import training
 
 from gapless.analyze import report
-from gapless.analyze.across import shared, summarized, summary
+from gapless.analyze.across import rule_costs, summary, with_summary
 from gapless.analyze.profile.building import profile
 from gapless.model import Finding, Profile, Report, SourceLine, Verdict
 from gapless.model.finding import Frequency, Loss
@@ -47,7 +47,7 @@ def test_rules_are_ranked_by_what_all_runs_lose():
         run("b", found("GAP301", 30), found("GAP703", 90)),
         run("c"),
     ]
-    ranked = shared(runs)
+    ranked = rule_costs(runs)
     assert [one.code for one in ranked] == ["GAP301", "GAP120", "GAP703"]  # how it was recorded stands last
     assert [one.idle for one in ranked] == [31 * MS, 11 * MS, 90 * MS]
     assert [one.runs for one in ranked] == [{0, 1}, {0}, {1}]
@@ -73,7 +73,7 @@ def test_the_sums_are_those_of_the_runs():
         for each in one.findings:
             idle[each.code] += each.loss.idle if each.loss else 0
             where[each.code].add(number)
-    ranked = shared(runs)
+    ranked = rule_costs(runs)
     assert {one.code: one.idle for one in ranked} == idle
     assert {one.code: one.runs for one in ranked} == where
     assert len(summary(runs).tables[0].rows) == len(idle)
@@ -102,16 +102,16 @@ def test_nothing_found_is_said(level):
 
 def test_only_several_runs_are_summed_up():
     one = run("a", found("GAP120", 5))
-    assert summarized([one]) == [one]
-    assert [each.kind for each in summarized([one, one])] == ["runs", "profile", "profile"]
+    assert with_summary([one]) == [one]
+    assert [each.kind for each in with_summary([one, one])] == ["runs", "profile", "profile"]
     pair = [Report(verdict=Verdict(sentence="x"), kind="memory")] * 2
-    assert summarized(pair) == pair
+    assert with_summary(pair) == pair
 
 
 @pytest.mark.parametrize("form", formats())
 def test_programs_get_the_runs_alone_and_people_the_summary_first(form):
     runs = [run("a", found("GAP120", 5)), run("b", found("GAP120", 7))]
-    with_it, without = (together(form, each, Style()) for each in (summarized(runs), runs))
+    with_it, without = (together(form, each, Style()) for each in (with_summary(runs), runs))
     if form in ("html", "markdown", "text"):
         assert "2 profiles" in with_it.replace("&#", "")
         assert "2 profiles" not in without

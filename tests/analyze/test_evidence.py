@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tracing import Trace, training
 
-from gapless.analyze.evidence import COLUMNS, Counts, added, arguments, lines, reduced, signatures
+from gapless.analyze.evidence import (
+    COLUMNS,
+    Counts,
+    add_counts,
+    arguments,
+    lines,
+    reduce_arguments,
+    signatures,
+)
 from gapless.commands import main
 from gapless.trace.read import read
 
@@ -44,7 +52,7 @@ def test_calls_waits_and_copies(dialect: Any, vendor: Literal["nvidia", "amd"], 
         trace.copy("DtoH (Device -> Pageable)", 725, 5, copy=(730, 2), bytes=8)
         trace.wait(735, 10)
         trace.wait(750, 10)
-    seen = rows("\n".join(lines(added([signatures(trace.timeline(), {})]))))
+    seen = rows("\n".join(lines(add_counts([signatures(trace.timeline(), {})]))))
     assert list(seen) == ["aten::index", "aten::item", "aten::linear", "aten::to"]
     counts = {op: tuple(int(one[name]) for name in COLUMNS[4:10]) for op, one in seen.items()}
     blocks = vendor == "amd"  # its copies are made by a call that waits
@@ -73,7 +81,7 @@ DIMS = st.lists(st.lists(st.integers(0, 10**6), max_size=5), max_size=4)
 @given(DIMS, st.lists(st.integers(-(10**6), 10**6).map(str)))
 def test_other_sizes_that_are_alike_where_they_were(dims: list[list[int]], values: list[str]) -> None:
     given_sizes = [size for one in dims for size in one]
-    made, _, plain = reduced("aten::add", dims, None, values)
+    made, _, plain = reduce_arguments("aten::add", dims, None, values)
     sizes = [size for one in made for size in one]
     assert [len(one) for one in made] == [len(one) for one in dims]
     assert all((a < 2 and a == b) or (a > 1 and b > 1) for a, b in zip(given_sizes, sizes, strict=True))
@@ -87,7 +95,7 @@ def test_of_a_copy_the_number_of_bytes_is_kept_to_a_factor_of_two(dims: list[int
     numbers = 1
     for size in dims:
         numbers *= size
-    ((kept,), *_) = reduced("aten::copy_", [dims], None, None)
+    ((kept,), *_) = reduce_arguments("aten::copy_", [dims], None, None)
     product = 1
     for size in kept:
         product *= size
@@ -105,7 +113,7 @@ def test_public_profiles_say_what_was_counted_independently() -> None:
         }
     paths = [path for start in PUBLIC for path in sorted((SHARED / "traces").glob(f"{start}*"))]
     every = [signatures(read(path), arguments(path), shapes=True) for path in paths]
-    found = added({called._replace(gpu=""): counts for called, counts in one.items()} for one in every)
+    found = add_counts({called._replace(gpu=""): counts for called, counts in one.items()} for one in every)
     assert len(found) > 150
     exact = 0
     for called, counts in found.items():

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gapless.analyze import report
-from gapless.analyze.run.failed_dry import suspected, with_failed_dry
+from gapless.analyze.run.failed_dry import failure_without_values, with_failed_dry
 from gapless.commands._again import Again, Ran
 from gapless.commands._progress import Progress
 from gapless.commands._with_values import _left, with_values
@@ -36,7 +36,7 @@ def failed(message: str = "RuntimeError: sizes", how: str = "error", dry: bool =
 
 
 def test_the_assumptions_before_the_line_that_failed_are_named() -> None:
-    found = suspected(failed())
+    found = failure_without_values(failed())
     assert found is not None
     assert found.where == "train.py:31"
     assert found.assumed == ("5 of 20 elements at train.py:30", "5 of 20 elements at train.py:20")
@@ -56,7 +56,7 @@ def test_the_assumptions_before_the_line_that_failed_are_named() -> None:
     ],
 )
 def test_what_no_assumed_value_can_bring_about_is_not_put_down_to_one(session: Session) -> None:
-    assert suspected(session) is None
+    assert failure_without_values(session) is None
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_no_assumed_value_can_bring_about_is_not_put_down_to_one(session: S
     ],
 )
 def test_other_failures_may_be(session: Session) -> None:
-    assert suspected(session) is not None
+    assert failure_without_values(session) is not None
 
 
 def test_the_verdict_says_it_first() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gapless.analyze import report
 from gapless.analyze.run.steps import Steps, find_steps
-from gapless.analyze.run.turns import in_turn
+from gapless.analyze.run.turns import are_in_turn
 from gapless.analyze.verdicts.session_verdict import syncs
 from gapless.model import Event, Mark, Session, Site
 from gapless.model.tally import StepTally
@@ -134,15 +134,15 @@ def train():
 )  # fmt: skip
 def test_what_is_called_in_each_pass_of_a_loop(first, second, both):
     stacks = [(line(number, "/work/train.py", "train"),) for number in (first, second)]
-    assert in_turn(*stacks, lambda file: LOOPS) is both
-    assert in_turn(*reversed(stacks), lambda file: LOOPS) is both
+    assert are_in_turn(*stacks, lambda file: LOOPS) is both
+    assert are_in_turn(*reversed(stacks), lambda file: LOOPS) is both
 
 
 def test_without_source_nothing_is_taken_to_be_in_turn():
     def missing(file: str) -> str:
         raise OSError
 
-    assert not in_turn((line(3),), (line(4),), missing)
+    assert not are_in_turn((line(3),), (line(4),), missing)
 
 
 @pytest.mark.parametrize(("lines", "seen"), [((3, 4), 4), ((8, 10), 8)], ids=["both", "either"])

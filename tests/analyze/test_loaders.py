@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from one_truth import contradictions
 
-from gapless.analyze.loaders import findings, joined, limiting, own_step
-from gapless.analyze.session_report import fed
+from gapless.analyze.loaders import findings, own_step, with_input_limit, with_measurement
+from gapless.analyze.session_report import with_loaders
 from gapless.analyze.verdicts.session_verdict import verdict
 from gapless.model import Change, Environment, Finding, Frequency, Report, SourceLine, StepSummary, Verdict
 from gapless.model.estimate import BATCHES_IN_TIME, Count, Estimate, Range, Throughput
@@ -99,15 +99,15 @@ class TestLimiter:
     def test_the_input_limits_where_it_takes_longest(self, late, workers, limiter, sure):
         setting = Setting(workers=workers, prefetch=2 * workers)
         made = msgspec.structs.replace(diagnosis(late[1]), setting=setting)
-        found = limiting(self.MADE, [use(late=late, setting=setting, diagnosis=made)])
+        found = with_input_limit(self.MADE, [use(late=late, setting=setting, diagnosis=made)])
         assert found.limiter == limiter
         assert found.sure == pytest.approx(sure, abs=0.06)
         assert sum(found.limiters.values()) == pytest.approx(1)
         assert next(iter(found.limiters.items())) == (found.limiter, found.sure)
 
     def test_a_loader_in_time_or_not_measured_changes_nothing(self):
-        assert limiting(self.MADE, [use(late=(0, 0, 0)), use(diagnosis=None)]) == self.MADE
-        assert limiting(self.MADE, []) == self.MADE
+        assert with_input_limit(self.MADE, [use(late=(0, 0, 0)), use(diagnosis=None)]) == self.MADE
+        assert with_input_limit(self.MADE, []) == self.MADE
 
 
 class TestOneStep:
@@ -138,7 +138,7 @@ class TestOneStep:
         )
         setting = Setting(workers=workers, prefetch=2 * workers)
         made = msgspec.structs.replace(diagnosis(), setting=setting)
-        return fed(found, [use(setting=setting, diagnosis=made)])
+        return with_loaders(found, [use(setting=setting, diagnosis=made)])
 
     def test_the_estimate_has_the_wait_beside_the_step(self):
         estimate = self.report().estimate
@@ -200,7 +200,7 @@ class TestPadding:
         )
         seen = StepSummary(seen=12, steady=10)
         made = Report(verdict=Verdict(sentence=""), steps=seen, estimate=estimate, **more)
-        return fed(made, [padded, *uses])
+        return with_loaders(made, [padded, *uses])
 
     def test_it_is_in_the_first_sentence_and_among_what_to_do(self):
         found = self.report(10 * MS)
@@ -320,7 +320,7 @@ class TestRun:
 
         for dearest, place in ((59, 0), (61, 1)):
             report = Report(verdict=Verdict(sentence=""), findings=(wait(dearest), wait(1, "set-up")))
-            codes = [one.code for one in fed(report, [use()]).findings]
+            codes = [one.code for one in with_loaders(report, [use()]).findings]
             assert codes.index("GAP301") == place
             assert codes[2] == "GAP101"
 
@@ -353,7 +353,7 @@ class TestRun:
 
     def test_notes_name_the_loader(self):
         seen = use(diagnosis=None, notes=("it could not be measured",))
-        report = fed(Report(verdict=Verdict(sentence="")), [seen])
+        report = with_loaders(Report(verdict=Verdict(sentence="")), [seen])
         assert report.notes == ("the loader of train.py:12: it could not be measured",)
 
 
@@ -376,7 +376,7 @@ class TestProfile:
         assert own_step(Profile()) == 0.0
 
     def test_the_wait_gets_the_measurement_and_the_others_do_not(self):
-        found = joined(self.report(60, "GAP301", "GAP501"), diagnosis())
+        found = with_measurement(self.report(60, "GAP301", "GAP501"), diagnosis())
         first, second = found.findings
         assert first.evidence == (
             "a batch takes 60 ms to make, 25 ms CPU time and 35 ms waiting; 62 % of its time at "
@@ -392,9 +392,9 @@ class TestProfile:
         assert found.notes == ()
 
     def test_where_no_setting_is_enough(self):
-        more = joined(self.report(60, "GAP301"), diagnosis(then=20)).findings[0].remedy
+        more = with_measurement(self.report(60, "GAP301"), diagnosis(then=20)).findings[0].remedy
         assert more.endswith("instead of 100 ms; for the rest, make batches cheaper")
-        none = joined(self.report(60, "GAP301"), diagnosis(then=58)).findings[0].remedy
+        none = with_measurement(self.report(60, "GAP301"), diagnosis(then=58)).findings[0].remedy
         assert none == "no setting keeps up on the machine where it was measured: make batches cheaper"
 
     @pytest.mark.parametrize(
@@ -407,5 +407,5 @@ class TestProfile:
         ],
     )
     def test_a_measurement_that_does_not_fit_the_profile(self, loading, now, starved, said):
-        found = joined(self.report(loading, *["GAP301"] * starved), diagnosis(now=now))
+        found = with_measurement(self.report(loading, *["GAP301"] * starved), diagnosis(now=now))
         assert [said in note for note in found.notes] == [True] * bool(said)

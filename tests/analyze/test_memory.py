@@ -7,11 +7,11 @@ import pytest
 from building import line
 
 from gapless.analyze import report
-from gapless.analyze.memory_report import findings, replayed
+from gapless.analyze.memory_report import findings, replay_memory
 from gapless.analyze.tables.memory_tables import tables
 from gapless.analyze.tables.offers_tables import offers
-from gapless.analyze.verdicts.asked import with_answer
-from gapless.analyze.verdicts.memory_verdict import fits, verdict, with_memory
+from gapless.analyze.verdicts.answer import with_answer
+from gapless.analyze.verdicts.memory_verdict import fit_facts, verdict, with_memory
 from gapless.analyze.verdicts.search import with_search
 from gapless.memory.recorder import Recorder
 from gapless.memory.sentence import answer
@@ -52,7 +52,7 @@ def test_a_sweep_that_handles_its_errors_is_said_to_carry_on(source, handled):
         memory.alloc("x", size << 20, stack=stack, kind="activation")
         memory.step()
     run = memory.run(origin="emulated", gpu="Tesla T4", limit=100 << 20, total_memory=612 << 20)
-    made = replayed(run, read={"/home/me/sweep.py": source, "/home/me/model.py": ""}.__getitem__)
+    made = replay_memory(run, read={"/home/me/sweep.py": source, "/home/me/model.py": ""}.__getitem__)
     told = "; the script handles out-of-memory errors itself (sweep.py:4) and carries on"
     found = verdict(made)
     assert found.sentence.startswith("Does not fit: needs 1 GiB, the Tesla T4 has 100 MiB")
@@ -113,7 +113,7 @@ def grown(**more) -> MemoryReport:
 
 def of_script(*memory: MemoryReport, verdict: Verdict = FINE) -> Verdict:
     found = Report(verdict=Verdict(sentence=""), memory=memory)
-    told = msgspec.structs.replace(verdict, facts=fits(found))
+    told = msgspec.structs.replace(verdict, facts=fit_facts(found))
     return with_answer(with_memory(told, found), found)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.analyze.run.loop import Loop
-from gapless.analyze.run.period import Unknown, length, recurring, value
+from gapless.analyze.run.period import UnknownValue, length, recurring, value
 
 SOURCE = """\
 def estimate_loss(model):
@@ -81,7 +81,7 @@ def test_a_value_is_what_python_says(tests, joint, negated):
     "text", ["f()", "missing", "args.nothing", "d['x']", "i % zero", "[i]", "i if on else n"]
 )
 def test_what_needs_more_is_unknown(text):
-    with pytest.raises(Unknown):
+    with pytest.raises(UnknownValue):
         value(ast.parse(text, mode="eval").body, NAMES)
 
 

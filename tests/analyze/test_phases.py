@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.analyze import report
-from gapless.analyze.run.phases import distance, named
+from gapless.analyze.run.phases import distance, phase_of_name
 from gapless.analyze.verdicts.session_verdict import verdict
 from gapless.model import Ending, Event, Recurrence, Site, SourceLine
 from gapless.model.estimate import Estimate, Range
@@ -229,7 +229,7 @@ def test_an_evaluation_that_a_function_is_named_for():
     ],
 )
 def test_names(function, phase):
-    assert named(function) == phase
+    assert phase_of_name(function) == phase
 
 
 @given(st.integers(2, 50), st.integers(1, 6), st.integers(0, 49), st.integers(0, 49))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gapless.analyze.run.planned import LOOKED_AT, Planner
+from gapless.analyze.run.planned import COMPARED_STEPS, Planner
 from gapless.capture.stopping import variables
 from gapless.model import Mark, SourceLine
 from gapless.model.planned import Planned
@@ -41,7 +41,7 @@ def planned(script: str, batches: tuple[float, int] = (0.0, 0)) -> Planned:
         planner(
             Mark(kind="optimizer", tick=count, time=0.1 * count, name="SGD.step#0", stack=tuple(stack)), count
         )
-        if count == LOOKED_AT[-1]:
+        if count == COMPARED_STEPS[-1]:
             raise Stopped
 
     with contextlib.suppress(Stopped):
@@ -186,6 +186,6 @@ def test_a_lightning_trainer_says_how_many_steps_it_makes(loop, steps):
     source = "class FitLoop:\n    def run(self):\n        while not self.done:\n            self.advance()\n"
     stack = (SourceLine("/lib/fit_loop.py", 4, "FitLoop.run", "self.advance()", library="lightning"),)
     planner = Planner(lambda at: {"self": loop}, read=lambda file: source)
-    for count in range(1, LOOKED_AT[-1] + 1):
+    for count in range(1, COMPARED_STEPS[-1] + 1):
         planner(Mark(kind="optimizer", tick=count, time=0.1 * count, name="SGD.step#0", stack=stack), count)
     assert planner.planned == Planned(steps=steps)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.analyze.tables.offers_tables import offers
-from gapless.analyze.verdicts.offers_verdict import of_offers
+from gapless.analyze.verdicts.offers_verdict import offers_sentence
 from gapless.commands._gpus import chosen
 from gapless.errors import UsageError
 from gapless.model import Environment, Report, Verdict
@@ -126,7 +126,7 @@ def test_gpus_that_leave_too_little_for_nccl_are_named() -> None:
     found = Report(
         verdict=Verdict(sentence=""), environment=Environment(), offers=(small, large), memory=(memory,)
     )
-    (why,) = of_offers(found)
+    (why,) = offers_sentence(found)
     assert why == "It fits both GPUs (too little is left for NCCL on the L4)"
     made = offers(found)
     assert made is not None

@@ -12,7 +12,7 @@ from simulated_ranks import MS, simulated
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.session_report import fed
+from gapless.analyze.session_report import with_loaders
 from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary, Verdict
 from gapless.model.estimate import Count, Estimate, Range, Throughput
 from gapless.model.loader_use import LoaderUse
@@ -117,7 +117,7 @@ class TestItFindsWhatIsWrong:
         )
         estimate = Estimate(gpu="NVIDIA A100", step=step, throughput=Throughput(samples=Count(number=8)))
         steps = StepSummary(seen=12, steady=10, waits_per_step=2.0, least=2, most=2)
-        return fed(
+        return with_loaders(
             Report(verdict=Verdict(sentence=""), steps=steps, estimate=estimate, findings=(wait,)), [late]
         )
 

@@ -9,7 +9,7 @@ import pytest
 
 from gapless.analyze import report
 from gapless.analyze.attempts import attempt
-from gapless.analyze.remedies import candidates, reckoned
+from gapless.analyze.remedies import calculate_attempts, candidates
 from gapless.commands._find import described
 from gapless.commands._remedies import half_batch
 from gapless.memory.recorder import Recorder
@@ -79,14 +79,14 @@ def test_layers_and_their_largest_part_are_worth_checkpointing() -> None:
 def test_what_fits_needs_no_remedy() -> None:
     session = lacking(400)
     made = report(session)
-    assert list(candidates(session, made.memory)) == list(reckoned(session, made.memory)) == []
+    assert list(candidates(session, made.memory)) == list(calculate_attempts(session, made.memory)) == []
     assert "fits" in made.verdict.facts[0]
 
 
 def test_states_are_reckoned_by_their_bytes() -> None:
     """Of 32 MiB states of 8 bits leave 8 MiB and 4 bytes for 256 elements; eight GPUs leave 4 MiB."""
     session = lacking(110)
-    eight, sharded = reckoned(session, report(session).memory)
+    eight, sharded = calculate_attempts(session, report(session).memory)
     per_state = 16 * MIB // 4
     assert eight.allocated == (16 + 64 + 1) * MIB + 2 * (per_state + 4 * per_state // 256)
     assert sharded.allocated == (16 + 64 + 1) * MIB + 2 * 2 * MIB
@@ -99,7 +99,7 @@ def test_the_verdict_names_what_was_tried_before_what_is_reckoned() -> None:
     session = lacking()
     tried = Attempt(what="checkpoint `Block` (layers[*])", fits=True, needs=60 * MIB, has=100 * MIB)
     failed = Attempt(what="checkpoint `Mlp`", failed="ValueError: no")
-    rest = tuple(reckoned(session, report(session).memory))
+    rest = tuple(calculate_attempts(session, report(session).memory))
     told = report(msgspec.structs.replace(session, remedies=(failed, tried, *rest)))
     changes = [one.what for one in told.verdict.do_first]
     assert changes[0] == "checkpoint `Block` (layers[*])"

@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gapless.analyze.memory_report import replayed  # noqa: E402
+from gapless.analyze.memory_report import replay_memory  # noqa: E402
 from gapless.emulation.emulator import Emulator  # noqa: E402
 from gapless.emulation.memory import references  # noqa: E402
 from gapless.emulation.memory.requests import supported  # noqa: E402
@@ -432,7 +432,7 @@ def test_what_keeps_growing_memory_is_named_with_its_line(case: str, tmp_path: P
     assert held.line is not None
     assert held.line.line == line
     assert (2 * held.in_graphs > held.bytes) == (case in IN_GRAPHS)
-    made = replayed(run)
+    made = replay_memory(run)
     (finding,) = [one for one in made.findings if one.code == "GAP405"]
     assert finding.line == held.line
     assert f"`{name}`" in " ".join(finding.evidence)
@@ -444,7 +444,7 @@ def test_what_keeps_growing_memory_is_named_with_its_line(case: str, tmp_path: P
 def test_what_does_not_grow_is_not_named(case: str, tmp_path: Path) -> None:
     run, _ = played(NOT_HELD[case], tmp_path)
     assert not run.holders
-    assert "GAP405" not in {one.code for one in replayed(run).findings}
+    assert "GAP405" not in {one.code for one in replay_memory(run).findings}
 
 
 def test_it_is_the_same_with_values(tmp_path: Path) -> None:
@@ -464,9 +464,9 @@ def test_a_container_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) ->
     (held,) = run.holders
     assert (held.most, held.entries) == (1000, 11)
     assert held.in_the_end == 989 * 32 * 64 * 4
-    assert "GAP405" not in {one.code for one in replayed(run).findings}  # 8 MiB when it is full
+    assert "GAP405" not in {one.code for one in replay_memory(run).findings}  # 8 MiB when it is full
     run, _ = played(body.format(10_000_000), tmp_path)
-    (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
+    (finding,) = [one for one in replay_memory(run).findings if one.code == "GAP405"]
     assert any("at most 10,000,000 entries" in one for one in finding.evidence)
 
 
@@ -481,9 +481,9 @@ def test_a_cache_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) -> Non
     run, _ = played(body.format(100), tmp_path)
     (held,) = run.holders
     assert (held.name, held.most, held.entries) == ("mask", 100, 12)
-    assert not {"GAP402", "GAP405"} & {one.code for one in replayed(run).findings}
+    assert not {"GAP402", "GAP405"} & {one.code for one in replay_memory(run).findings}
     run, _ = played(body.format(None), tmp_path)
-    (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
+    (finding,) = [one for one in replay_memory(run).findings if one.code == "GAP405"]
     assert "lru_cache(maxsize=…)" in finding.change
 
 
@@ -504,7 +504,7 @@ def test_names_that_differ_in_a_number_are_told_together(tmp_path: Path) -> None
     run, line = played(body, tmp_path)
     (held,) = run.holders
     assert (held.name, held.alike, held.line.line if held.line else 0) == ("model.0.cache", 39, line)
-    (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
+    (finding,) = [one for one in replay_memory(run).findings if one.code == "GAP405"]
     assert "the list `model.0.cache` and 39 more like it keep 320 KiB more in each step" in finding.evidence
 
 
@@ -550,7 +550,7 @@ def test_a_buffer_that_the_program_bounds_grows_only_until_it_is_full(
     run, _ = played(body, tmp_path)
     (held,) = run.holders
     assert (held.name, held.entries, held.most) == ("buffer.entries", 11, size + 1)
-    assert ("GAP405" in {one.code for one in replayed(run).findings}) == (size > 20)
+    assert ("GAP405" in {one.code for one in replay_memory(run).findings}) == (size > 20)
 
 
 def test_a_length_that_begins_the_training_is_no_bound(tmp_path: Path) -> None:
@@ -568,7 +568,7 @@ def test_a_length_that_begins_the_training_is_no_bound(tmp_path: Path) -> None:
     run, _ = played(body, tmp_path)
     (held,) = run.holders
     assert held.most == -1
-    assert "GAP405" in {one.code for one in replayed(run).findings}
+    assert "GAP405" in {one.code for one in replay_memory(run).findings}
 
 
 def test_another_file_may_call_something_else_by_the_same_name(
@@ -689,7 +689,7 @@ def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
         (run,) = emulator.session().memory
     (held,) = run.holders
     assert (held.name, held.lines) == ("bank", ())
-    (finding,) = [one for one in replayed(run).findings if one.code == "GAP405"]
+    (finding,) = [one for one in replay_memory(run).findings if one.code == "GAP405"]
     assert "`bank`" in finding.change
 
 

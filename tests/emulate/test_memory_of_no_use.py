@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gapless.analyze.memory_report import replayed  # noqa: E402
+from gapless.analyze.memory_report import replay_memory  # noqa: E402
 from gapless.emulation.emulator import Emulator  # noqa: E402
 from gapless.emulation.memory.requests import supported  # noqa: E402
 from gapless.model.memory_report import MemoryReport  # noqa: E402
@@ -162,7 +162,7 @@ def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryReport, lis
         exec(compile(path.read_text(), str(path), "exec"), {"__name__": "played"})
         (run,) = emulator.session().memory
     lines = path.read_text().splitlines()
-    return replayed(run), [number for number, line in enumerate(lines, 1) if "# unused" in line]
+    return replay_memory(run), [number for number, line in enumerate(lines, 1) if "# unused" in line]
 
 
 @pytest.mark.parametrize("case", UNUSED)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.analyze.memory_report import with_longest
-from gapless.analyze.verdicts.memory_verdict import fits, not_fitting, shorter, too_long
+from gapless.analyze.verdicts.memory_verdict import fit_facts, misfit_sentence, shorten_items, too_long_batch
 from gapless.commands import main
 from gapless.memory.lengths import NoLengthLaw, fit_lengths, with_lengths
 from gapless.memory.longest import longest_batch
@@ -265,17 +265,17 @@ def test_the_verdict_is_for_the_longest_item_of_the_loader():
     limit = needs - (200 << 20)
     whole = msgspec.structs.replace(run, limit=limit, total_memory=limit, gpu="NVIDIA A10")
     found = reported(whole, 100, 4096)
-    (fact,) = fits(found)
+    (fact,) = fit_facts(found)
     assert "an item of 4,096 needs" in fact
-    assert f"{binary_size(too_long(found.memory).needs - limit)} more than there is" in fact
+    assert f"{binary_size(too_long_batch(found.memory).needs - limit)} more than there is" in fact
     assert not describe_fit(found.memory[0]).startswith("fits")
-    sentence = not_fitting(too_long(found.memory), "NVIDIA A10")
+    sentence = misfit_sentence(too_long_batch(found.memory), "NVIDIA A10")
     assert sentence.startswith("Does not fit with the longest item: 4,096 long")
-    change = shorter(too_long(found.memory))
+    change = shorten_items(too_long_batch(found.memory))
     assert change.before > limit >= change.after
     fitting = reported(msgspec.structs.replace(whole, limit=2 * needs, total_memory=2 * needs), 100, 4096)
-    assert fits(fitting)[0].count("fits with the 20 batches of this run") == 1
-    assert too_long(fitting.memory) is None
+    assert fit_facts(fitting)[0].count("fits with the 20 batches of this run") == 1
+    assert too_long_batch(fitting.memory) is None
     assert reported(whole, 100).memory[0].longest is None
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gapless.analyze.memory_report import findings
 from gapless.analyze.memory_report import report as document
-from gapless.analyze.verdicts.memory_verdict import besides, fits
+from gapless.analyze.verdicts.memory_verdict import fit_facts, with_worst_clause
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import ReportOptions, report
 from gapless.memory.sizes import MIB
@@ -72,7 +72,7 @@ def contradictions(memory: MemoryReport) -> Iterator[str]:
     whole = document(memory)
     verdict, codes = whole.verdict, {one.code for one in memory.findings}
     told = " ".join((verdict.sentence, *verdict.why, *verdict.facts))
-    room = " ".join(fits(Report(verdict=Verdict(sentence=""), memory=(memory,))))
+    room = " ".join(fit_facts(Report(verdict=Verdict(sentence=""), memory=(memory,))))
     if memory.lack is not None:
         if verdict.level != "failed" or room:
             yield f"it does not fit, and the verdict is {verdict.level}: {room}"
@@ -90,7 +90,7 @@ def contradictions(memory: MemoryReport) -> Iterator[str]:
     if unfounded := {code for one in verdict.do_first for code in one.codes} - codes:
         yield f"{unfounded} are to be mended, and were not found"
     if codes and (
-        verdict.level == "fine" or "Nothing" in besides([memory], "Nothing worth fixing: no syncs")
+        verdict.level == "fine" or "Nothing" in with_worst_clause([memory], "Nothing worth fixing: no syncs")
     ):
         yield f"{codes}, and all is fine"
     yield from _against_changes(memory, verdict)

@@ -15,7 +15,7 @@ from remembering import diagnosed, remembered, trained
 from tracing import training
 
 from gapless.analyze import report
-from gapless.analyze.across import summarized
+from gapless.analyze.across import with_summary
 from gapless.analyze.profile.building import profile
 from gapless.memory.report import ReportOptions
 from gapless.model import Report, SourceLine, Table, Verdict
@@ -53,7 +53,7 @@ Open = Callable[..., Any]
 def page_of(found: Report | list[Report] | MemoryReport) -> str:
     style = Style(folder="/work")
     if isinstance(found, list):
-        return html.together(summarized(found), style)
+        return html.together(with_summary(found), style)
     if isinstance(found, MemoryReport):
         found = report(found)
     return renderer("html")(found, style)

@@ -15,7 +15,7 @@ from remembering import diagnosed, remembered, trained
 from tracing import training
 
 from gapless.analyze import report
-from gapless.analyze.across import summarized
+from gapless.analyze.across import with_summary
 from gapless.analyze.profile.building import profile
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import ReportOptions
@@ -201,7 +201,7 @@ def test_several_runs_are_one_page(profiled):
     one = msgspec.structs.replace(
         profiled, profile=msgspec.structs.replace(profiled.profile, path="/work/runs/a")
     )
-    page = Page(html.together(summarized([checked, one, one]), Style(folder="/elsewhere")))
+    page = Page(html.together(with_summary([checked, one, one]), Style(folder="/elsewhere")))
     assert_sound(page)
     assert {"run1", "run2", "run3", "run1-memory", "run2-timeline", "run3-timeline"} <= set(page.ids)
     assert page.drawn("run2-timeline")["lanes"] == page.drawn("run3-timeline")["lanes"]
@@ -223,6 +223,6 @@ def test_one_run_is_a_page_of_its_own(profiled):
 @given(st.lists(st.text(max_size=20), min_size=2, max_size=3))
 def test_runs_of_any_name(names):
     runs = [msgspec.structs.replace(example(), path=name, verdict=Verdict(sentence=name)) for name in names]
-    page = Page(html.together(summarized(runs), Style()))
+    page = Page(html.together(with_summary(runs), Style()))
     assert_sound(page)
     assert page.elements["h1"] == 1

@@ -20,7 +20,7 @@ from rules.test_matching import BOOL, H2D, INDEX, ITEM, LINES, advice, lib, site
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.run.loop import in_a_loop
+from gapless.analyze.run.loop import is_in_loop
 from gapless.emulation.core.fused_form import fused_form
 from gapless.model import FINE, NOTHING, Session, Site, SourceLine
 from gapless.rules import match_rule
@@ -219,7 +219,7 @@ def at(number: int, *outer: int) -> tuple[SourceLine, ...]:
 def test_a_loop_around_a_line_is_seen_in_the_source(
     stack: tuple[SourceLine, ...], expected: bool | None
 ) -> None:
-    assert in_a_loop(stack, lambda file: SCRIPT) is expected
+    assert is_in_loop(stack, lambda file: SCRIPT) is expected
 
 
 TRAINING = """\

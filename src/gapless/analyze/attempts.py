@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.analyze.memory_report import lasts, replayed
+from gapless.analyze.memory_report import lasts, replay_memory
 from gapless.analyze.run.steps import find_steps
 from gapless.model import Session
 from gapless.model.attempt import Attempt
@@ -14,38 +14,38 @@ from gapless.model.memory import MemoryRun
 _ENDED_WELL = ("finished", "enough-steps", "exit")
 
 
-def attempt(session: Session, what: str, *, value: int = -1, seconds: float = 0.0) -> Attempt:
+def attempt(session: Session, label: str, *, value: int = -1, seconds: float = 0.0) -> Attempt:
     """What `session` came to: memory on the device that has least left, and a step's length."""
-    made = Attempt(what=what, value=value, seconds=seconds)
-    failed = _failed(session)
+    result = Attempt(what=label, value=value, seconds=seconds)
+    failed = _failure(session)
     if failed:
-        return msgspec.structs.replace(made, failed=failed)
+        return msgspec.structs.replace(result, failed=failed)
     from gapless.memory.fits import fits
 
     each = [fits(run) for run in session.memory]
-    tight = min(each, key=lambda one: (one.fits, one.has - one.needs))
+    tight = min(each, key=lambda fit: (fit.fits, fit.has - fit.needs))
     finished = session.ending.how == "finished"
-    left = [lasting(run, one.has, finished) for run, one in zip(session.memory, each, strict=True)]
-    made = msgspec.structs.replace(
-        made,
+    left = [steps_until_full(run, fit.has, finished) for run, fit in zip(session.memory, each, strict=True)]
+    result = msgspec.structs.replace(
+        result,
         fits=tight.fits,
         needs=tight.needs,
         has=tight.has,
         allocated=tight.allocated,
         lasts=min((steps for steps in left if steps >= 0), default=-1) if tight.fits else -1,
     )
-    return _timed(made, session)
+    return _with_step_time(result, session)
 
 
-def lasting(run: MemoryRun, room: int, finished: bool) -> int:
+def steps_until_full(run: MemoryRun, room: int, finished: bool) -> int:
     """After how many more steps the memory of `run` fills `room` bytes; -1 where it does not grow, or has
     `finished`."""
     from gapless.memory.growth import find_growth
 
-    return lasts(replayed(run), room) if not finished and find_growth(run) else -1
+    return lasts(replay_memory(run), room) if not finished and find_growth(run) else -1
 
 
-def _failed(session: Session) -> str:
+def _failure(session: Session) -> str:
     """Why it tells nothing of memory; "" where it does."""
     ending = session.ending
     if ending.how not in _ENDED_WELL or ending.status:
@@ -55,12 +55,12 @@ def _failed(session: Session) -> str:
     return "" if find_steps(session.marks).seen else "it took no training step"
 
 
-def _timed(attempt: Attempt, session: Session) -> Attempt:
+def _with_step_time(attempt: Attempt, session: Session) -> Attempt:
     if session.programme is None:
         return attempt
     from gapless.analyze.estimate.estimate import estimate
 
-    found = estimate(session, find_steps(session.marks), {})
-    if found is None or found.step == Range():
+    timing = estimate(session, find_steps(session.marks), {})
+    if timing is None or timing.step == Range():
         return attempt
-    return msgspec.structs.replace(attempt, step=found.step, throughput=found.throughput)
+    return msgspec.structs.replace(attempt, step=timing.step, throughput=timing.throughput)

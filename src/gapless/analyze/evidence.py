@@ -27,13 +27,13 @@ COLUMNS = (
 )  # fmt: skip
 COPIES = re.compile(r"aten::(to|_to_copy|copy_|item|_local_scalar_dense|pin_memory|cuda|cpu)")
 """Operators that copy: there the number of bytes counts, and not how it is laid out."""
-_PIECE = 1 << 22
+_CHUNK_BYTES = 1 << 22
 _WAITS = re.compile(
     r"(cuda|hip)(Stream|Device|Event|Ctx)Synchronize|cu(Stream|Event|Ctx)Synchronize"
     r"|(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?"
 )
 _TO_DEVICE, _FROM_DEVICE = re.compile(r"HtoD|HostToDevice"), re.compile(r"DtoH|DeviceToHost")
-_SMALL = 20
+_MIN_LEFT_OUT = 20
 """Whole numbers below this are dimensions, types and flags."""
 
 
@@ -51,7 +51,7 @@ class Counts(NamedTuple):
         return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class Called(NamedTuple):
+class Signature(NamedTuple):
     """An operator as it was called: sizes, types and plain values of its arguments in JSON, and the GPU."""
 
     op: str
@@ -61,7 +61,7 @@ class Called(NamedTuple):
     gpu: str
 
 
-Recorded = Mapping[int, tuple[Any, Any, Any]]
+ArgumentsById = Mapping[int, tuple[Any, Any, Any]]
 
 
 class _Args(msgspec.Struct, rename={"external": "External id", "older": "external id", "dims": "Input Dims",
@@ -89,21 +89,21 @@ def arguments(path: str | os.PathLike[str]) -> dict[int, tuple[Any, Any, Any]]:
     Raises:
         UnreadableInput: the file cannot be read.
     """
-    found = {}
-    for event in _recorded(path):
+    by_id = {}
+    for event in _read_events(path):
         args = event.args
         dims = args.dims if args.dims is not None else args.older_dims
         number = args.external if args.external != -1 else args.older
         if dims is not None and str(number).isdigit():
-            found[int(number)] = (dims, args.types, args.concrete)
-    return found
+            by_id[int(number)] = (dims, args.types, args.concrete)
+    return by_id
 
 
-def _recorded(path: str | os.PathLike[str]) -> Iterator[_Event]:
+def _read_events(path: str | os.PathLike[str]) -> Iterator[_Event]:
     """The events of a file whose operators have shapes; none of a damaged one."""
     with open_source(os.fspath(path)) as source:
         data = bytearray()
-        while piece := source.read(_PIECE):
+        while piece := source.read(_CHUNK_BYTES):
             data += piece
     if b'"Input Dims"' not in data and b'"Input dims"' not in data:
         return
@@ -117,24 +117,26 @@ def _recorded(path: str | os.PathLike[str]) -> Iterator[_Event]:
             yield decoder.decode(raw)
 
 
-def signatures(timeline: Timeline, known: Recorded, shapes: bool = False) -> dict[Called, Counts]:
-    """What `timeline` has of each signature that called the driver; `known` are the arguments by external id.
+def signatures(
+    timeline: Timeline, recorded_arguments: ArgumentsById, shapes: bool = False
+) -> dict[Signature, Counts]:
+    """Count calls and waits of each signature in `timeline` that called the driver.
 
-    Unless `shapes` are wanted, sizes are reduced to what decides a wait.
+    `recorded_arguments` are by external id. Unless `shapes` is set, sizes are reduced to what decides a wait.
     """
     host = timeline.host
     waits, copies = _by_operator(timeline)
     gpus = "; ".join(sorted({gpu.name for gpu in timeline.facts.gpus if gpu.name})) or "?"
-    found: dict[Called, Counts] = defaultdict(Counts)
+    totals: dict[Signature, Counts] = defaultdict(Counts)
     for row, waited in waits.items():
         op = timeline.names[host.name[row]]
-        recorded = known.get(int(host.external[row]), (None, None, None))
-        told = recorded if shapes else reduced(op, *recorded)
+        recorded = recorded_arguments.get(int(host.external[row]), (None, None, None))
+        args = recorded if shapes else reduce_arguments(op, *recorded)
         to, back = copies[row, True] > 0, copies[row, False] > 0
-        dims, types, concrete = map(json.dumps, told)
-        called = Called(op, dims, types, concrete, gpus)
-        found[called] += Counts(1, waited > 0, waited, to, back, 0)
-    return {called: counts._replace(profiles=1) for called, counts in found.items()}
+        dims, types, concrete = map(json.dumps, args)
+        signature = Signature(op, dims, types, concrete, gpus)
+        totals[signature] += Counts(1, waited > 0, waited, to, back, 0)
+    return {signature: counts._replace(profiles=1) for signature, counts in totals.items()}
 
 
 def _by_operator(timeline: Timeline) -> tuple[Counter[int], Counter[tuple[int, bool]]]:
@@ -162,18 +164,18 @@ def _outermost(timeline: Timeline) -> Any:
     host, parents = timeline.host, timeline.parents
     aten = timeline.names_where(lambda name: name.startswith("aten::"))
     is_operator = (host.kind == HostKind.OPERATOR) & (aten[host.name] if len(host) else False)
-    found = np.where(is_operator, np.arange(len(host)), -1)
+    outermost = np.where(is_operator, np.arange(len(host)), -1)
     for row in np.argsort(host.start, kind="stable").tolist():
         around = parents[row]
-        if around >= 0 and found[around] >= 0:
-            found[row] = found[around]
-    return found
+        if around >= 0 and outermost[around] >= 0:
+            outermost[row] = outermost[around]
+    return outermost
 
 
 # -- what no model can be told by --------------------------------------------------------------------------
 
 
-def reduced(op: str, dims: Any, types: Any, concrete: Any) -> tuple[Any, Any, Any]:
+def reduce_arguments(op: str, dims: Any, types: Any, concrete: Any) -> tuple[Any, Any, Any]:
     """The arguments with other sizes, as far as they decide no wait: same sizes stay the same, 0 and 1 stay.
 
     For an operator that copies, the next smaller power of two of a tensor's elements stands for its sizes.
@@ -181,21 +183,21 @@ def reduced(op: str, dims: Any, types: Any, concrete: Any) -> tuple[Any, Any, An
     """
     if not isinstance(dims, list):
         return dims, types, concrete
-    others: dict[int, int] = {}
-    values = [_plain(one) for one in concrete] if isinstance(concrete, list) else concrete
-    return _renamed(dims, others, COPIES.fullmatch(op) is not None), types, values
+    standins: dict[int, int] = {}
+    values = [_keep_flags(value) for value in concrete] if isinstance(concrete, list) else concrete
+    return _substitute_sizes(dims, standins, COPIES.fullmatch(op) is not None), types, values
 
 
-def _renamed(dims: Any, others: dict[int, int], copies: bool) -> Any:
+def _substitute_sizes(dims: Any, standins: dict[int, int], copies: bool) -> Any:
     if not isinstance(dims, list):
-        return dims if not isinstance(dims, int) or dims < 2 else others.setdefault(dims, len(others) + 2)
+        return dims if not isinstance(dims, int) or dims < 2 else standins.setdefault(dims, len(standins) + 2)
     if copies and dims and all(isinstance(size, int) for size in dims):
         numbers = math.prod(dims)
         return [1 << (numbers.bit_length() - 1)] if numbers > 1 else dims
-    return [_renamed(one, others, copies) for one in dims]
+    return [_substitute_sizes(dim, standins, copies) for dim in dims]
 
 
-def _plain(value: Any) -> Any:
+def _keep_flags(value: Any) -> Any:
     if not isinstance(value, str):
         return ""
     words = filter(None, re.split(r"[\[\], ]+", value))
@@ -203,24 +205,24 @@ def _plain(value: Any) -> Any:
 
 
 def _is_small(word: str) -> bool:
-    return re.fullmatch(r"-?\d{1,2}", word) is not None and abs(int(word)) < _SMALL
+    return re.fullmatch(r"-?\d{1,2}", word) is not None and abs(int(word)) < _MIN_LEFT_OUT
 
 
 # -- in a file ---------------------------------------------------------------------------------------------
 
 
-def added(parts: Iterable[Mapping[Called, Counts]]) -> dict[Called, Counts]:
+def add_counts(parts: Iterable[Mapping[Signature, Counts]]) -> dict[Signature, Counts]:
     """What several profiles say, together."""
-    found: dict[Called, Counts] = defaultdict(Counts)
+    totals: dict[Signature, Counts] = defaultdict(Counts)
     for part in parts:
-        for called, counts in part.items():
-            found[called] += counts
-    return dict(found)
+        for signature, counts in part.items():
+            totals[signature] += counts
+    return dict(totals)
 
 
-def lines(found: Mapping[Called, Counts]) -> Iterator[str]:
-    """`found` as lines of cells separated by tabs, the names of the columns first."""
+def lines(by_signature: Mapping[Signature, Counts]) -> Iterator[str]:
+    """`by_signature` as lines of cells separated by tabs, the names of the columns first."""
     yield "\t".join(COLUMNS)
-    for called, counts in sorted(found.items()):
-        *words, gpu = called
+    for signature, counts in sorted(by_signature.items()):
+        *words, gpu = signature
         yield "\t".join([*words, *map(str, map(int, counts)), gpu])

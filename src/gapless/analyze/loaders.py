@@ -18,14 +18,14 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.profile import Price, Profile
 from gapless.model.wording import duration
-from gapless.rules import _loader as told
+from gapless.rules import _loader as loader_advice
 from gapless.rules import rules_of_kind
 
 STARVED = "GAP301"
-_END = NormalDist().inv_cdf(0.9)
-_DRAWN = [NormalDist().inv_cdf((place + 0.5) / 64) for place in range(64)]
+_Z_90 = NormalDist().inv_cdf(0.9)
+_STEP_QUANTILES = [NormalDist().inv_cdf((place + 0.5) / 64) for place in range(64)]
 """Ends of an interval, and lengths of a step that are alike likely, in standard deviations."""
-_FAR = 2.0
+_MAX_RATIO = 2.0
 """A factor by which measurement and profile may differ and still speak of the same loader."""
 
 
@@ -34,20 +34,20 @@ def report(diagnosis: Diagnosis) -> Report:
     return Report(
         verdict=verdict(diagnosis),
         kind="loader",
-        findings=order(findings([_alone(diagnosis)])),
+        findings=order(findings([_single_use(diagnosis)])),
         tables=tables(diagnosis),
         notes=diagnosis.notes,
         loader=diagnosis,
     )
 
 
-def _alone(diagnosis: Diagnosis) -> LoaderUse:
+def _single_use(diagnosis: Diagnosis) -> LoaderUse:
     """The loader as a run would have used it that asks for one batch in each step."""
 
     def exactly(nanoseconds: float) -> Range:
         return Range(*[round(nanoseconds)] * 3)
 
-    told = (
+    is_predicted = (
         diagnosis.demand.step > 0
         and diagnosis.now is not None
         and diagnosis.advised is not None
@@ -60,8 +60,8 @@ def _alone(diagnosis: Diagnosis) -> LoaderUse:
         length=diagnosis.length,
         per_step=1.0,
         step=exactly(diagnosis.demand.step),
-        late=exactly(diagnosis.now.wait) if told and diagnosis.now is not None else Range(),
-        left=exactly(diagnosis.advised.wait) if told and diagnosis.advised is not None else Range(),
+        late=exactly(diagnosis.now.wait) if is_predicted and diagnosis.now is not None else Range(),
+        left=exactly(diagnosis.advised.wait) if is_predicted and diagnosis.advised is not None else Range(),
         fetch=diagnosis.fetch,
         diagnosis=diagnosis if diagnosis.doubt is None else None,
         mistakes=diagnosis.correctness.mistakes if diagnosis.correctness is not None else (),
@@ -70,14 +70,16 @@ def _alone(diagnosis: Diagnosis) -> LoaderUse:
 
 def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
     """What the rules find in each of `uses`, each once, though several loops meet it; the dearest first."""
-    made = [found for use in uses for found in _of_use(use)]
-    yield from dict.fromkeys(sorted(made, key=lambda one: -(one.price.last if one.price is not None else 0)))
+    results = [finding for use in uses for finding in _of_use(use)]
+    yield from dict.fromkeys(
+        sorted(results, key=lambda finding: -(finding.price.last if finding.price is not None else 0))
+    )
 
 
 def _of_use(use: LoaderUse) -> Iterator[Finding]:
     """What the rules find in one use. A step is with its wait, and with its part of a pass's beginning."""
     hits = list(_hits(use))
-    step = use.step.likely + use.late.likely + _beginning(hits)
+    step = use.step.likely + use.late.likely + _start_time(hits)
     for rule, hit in hits:
         yield _finding(rule, hit, use, step)
 
@@ -134,38 +136,40 @@ def _at_most(saves: int, step: int) -> Price:
     )
 
 
-def limiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
+def with_input_limit(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
     """`estimate`, limited by its input where that is more likely than what it is limited by now.
 
     Of a loader with workers nothing else is the limit once a step waits for it; one without takes its turn
     with the rest of the step, and limits where it takes more. The step's own length is drawn as its interval
     has it, and what it then waits for its batches goes by that.
     """
-    estimate = _awaiting(estimate, uses)
-    starved = (one for one in uses if any(found.code == STARVED for found in findings([one])))
-    use = max(starved, key=lambda one: one.late.likely, default=None)
+    estimate = _with_waiting(estimate, uses)
+    starved = (use for use in uses if any(finding.code == STARVED for finding in findings([use])))
+    use = max(starved, key=lambda use: use.late.likely, default=None)
     step = estimate.step
     if use is None or min(use.step.least, step.least) <= 0:
         return estimate
     most, likely, least = use.late.most, use.late.likely, use.late.least  # longest where the step is shortest
-    lengths = np.exp(np.interp(_DRAWN, [-_END, 0, _END], np.log([step.least, step.likely, step.most])))
+    lengths = np.exp(
+        np.interp(_STEP_QUANTILES, [-_Z_90, 0, _Z_90], np.log([step.least, step.likely, step.most]))
+    )
     waits = np.interp(lengths, [use.step.least, use.step.likely, use.step.most], [most, likely, least])
     share = float((waits > (LITTLE * lengths if use.setting.workers else lengths)).mean())
     if not share:
         return estimate
-    found = {"input": share, **{name: (1 - share) * part for name, part in estimate.limiters.items()}}
-    limiters = dict(sorted(found.items(), key=lambda one: -one[1]))
+    shares = {"input": share, **{name: (1 - share) * part for name, part in estimate.limiters.items()}}
+    limiters = dict(sorted(shares.items(), key=lambda item: -item[1]))
     limiter, sure = next(iter(limiters.items()))
     prices = msgspec.structs.replace(estimate.prices, limiter=limiter)
     return msgspec.structs.replace(estimate, limiter=limiter, sure=sure, limiters=limiters, prices=prices)
 
 
-def _awaiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
+def _with_waiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
     """`estimate` with its steps' wait for batches: that of the loader that a step waits for longest."""
     waits = [(wait, use) for use in uses if (wait := _wait_of_step(use)).likely]
     if not waits or not estimate.step.likely:
         return estimate
-    wait, use = max(waits, key=lambda one: one[0].likely)
+    wait, use = max(waits, key=lambda pair: pair[0].likely)
     beside = bool(use.setting.workers) and 2 * use.late.likely > wait.likely
     rest = tuple(text for text in estimate.assumptions if text != BATCHES_IN_TIME)
     return msgspec.structs.replace(estimate, waiting=wait, overlapped=beside, assumptions=rest)
@@ -175,11 +179,11 @@ def _wait_of_step(use: LoaderUse) -> Range:
     """How long each step waits: for its batch, and for its part of a pass's beginning."""
     hits = list(_hits(use))
     late = use.late if any(rule.code == STARVED for rule, _ in hits) else Range()
-    begins = _beginning(hits)
+    begins = _start_time(hits)
     return Range(*(wait + begins for wait in (late.least, late.likely, late.most)))
 
 
-def of_whole_steps(findings: Iterable[Finding], estimate: Estimate | None) -> Iterator[Finding]:
+def reprice_for_steps(findings: Iterable[Finding], estimate: Estimate | None) -> Iterator[Finding]:
     """`findings` of loaders, each price as a part of the step that `estimate` has.
 
     However little the GPU has to do, a step takes as long as the CPU needs to launch it.
@@ -200,7 +204,7 @@ def _hits(use: LoaderUse) -> Iterator[tuple[LoaderRule, Hit]]:
             yield rule, hit
 
 
-def _beginning(hits: Iterable[tuple[LoaderRule, Hit]]) -> int:
+def _start_time(hits: Iterable[tuple[LoaderRule, Hit]]) -> int:
     """A step's part of what a pass takes to begin, and of what else makes it wait besides its batch."""
     return sum(hit.idle for rule, hit in hits if rule.code != STARVED)
 
@@ -212,10 +216,10 @@ def _wait(use: LoaderUse, hit: Hit) -> Range:
 
 def notes(uses: Iterable[LoaderUse]) -> Iterator[str]:
     """What could not be told of each of `uses`."""
-    for one in uses:
-        line = one.line
-        where = f"the loader of {line.short}" if line is not None else f"a loader of {one.dataset}"
-        for note in one.notes:
+    for use in uses:
+        line = use.line
+        where = f"the loader of {line.short}" if line is not None else f"a loader of {use.dataset}"
+        for note in use.notes:
             yield f"{where}: {note}"
 
 
@@ -226,16 +230,16 @@ def own_step(profile: Profile) -> float:
     """Nanoseconds of a step without the host's time in the loader; 0 where the profile has no steps."""
     if not profile.steps.count or profile.steps.source == "span":
         return 0.0
-    return max(profile.steps.mean - loading(profile), 0.0)
+    return max(profile.steps.mean - loader_time(profile), 0.0)
 
 
-def loading(profile: Profile) -> float:
+def loader_time(profile: Profile) -> float:
     """Nanoseconds that the host is in the loader, per step."""
     spent = sum(phase.host for phase in profile.phases if phase.name == "loading")
     return spent / max(profile.steps.count, 1)
 
 
-def joined(report: Report, diagnosis: Diagnosis) -> Report:
+def with_measurement(report: Report, diagnosis: Diagnosis) -> Report:
     """The report of a profile, its waits for input explained by `diagnosis`, the loader measured.
 
     `diagnosis` is what follows from the measurement for this profile's own step. Prices stay the replay's.
@@ -243,25 +247,27 @@ def joined(report: Report, diagnosis: Diagnosis) -> Report:
     profile = report.profile
     if profile is None or diagnosis.now is None or diagnosis.advised is None:
         return report
-    starved = any(one.code == STARVED for one in report.findings)
+    starved = any(finding.code == STARVED for finding in report.findings)
     return msgspec.structs.replace(
         report,
         findings=tuple(
-            _explained(one, profile, diagnosis) if one.code == STARVED else one for one in report.findings
+            _explain(finding, profile, diagnosis) if finding.code == STARVED else finding
+            for finding in report.findings
         ),
         notes=(*report.notes, *_differences(profile, diagnosis, starved)),
     )
 
 
-def _explained(finding: Finding, profile: Profile, diagnosis: Diagnosis) -> Finding:
+def _explain(finding: Finding, profile: Profile, diagnosis: Diagnosis) -> Finding:
     assert diagnosis.now is not None
     assert diagnosis.advised is not None
-    where = told.describe_hottest_line(diagnosis)
-    cost = told.describe_cost(diagnosis) + (f"; {where}" if where else "")
+    where = loader_advice.describe_hottest_line(diagnosis)
+    cost = loader_advice.describe_cost(diagnosis) + (f"; {where}" if where else "")
     predicted = (
         f"predicted for this profile's step of {duration(diagnosis.demand.step)} without its input: "
-        f"{duration(diagnosis.now.wait)} of waiting with {told.describe_setting(diagnosis.setting)}, "
-        f"measured on a machine with {told.describe_cores(diagnosis)}"
+        f"{duration(diagnosis.now.wait)} of waiting with "
+        f"{loader_advice.describe_setting(diagnosis.setting)}, "
+        f"measured on a machine with {loader_advice.describe_cores(diagnosis)}"
     )
     remedy, change = _advice(profile, diagnosis)
     return msgspec.structs.replace(
@@ -275,36 +281,36 @@ def _advice(profile: Profile, diagnosis: Diagnosis) -> tuple[str, str]:
     assert diagnosis.advised is not None
     now, advised = diagnosis.now, diagnosis.advised
     if (
-        told.has_recommended(diagnosis.setting, diagnosis)
-        or advised.step > (1 - told.MIN_SHARE_OF_STEP) * now.step
+        loader_advice.has_recommended(diagnosis.setting, diagnosis)
+        or advised.step > (1 - loader_advice.MIN_SHARE_OF_STEP) * now.step
     ):
         return (
-            f"no setting keeps up on the machine where it was measured: {told.MAKE_CHEAPER}",
-            told.MAKE_CHEAPER,
+            f"no setting keeps up on the machine where it was measured: {loader_advice.MAKE_CHEAPER}",
+            loader_advice.MAKE_CHEAPER,
         )
     gain = (
-        f"`DataLoader(..., {told.recommended_arguments(diagnosis)})`: predicted step "
+        f"`DataLoader(..., {loader_advice.recommended_arguments(diagnosis)})`: predicted step "
         f"{duration(advised.step)} instead of "
         f"{duration(profile.steps.mean)}"
     )
-    if advised.wait > 2 * told.MIN_SHARE_OF_STEP * advised.step:
-        gain += f"; for the rest, {told.MAKE_CHEAPER}"
-    return gain, told.short_recommendation(diagnosis)
+    if advised.wait > 2 * loader_advice.MIN_SHARE_OF_STEP * advised.step:
+        gain += f"; for the rest, {loader_advice.MAKE_CHEAPER}"
+    return gain, loader_advice.short_recommendation(diagnosis)
 
 
 def _differences(profile: Profile, diagnosis: Diagnosis, starved: bool) -> Iterator[str]:
     """Where profile and measurement do not seem to be of the same loader on the same machine."""
     assert diagnosis.now is not None
-    seen, predicted, step = loading(profile), diagnosis.now.wait, profile.steps.mean
-    if max(seen, predicted) < told.MIN_SHARE_OF_STEP * step:
+    observed, predicted, step = loader_time(profile), diagnosis.now.wait, profile.steps.mean
+    if max(observed, predicted) < loader_advice.MIN_SHARE_OF_STEP * step:
         return
-    if not starved and predicted > told.MIN_SHARE_OF_STEP * step:
+    if not starved and predicted > loader_advice.MIN_SHARE_OF_STEP * step:
         yield (
             f"according to the loader measurement a step would wait {duration(predicted)} for its batch, "
             "but in this profile it does not"
         )
-    elif max(seen, predicted) > _FAR * min(seen, predicted):
+    elif max(observed, predicted) > _MAX_RATIO * min(observed, predicted):
         yield (
             f"according to the loader measurement a step waits {duration(predicted)} for its batch, but in "
-            f"this profile {duration(seen)}: was it the same loader, on the same machine?"
+            f"this profile {duration(observed)}: was it the same loader, on the same machine?"
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gapless.memory.trials import TrialConditions
 
 
-def replayed(
+def replay_memory(
     run: MemoryRun, drawn: bool = False, finished: bool = False, read: ReadSource = source_text
 ) -> MemoryReport:
     """What replaying the allocator on `run` says and the rules find; if `drawn`, laid out for a page.
@@ -34,9 +34,9 @@ def replayed(
     from gapless.memory.report import report as replay  # loaded when memory was recorded
     from gapless.memory.tracking import build_track
 
-    made = with_handler(msgspec.structs.replace(replay(run), finished=finished), run, read)
-    made = msgspec.structs.replace(made, findings=findings(made))
-    return msgspec.structs.replace(made, track=build_track(run, made)) if drawn else made
+    memory = with_handler(msgspec.structs.replace(replay(run), finished=finished), run, read)
+    memory = msgspec.structs.replace(memory, findings=findings(memory))
+    return msgspec.structs.replace(memory, track=build_track(run, memory)) if drawn else memory
 
 
 def with_handler(report: MemoryReport, run: MemoryRun, read: ReadSource = source_text) -> MemoryReport:
@@ -68,10 +68,10 @@ def with_longest(
     from gapless.memory.longest import longest_batch  # loaded when memory was recorded
 
     return tuple(
-        one
-        if one.lack is not None
-        else msgspec.structs.replace(one, longest=longest_batch(run, max(lengths), where))
-        for one, run in zip(reports, runs, strict=True)
+        report
+        if report.lack is not None
+        else msgspec.structs.replace(report, longest=longest_batch(run, max(lengths), where))
+        for report, run in zip(reports, runs, strict=True)
     )
 
 
@@ -84,7 +84,7 @@ def lasts(report: MemoryReport, room: int) -> int:
 
 def of_run(run: MemoryRun, drawn: bool = False) -> Report:
     """The document of what replaying `run` says."""
-    return report(replayed(run, drawn))
+    return report(replay_memory(run, drawn))
 
 
 def findings(memory: MemoryReport) -> tuple[Finding, ...]:
@@ -103,14 +103,14 @@ def _frequency(hit: Hit, memory: MemoryReport) -> Frequency:
     return Frequency(when=when, waits=0.0, every=hit.every if when == "some-steps" and hit.every > 1 else 0)
 
 
-def report(made: MemoryReport) -> Report:
+def report(memory: MemoryReport) -> Report:
     """What replaying a run's memory says, as a document."""
     return Report(
-        verdict=verdict(made),
+        verdict=verdict(memory),
         kind="memory",
-        findings=order(made.findings),
-        tables=tables(made),
-        notes=made.notes,
-        memory=(made,),
-        path=made.path,
+        findings=order(memory.findings),
+        tables=tables(memory),
+        notes=memory.notes,
+        memory=(memory,),
+        path=memory.path,
     )

@@ -22,8 +22,8 @@ from gapless.model.memory_report import MemoryReport
 from gapless.model.offer import Offer
 from gapless.model.programme import sheet
 
-_HOUR = 3600e9
-_MILLION = 1e6
+_HOUR_NS = 3600e9
+_SAMPLES_PRICED = 1e6
 
 
 def offers(
@@ -35,8 +35,8 @@ def offers(
         return ()
     prices = {_card(name).name: price for name, price in wanted.prices.items()}
     cards = {card.name: card for card in map(_card, wanted.gpus)}
-    found = (_offer(card, session, steps, estimate, memory) for card in cards.values())
-    return tuple(_counted(one, prices.get(one.gpu, -1.0)) for one in found)
+    results = (_offer(card, session, steps, estimate, memory) for card in cards.values())
+    return tuple(_with_unit_and_price(offer, prices.get(offer.gpu, -1.0)) for offer in results)
 
 
 def _card(name: str) -> Card:
@@ -51,38 +51,38 @@ def _offer(
     memory: Sequence[MemoryReport],
 ) -> Offer:
     own = card.name == session.environment.device
-    timed = estimate if own else _elsewhere(card, session, steps)
-    found = Offer(gpu=card.name, total=card.total_memory, source=card.source, emulated=own)
+    timed = estimate if own else _estimate_on(card, session, steps)
+    offer = Offer(gpu=card.name, total=card.total_memory, source=card.source, emulated=own)
     if timed is not None:
-        found = msgspec.structs.replace(
-            found, step=timed.step, device=timed.device, throughput=timed.throughput, refused=timed.refused
+        offer = msgspec.structs.replace(
+            offer, step=timed.step, device=timed.device, throughput=timed.throughput, refused=timed.refused
         )
     if not session.memory:
-        return found
+        return offer
     room = card.total_memory - CONTEXT
-    if own and all(made.limit >= 0 for made in memory):
-        parts = [_of_report(made) for made in memory]
+    if own and all(report.limit >= 0 for report in memory):
+        parts = [_need_of_report(report) for report in memory]
     else:
-        parts = [_replayed(run, card, session.environment.device, room) for run in session.memory]
-    needs, retries = max(one for one, _, _ in parts), max(retries for _, _, retries in parts)
+        parts = [_need_of_replay(run, card, session.environment.device, room) for run in session.memory]
+    needs, retries = max(size for size, _, _ in parts), max(retries for _, _, retries in parts)
     fits = all(fits for _, fits, _ in parts)
-    left = min((more for made in memory if (more := lasts(made, room)) >= 0), default=-1) if fits else -1
-    return msgspec.structs.replace(found, has=room, needs=needs, fits=fits, retries=retries, lasts=left)
+    left = min((more for report in memory if (more := lasts(report, room)) >= 0), default=-1) if fits else -1
+    return msgspec.structs.replace(offer, has=room, needs=needs, fits=fits, retries=retries, lasts=left)
 
 
-def _of_report(report: MemoryReport) -> tuple[int, bool, int]:
+def _need_of_report(report: MemoryReport) -> tuple[int, bool, int]:
     if report.lack is not None:
         return report.lack.needs, False, 0
     return report.baseline.peak_reserved, True, report.baseline.retries
 
 
-def _replayed(run: MemoryRun, card: Card, recorded_on: str, room: int) -> tuple[int, bool, int]:
+def _need_of_replay(run: MemoryRun, card: Card, recorded_on: str, room: int) -> tuple[int, bool, int]:
     """Bytes that it needs there, whether it fits, and how many requests find the GPU full."""
     from gapless.memory.fits import fits
     from gapless.memory.trials import TrialConditions
 
-    found = fits(with_workspaces(run, recorded_on, card), TrialConditions(room, card.total_memory))
-    return found.needs, found.fits, found.retries
+    fit = fits(with_workspaces(run, recorded_on, card), TrialConditions(room, card.total_memory))
+    return fit.needs, fit.fits, fit.retries
 
 
 def with_workspaces(run: MemoryRun, recorded_on: str, card: Card) -> MemoryRun:
@@ -101,7 +101,7 @@ def with_workspaces(run: MemoryRun, recorded_on: str, card: Card) -> MemoryRun:
     return msgspec.structs.replace(run, size=sizes, gpu=card.name)
 
 
-def _elsewhere(card: Card, session: Session, steps: Steps) -> Estimate | None:
+def _estimate_on(card: Card, session: Session, steps: Steps) -> Estimate | None:
     """The estimate of the same programme on `card`, by its data sheet."""
     programme = session.programme
     if programme is None:
@@ -115,40 +115,42 @@ def _elsewhere(card: Card, session: Session, steps: Steps) -> Estimate | None:
     return estimate(msgspec.structs.replace(session, programme=moved), steps, {})
 
 
-def _counted(one: Offer, price: float) -> Offer:
-    """`one` with what it counts, samples or tokens, and with the price of an hour."""
-    done = one.throughput
+def _with_unit_and_price(offer: Offer, price: float) -> Offer:
+    """`offer` with what it counts, samples or tokens, and with the price of an hour."""
+    done = offer.throughput
     unit = "" if done is None else "tokens" if done.tokens else "samples" if done.samples else ""
-    return msgspec.structs.replace(one, unit=unit, price=price)
+    return msgspec.structs.replace(offer, unit=unit, price=price)
 
 
 def with_costs(
-    found: Iterable[Offer], uses: Sequence[LoaderUse], estimate: Estimate | None, steps: int
+    offers: Iterable[Offer], uses: Sequence[LoaderUse], estimate: Estimate | None, steps: int
 ) -> tuple[Offer, ...]:
-    """`found` with what a step waits for its batches, and what its work costs with that: a million samples,
+    """`offers` with what a step waits for its batches, and what its work costs with that: a million samples,
     an epoch where a loader of the steps tells how long one is, and all `steps` of the run (0: not known)."""
     epoch = max((use.length / use.per_step for use in uses if use.per_step and use.length > 0), default=0.0)
-    return tuple(_priced(_waiting(one, estimate), epoch, steps) for one in found)
+    return tuple(_with_cost(_with_waiting(offer, estimate), epoch, steps) for offer in offers)
 
 
-def _waiting(one: Offer, estimate: Estimate | None) -> Offer:
-    """`one` with its steps' wait for batches, which are made on the same CPU as those of `estimate`."""
-    if estimate is None or not estimate.waiting.likely or not one.step.likely:
-        return one
-    if one.emulated or not estimate.overlapped:
-        return msgspec.structs.replace(one, waiting=estimate.waiting)
+def _with_waiting(offer: Offer, estimate: Estimate | None) -> Offer:
+    """`offer` with its steps' wait for batches, which are made on the same CPU as those of `estimate`."""
+    if estimate is None or not estimate.waiting.likely or not offer.step.likely:
+        return offer
+    if offer.emulated or not estimate.overlapped:
+        return msgspec.structs.replace(offer, waiting=estimate.waiting)
     batch = estimate.whole.likely  # workers need so long for a batch, however long the step is
-    late = Range(*(max(batch - length, 0) for length in (one.step.most, one.step.likely, one.step.least)))
-    return msgspec.structs.replace(one, waiting=late)
+    late = Range(
+        *(max(batch - length, 0) for length in (offer.step.most, offer.step.likely, offer.step.least))
+    )
+    return msgspec.structs.replace(offer, waiting=late)
 
 
-def _priced(one: Offer, epoch: float, steps: int) -> Offer:
-    if one.price < 0 or not one.step.likely:
-        return one
-    each = one.whole.likely / _HOUR * one.price
+def _with_cost(offer: Offer, epoch: float, steps: int) -> Offer:
+    if offer.price < 0 or not offer.step.likely:
+        return offer
+    each = offer.whole.likely / _HOUR_NS * offer.price
     return msgspec.structs.replace(
-        one,
-        cost=_MILLION / one.each * each if one.each else -1.0,
+        offer,
+        cost=_SAMPLES_PRICED / offer.each * each if offer.each else -1.0,
         epoch=epoch * each if epoch else -1.0,
         run=steps * each if steps else -1.0,
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gapless.analyze.attempts import lasting
+from gapless.analyze.attempts import steps_until_full
 from gapless.memory.fits import fits
 from gapless.memory.kinds import kinds_of
 from gapless.memory.modules import fold_numbers
@@ -17,14 +17,14 @@ from gapless.model.attempt import Attempt
 from gapless.model.memory import ALLOC, MemoryRun
 from gapless.model.memory_report import MemoryReport
 
-_WORTH = 0.05
+_MIN_ACTIVATION_SHARE = 0.05
 """The share of the peak that activations of a class must have for its checkpointing to be tried."""
-_CLASSES = 2
-_RANKS = 8
+_MAX_CLASSES = 2
+_SHARDING_RANKS = 8
 """GPUs over which sharded optimizer states are reckoned."""
-_SMALL = 4096
+_MIN_ELEMENTS_8BIT = 4096
 """Elements below which optimizers with states of 8 bits keep them in full (bitsandbytes)."""
-_BLOCK = 256
+_BLOCK_ELEMENTS = 256
 """Elements that share one factor of 4 bytes there."""
 
 
@@ -38,12 +38,12 @@ class Candidate(NamedTuple):
 
 def candidates(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Candidate]:
     """What can be changed from outside, what promises most first."""
-    for run, made in zip(session.memory, memory, strict=True):
-        if made.lack is None:
+    for run, report in zip(session.memory, memory, strict=True):
+        if report.lack is None:
             continue
-        for path, name in _classes(run, made):
+        for path, name in _classes(run, report):
             yield Candidate(f"checkpoint `{name}` ({path})", f"checkpoint={name}")
-        if _zeroes(session):
+        if _zeroes_gradients(session):
             yield Candidate("zero_grad(set_to_none=True)", "set_to_none")
         return
 
@@ -52,53 +52,53 @@ def _classes(run: MemoryRun, report: MemoryReport) -> list[tuple[str, str]]:
     """Paths and classes of repeated modules that hold most activations when memory runs out: the layers
     themselves, and the largest part of them."""
     held = _activations(run, report)
-    total = sum(one.bytes for one in (report.failing or report.peak).parts) or 1
-    known = dict(run.classes)
+    total = sum(part.bytes for part in (report.failing or report.peak).parts) or 1
+    classes = dict(run.classes)
     repeated = {
         path: sum(size for module, size in held.items() if module == path or module.startswith(f"{path}."))
-        for path in known
+        for path in classes
         if "[*]" in path
     }
     worth = sorted(
-        (path for path, size in repeated.items() if size >= _WORTH * total),
+        (path for path, size in repeated.items() if size >= _MIN_ACTIVATION_SHARE * total),
         key=lambda path: (-repeated[path], len(path)),
     )
     layers = [path for path in worth if path.endswith("[*]")][:1]
-    inner = [path for path in worth if layers and path.startswith(f"{layers[0]}.")][: _CLASSES - 1]
+    inner = [path for path in worth if layers and path.startswith(f"{layers[0]}.")][: _MAX_CLASSES - 1]
     chosen: dict[str, str] = {}
     for path in (*layers, *inner):
-        if known[path] not in chosen.values() and known[path].isidentifier():
-            chosen[path] = known[path]
+        if classes[path] not in chosen.values() and classes[path].isidentifier():
+            chosen[path] = classes[path]
     return list(chosen.items())
 
 
 def _activations(run: MemoryRun, report: MemoryReport) -> Counter[str]:
     """Bytes of activations by module, numbers left out, when memory runs out."""
     held: Counter[str] = Counter()
-    for one in (report.failing or report.peak).owners:
-        if one.kind in ("activation", "forward", "kept") and one.module:
-            held[fold_numbers(one.module)] += one.bytes
+    for owner in (report.failing or report.peak).owners:
+        if owner.kind in ("activation", "forward", "kept") and owner.module:
+            held[fold_numbers(owner.module)] += owner.bytes
     return held
 
 
-def _zeroes(session: Session) -> bool:
+def _zeroes_gradients(session: Session) -> bool:
     """Whether gradients are set to zero and not to None."""
     entries = session.programme.entries if session.programme is not None else ()
-    return any(one.name == "aten::_foreach_zero_" for one in entries)
+    return any(entry.name == "aten::_foreach_zero_" for entry in entries)
 
 
-def reckoned(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Attempt]:
+def calculate_attempts(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Attempt]:
     """Changes that no option makes: what was recorded is replayed with the sizes that they would give."""
     pairs = zip(session.memory, memory, strict=True)
-    run = next((run for run, made in pairs if made.lack is not None), None)
+    run = next((run for run, report in pairs if report.lack is not None), None)
     if run is None:
         return
-    states = _states(run)
+    states = _optimizer_states(run)
     if not states:
         return
     finished = session.ending.how == "finished"
     eight = {row: _in_eight_bits(run.size[row]) for row in states}
-    yield _replayed(
+    yield _replay_attempt(
         _with_sizes(run, eight),
         "8-bit optimizer states",
         "calculated: the recorded requests with state sizes as in bitsandbytes; the memory and time of its "
@@ -106,25 +106,25 @@ def reckoned(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Attem
         finished,
     )
     if session.environment.world_size == 1:
-        shards = {row: max(-(-run.size[row] // _RANKS), 1) for row in states}
-        yield _replayed(
+        shards = {row: max(-(-run.size[row] // _SHARDING_RANKS), 1) for row in states}
+        yield _replay_attempt(
             _with_sizes(run, shards),
-            f"optimizer states sharded over {_RANKS} GPUs",
-            f"calculated: the recorded requests with 1/{_RANKS} of the states (ZeRO 1), which needs "
-            f"{_RANKS} GPUs and gathers the weights in each step; buffers for that are not counted",
+            f"optimizer states sharded over {_SHARDING_RANKS} GPUs",
+            f"calculated: the recorded requests with 1/{_SHARDING_RANKS} of the states (ZeRO 1), which needs "
+            f"{_SHARDING_RANKS} GPUs and gathers the weights in each step; buffers for that are not counted",
             finished,
         )
 
 
-def _replayed(run: MemoryRun, what: str, note: str, finished: bool) -> Attempt:
-    found = fits(run)
+def _replay_attempt(run: MemoryRun, label: str, note: str, finished: bool) -> Attempt:
+    fit = fits(run)
     return Attempt(
-        what=what, fits=found.fits, needs=found.needs, has=found.has, allocated=found.allocated,
-        lasts=lasting(run, found.has, finished) if found.fits else -1, tried=False, note=note,
+        what=label, fits=fit.fits, needs=fit.needs, has=fit.has, allocated=fit.allocated,
+        lasts=steps_until_full(run, fit.has, finished) if fit.fits else -1, tried=False, note=note,
     )  # fmt: skip
 
 
-def _states(run: MemoryRun) -> list[int]:
+def _optimizer_states(run: MemoryRun) -> list[int]:
     """The rows in which optimizer states are asked for."""
     rows = {run.ident[row]: row for row, action in enumerate(run.action) if action == ALLOC}
     roles = kinds_of(run, {ident: run.place[row] for ident, row in rows.items()}, -1)
@@ -136,7 +136,7 @@ def _states(run: MemoryRun) -> list[int]:
 
 def _in_eight_bits(size: int) -> int:
     elements = size // 4
-    return size if elements < _SMALL else elements + 4 * -(-elements // _BLOCK)
+    return size if elements < _MIN_ELEMENTS_8BIT else elements + 4 * -(-elements // _BLOCK_ELEMENTS)
 
 
 def _with_sizes(run: MemoryRun, sizes: dict[int, int]) -> MemoryRun:

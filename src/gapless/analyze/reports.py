@@ -12,7 +12,7 @@ from gapless.model.memory import MemoryRun
 from gapless.model.memory_report import MemoryReport
 from gapless.model.proof import Proof
 
-_ROADS: dict[type, tuple[str, str]] = {
+_REPORTERS: dict[type, tuple[str, str]] = {
     Session: ("session_report", "report"),
     list: ("profile.profile_report", "report"),
     tuple: ("profile.profile_report", "report"),
@@ -26,14 +26,13 @@ _ROADS: dict[type, tuple[str, str]] = {
 pays for the replay of profiles."""
 
 
-def report(seen: Any, *how: Any, **more: Any) -> Report:
-    """The whole document for what was captured: verdict, findings in order, tables and notes.
+def report(capture: Any, *how: Any, **more: Any) -> Report:
+    """Return the report on `capture`: verdict, findings in order, tables and notes.
 
-    `seen` is a session, the profiles of one run (one for each rank), a run of the allocator or what replaying
-    it said, the diagnosis of a loader, a comparison or a proof. Of sessions and memory, `drawn` also lays the
-    memory out for a page; of sessions, ``priced=False`` leaves out estimates and
-    `by_line` keeps apart what one change mends; of profiles, `notes` are added
-    and `read` gives the text of the user's source files.
+    `capture` is a session, the profiles of one run (one per rank), an allocator run or its memory report, the
+    diagnosis of a loader, a comparison or a proof. For sessions and memory, ``drawn=True`` also lays the
+    memory out for a page; for sessions, ``priced=False`` leaves out estimates and ``by_line=True`` keeps apart the
+    lines that one change mends; for profiles, `notes` are added and `read` returns the text of source files.
 
     >>> report(gapless.load("run.gapless.json")).verdict.sentence
     '7 syncs in every step: together up to 7.7 % of each step'
@@ -41,8 +40,10 @@ def report(seen: Any, *how: Any, **more: Any) -> Report:
     Raises:
         TypeError: there is no report of such a thing.
     """
-    for kind, (module, function) in _ROADS.items():
-        if isinstance(seen, kind):
-            found: Report = getattr(import_module(f"gapless.analyze.{module}"), function)(seen, *how, **more)
-            return found
-    raise TypeError(f"no report of a {type(seen).__name__}: give a session, profiles, a memory run …")
+    for kind, (module, function) in _REPORTERS.items():
+        if isinstance(capture, kind):
+            document: Report = getattr(import_module(f"gapless.analyze.{module}"), function)(
+                capture, *how, **more
+            )
+            return document
+    raise TypeError(f"no report of a {type(capture).__name__}: give a session, profiles, a memory run …")

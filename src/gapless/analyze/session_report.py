@@ -10,27 +10,27 @@ import msgspec
 from gapless.analyze.estimate.traffic import buffers, traffic
 from gapless.analyze.findings.compiled_code import findings as of_compiled
 from gapless.analyze.findings.compiled_code import notes as compiled_notes
-from gapless.analyze.findings.finding import finding, known_from
+from gapless.analyze.findings.finding import finding, source_basis
 from gapless.analyze.findings.graph_faults import findings as of_graphs
 from gapless.analyze.findings.optimizer_findings import findings as of_optimizers
 from gapless.analyze.findings.order import order
 from gapless.analyze.findings.race_findings import findings as of_races
 from gapless.analyze.loaders import findings as of_loaders
-from gapless.analyze.loaders import limiting, of_whole_steps
 from gapless.analyze.loaders import notes as loader_notes
-from gapless.analyze.memory_report import replayed, with_longest
+from gapless.analyze.loaders import reprice_for_steps, with_input_limit
+from gapless.analyze.memory_report import replay_memory, with_longest
 from gapless.analyze.offers import offers, with_costs
 from gapless.analyze.run.assumed import decisions
-from gapless.analyze.run.counted import counted_events
+from gapless.analyze.run.counted import select_events
 from gapless.analyze.run.failed_dry import with_failed_dry
 from gapless.analyze.run.frequency import frequency
 from gapless.analyze.run.group import Group, group_events, happens_once
-from gapless.analyze.run.inference import in_own_words, noun, tokens_alone
+from gapless.analyze.run.inference import noun, with_own_noun, with_tokens_only
 from gapless.analyze.run.later import later_steps, with_late_sites
 from gapless.analyze.run.later import remark as later_remark
 from gapless.analyze.run.loop import ReadSource, training_loops
-from gapless.analyze.run.merge import callers, merged, spots
-from gapless.analyze.run.phases import Phases, summed
+from gapless.analyze.run.merge import callers, merge_groups, spots
+from gapless.analyze.run.phases import Phases, sum_phases
 from gapless.analyze.run.steps import Steps, find_steps
 from gapless.analyze.tables.session_tables import tables
 from gapless.analyze.verdicts.search import with_search
@@ -61,38 +61,39 @@ def report(
     """
     steps = find_steps(session.marks, read)
     recorded, session = session, with_late_sites(session, steps)
-    session = msgspec.structs.replace(session, events=steps.placed(session.events, session.strands))
+    session = msgspec.structs.replace(session, events=steps.assign_ticks(session.events, session.strands))
     if steps.strands:  # what a step of each would take depends on how they share the GPU
         session = msgspec.structs.replace(session, programme=None)
-    session = msgspec.structs.replace(session, events=counted_events(session, steps))
+    session = msgspec.structs.replace(session, events=select_events(session, steps))
     loops = training_loops(steps.marks, session.marks, read)
     phases = Phases(session, steps, loops)
     steps = replace(steps, mixed=phases.steps())
     groups = group_events(session, steps, loops, phases)
-    groups = groups if by_line else merged(groups, session, steps)
-    waits = [_finding(group, session, steps, read) for group in groups]
-    estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
+    groups = groups if by_line else merge_groups(groups, session, steps)
+    waits = [_make_finding(group, session, steps, read) for group in groups]
+    estimate, waits = _estimate_prices(session, steps, groups, waits) if priced else (None, waits)
     name = noun(steps, session.marks, loops, read)
-    estimate = tokens_alone(estimate, name)
+    estimate = with_tokens_only(estimate, name)
     nccl = buffers(session)
     finished = session.ending.how == "finished"
     memory = tuple(
-        msgspec.structs.replace(replayed(run, drawn, finished, read), nccl=nccl) for run in session.memory
+        msgspec.structs.replace(replay_memory(run, drawn, finished, read), nccl=nccl)
+        for run in session.memory
     )
-    found = Report(
+    draft = Report(
         verdict=Verdict(sentence=""),
         script=session.script,
         environment=session.environment,
         ending=session.ending,
         steps=msgspec.structs.replace(summarize(groups, steps), noun=name),
-        phases=summed(session.phases, waits),
+        phases=sum_phases(session.phases, waits),
         findings=(
             *of_races(session.races),
             *of_graphs(session.graphs),
             *waits,
             *of_optimizers(estimate),
             *of_compiled(session.compiled),
-            *(one for made in memory for one in made.findings),
+            *(finding for memory_report in memory for finding in memory_report.findings),
         ),
         notes=(
             *session.notes,
@@ -117,7 +118,7 @@ def report(
         compiled=session.compiled,
         planned=_planned(session, steps),
     )
-    return fed(found, session.loaders, session.memory)
+    return with_loaders(draft, session.loaders, session.memory)
 
 
 def _planned(session: Session, steps: Steps) -> Planned:
@@ -136,27 +137,27 @@ def _readiness(session: Session, steps: Steps) -> Readiness | None:
     return readiness(session, steps)
 
 
-def fed(found: Report, uses: Sequence[LoaderUse], runs: Sequence[MemoryRun] = ()) -> Report:
-    """`found`, the report of a session, complete: with how its loaders fed it, in order, with its verdict.
+def with_loaders(report: Report, uses: Sequence[LoaderUse], runs: Sequence[MemoryRun] = ()) -> Report:
+    """`report`, the report of a session, complete: with how its loaders fed it, in order, with its verdict.
 
     A running check measures the loaders for the step that the report without them estimates. `runs` are the
     requests of which the report's memory tells: the longest item of a loader decides whether they fit.
     """
-    estimate = limiting(found.estimate, uses) if found.estimate is not None else None
-    found = msgspec.structs.replace(
-        found,
+    estimate = with_input_limit(report.estimate, uses) if report.estimate is not None else None
+    report = msgspec.structs.replace(
+        report,
         loaders=tuple(uses),
-        memory=with_longest(found.memory, runs, uses),
+        memory=with_longest(report.memory, runs, uses),
         estimate=estimate,
-        offers=with_costs(found.offers, uses, estimate, found.planned.steps),
-        findings=order([*found.findings, *of_whole_steps(of_loaders(uses), estimate)]),
-        notes=tuple(dict.fromkeys([*found.notes, *loader_notes(uses)])),
+        offers=with_costs(report.offers, uses, estimate, report.planned.steps),
+        findings=order([*report.findings, *reprice_for_steps(of_loaders(uses), estimate)]),
+        notes=tuple(dict.fromkeys([*report.notes, *loader_notes(uses)])),
     )
-    first = with_failed_dry(with_search(found, verdict(found)), found.failed_dry)
-    return in_own_words(msgspec.structs.replace(found, verdict=first, tables=tables(found)))
+    first = with_failed_dry(with_search(report, verdict(report)), report.failed_dry)
+    return with_own_noun(msgspec.structs.replace(report, verdict=first, tables=tables(report)))
 
 
-def _estimated(
+def _estimate_prices(
     session: Session, steps: Steps, groups: Sequence[Group], findings: list[Finding]
 ) -> tuple[Estimate | None, list[Finding]]:
     """The estimate, where there is one, and the findings of training steps with their prices in it."""
@@ -164,15 +165,17 @@ def _estimated(
         return None, findings
     from gapless.analyze.estimate.estimate import estimate  # the replay is loaded when it is needed
 
-    inside = [n for n, one in enumerate(findings) if one.frequency.when in ("every-step", "some-steps")]
+    inside = [
+        n for n, finding in enumerate(findings) if finding.frequency.when in ("every-step", "some-steps")
+    ]
     what_if = "compile" in session.what_if
-    found = estimate(session, steps, {n: sorted(groups[n].by_site) for n in inside}, what_if)
-    if found is None or not found.prices.each:
-        return found, findings
-    priced = dict(zip(inside, found.prices.each, strict=True))
-    return found, [
-        msgspec.structs.replace(one, price=priced[n]) if n in priced and priced[n].waits else one
-        for n, one in enumerate(findings)
+    result = estimate(session, steps, {n: sorted(groups[n].by_site) for n in inside}, what_if)
+    if result is None or not result.prices.each:
+        return result, findings
+    priced = dict(zip(inside, result.prices.each, strict=True))
+    return result, [
+        msgspec.structs.replace(finding, price=priced[n]) if n in priced and priced[n].waits else finding
+        for n, finding in enumerate(findings)
     ]
 
 
@@ -201,28 +204,28 @@ def _side_by_side(groups: Sequence[Group], steps: Steps) -> tuple[float, ...]:
     return tuple(sum(group.steps[step] for group in groups for step in part) / len(part) for part in parts)
 
 
-def _instead_of_a_package(sites: Sequence[Site], session: Session) -> Iterator[str]:
+def _fallback_notes(sites: Sequence[Site], session: Session) -> Iterator[str]:
     """Which package is not installed, where these `sites` are in what a library runs in its stead."""
-    for one in session.fallbacks:
-        inside = [any(map(one.runs, site.stack)) for site in sites]
+    for fallback in session.fallbacks:
+        inside = [any(map(fallback.runs, site.stack)) for site in sites]
         if any(inside):
             part = "" if all(inside) else "partly "
             yield (
-                f"{part}made by the fallback of {one.library} without {one.package}: with {one.package} "
-                "installed this path is not taken"
+                f"{part}made by the fallback of {fallback.library} without {fallback.package}: "
+                f"with {fallback.package} installed this path is not taken"
             )
             return
 
 
-def _finding(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
+def _make_finding(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
     """`group` as a finding."""
     often = frequency(group, steps)
     sites = [session.sites[number] for number in group.by_site]
-    evidence = (*known_from(sites), *_instead_of_a_package(sites, session))
+    evidence = (*source_basis(sites), *_fallback_notes(sites, session))
     hit = Hit(evidence=evidence, remedy=group.remedy, bytes=group.bytes)
     if happens_once(group, session, steps, read):
         hit = msgspec.structs.replace(hit, remedy=FINE, change=f"{NOTHING}: it is outside the training loop")
-    found = finding(
+    result = finding(
         group.rule,
         hit,
         often,
@@ -231,7 +234,7 @@ def _finding(group: Group, session: Session, steps: Steps, read: ReadSource) -> 
         backward=group.backward,
     )
     ways = callers(group, session, steps, often.waits)
-    return msgspec.structs.replace(found, spots=spots(group, steps), callers=ways)
+    return msgspec.structs.replace(result, spots=spots(group, steps), callers=ways)
 
 
 def _remarks(steps: Steps, cut: float) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gapless.analyze import WARM_UP, report
 from gapless.analyze.run.inference import may_train
-from gapless.analyze.run.turns import in_turn, tally
+from gapless.analyze.run.turns import are_in_turn, tally
 from gapless.capture.child import Child, ChildWatcher
 from gapless.capture.children import Plan
 from gapless.commands import _ranks
@@ -23,7 +23,7 @@ START = f"{__name__}:start"
 def start(plan: Plan) -> None:
     """Emulate in this process, until as many steps have been seen as the command asks for."""
     child = Child(plan, Watch(plan))
-    child.emulator.in_turn = in_turn
+    child.emulator.in_turn = are_in_turn
     child.start()
 
 

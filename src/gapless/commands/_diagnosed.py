@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gapless.analyze.loaders import joined, own_step
+from gapless.analyze.loaders import own_step, with_measurement
 from gapless.errors import UnreadableInput
 from gapless.files.input import read_whole
 from gapless.files.kinds import kind_of
@@ -74,5 +74,5 @@ def explained(reports: Sequence[Report], diagnosis: Diagnosis) -> list[Report]:
     for one in reports:
         step = own_step(one.profile) if one.profile is not None else 0.0
         demand = Demand(step=step, busy=diagnosis.demand.busy, source="profile")
-        found.append(joined(one, again(diagnosis, demand)) if step else one)
+        found.append(with_measurement(one, again(diagnosis, demand)) if step else one)
     return found

@@ -16,7 +16,7 @@ def as_evidence(traces: Sequence[str], shapes: bool, output: str | None) -> int:
     Raises:
         UsageError: a profile comes from standard input, which cannot be read a second time.
     """
-    from gapless.analyze.evidence import added, arguments, lines, signatures
+    from gapless.analyze.evidence import add_counts, arguments, lines, signatures
     from gapless.trace.find import find_traces
     from gapless.trace.read import read
 
@@ -29,7 +29,7 @@ def as_evidence(traces: Sequence[str], shapes: bool, output: str | None) -> int:
         except UnreadableInput as error:
             _output.say(str(error))
             status = UnreadableInput.exit_code
-    text = "\n".join(lines(added(parts))) + "\n"
+    text = "\n".join(lines(add_counts(parts))) + "\n"
     if not parts:
         return UnreadableInput.exit_code
     if output is None:

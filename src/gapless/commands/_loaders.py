@@ -54,7 +54,7 @@ class Loaders:
         measured = session.loaders  # by the process that made the steps, where this one has started it
         if measured or not self._uses.uses or not can_measure(session):
             return session, found
-        from gapless.analyze.session_report import fed
+        from gapless.analyze.session_report import with_loaders
         from gapless.capture.signals import INTERRUPTED, TERMINATED, Terminated, terminable
         from gapless.loading.examine import Interrupted
 
@@ -70,7 +70,7 @@ class Loaders:
         except Exception as error:  # what was seen of the waits is not to be lost for it
             why = f"{type(error).__name__}: {error}".split("\n")[0]
             return session, _noted(found, f"the loaders could not be measured: {why}")
-        return msgspec.structs.replace(session, loaders=uses), fed(found, uses, session.memory)
+        return msgspec.structs.replace(session, loaders=uses), with_loaders(found, uses, session.memory)
 
     def _examine(self, report: Report, steps: int) -> tuple[LoaderUse, ...]:
         from gapless.loading.examine import Step, examine

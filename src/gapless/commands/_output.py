@@ -185,10 +185,10 @@ class Shown:
 
     def write(self, reports: Sequence[Report], stream: TextIO | None = None) -> None:
         """Write `reports` to `stream`, else to standard output."""
-        from gapless.analyze.across import summarized
+        from gapless.analyze.across import with_summary
 
         stream = stream or sys.stdout
-        write(stream, together(self.form, summarized(reports), self.style(stream)))
+        write(stream, together(self.form, with_summary(reports), self.style(stream)))
 
 
 def report_options(command: Callable[..., Any]) -> Callable[..., Any]:

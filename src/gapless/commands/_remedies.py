@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import msgspec
 
 from gapless.analyze.attempts import attempt
-from gapless.analyze.remedies import candidates, reckoned
-from gapless.analyze.session_report import fed
+from gapless.analyze.remedies import calculate_attempts, candidates
+from gapless.analyze.session_report import with_loaders
 from gapless.capture.signals import Terminated, terminable
 from gapless.commands._again import Again
 from gapless.commands._argument import given
@@ -30,7 +30,7 @@ def with_remedies(
 ) -> tuple[Session, Report]:
     """Both with what would make the run fit, which does not."""
     session = Remedies(again, progress).tried(session, report)
-    return session, fed(msgspec.structs.replace(report, remedies=session.remedies), session.loaders)
+    return session, with_loaders(msgspec.structs.replace(report, remedies=session.remedies), session.loaders)
 
 
 class Remedies:
@@ -58,7 +58,7 @@ class Remedies:
                     remedies.append(self._try(what, words, options))
         except (KeyboardInterrupt, Terminated):
             self._progress.tried("stopped: changes not tried yet are left out")
-        remedies += reckoned(session, report.memory)
+        remedies += calculate_attempts(session, report.memory)
         return msgspec.structs.replace(session, remedies=tuple(remedies))
 
     def _changes(self, session: Session, report: Report) -> Iterator[tuple[str, list[str], tuple[str, ...]]]:

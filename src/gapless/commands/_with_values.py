@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gapless.analyze.run.failed_dry import suspected
+from gapless.analyze.run.failed_dry import failure_without_values
 from gapless.capture.signals import Terminated, terminable
 from gapless.commands._again import Again, Ran
 from gapless.commands._progress import Progress
@@ -35,7 +35,7 @@ def with_values(
     It is not run again where the user asked for a dry run (`explicit`), where no `again` says how, or where
     its tensors, `peak` bytes at once, do not fit this machine's memory: then it is `session`, which says why.
     """
-    failed_dry = suspected(session)
+    failed_dry = failure_without_values(session)
     if failed_dry is None:
         return None
     kept = _kept(again, failed_dry, explicit, peak)

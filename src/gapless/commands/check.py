@@ -10,9 +10,9 @@ import click
 from click.core import ParameterSource
 
 from gapless.analyze import WARM_UP
-from gapless.analyze.run.enough import LONGER
+from gapless.analyze.run.enough import MAX_EXTRA_SECONDS
 from gapless.analyze.run.inference import waits_end_iterations
-from gapless.analyze.run.turns import in_turn
+from gapless.analyze.run.turns import are_in_turn
 from gapless.capture import children
 from gapless.capture.finishing import Finishing
 from gapless.capture.run import run
@@ -46,8 +46,8 @@ _CHILD = "gapless.commands._child:start"
     default="10",
     show_default=True,
     help=f"Stop after N steady training steps (the first {WARM_UP} do not count), or run the whole script. "
-    f"By default the run continues for up to {LONGER:g} s to reach the next evaluation, checkpoint, "
-    "rollout or epoch end, and for as long within it.",
+    f"By default the run continues for up to {MAX_EXTRA_SECONDS:g} s to reach the next evaluation, "
+    "checkpoint, rollout or epoch end, and for as long within it.",
 )
 @click.option(
     "--gpu",
@@ -193,7 +193,7 @@ def command(
         plan=plan,
         world=_ranks.simulated(plan.world_size, options.pop("rank"), plan.devices),
         fail_on=_gate.parse_codes(fail_on),
-        longer=LONGER if usual and not _ranks.several() else 0.0,
+        longer=MAX_EXTRA_SECONDS if usual and not _ranks.several() else 0.0,
         wanted=wanted,
         fit=fit,
         **options,
@@ -320,7 +320,7 @@ def _emulator(wishes: Wishes, stopper: Stopper, watch: Watch) -> Emulator:
         world=wishes.world,
         **({} if _ranks.several() else {"dry": wishes.dry}),
     )
-    emulator.in_turn = in_turn
+    emulator.in_turn = are_in_turn
     emulator.core.recorder.ends_iteration = waits_end_iterations
     emulator.compiled.ending = lambda: stopper.requests > 0
     if wishes.fit.changes:

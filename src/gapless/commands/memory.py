@@ -12,8 +12,8 @@ import msgspec
 
 from gapless.analyze import report as as_document
 from gapless.analyze.memory_report import with_longest
-from gapless.analyze.run.inference import in_own_words
-from gapless.analyze.verdicts.memory_verdict import too_long
+from gapless.analyze.run.inference import with_own_noun
+from gapless.analyze.verdicts.memory_verdict import too_long_batch
 from gapless.commands import _output
 from gapless.commands._bar import bar
 from gapless.commands._memory_input import choose, parse_size, read, recorded, room
@@ -116,8 +116,8 @@ def command(
     if shown.form == "html":
         made = _drawn(run, made, wishes)
     document = msgspec.structs.replace(as_document(made), steps=StepSummary(noun=held.noun))
-    shown.write([in_own_words(document)])
-    short = made.lack is not None or too_long([made]) is not None
+    shown.write([with_own_noun(document)])
+    short = made.lack is not None or too_long_batch([made]) is not None
     return unsaved or (EXIT_FINDINGS if short and wishes.capacity >= 0 else EXIT_OK)
 
 

@@ -14,21 +14,21 @@ def findings(compiled: Sequence[Compiled]) -> list[Finding]:
     """What the rules say of each callable that was compiled."""
     often = Frequency(when="no-steps", waits=0.0)
     return [
-        finding(rule, hit, often, place=f"in {one.name}", backward=False)
-        for one in compiled
+        finding(rule, hit, often, place=f"in {code.name}", backward=False)
+        for code in compiled
         for rule in rules_of_kind(CompiledRule)
-        for hit in rule.of_compiled(one)
+        for hit in rule.of_compiled(code)
     ]
 
 
 def notes(compiled: Sequence[Compiled]) -> Iterator[str]:
     """What could not be told of compiled code, what is not compiled, and values that graphs read."""
-    for one in compiled:
-        where = f" ({one.line.short})" if one.line is not None else ""
-        if one.failed:
-            yield f"{one.name}{where} could not be compiled after the run: {one.failed}"
-        if one.compiled and not (one.graphs or one.breaks or one.failed):
-            yield f"{one.name}{where} produced no graph: the compiler skips it, and it runs eagerly"
-        if one.scalars:
-            values = count(one.scalars, "value")
-            yield f"{one.name}{where}: {values} read inside a graph: compiled code syncs there too"
+    for code in compiled:
+        where = f" ({code.line.short})" if code.line is not None else ""
+        if code.failed:
+            yield f"{code.name}{where} could not be compiled after the run: {code.failed}"
+        if code.compiled and not (code.graphs or code.breaks or code.failed):
+            yield f"{code.name}{where} produced no graph: the compiler skips it, and it runs eagerly"
+        if code.scalars:
+            values = count(code.scalars, "value")
+            yield f"{code.name}{where}: {values} read inside a graph: compiled code syncs there too"

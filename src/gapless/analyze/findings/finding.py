@@ -52,14 +52,14 @@ def finding(
     )
 
 
-def known_from(sites: Sequence[Site]) -> tuple[str, ...]:
+def source_basis(sites: Sequence[Site]) -> tuple[str, ...]:
     """What says that these sites wait where no real GPU was seen to: the library's source, in a sentence."""
     basis = dict.fromkeys(site.basis for site in sites if site.basis)
     if not basis:
         return ()
-    first, *others = basis
+    first, *rest = basis
     whose = "PyTorch's" if first.startswith(_OF_TORCH) else "the library's"
     file = first.split(":")[0].split(",")[0].rsplit("/", 1)[-1]
-    more = f" and {count(len(others), 'more place')}" if others else ""
+    more = f" and {count(len(rest), 'more place')}" if rest else ""
     some = "" if all(site.basis for site in sites) else "some of it "
     return (f"{some}from {whose} source ({file}{more}), not observed on a GPU",)

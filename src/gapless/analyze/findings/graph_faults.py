@@ -15,16 +15,16 @@ from gapless.rules import rules_of_kind
 
 def findings(faults: Sequence[GraphFault]) -> list[Finding]:
     """What the rules say of `faults`, in the order in which they were met."""
-    return [found for fault in faults for found in _of_fault(fault)]
+    return [finding for fault in faults for finding in _fault_findings(fault)]
 
 
-def _of_fault(fault: GraphFault) -> list[Finding]:
-    found = []
+def _fault_findings(fault: GraphFault) -> list[Finding]:
+    results = []
     for rule in rules_of_kind(GraphRule):
         hit = rule.of_graph(fault)
         if hit is not None:
             met = (f"met {count(fault.times, 'time')}",) if fault.times > 1 else ()
             hit = msgspec.structs.replace(hit, evidence=(*hit.evidence, *met))
             often = Frequency(when="no-steps", waits=0.0)
-            found.append(finding(rule, hit, often, place="not known", backward=False))
-    return found
+            results.append(finding(rule, hit, often, place="not known", backward=False))
+    return results

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gapless.model import Finding, SourceLine
 
-_PHASES = {
+_PHASE_RANKS = {
     "every-step": 0,
     "some-steps": 0,
     "no-steps": 0,
@@ -15,7 +15,7 @@ _PHASES = {
     "first-step": 2,
     "set-up": 3,
 }
-_LAST = 4
+_LAST_RANK = 4
 
 
 def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -25,16 +25,16 @@ def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     before what happens once. Within each, time that the step loses decides, whatever it is lost to; then the
     number of waits and the time the CPU spends in them.
     """
-    return tuple(sorted(findings, key=_weight))
+    return tuple(sorted(findings, key=_sort_key))
 
 
-def _weight(finding: Finding) -> tuple[object, ...]:
+def _sort_key(finding: Finding) -> tuple[object, ...]:
     often, line = finding.frequency, finding.line or SourceLine("", 0)
     price = finding.price.last if finding.price is not None and finding.price.estimated else 0
     idle, blocked = (finding.loss.idle, finding.loss.blocked) if finding.loss is not None else (0, 0)
     return (
         not finding.is_fault,
-        _PHASES.get(often.when, _LAST),
+        _PHASE_RANKS.get(often.when, _LAST_RANK),
         -(idle or price),
         -often.per_step if finding.loss is None else 0.0,
         -blocked,

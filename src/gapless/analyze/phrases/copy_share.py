@@ -16,4 +16,4 @@ def copies_dominate(profile: Profile) -> bool:
 
 
 def copies_alone(profile: Profile) -> int:
-    return sum(one.alone for one in profile.copies)
+    return sum(kind.alone for kind in profile.copies)

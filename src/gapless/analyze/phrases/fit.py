@@ -23,10 +23,10 @@ def memory_of(attempt: Attempt) -> str:
     return f"{needs} of {binary_size(attempt.has)}"
 
 
-def cheapest(found: Iterable[Offer]) -> Offer | None:
+def cheapest(offers: Iterable[Offer]) -> Offer | None:
     """The one that fits and costs least for what it does; None where no price is known."""
-    priced = [one for one in found if one.cost >= 0 and one.fits is not False]
-    return min(priced, key=lambda one: one.cost, default=None)
+    priced = [offer for offer in offers if offer.cost >= 0 and offer.fits is not False]
+    return min(priced, key=lambda offer: offer.cost, default=None)
 
 
 def short_name(gpu: str) -> str:

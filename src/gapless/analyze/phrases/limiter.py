@@ -5,7 +5,7 @@ from __future__ import annotations
 from gapless.model.estimate import SURE, Estimate
 from gapless.model.wording import host, percent
 
-_LIMITED = {
+_LIMIT_WORDS = {
     "host": ("the CPU", ", which launches the kernels"),
     "device": ("the GPU", ""),
     "input": ("the data loader", ""),
@@ -14,24 +14,24 @@ _LIMITED = {
 }
 
 
-def limited(estimate: Estimate) -> str:
+def limit_sentence(estimate: Estimate) -> str:
     """``Almost certainly limited by the CPU, which launches the work (its speed is …)``; where nothing limits
     most of the drawn machines ``Cannot tell what limits it: the GPU (54 %) or the CPU (46 %)``."""
-    what, speed = limiter(estimate), estimate.speed
+    limit, speed = limiter(estimate), estimate.speed
     if not estimate.clear:
         assumed = "host" in [*estimate.limiters][:2] and not estimate.calibrated and speed is None
         whose = "; the CPU's speed is assumed (--calibrate)" if assumed else ""
-        return f"Cannot tell what limits it: {what}{whose}"
+        return f"Cannot tell what limits it: {limit}{whose}"
     how = "Almost certainly" if estimate.sure >= SURE else f"Probably ({percent(estimate.sure)})"
     whose = ""
     if estimate.limiter == "host" and not estimate.calibrated:
         whose = f" ({host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"
-    return f"{how} limited by {what}{whose}"
+    return f"{how} limited by {limit}{whose}"
 
 
 def limiter(estimate: Estimate) -> str:
     """What limits a step; the two likeliest, with their shares, where neither does in most machines."""
     if estimate.clear:
-        return "".join(_LIMITED[estimate.limiter])
+        return "".join(_LIMIT_WORDS[estimate.limiter])
     two = [*estimate.limiters.items()][:2]
-    return " or ".join(f"{_LIMITED[name][0]} ({percent(share)})" for name, share in two)
+    return " or ".join(f"{_LIMIT_WORDS[name][0]} ({percent(share)})" for name, share in two)

@@ -8,7 +8,7 @@ from gapless.model.estimate import Range, Throughput
 from gapless.model.wording import about, duration, number, percent, reach, three_digits
 
 
-def ranged(time: Range) -> str:
+def time_range(time: Range) -> str:
     """``502 µs (320–860 µs)``; without the interval where its ends look alike."""
     ends = {duration(each) for each in (time.least, time.likely, time.most)}
     return duration(time.likely) + (f" ({reach(time.least, time.most)})" if len(ends) > 1 else "")
@@ -31,7 +31,7 @@ def speeds(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
         yield f"share of the GPU's work: {phase}", f"{percent(time / total)}"
 
 
-def each_of(done: Throughput | None) -> tuple[float, str]:
+def samples_or_tokens(done: Throughput | None) -> tuple[float, str]:
     """What is counted in a step, tokens before samples, and its name; 0 and "" where nothing is."""
     if done is None:
         return 0.0, ""
@@ -46,19 +46,19 @@ def speed(each: float, step: Range) -> str:
     return f"{likely} ({least}–{most})"
 
 
-LEAST = 0.1
+MIN_PERCENT_SHOWN = 0.1
 """Percent of the peak below which no number is told."""
 
 
 def utilisation(done: Throughput, step: Range) -> str:
     """``41 % (32–48)``."""
     least, likely, most = (100 * done.utilisation(length) for length in (step.most, step.likely, step.least))
-    if likely < LEAST:
-        return f"below {LEAST} %"
+    if likely < MIN_PERCENT_SHOWN:
+        return f"below {MIN_PERCENT_SHOWN} %"
     return f"{three_digits(likely)} % ({three_digits(least)}–{three_digits(most)})"
 
 
-def told_by(done: Throughput | None) -> Iterator[str]:
+def counting_notes(done: Throughput | None) -> Iterator[str]:
     """What samples and tokens are told by."""
     if done is not None:
         for name, counted in (("samples", done.samples), ("tokens", done.tokens)):

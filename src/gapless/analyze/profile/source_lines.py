@@ -13,7 +13,7 @@ from functools import cache
 
 import msgspec
 
-from gapless.analyze.run.loop import parsed
+from gapless.analyze.run.loop import parse
 from gapless.model import Cost, Profile, Site, SourceLine, Stack
 from gapless.model.profile import LineTime
 
@@ -94,7 +94,7 @@ def _function(frame: SourceLine, text: str) -> ast.FunctionDef | ast.AsyncFuncti
     that ran then: that of the step's end.
     """
     if frame.function == "<module>":
-        return parsed(text) if frame.line <= len(text.splitlines()) else None
+        return parse(text) if frame.line <= len(text.splitlines()) else None
     named = [node for node in _functions(text) if node.name == frame.function]
     begun = [node for node in named if _begins(node) == frame.line]
     inside = [node for node in named if node.lineno < frame.line <= (node.end_lineno or 0)]
@@ -103,7 +103,7 @@ def _function(frame: SourceLine, text: str) -> ast.FunctionDef | ast.AsyncFuncti
 
 def _functions(text: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """The functions of a file, outer ones first."""
-    tree = parsed(text) or ast.Module([], [])
+    tree = parse(text) or ast.Module([], [])
     found = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return sorted(found, key=lambda node: node.lineno)
 

@@ -18,58 +18,67 @@ def decisions(assumptions: Sequence[Assumption], read: ReadSource = source_text)
 
     Numbers that are only kept or printed decide nothing; of values copied to the CPU it is not known.
     """
-    found = [one for one in assumptions if not one.given and _decides(one, read)]
+    deciding = [
+        assumption for assumption in assumptions if not assumption.given and _decides(assumption, read)
+    ]
     by_line: dict[tuple[str, str], Assumption] = {}
-    for one in found:
-        by_line.setdefault((one.line.where if one.line is not None else "", one.kind), one)
-    return tuple(sorted(by_line.values(), key=lambda one: (not one.broken, one.kind != "size", -one.times)))
+    for assumption in deciding:
+        by_line.setdefault(
+            (assumption.line.where if assumption.line is not None else "", assumption.kind), assumption
+        )
+    return tuple(
+        sorted(
+            by_line.values(),
+            key=lambda assumption: (not assumption.broken, assumption.kind != "size", -assumption.times),
+        )
+    )
 
 
 def _decides(assumption: Assumption, read: ReadSource) -> bool:
     if assumption.broken or assumption.kind in ("size", "bool"):
         return True
-    return assumption.kind != "values" and _used_to_decide(assumption.stack, read)
+    return assumption.kind != "values" and _is_used_to_decide(assumption.stack, read)
 
 
-def _used_to_decide(stack: Stack, read: ReadSource) -> bool:
+def _is_used_to_decide(stack: Stack, read: ReadSource) -> bool:
     """Whether a number that was read at `stack` is compared, indexes something, or counts a loop's turns."""
     for frame in stack:
         tree = tree_of(frame.file, read)
-        found = _at(tree, frame.line) if tree is not None else None
-        if found is not None:
-            return found
+        decides = _line_decides(tree, frame.line) if tree is not None else None
+        if decides is not None:
+            return decides
         if frame.is_user and frame.function == "<module>":
             break
     return False
 
 
-def _at(tree: ast.Module, line: int) -> bool | None:
+def _line_decides(tree: ast.Module, line: int) -> bool | None:
     """What the line does with a value; None where it hands it on to its caller."""
-    scope = _scope(tree, line)
-    if any(_holds(test, line) for test in _tests(scope)):
+    scope = _enclosing_scope(tree, line)
+    if any(_contains_line(test, line) for test in _deciding_nodes(scope)):
         return True
     names: set[str] = set()
     returns = False
     for node in ast.walk(scope):
-        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and _holds(node, line):
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and _contains_line(node, line):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {one.id for t in targets for one in ast.walk(t) if isinstance(one, ast.Name)}
-        returns = returns or (isinstance(node, ast.Return) and _holds(node, line))
-    if any(names & _names(test) for test in _tests(scope)):
+            names |= {name.id for t in targets for name in ast.walk(t) if isinstance(name, ast.Name)}
+        returns = returns or (isinstance(node, ast.Return) and _contains_line(node, line))
+    if any(names & _names(test) for test in _deciding_nodes(scope)):
         return True
     handed = any(isinstance(node, ast.Return) and names & _names(node) for node in ast.walk(scope))
     return None if returns or handed else False
 
 
-def _scope(tree: ast.Module, line: int) -> ast.AST:
-    found: ast.AST = tree
+def _enclosing_scope(tree: ast.Module, line: int) -> ast.AST:
+    scope: ast.AST = tree
     for node in ast.walk(tree):  # outer ones come first
-        if isinstance(node, _SCOPES) and _holds(node, line):
-            found = node
-    return found
+        if isinstance(node, _SCOPES) and _contains_line(node, line):
+            scope = node
+    return scope
 
 
-def _tests(scope: ast.AST) -> Iterator[ast.AST]:
+def _deciding_nodes(scope: ast.AST) -> Iterator[ast.AST]:
     """Everything in a function that decides which way it goes, or how much there is of something."""
     for node in ast.walk(scope):
         if isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
@@ -85,9 +94,9 @@ def _tests(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
-def _holds(node: ast.AST, line: int) -> bool:
+def _contains_line(node: ast.AST, line: int) -> bool:
     first = getattr(node, "lineno", None)
     return first is not None and first <= line <= (getattr(node, "end_lineno", None) or first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gapless.analyze.run.steps import StepTally
 from gapless.model import Mark
 
-_SILENT = 20
+_MAX_STEPS_WITHOUT_PROFILER = 20
 """Optimizer steps after which a profiler that steps no more is taken not to tell steps."""
 
 
@@ -28,7 +28,7 @@ class StepEnds:
         self.tally.add(mark)
         self._since = 0 if mark.kind == "profiler" else self._since + 1
         kind, count = self.tally.kind, self.tally.count
-        if kind == "optimizer" and self._kind == "profiler" and self._since < _SILENT:
+        if kind == "optimizer" and self._kind == "profiler" and self._since < _MAX_STEPS_WITHOUT_PROFILER:
             kind, count = "profiler", self.tally.seen["profiler"]
         self._kind = kind
         if count <= self._most.get(kind, 0):

@@ -10,11 +10,11 @@ import msgspec
 from gapless.analyze.run.steps import Steps
 from gapless.model import Event, Session
 
-_Place = tuple[int, int]
+_SiteStep = tuple[int, int]
 """A site and a step."""
 
 
-def counted_events(session: Session, steps: Steps) -> tuple[Event, ...]:
+def select_events(session: Session, steps: Steps) -> tuple[Event, ...]:
     """The events of `session` that say something of the script, each in the phase it belongs to.
 
     Left out is what a script does once it has been stopped: it would not have done it there. Counted as
@@ -42,17 +42,17 @@ def counted_events(session: Session, steps: Steps) -> tuple[Event, ...]:
     return tuple(counted)
 
 
-def _missing_in_training(events: tuple[Event, ...], steps: Steps) -> Counter[_Place]:
+def _missing_in_training(events: tuple[Event, ...], steps: Steps) -> Counter[_SiteStep]:
     """How many waits each site lacks in a step, against what it has in most steps."""
-    training: Counter[_Place] = Counter()
-    evaluating: set[_Place] = set()
+    training: Counter[_SiteStep] = Counter()
+    evaluating: set[_SiteStep] = set()
     for event in events:
         place = (event.site, steps.of(event.tick))
         if event.phase == "train":
             training[place] += event.waits
         elif place[1] < steps.seen:
             evaluating.add(place)
-    missing: Counter[_Place] = Counter()
+    missing: Counter[_SiteStep] = Counter()
     for site, step in evaluating:
         usual = median_low([training[site, other] for other in steps.steady])
         if usual > training[site, step]:

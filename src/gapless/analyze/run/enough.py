@@ -7,24 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gapless.analyze.run.loop import Loop, ReadSource, node_of, outside_torch, training_loops
-from gapless.analyze.run.period import Recurring, Unknown, Variables, length, recurring, stride, value
-from gapless.analyze.run.phases import telling
+from gapless.analyze.run.period import Recurring, UnknownValue, Variables, length, recurring, stride, value
+from gapless.analyze.run.phases import prefer_named
 from gapless.files.input import source_text
 from gapless.model import Mark, Recurrence
 
-LONGER = 10.0
+MAX_EXTRA_SECONDS = 10.0
 """Seconds for which a script runs on, after the steps it is run for, to come to what recurs between them."""
-_MARKS = 20
+_MAX_MARKS = 20
 
 Look = Callable[[Loop], Variables | None]
 """Gives the variables of the running function that `Loop` is in; None where none runs in it."""
 
 
 @dataclass
-class _Watch:
+class _WatchedPart:
     """Something that recurs, and how far the run is on the way to it; `due` is in steps, -1 where unknown."""
 
-    of: Recurring
+    part: Recurring
     times: int = 0
     every: int = 0
     passes: int = 0
@@ -33,7 +33,7 @@ class _Watch:
     held: bool = False
     """Whether its test held at the mark before."""
     counted: object = None
-    worth: bool = True
+    is_tellable: bool = True
     """Whether it can be told that the run has come to it."""
 
 
@@ -47,13 +47,13 @@ class Enough:
 
     steps: int
     look: Look
-    longer: float = LONGER
+    longer: float = MAX_EXTRA_SECONDS
     read: ReadSource = source_text
     batches: Callable[[Loop], float] = lambda loop: 0.0
     """How many batches each step has of a DataLoader that `Loop` goes through; 0 where nobody knows."""
     _marks: list[Mark] = field(default_factory=list)
     _loops: tuple[Loop, ...] = ()
-    _watched: tuple[_Watch, ...] = ()
+    _watched: tuple[_WatchedPart, ...] = ()
     _passes: dict[int, object] = field(default_factory=dict)
     _since: dict[int, int] = field(default_factory=dict)
     _counter: tuple[int, int, int] | None = None
@@ -69,20 +69,20 @@ class Enough:
         if self._strand < 0:
             self._strand = mark.strand
         if mark.strand == self._strand:  # of threads that train side by side the first is followed
-            self._come_to(mark, count)
+            self._note_mark(mark, count)
         if count < self.steps:
             return False
         if self._reached < 0:
             self._reached = mark.time
         left = self._reached + self.longer - mark.time
-        return left <= 0 or not any(self._affordable(one, left) for one in self._watched)
+        return left <= 0 or not any(self._is_affordable(watch, left) for watch in self._watched)
 
-    def _come_to(self, mark: Mark, count: int) -> None:
+    def _note_mark(self, mark: Mark, count: int) -> None:
         mark = outside_torch(mark)
-        self._marks = [*self._marks, mark][-_MARKS:]
-        self._times = [*self._times, (mark.time, count)][-_MARKS:]
+        self._marks = [*self._marks, mark][-_MAX_MARKS:]
+        self._times = [*self._times, (mark.time, count)][-_MAX_MARKS:]
         if not self._loops or not self._loops[0].holds(mark.stack):
-            self._find()
+            self._find_loops()
         self._follow(count)
 
     def overdue(self, seconds: float) -> bool:
@@ -91,23 +91,26 @@ class Enough:
 
     def waiting_for(self) -> list[str]:
         """What the script runs on for."""
-        return [one.name for one in telling(one for one in self.phases() if not one.times)]
+        return [
+            recurrence.name
+            for recurrence in prefer_named(recurrence for recurrence in self.phases() if not recurrence.times)
+        ]
 
     def phases(self) -> tuple[Recurrence, ...]:
         """What recurs in the loop, and how often the run has come to it, as far as can be told."""
         return tuple(
-            Recurrence(name=one.of.name, every=one.every, times=one.times, line=one.of.line)
-            for one in self._watched
-            if one.worth or one.of.test is not None
+            Recurrence(name=watch.part.name, every=watch.every, times=watch.times, line=watch.part.line)
+            for watch in self._watched
+            if watch.is_tellable or watch.part.test is not None
         )
 
-    def _find(self) -> None:
-        found = training_loops(self._marks, (), self.read)
-        if not found:  # another loop than the one before
+    def _find_loops(self) -> None:
+        loops = training_loops(self._marks, (), self.read)
+        if not loops:  # another loop than the one before
             self._marks = self._marks[-1:]
-            found = training_loops(self._marks, (), self.read)
-        self._loops = found
-        self._watched = tuple(_Watch(one) for one in recurring(self._loops, self.read))
+            loops = training_loops(self._marks, (), self.read)
+        self._loops = loops
+        self._watched = tuple(_WatchedPart(part) for part in recurring(self._loops, self.read))
         self._passes, self._since = {}, {}
         self._counter, self._turns = None, 0.0
 
@@ -115,30 +118,30 @@ class Enough:
 
     def _follow(self, count: int) -> None:
         """Take note of how far the loops are at the mark that was just seen."""
-        seen = [self.look(loop) for loop in self._loops]
-        around = self._went_around(seen, count)
-        self._count_turns(count, seen[0] if seen else None)
-        for one in self._watched:
-            names = seen[one.of.level]
+        variables = [self.look(loop) for loop in self._loops]
+        around = self._find_new_passes(variables, count)
+        self._count_turns(count, variables[0] if variables else None)
+        for watch in self._watched:
+            names = variables[watch.part.level]
             if names is None:
-                one.worth = False
+                watch.is_tellable = False
                 continue
-            holds = self._test(one, names)
-            if one.of.level == 0:
-                one.times += one.held
-            elif one.of.level in around:
-                one.times += one.of.test is None or one.held or holds
-            one.held = holds
-            if one.of.test is None:
-                self._towards_pass(one, seen, count)
+            holds = self._check_test(watch, names)
+            if watch.part.level == 0:
+                watch.times += watch.held
+            elif watch.part.level in around:
+                watch.times += watch.part.test is None or watch.held or holds
+            watch.held = holds
+            if watch.part.test is None:
+                self._predict_pass(watch, variables, count)
 
-    def _went_around(self, seen: list[Variables | None], count: int) -> set[int]:
+    def _find_new_passes(self, variables: list[Variables | None], count: int) -> set[int]:
         """The loops above the training loop that began another pass since the last mark.
 
         One did whose variable changed, or in which that of the next loop within counts from the start again.
         """
         values: dict[int, object] = {}
-        for level, (loop, names) in enumerate(zip(self._loops, seen, strict=True)):
+        for level, (loop, names) in enumerate(zip(self._loops, variables, strict=True)):
             held = names.get(_first_name(loop.target)) if names is not None and loop.target else None
             plain = isinstance(held, int | float | str)
             values[level] = held if plain or held is None else ("object", id(held))
@@ -147,7 +150,7 @@ class Enough:
         for level in range(1, len(self._loops)):
             now, then = values.get(level), before.get(level)
             inner, earlier = values.get(level - 1), before.get(level - 1)
-            if (then is not None and now != then) or _fell(earlier, inner):
+            if (then is not None and now != then) or _is_lower(earlier, inner):
                 around.add(level)
                 self._since[level] = count
         return around
@@ -170,49 +173,51 @@ class Enough:
             first, since = (first, since) if since else (now, count)
         self._counter = (now, 0, 0) if now < last else (now, first, since)
 
-    def _test(self, one: _Watch, names: Variables) -> bool:
-        """Whether the test of `one` holds now; how often it does, and when next, is noted."""
-        modulo = one.of.modulo
-        if one.of.test is None or modulo is None:
+    def _check_test(self, watch: _WatchedPart, names: Variables) -> bool:
+        """Whether the test of `watch` holds now; how often it does, and when next, is noted."""
+        modulo = watch.part.modulo
+        if watch.part.test is None or modulo is None:
             return False
         try:
             counted, every = value(modulo.left, names), value(modulo.right, names)
-            holds = bool(value(one.of.test, names))
-        except Unknown:
-            one.worth = False
+            holds = bool(value(watch.part.test, names))
+        except UnknownValue:
+            watch.is_tellable = False
             return False
         if not (isinstance(counted, int) and isinstance(every, int) and every > 0):
-            one.worth = False
+            watch.is_tellable = False
             return False
-        one.worth = not one.of.level
-        moved = isinstance(one.counted, int) and counted != one.counted
-        if not one.of.level:
-            one.every = every
-            one.due = -counted % every + 1 if moved else -1
-        one.counted = counted
+        watch.is_tellable = not watch.part.level
+        moved = isinstance(watch.counted, int) and counted != watch.counted
+        if not watch.part.level:
+            watch.every = every
+            watch.due = -counted % every + 1 if moved else -1
+        watch.counted = counted
         # At 0 nothing tells whether it was before the first step, or will not be.
         return holds and counted != 0
 
-    def _towards_pass(self, one: _Watch, seen: list[Variables | None], count: int) -> None:
-        """When the loop of `one` begins its next pass, where the loops within say how long they are."""
-        if not one.passes:
-            one.passes = 1
-            for loop, names in zip(self._loops[: one.of.level], seen, strict=False):
+    def _predict_pass(self, watch: _WatchedPart, variables: list[Variables | None], count: int) -> None:
+        """When the loop of `watch` begins its next pass, where the loops within say how long they are."""
+        if not watch.passes:
+            watch.passes = 1
+            for loop, names in zip(self._loops[: watch.part.level], variables, strict=False):
                 node = node_of(loop, self.read) if names is not None else None
-                one.passes *= length(node.iter, names or {}) if isinstance(node, ast.For) else 0
-        one.every = max(round(one.passes / (self._turns or 1.0)), min(one.passes, 1))
-        one.worth = self._passes.get(one.of.level) is not None or isinstance(
-            self._passes.get(one.of.level - 1), int
+                watch.passes *= length(node.iter, names or {}) if isinstance(node, ast.For) else 0
+        watch.every = max(round(watch.passes / (self._turns or 1.0)), min(watch.passes, 1))
+        watch.is_tellable = self._passes.get(watch.part.level) is not None or isinstance(
+            self._passes.get(watch.part.level - 1), int
         )
-        one.due = max(self._since.get(one.of.level, 0) + one.every - count, 0) + 1 if one.every else -1
+        watch.due = (
+            max(self._since.get(watch.part.level, 0) + watch.every - count, 0) + 1 if watch.every else -1
+        )
 
-    def _affordable(self, one: _Watch, left: float) -> bool:
-        """Whether the run may come to `one` in the seconds that are `left`."""
-        if one.times or not one.worth:
+    def _is_affordable(self, watch: _WatchedPart, left: float) -> bool:
+        """Whether the run may come to `watch` in the seconds that are `left`."""
+        if watch.times or not watch.is_tellable:
             return False
         (began, first), (now, last) = self._times[0], self._times[-1]
         step = (now - began) / max(last - first, 1)
-        return one.due < 0 or one.due * step <= left
+        return watch.due < 0 or watch.due * step <= left
 
 
 def _first_name(target: str) -> str:
@@ -220,5 +225,5 @@ def _first_name(target: str) -> str:
     return target.split(",")[0].strip("() ")
 
 
-def _fell(before: object, now: object) -> bool:
+def _is_lower(before: object, now: object) -> bool:
     return isinstance(before, int | float) and isinstance(now, int | float) and now < before

@@ -10,7 +10,7 @@ from gapless.files.input import source_text
 from gapless.model import Session, Verdict
 from gapless.model.assumption import Assumption, FailedDry, answer
 
-_WITHOUT_DOUBT = frozenset(
+_UNRELATED_ERRORS = frozenset(
     {
         "ConnectionError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError",
         "OutOfMemoryError", "PermissionError", "SyntaxError",
@@ -19,11 +19,11 @@ _WITHOUT_DOUBT = frozenset(
 """Errors that no number in a tensor brings about."""
 _SHAPE_NEEDED = "which a dry run does not have"
 """What `NotEmulated` says where a result's shape depends on values."""
-_NAMED = 2
+_MAX_NAMED = 2
 """Assumptions that are named as the likely reason."""
 
 
-def suspected(session: Session, read: ReadSource = source_text) -> FailedDry | None:
+def failure_without_values(session: Session, read: ReadSource = source_text) -> FailedDry | None:
     """How the script failed, if values that it does not have may be why; None if they cannot be."""
     ending = session.ending
     if not session.environment.dry:
@@ -32,7 +32,7 @@ def suspected(session: Session, read: ReadSource = source_text) -> FailedDry | N
         return FailedDry(message=ending.message) if _SHAPE_NEEDED in ending.message else None
     failed = ending.how == "error" or (ending.how == "exit" and ending.status)
     name = ending.message.partition(":")[0].rpartition(".")[2]
-    if not failed or not session.assumptions or name in _WITHOUT_DOUBT:
+    if not failed or not session.assumptions or name in _UNRELATED_ERRORS:
         return None
     message = ending.message or f"it exited with status {ending.status}"
     deciding = decisions(session.assumptions, read) or session.assumptions
@@ -45,13 +45,17 @@ def _nearest(assumptions: tuple[Assumption, ...], where: str) -> tuple[str, ...]
     file, _, number = where.rpartition(":")
     line = int(number) if number.isdigit() else 0
 
-    def distance(one: Assumption) -> tuple[bool, int]:
-        at = one.line
+    def distance(assumption: Assumption) -> tuple[bool, int]:
+        at = assumption.line
         before = at is not None and at.short.rpartition(":")[0] == file and at.line <= line
         return not before, line - at.line if before and at is not None else 0
 
-    nearest = sorted(assumptions, key=distance)[:_NAMED]
-    return tuple(f"{answer(one)} at {one.line.short}" for one in nearest if one.line is not None)
+    nearest = sorted(assumptions, key=distance)[:_MAX_NAMED]
+    return tuple(
+        f"{answer(assumption)} at {assumption.line.short}"
+        for assumption in nearest
+        if assumption.line is not None
+    )
 
 
 def with_failed_dry(verdict: Verdict, failed_dry: FailedDry | None) -> Verdict:

@@ -63,14 +63,14 @@ def _twice_in_a_row(group: Group, steps: Steps) -> bool:
     return len(steady) > 1 or group.steps[steady[0] - 1] > 0 or group.trailing > 0
 
 
-def _distance(hit: Sequence[int], seen: int) -> int:
-    """N where `hit` are every N-th of `seen` steps, 0 where they are not, or too few to tell."""
+def _distance(hit: Sequence[int], step_count: int) -> int:
+    """N where `hit` are every N-th of `step_count` steps, 0 where they are not, or too few to tell."""
     if len(hit) < 2:
         return 0
     distances = {later - earlier for earlier, later in pairwise(hit)}
-    found = distances.pop()
+    interval = distances.pop()
     # Missing one at either end would break the rhythm as much as an irregular one between them. What stands
     # behind the optimizer's step in an iteration falls into the next step, hence no `>=`.
-    if distances or found < 2 or hit[0] > found or hit[-1] + found < seen:
+    if distances or interval < 2 or hit[0] > interval or hit[-1] + interval < step_count:
         return 0
-    return found
+    return interval

@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gapless.analyze.run.loop import Loop, ReadSource, in_a_loop
+from gapless.analyze.run.loop import Loop, ReadSource, is_in_loop
 from gapless.analyze.run.phases import Phases
 from gapless.analyze.run.steps import Steps
 from gapless.model import Recurrence, Session, Site, SourceLine, WaitRule, user_line
 from gapless.rules import match_rule
 
-_Described = tuple[WaitRule, SourceLine, str, bool]
+_Description = tuple[WaitRule, SourceLine, str, bool]
 
 UNKNOWN = SourceLine("<unknown>", 0)
 """Stands where no Python frame was there: a thread of a library's own."""
 
 
-_LOOP = "the loop"
+_LOOP_WORDS = "the loop"
 """What a remedy says that presumes one."""
 
 Part = Literal["steps", "before", "after", "phase"]
@@ -68,7 +68,7 @@ def group_events(session: Session, steps: Steps, loops: Sequence[Loop], phases: 
         name = phases.name(event)
         part = "phase" if name else _part(step, steps, event.site in in_loop)
         loop = steps.loop_of(event, session.strands) if part == "steps" else -1
-        key = (*_place(described[event.site]), part, name, event.site in extra and not name, loop)
+        key = (*_place_key(described[event.site]), part, name, event.site in extra and not name, loop)
         group = groups.get(key)
         if group is None:
             recurring = phases.recurrence(name) if name else None
@@ -81,24 +81,24 @@ def group_events(session: Session, steps: Steps, loops: Sequence[Loop], phases: 
             group.trailing += event.waits
         else:
             group.steps[step] += event.waits
-    alike = _alike(groups, steps) if steps.strands else groups.values()
-    return [one for group in alike for one in (group, *_beyond(group, steps)) if one.total]
+    alike = _join_equal_loops(groups, steps) if steps.strands else groups.values()
+    return [piece for group in alike for piece in (group, *_split_off_excess(group, steps)) if piece.total]
 
 
-def _alike(groups: Mapping[tuple[object, ...], Group], steps: Steps) -> list[Group]:
+def _join_equal_loops(groups: Mapping[tuple[object, ...], Group], steps: Steps) -> list[Group]:
     """The groups with those made one that differ in nothing but the training loop that they are in."""
-    found: dict[tuple[object, ...], Group] = {}
+    by_key: dict[tuple[object, ...], Group] = {}
     for (*place, _), group in groups.items():
         steady = steps.steady_with(group.steps)
         key = (*place, sum(group.steps[step] for step in steady) / len(steady) if group.loop >= 0 else -1)
-        first = found.setdefault(key, group)
+        first = by_key.setdefault(key, group)
         if first is not group:
             first.by_site += group.by_site
             first.steps += group.steps
             first.trailing += group.trailing
             first.bytes += group.bytes
             first.loop = -1
-    return list(found.values())
+    return list(by_key.values())
 
 
 def _part(step: int, steps: Steps, in_loop: bool) -> Part:
@@ -107,7 +107,7 @@ def _part(step: int, steps: Steps, in_loop: bool) -> Part:
     return "after" if step == steps.seen else "before"
 
 
-def _beyond(group: Group, steps: Steps) -> list[Group]:
+def _split_off_excess(group: Group, steps: Steps) -> list[Group]:
     """What `group` waits beyond its usual in the first steps and behind the last one, taken out of it.
 
     A line that fills a cache in the first step and then waits once in each is told of for both.
@@ -116,7 +116,7 @@ def _beyond(group: Group, steps: Steps) -> list[Group]:
     usual = max((group.steps[step] for step in steady), default=0)
     if group.part != "steps" or not (usual or group.trailing):
         return []
-    made = []
+    pieces = []
     first = (
         Counter({step: group.steps[step] - usual for step in set(range(steps.seen)).difference(steady)})
         if usual
@@ -125,20 +125,20 @@ def _beyond(group: Group, steps: Steps) -> list[Group]:
     first = +first  # what is above the usual
     if first:
         group.steps -= first
-        made.append(replace(group, steps=first, trailing=0, bytes=0))
+        pieces.append(replace(group, steps=first, trailing=0, bytes=0))
     behind = group.trailing - max(group.steps.values(), default=0)
     if behind > 0:
         group.trailing -= behind
-        made.append(replace(group, part="after", steps=Counter(), trailing=0, outside=behind, bytes=0))
-    return made
+        pieces.append(replace(group, part="after", steps=Counter(), trailing=0, outside=behind, bytes=0))
+    return pieces
 
 
-def _place(described: _Described) -> tuple[object, ...]:
+def _place_key(described: _Description) -> tuple[object, ...]:
     rule, line, remedy, backward = described
     return rule.code, line.file, line.line, backward, remedy
 
 
-def _extra_sites(session: Session, steps: Steps, described: Sequence[_Described]) -> set[int]:
+def _extra_sites(session: Session, steps: Steps, described: Sequence[_Description]) -> set[int]:
     """Sites that wait in some steps, at a place where others wait the same number of times in every one.
 
     What happens in each step is one finding, and what the same line does besides, now and then, is another.
@@ -151,7 +151,7 @@ def _extra_sites(session: Session, steps: Steps, described: Sequence[_Described]
     always: dict[tuple[object, ...], Counter[int]] = {}
     sometimes: dict[int, tuple[object, ...]] = {}
     for site, own in counts.items():
-        place, steady = _place(described[site]), steps.steady_with(own)
+        place, steady = _place_key(described[site]), steps.steady_with(own)
         if all(own[step] for step in steady):
             always.setdefault(place, Counter()).update(own)
         elif any(own[step] for step in steady):
@@ -172,13 +172,13 @@ def happens_once(group: Group, session: Session, steps: Steps, read: ReadSource)
     if group.part == "phase" or (group.part == "steps" and steps.seen):
         return False
     sites = (session.sites[number] for number in group.by_site)
-    looped = {in_a_loop(site.forward or site.stack, read) for site in sites}
+    looped = {is_in_loop(site.forward or site.stack, read) for site in sites}
     if True in looped:
         return False
-    return bool(steps.seen) or (_LOOP in group.remedy and looped == {False})
+    return bool(steps.seen) or (_LOOP_WORDS in group.remedy and looped == {False})
 
 
-def _describe(site: Site) -> _Described:
+def _describe(site: Site) -> _Description:
     rule = match_rule(site)
     # The user's own backward code waits where it stands, and not on behalf of a line in forward.
     backward = site.in_backward and bool(site.forward) and site.line == user_line(site.forward)

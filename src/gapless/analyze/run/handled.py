@@ -11,7 +11,7 @@ from gapless.model.memory import MemoryRun
 from gapless.model.memory_answer import OutOfMemory
 
 _ERROR = "OutOfMemoryError"
-_GENERAL = ("RuntimeError", "Exception")
+_GENERAL_ERRORS = ("RuntimeError", "Exception")
 """What is caught where a handler then looks at the message."""
 _MESSAGE = "out of memory"
 
@@ -34,10 +34,10 @@ def _handlers(tree: ast.Module, line: int) -> Iterator[int]:
         if not isinstance(node, ast.Try) or not node.body:
             continue
         if node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0):
-            yield from (one.lineno for one in node.handlers if _catches(one))
+            yield from (handler.lineno for handler in node.handlers if _catches_out_of_memory(handler))
 
 
-def _catches(handler: ast.ExceptHandler) -> bool:
+def _catches_out_of_memory(handler: ast.ExceptHandler) -> bool:
     """Whether `handler` is for running out of memory: by its type, or because it looks for the message."""
     named = {
         each.attr if isinstance(each, ast.Attribute) else each.id
@@ -52,4 +52,4 @@ def _catches(handler: ast.ExceptHandler) -> bool:
         for each in ast.walk(statement)
         if isinstance(each, ast.Constant) and isinstance(each.value, str)
     )
-    return bool(named & {*_GENERAL}) and any(_MESSAGE in text for text in texts)
+    return bool(named & {*_GENERAL_ERRORS}) and any(_MESSAGE in text for text in texts)

@@ -43,9 +43,9 @@ def noun(steps: Steps, marks: Sequence[Mark], loops: Sequence[Loop], read: ReadS
     if any(frame.library == "diffusers" and "pipeline" in frame.file for frame in frames):
         return DENOISING
     header = _header(loops[0], read) if loops else ""
-    told = next((name for name, words in _BY_HEADER if words.search(header)), "")
+    by_header = next((name for name, words in _BY_HEADER if words.search(header)), "")
     batches = sum(mark.kind == "batch" for mark in marks)
-    return told or (BATCH if 2 * batches >= steps.seen else ITERATION)
+    return by_header or (BATCH if 2 * batches >= steps.seen else ITERATION)
 
 
 def noun_of(session: Session, read: ReadSource = source_text) -> str:
@@ -80,7 +80,7 @@ def _header(loop: Loop, read: ReadSource) -> str:
         return ""
 
 
-def in_own_words(report: Report) -> Report:
+def with_own_noun(report: Report) -> Report:
     """`report` of a run that trains nothing, with its iterations called what they are."""
     if report.steps.noun == TRAINING_STEP:
         return report
@@ -89,18 +89,18 @@ def in_own_words(report: Report) -> Report:
         report,
         verdict=_verdict(report.verdict, words),
         findings=_findings(report.findings, words),
-        tables=tuple(_table(one, words) for one in report.tables),
+        tables=tuple(_table(table, words) for table in report.tables),
         notes=tuple(map(words, report.notes)),
         memory=tuple(
             msgspec.structs.replace(
-                one,
-                sentence=words(one.sentence),
-                advice=words(one.advice),
-                answer=_verdict(one.answer, words),
-                findings=_findings(one.findings, words),
-                notes=tuple(map(words, one.notes)),
+                memory,
+                sentence=words(memory.sentence),
+                advice=words(memory.advice),
+                answer=_verdict(memory.answer, words),
+                findings=_findings(memory.findings, words),
+                notes=tuple(map(words, memory.notes)),
             )
-            for one in report.memory
+            for memory in report.memory
         ),
     )
 
@@ -111,7 +111,9 @@ def _verdict(verdict: Verdict, words: Callable[[str], str]) -> Verdict:
         sentence=words(verdict.sentence),
         why=tuple(map(words, verdict.why)),
         facts=tuple(map(words, verdict.facts)),
-        do_first=tuple(msgspec.structs.replace(one, what=words(one.what)) for one in verdict.do_first),
+        do_first=tuple(
+            msgspec.structs.replace(change, what=words(change.what)) for change in verdict.do_first
+        ),
         confidence=words(verdict.confidence),
         not_seen=tuple(map(words, verdict.not_seen)),
         per=words(verdict.per),
@@ -121,12 +123,12 @@ def _verdict(verdict: Verdict, words: Callable[[str], str]) -> Verdict:
 def _findings(findings: Sequence[Finding], words: Callable[[str], str]) -> tuple[Finding, ...]:
     return tuple(
         msgspec.structs.replace(
-            one,
-            evidence=tuple(map(words, one.evidence)),
-            remedy=words(one.remedy),
-            change=words(one.change),
+            finding,
+            evidence=tuple(map(words, finding.evidence)),
+            remedy=words(finding.remedy),
+            change=words(finding.change),
         )
-        for one in findings
+        for finding in findings
     )
 
 
@@ -134,7 +136,7 @@ def _table(table: Table, words: Callable[[str], str]) -> Table:
     return msgspec.structs.replace(
         table,
         title=words(table.title),
-        columns=tuple(msgspec.structs.replace(one, name=words(one.name)) for one in table.columns),
+        columns=tuple(msgspec.structs.replace(column, name=words(column.name)) for column in table.columns),
         rows=tuple(
             msgspec.structs.replace(
                 row, cells=tuple(words(cell) if isinstance(cell, str) else cell for cell in row.cells)
@@ -145,10 +147,10 @@ def _table(table: Table, words: Callable[[str], str]) -> Table:
     )
 
 
-def tokens_alone(estimate: Estimate | None, name: str) -> Estimate | None:
+def with_tokens_only(estimate: Estimate | None, name: str) -> Estimate | None:
     """`estimate` of the generation of tokens: each call of the model makes one of each sample."""
     done = estimate.throughput if estimate is not None else None
     if estimate is None or done is None or name != TOKEN:
         return estimate
-    made = msgspec.structs.replace(done, samples=None, tokens=done.samples)
-    return msgspec.structs.replace(estimate, throughput=made)
+    throughput = msgspec.structs.replace(done, samples=None, tokens=done.samples)
+    return msgspec.structs.replace(estimate, throughput=throughput)

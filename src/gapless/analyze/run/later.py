@@ -13,11 +13,11 @@ from gapless.model.later import Later
 from gapless.model.tally import ADVANCING
 from gapless.model.wording import count, number
 
-_UNLIKE = 1.1
+_MIN_RATIO = 1.1
 """Times that a line waits more or less often per step later than before, from which on that is said."""
-_FEWEST = 0.005
+_MIN_DIFFERENCE = 0.005
 """Syncs per step of a line by which the two have to differ at least."""
-_LINES = 3
+_MAX_LINES_NAMED = 3
 """Lines that are named."""
 
 
@@ -73,7 +73,7 @@ def remark(session: Session, steps: Steps) -> Iterator[str]:
     if not number_of_steps:
         yield f"the end of the run was not looked at step by step, but in sums: {waits}"
         return
-    placed = steps.placed(session.events, session.strands)
+    placed = steps.assign_ticks(session.events, session.strands)
     steady = set(steps.steady)
     kept = [event for event in placed if steps.of(event.tick) in steady]
     before = sum(event.waits for event in kept)
@@ -83,21 +83,27 @@ def remark(session: Session, steps: Steps) -> Iterator[str]:
         f"({_number(before / len(steady))} before)"
     )
     unlike = list(
-        _unlike(_by_line(session, kept), _by_line(session, later.events), len(steady), number_of_steps)
+        _changed_lines(_by_line(session, kept), _by_line(session, later.events), len(steady), number_of_steps)
     )
     if unlike:
-        more = f", and {count(len(unlike) - _LINES, 'other line')}" if len(unlike) > _LINES else ""
-        text += f"; other than before: {', '.join(unlike[:_LINES])}{more}"
+        more = (
+            f", and {count(len(unlike) - _MAX_LINES_NAMED, 'other line')}"
+            if len(unlike) > _MAX_LINES_NAMED
+            else ""
+        )
+        text += f"; other than before: {', '.join(unlike[:_MAX_LINES_NAMED])}{more}"
     yield text
 
 
-def _unlike(before: Counter[str], after: Counter[str], steps_before: int, steps_after: int) -> Iterator[str]:
+def _changed_lines(
+    before: Counter[str], after: Counter[str], steps_before: int, steps_after: int
+) -> Iterator[str]:
     """The lines that wait more or less often later than before, those that differ most first."""
     rates = {
         where: (before[where] / steps_before, after[where] / steps_after) for where in {**before, **after}
     }
     for where, (earlier, now) in sorted(rates.items(), key=lambda item: -abs(item[1][0] - item[1][1])):
-        if abs(now - earlier) > _FEWEST and max(now, earlier) > _UNLIKE * min(now, earlier):
+        if abs(now - earlier) > _MIN_DIFFERENCE and max(now, earlier) > _MIN_RATIO * min(now, earlier):
             yield f"{where} ({_number(now)} per step, {_number(earlier)} before)"
 
 

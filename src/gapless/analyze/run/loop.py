@@ -25,7 +25,7 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 """What has a frame of its own when it runs."""
-_ENOUGH_MARKS = 50
+_MAX_MARKS = 50
 
 
 @dataclass(frozen=True)
@@ -58,24 +58,24 @@ def training_loops(
     if not steps:
         return ()
     # Where a call of a module ends is inside torch, whose own loops call the hooks.
-    ends = (outside_torch(mark) if mark.kind in UNTRAINED else mark for mark in steps[:_ENOUGH_MARKS])
+    ends = (outside_torch(mark) if mark.kind in UNTRAINED else mark for mark in steps[:_MAX_MARKS])
     stacks = [mark.stack for mark in ends]
-    work = [mark.stack for mark in marks if mark.kind == "backward" and mark.stack][:_ENOUGH_MARKS]
+    work = [mark.stack for mark in marks if mark.kind == "backward" and mark.stack][:_MAX_MARKS]
     if not work and steps[0].kind not in UNTRAINED:  # a model may be called many times for a batch
-        work = [mark.stack for mark in marks if mark.kind == "batch" and mark.stack][:_ENOUGH_MARKS]
+        work = [mark.stack for mark in marks if mark.kind == "batch" and mark.stack][:_MAX_MARKS]
     sources: dict[str, ast.Module | None] = {}
-    found: list[Loop] = []
+    loops: list[Loop] = []
     for frames in _common_frames(stacks):
         file = frames[0].file
         if file not in sources:
-            sources[file] = _as_run(frames[0], read)
+            sources[file] = _tree_as_run(frames[0], read)
         tree = sources[file]
         if tree is None or frames[0].library == "python":  # asyncio's own loop runs whatever there is
             continue
         for loop in _loops_around(tree, file, [frame.line for frame in frames]):
-            if found or all(loop.holds(stack) for stack in work):
-                found.append(loop)
-    return tuple(found)
+            if loops or all(loop.holds(stack) for stack in work):
+                loops.append(loop)
+    return tuple(loops)
 
 
 def outside_torch(mark: Mark) -> Mark:
@@ -87,13 +87,13 @@ def outside_torch(mark: Mark) -> Mark:
 def tree_of(file: str, read: ReadSource = source_text) -> ast.Module | None:
     """The syntax tree of `file`; None where it cannot be read."""
     try:
-        return parsed(read(file))
+        return parse(read(file))
     except (OSError, SyntaxError, ValueError):
         return None
 
 
 @lru_cache(8)
-def parsed(text: str) -> ast.Module | None:
+def parse(text: str) -> ast.Module | None:
     """The syntax tree of `text`; None where it is no Python."""
     try:
         return ast.parse(text)
@@ -101,7 +101,7 @@ def parsed(text: str) -> ast.Module | None:
         return None
 
 
-def _as_run(frame: SourceLine, read: ReadSource) -> ast.Module | None:
+def _tree_as_run(frame: SourceLine, read: ReadSource) -> ast.Module | None:
     """The syntax tree of the frame's file; None where it cannot be read or is no longer what was run."""
     tree = tree_of(frame.file, read)
     lines = read(frame.file).splitlines() if tree is not None else []
@@ -124,28 +124,28 @@ def node_of(loop: Loop, read: ReadSource = source_text) -> ast.For | ast.AsyncFo
     return next((node for node in loops if (_first(node), _last(node)) == at), None)
 
 
-def in_a_loop(stack: Stack, read: ReadSource = source_text) -> bool | None:
+def is_in_loop(stack: Stack, read: ReadSource = source_text) -> bool | None:
     """Whether a loop of the user's is around one of the calls of `stack`; None where that cannot be told.
 
     The line that a ``for`` begins with is not in it: what it goes through is computed once. What called the
     script does not count.
     """
-    found: set[bool | None] = set()
+    answers: set[bool | None] = set()
     for frame in stack:
         if frame.is_user:
-            found.add(_is_repeated(frame, read))
+            answers.add(_is_repeated(frame, read))
             if frame.function == "<module>":
                 break
-    return True if True in found else None if None in found or not found else False
+    return True if True in answers else None if None in answers or not answers else False
 
 
 @lru_cache(4096)
 def _is_repeated(frame: SourceLine, read: ReadSource) -> bool | None:
-    tree = _as_run(frame, read) if frame.code else None
-    return None if tree is None else _repeats(tree, frame.line)
+    tree = _tree_as_run(frame, read) if frame.code else None
+    return None if tree is None else _is_line_repeated(tree, frame.line)
 
 
-def _repeats(tree: ast.Module, line: int) -> bool:
+def _is_line_repeated(tree: ast.Module, line: int) -> bool:
     """Whether a loop or a comprehension of the function that `line` is in runs it again and again."""
     holding = list(nodes_around(tree, line, line))
     begin = max((_first(node) for node in holding if isinstance(node, SCOPES)), default=0)
@@ -183,15 +183,15 @@ def _loops_around(tree: ast.Module, file: str, lines: Sequence[int]) -> list[Loo
 
     scopes = around(SCOPES)
     begin = _first(scopes[0]) if scopes else 0
-    found: list[Loop] = []
+    loops: list[Loop] = []
     inner = low, high
     for node in around(LOOPS):
         if _first(node) < begin:
             continue
         target = ast.unparse(node.target) if isinstance(node, ast.For | ast.AsyncFor) else ""
-        found.append(Loop(file, _first(node), _last(node), inner, target))
+        loops.append(Loop(file, _first(node), _last(node), inner, target))
         inner = _first(node), _last(node)
-    return found
+    return loops
 
 
 def nodes_around(tree: ast.AST, low: int, high: int) -> Iterator[ast.AST]:

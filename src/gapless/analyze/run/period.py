@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from gapless.analyze.run.loop import Loop, ReadSource, body_of, tree_of
-from gapless.analyze.run.phases import at_place, named
+from gapless.analyze.run.phases import phase_at, phase_of_name
 from gapless.files.input import source_text
 from gapless.model import SourceLine
 
-_TRIVIAL = re.compile(
+_TRIVIAL_CALLS = re.compile(
     r"append|clear|close|debug|enumerate|float|flush|format|info|int|iter|join|len|log|max|min|next|perf_counter|"
     r"print|range|reset|round|set_description|set_epoch|set_postfix|str|sum|time|tqdm|train|update|warning|"
     r"write|zero_grad|zeros|zip"
 )
 """Calls that nobody would run on for."""
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -30,14 +30,14 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
 }
-_COUNT: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_PLAIN = (int, float, str, bool, type(None))
+_PLAIN_TYPES = (int, float, str, bool, type(None))
 
 Variables = Mapping[str, object]
 """Names and what they stand for in a running function."""
@@ -63,23 +63,23 @@ class Recurring:
 
 def recurring(loops: Sequence[Loop], read: ReadSource = source_text) -> tuple[Recurring, ...]:
     """What recurs every N steps in the training loop, first of `loops`, and in passes of those around it."""
-    found: dict[tuple[str, int], Recurring] = {}
+    by_place: dict[tuple[str, int], Recurring] = {}
     for level, loop in enumerate(loops):
         functions = _functions(loop, read)
         for statement in body_of(loop, read):
-            for one in _in_statement(statement, loop, level, functions):
-                found.setdefault((one.name, one.level if one.test is None else one.line.line), one)
-    return tuple(found.values())
+            for part in _in_statement(statement, loop, level, functions):
+                by_place.setdefault((part.name, part.level if part.test is None else part.line.line), part)
+    return tuple(by_place.values())
 
 
 def _functions(loop: Loop, read: ReadSource) -> dict[str, str]:
     """The phases that functions of the loop's file are by what they do: evaluate a model, or save it."""
-    found = {}
+    phases = {}
     for node in ast.walk(tree_of(loop.file, read) or ast.Module([], [])):
         if isinstance(node, ast.FunctionDef):
-            called = [name for call in _calls(node.body) if (name := named(call))]
-            found[node.name] = named(node.name) or next(iter(called), "")
-    return found
+            called = [name for call in _calls(node.body) if (name := phase_of_name(call))]
+            phases[node.name] = phase_of_name(node.name) or next(iter(called), "")
+    return phases
 
 
 def _in_statement(
@@ -88,30 +88,30 @@ def _in_statement(
     first, last = statement.lineno, statement.end_lineno or statement.lineno
     if level and first <= loop.inner[0] and loop.inner[1] <= last:
         if not isinstance(statement, ast.For | ast.AsyncFor | ast.While):
-            for inner in _parts(statement):
+            for inner in _inner_statements(statement):
                 yield from _in_statement(inner, loop, level, functions)
         return
-    if isinstance(statement, ast.If) and _modulo(statement.test):
-        name = _of_calls(_calls(statement.body), functions)
+    if isinstance(statement, ast.If) and _has_modulo(statement.test):
+        name = _phase_of_calls(_calls(statement.body), functions)
         if name:
             yield Recurring(name, SourceLine(loop.file, first), level, loop, statement.test)
     elif isinstance(statement, ast.With | ast.Try | ast.If):
-        for inner in _parts(statement):
+        for inner in _inner_statements(statement):
             yield from _in_statement(inner, loop, level, functions)
     elif level:
-        calls = [call for call in _calls([statement]) if not _TRIVIAL.fullmatch(call)]
+        calls = [call for call in _calls([statement]) if not _TRIVIAL_CALLS.fullmatch(call)]
         if calls:
             looped = isinstance(statement, ast.For | ast.While)
-            name = _of_calls(calls, functions) or at_place(loop, first, looped)
+            name = _phase_of_calls(calls, functions) or phase_at(loop, first, looped)
             yield Recurring(name, SourceLine(loop.file, first), level, loop)
 
 
-def _of_calls(calls: Iterable[str], functions: Mapping[str, str]) -> str:
+def _phase_of_calls(calls: Iterable[str], functions: Mapping[str, str]) -> str:
     """The phase that one of `calls` tells of; "" where none does."""
-    return next((name for call in calls if (name := functions.get(call) or named(call))), "")
+    return next((name for call in calls if (name := functions.get(call) or phase_of_name(call))), "")
 
 
-def _parts(statement: ast.stmt) -> list[ast.stmt]:
+def _inner_statements(statement: ast.stmt) -> list[ast.stmt]:
     """The statements directly within a compound one, whichever branch they are in."""
     return [
         inner
@@ -121,7 +121,7 @@ def _parts(statement: ast.stmt) -> list[ast.stmt]:
     ]
 
 
-def _modulo(test: ast.expr) -> bool:
+def _has_modulo(test: ast.expr) -> bool:
     return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in ast.walk(test))
 
 
@@ -135,7 +135,7 @@ def _calls(body: Sequence[ast.stmt]) -> list[str]:
     ]
 
 
-class Unknown(Exception):  # no error: the value of an expression that nobody may compute
+class UnknownValue(Exception):  # no error: the value of an expression that nobody may compute
     """An expression whose value cannot be told without running code of the script's."""
 
 
@@ -150,45 +150,45 @@ def value(node: ast.expr, names: Variables) -> Any:
         case ast.Constant(value=constant):
             return constant
         case ast.Name(id=name):
-            found = names.get(name, Unknown)
+            result = names.get(name, UnknownValue)
         case ast.Attribute(value=owner, attr=attr):
-            found = _stored(_object(owner, names), attr)
+            result = _stored_attribute(_object(owner, names), attr)
         case ast.Subscript(value=owner, slice=index):
             held = _object(owner, names)
-            found = held.get(value(index, names), Unknown) if type(held) is dict else Unknown
+            result = held.get(value(index, names), UnknownValue) if type(held) is dict else UnknownValue
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return not value(operand, names)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_number(operand, names)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _COUNT:
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
             try:
-                return _COUNT[type(op)](_number(left, names), _number(right, names))
+                return _ARITHMETIC[type(op)](_number(left, names), _number(right, names))
             except ZeroDivisionError:
-                raise Unknown from None
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
+                raise UnknownValue from None
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
             try:
-                return _COMPARE[type(op)](value(left, names), value(right, names))
+                return _COMPARISONS[type(op)](value(left, names), value(right, names))
             except TypeError:
-                raise Unknown from None
+                raise UnknownValue from None
         case ast.BoolOp(op=op, values=parts):
-            return _both(isinstance(op, ast.And), parts, names)
+            return _all_or_any(isinstance(op, ast.And), parts, names)
         case _:
-            raise Unknown
-    if not isinstance(found, _PLAIN):
-        raise Unknown
-    return found
+            raise UnknownValue
+    if not isinstance(result, _PLAIN_TYPES):
+        raise UnknownValue
+    return result
 
 
 def _object(node: ast.expr, names: Variables) -> Any:
     match node:
         case ast.Name(id=name):
-            return names.get(name, Unknown)
+            return names.get(name, UnknownValue)
         case ast.Attribute(value=owner, attr=attr):
-            return _stored(_object(owner, names), attr)
-    raise Unknown
+            return _stored_attribute(_object(owner, names), attr)
+    raise UnknownValue
 
 
-def _stored(owner: object, attr: str) -> object:
+def _stored_attribute(owner: object, attr: str) -> object:
     """An attribute that is stored in the object or its class; a property is not asked."""
     classes = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
     try:
@@ -196,27 +196,27 @@ def _stored(owner: object, attr: str) -> object:
     except AttributeError:
         own = {}
     kept = [own] if type(own) is dict else []
-    return next((held[attr] for held in (*kept, *map(vars, classes)) if attr in held), Unknown)
+    return next((held[attr] for held in (*kept, *map(vars, classes)) if attr in held), UnknownValue)
 
 
 def _number(node: ast.expr, names: Variables) -> Any:
-    found = value(node, names)
-    if not isinstance(found, int | float):
-        raise Unknown
-    return found
+    number = value(node, names)
+    if not isinstance(number, int | float):
+        raise UnknownValue
+    return number
 
 
-def _both(every: bool, parts: Sequence[ast.expr], names: Variables) -> bool:
+def _all_or_any(every: bool, parts: Sequence[ast.expr], names: Variables) -> bool:
     """``and`` (`every`) or ``or`` of `parts`: what is not known is left out, and all of it must not be."""
-    known = []
+    truths = []
     for part in parts:
         try:
-            known.append(bool(value(part, names)))
-        except Unknown:
+            truths.append(bool(value(part, names)))
+        except UnknownValue:
             continue
-    if not known:
-        raise Unknown
-    return all(known) if every else any(known)
+    if not truths:
+        raise UnknownValue
+    return all(truths) if every else any(truths)
 
 
 def length(node: ast.expr, names: Variables) -> int:
@@ -224,15 +224,15 @@ def length(node: ast.expr, names: Variables) -> int:
     match node:
         case ast.Call(func=ast.Name(id="range"), args=arguments) if arguments:
             try:
-                return len(range(*(int(_number(one, names)) for one in arguments)))
-            except (Unknown, ValueError):
+                return len(range(*(int(_number(argument, names)) for argument in arguments)))
+            except (UnknownValue, ValueError):
                 return 0
         case ast.Call(func=ast.Name(id="enumerate" | "tqdm" | "zip" | "iter"), args=[first, *_]):
             return length(first, names)
         case ast.Name() | ast.Attribute():
             try:
-                return _size(_object(node, names))
-            except Unknown:
+                return _length_of(_object(node, names))
+            except UnknownValue:
                 return 0
     return 0
 
@@ -247,7 +247,7 @@ def stride(node: ast.expr, names: Variables) -> int:
         case ast.Call(func=ast.Name(id="range"), args=[_, _, each]):
             try:
                 return max(int(_number(each, names)), 0)
-            except Unknown:
+            except UnknownValue:
                 return 0
         case ast.Call(func=ast.Name(id="range" | "enumerate")):
             return 1
@@ -256,7 +256,7 @@ def stride(node: ast.expr, names: Variables) -> int:
     return 0
 
 
-def _size(held: object) -> int:
+def _length_of(held: object) -> int:
     kind = type(held)
     if kind.__name__ == "Tensor" and kind.__module__ == "torch":
         shape = held.shape  # type: ignore[attr-defined]

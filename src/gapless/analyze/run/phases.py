@@ -22,36 +22,36 @@ EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
 ROLLOUT = "rollout"
 
-_COUNTED = ("epoch", "iteration", "update", "episode", "round", "trial", "fold")
+_PASS_NAMES = ("epoch", "iteration", "update", "episode", "round", "trial", "fold")
 """What passes of a loop are called, as its variable tells."""
-_NAMES = (
+_PHASE_PATTERNS = (
     (EVALUATION, re.compile(r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation|test)(?:_|$)")),
     (CHECKPOINT, re.compile(r"(?:^|_)(?:checkpoint|checkpoints|ckpt|save_model|save_state)(?:_|$)|^_?save$")),
     (ROLLOUT, re.compile(r"(?:^|_)(?:rollout|rollouts|collect|trajectory|trajectories)(?:_|$)")),
 )
 
 
-_SAVING = re.compile(r"^_?save_(?:checkpoint|model|pretrained|state)$")
+_SAVE_FUNCTIONS = re.compile(r"^_?save_(?:checkpoint|model|pretrained|state)$")
 """What libraries call the function that saves one; ``torch.utils.checkpoint`` saves none."""
 
-KNOWN = (EVALUATION, CHECKPOINT, ROLLOUT)
+NAMED_PHASES = (EVALUATION, CHECKPOINT, ROLLOUT)
 """Phases that have a name of their own; others are called by the loop they are in."""
 
 
-def telling(phases: Iterable[Recurrence]) -> list[Recurrence]:
+def prefer_named(phases: Iterable[Recurrence]) -> list[Recurrence]:
     """Those of `phases` that have a name of their own, or all where none has."""
     phases = list(phases)
-    return [one for one in phases if one.name in KNOWN] or phases
+    return [phase for phase in phases if phase.name in NAMED_PHASES] or phases
 
 
-def named(function: str) -> str:
+def phase_of_name(function: str) -> str:
     """The phase that a function of this name is; "" where its name says none.
 
     >>> named("evaluate_policy")
     'evaluation'
     """
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", function.rpartition(".")[2]).lower()
-    return next((name for name, pattern in _NAMES if pattern.search(words)), "")
+    return next((name for name, pattern in _PHASE_PATTERNS if pattern.search(words)), "")
 
 
 class Phases:
@@ -59,9 +59,9 @@ class Phases:
 
     def __init__(self, session: Session, steps: Steps, loops: Sequence[Loop]) -> None:
         self._steps = steps
-        self._known = session.phases
+        self._source_phases = session.phases
         self._by_site = _by_site(session, steps, loops) if steps.seen else {}
-        self._rolls_out = [_rolls_out(site.stack) for site in session.sites]
+        self._in_rollout = [_is_in_rollout(site.stack) for site in session.sites]
         self._ticks: dict[str, set[int]] = {}
         for event in session.events:
             name = self.name(event)
@@ -72,16 +72,16 @@ class Phases:
         """The phase `event` is in; "" for training steps, set-up and what follows the last step."""
         if event.phase != "eval":
             return self._by_site.get(event.site, "")
-        return ROLLOUT if self._rolls_out[event.site] else EVALUATION
+        return ROLLOUT if self._in_rollout[event.site] else EVALUATION
 
     def recurrence(self, name: str) -> Recurrence:
         """How often the phase `name` was seen; never (`times` is 0) where no steps tell one from the next."""
         if not self._steps.seen:
             return Recurrence(name=name)
         at = sorted({self._steps.of(tick) for tick in self._ticks.get(name, ())})
-        known = [one for one in self._known if one.name == name]
-        every = distance(at, self._steps.seen) or (known[0].every if len(known) == 1 else 0)
-        return Recurrence(name=name, every=every, times=len(at), line=known[0].line if known else None)
+        matches = [phase for phase in self._source_phases if phase.name == name]
+        every = distance(at, self._steps.seen) or (matches[0].every if len(matches) == 1 else 0)
+        return Recurrence(name=name, every=every, times=len(at), line=matches[0].line if matches else None)
 
     def steps(self) -> frozenset[int]:
         """The steps in which there is more than a step: a phase that is part of the training."""
@@ -93,27 +93,30 @@ class Phases:
         )
 
 
-def summed(known: Iterable[Recurrence], findings: Iterable[Finding]) -> tuple[Recurrence, ...]:
-    """The phases of a run with their syncs, those that were reached first; `known` are told by the source."""
-    found: dict[str, Recurrence] = {}
-    for one in findings:
-        often = one.frequency
+def sum_phases(source_phases: Iterable[Recurrence], findings: Iterable[Finding]) -> tuple[Recurrence, ...]:
+    """Return a run's phases with their syncs, those reached first; `source_phases` are from the source."""
+    by_name: dict[str, Recurrence] = {}
+    for finding in findings:
+        often = finding.frequency
         if often.phase:
-            before = found.get(often.phase)
+            before = by_name.get(often.phase)
             waits = often.waits + (before.waits if before else 0.0)
-            found[often.phase] = Recurrence(
-                name=often.phase, every=often.apart, times=often.times, waits=waits, line=one.line
+            by_name[often.phase] = Recurrence(
+                name=often.phase, every=often.apart, times=often.times, waits=waits, line=finding.line
             )
-    rest = [one for one in known if one.name not in found]
-    return (*sorted(found.values(), key=lambda one: -one.waits), *sorted(rest, key=lambda one: not one.times))
+    rest = [phase for phase in source_phases if phase.name not in by_name]
+    return (
+        *sorted(by_name.values(), key=lambda phase: -phase.waits),
+        *sorted(rest, key=lambda phase: not phase.times),
+    )
 
 
-def distance(at: Sequence[int], seen: int) -> int:
+def distance(at: Sequence[int], step_count: int) -> int:
     """N where phases that came before the steps `at` came every N steps; 0 where they did not, or once.
 
-    What follows the last of the `seen` steps may come early: the run was over.
+    What follows the last of the `step_count` steps may come early: the run was over.
     """
-    if len(at) > 2 and at[-1] == seen:
+    if len(at) > 2 and at[-1] == step_count:
         at = at[:-1]
     between = {later - earlier for earlier, later in pairwise(at)}
     return between.pop() if len(between) == 1 else 0
@@ -128,20 +131,24 @@ def _by_site(session: Session, steps: Steps, loops: Sequence[Loop]) -> dict[int,
     """
     calls = _most_calls(session.events)
     later = {event.site for event in session.events if steps.of(event.tick) not in steps.firsts}
-    found: dict[int, str] = {}
+    phase_of_site: dict[int, str] = {}
     for number, site in enumerate(session.sites):
         name = _phase(site, loops, calls.get(number, 0))
-        if name and (number in later or not (_of_a_library(site, loops) or _moves_a_module(site))):
-            found[number] = name
+        if name and (number in later or not (_is_in_library_loop(site, loops) or _moves_a_module(site))):
+            phase_of_site[number] = name
     steady = set(steps.steady)
     at: dict[int, set[int]] = {}
     for event in session.events:
-        if event.site in found and event.phase == "train":
+        if event.site in phase_of_site and event.phase == "train":
             at.setdefault(event.site, set()).add(steps.of(event.tick))
     by_name: dict[str, set[int]] = {}
-    for number, name in found.items():
+    for number, name in phase_of_site.items():
         by_name.setdefault(name, set()).update(at.get(number, ()))
-    return {number: name for number, name in found.items() if not steady <= by_name[name] or len(steady) < 2}
+    return {
+        number: name
+        for number, name in phase_of_site.items()
+        if not steady <= by_name[name] or len(steady) < 2
+    }
 
 
 def _most_calls(events: Iterable[Event]) -> dict[int, int]:
@@ -157,55 +164,57 @@ def _phase(site: Site, loops: Sequence[Loop], calls: int) -> str:
     level = next((number for number, loop in enumerate(loops) if loop.holds(site.stack)), None)
     if level is None:
         return ""
-    if _saves(site.stack, loops[level]):
+    if _is_checkpoint(site.stack, loops[level]):
         return CHECKPOINT
     if not level:
         return ""
     loop = loops[level]
     depth = next(n for n, frame in enumerate(site.stack) if loop.holds((frame,)))
-    functions = (named(frame.function) for frame in reversed(site.stack[:depth]) if frame.is_user)
+    functions = (phase_of_name(frame.function) for frame in reversed(site.stack[:depth]) if frame.is_user)
     looped = calls > 1 and not _moves_a_module(site)  # which copies each of its parameters
-    return next(filter(None, functions), "") or at_place(loop, site.stack[depth].line, looped)
+    return next(filter(None, functions), "") or phase_at(loop, site.stack[depth].line, looped)
 
 
 def _moves_a_module(site: Site) -> bool:
     return match_rule(site).name == "module-moved"
 
 
-def _of_a_library(site: Site, loops: Sequence[Loop]) -> bool:
+def _is_in_library_loop(site: Site, loops: Sequence[Loop]) -> bool:
     """Whether the innermost of the loops that hold `site` is in a library's code."""
-    loop = next(one for one in loops if one.holds(site.stack))
+    loop = next(candidate for candidate in loops if candidate.holds(site.stack))
     return not next(frame for frame in site.stack if loop.holds((frame,))).is_user
 
 
-def _saves(stack: Stack, loop: Loop) -> bool:
+def _is_checkpoint(stack: Stack, loop: Loop) -> bool:
     """Whether what happens below `loop` is ``torch.save``, or in a function that saves a checkpoint."""
     below = itertools.takewhile(lambda frame: not loop.holds((frame,)), stack)
-    return any(_saving(frame) for frame in below)
+    return any(_frame_saves(frame) for frame in below)
 
 
-def _saving(frame: SourceLine) -> bool:
+def _frame_saves(frame: SourceLine) -> bool:
     name = frame.function.rpartition(".")[2]
     if frame.is_user:
-        return "save" in name and named(name) == CHECKPOINT
-    return bool(_SAVING.search(name)) or (
+        return "save" in name and phase_of_name(name) == CHECKPOINT
+    return bool(_SAVE_FUNCTIONS.search(name)) or (
         frame.library == "torch" and frame.file.endswith("serialization.py")
     )
 
 
-def _rolls_out(stack: Stack) -> bool:
+def _is_in_rollout(stack: Stack) -> bool:
     """Whether the innermost function that is a phase by its name is a rollout."""
-    told = (named(frame.function) for frame in stack if frame.library != "torch")  # which validates arguments
-    return next((name for name in told if name in (EVALUATION, ROLLOUT)), "") == ROLLOUT
+    phases = (
+        phase_of_name(frame.function) for frame in stack if frame.library != "torch"
+    )  # which validates arguments
+    return next((name for name in phases if name in (EVALUATION, ROLLOUT)), "") == ROLLOUT
 
 
-def at_place(loop: Loop, line: int, looped: bool) -> str:
+def phase_at(loop: Loop, line: int, looped: bool) -> str:
     """The phase by where in the loop's body it is, before or after the way to the steps.
 
     `looped` says that it does the same several times.
     """
     before = line < loop.inner[0]
-    counted = next((word for word in _COUNTED if word in loop.target.lower()), "")
+    counted = next((word for word in _PASS_NAMES if word in loop.target.lower()), "")
     if before and looped and counted != "epoch":
         return ROLLOUT
     if counted:

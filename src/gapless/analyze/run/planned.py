@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gapless.analyze.run.loop import Loop, ReadSource, node_of, outside_torch, training_loops
-from gapless.analyze.run.period import Unknown, Variables, length, value
+from gapless.analyze.run.period import UnknownValue, Variables, length, value
 from gapless.files.input import source_text
 from gapless.model import Mark
 from gapless.model.planned import Planned
 
-LOOKED_AT = (3, 4)
+COMPARED_STEPS = (3, 4)
 """Steps at which the variables of the loops are compared: the first ones may still be restarted."""
-_SENSIBLE = 10**8
+_MAX_SENSIBLE_STEPS = 10**8
 """A limit of more steps is one that nobody means to reach."""
 _LIGHTNING = "FitLoop.run"
 """The function of Lightning whose loop goes through epochs."""
@@ -40,46 +40,46 @@ class Planner:
 
     def __call__(self, mark: Mark, count: int) -> None:
         """Take note of `mark`, with which `count` steps have been made."""
-        if count > LOOKED_AT[-1]:
+        if count > COMPARED_STEPS[-1]:
             return
         mark = outside_torch(mark)
         self._marks.append(mark)
-        if count not in LOOKED_AT:
+        if count not in COMPARED_STEPS:
             return
         loops = training_loops(self._marks[-2:], (), self.read)
         running = [(loop, names) for loop in loops if (names := self.look(loop)) is not None]
         counters = self._counters(running, mark)
-        if count == LOOKED_AT[-1]:
+        if count == COMPARED_STEPS[-1]:
             self.planned = self._plan(running, counters, count, mark)
         self._before = counters
 
     def _counters(self, running: Sequence[tuple[Loop, Variables]], mark: Mark) -> dict[str, float]:
         """The numbers that decide whether a loop is left, and what the variables of loops are."""
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         for loop, names in running:
             for test in _exits(loop, self.read):
                 for side in _sides(test):
-                    known = _number_of(side, names)
-                    if known is not None:
-                        found[ast.unparse(side)] = known
+                    number = _number_of(side, names)
+                    if number is not None:
+                        numbers[ast.unparse(side)] = number
             counter = _counter(loop.target, names)
             if counter is not None:
-                found[f"{loop.file}:{loop.first}"] = counter
-        return found
+                numbers[f"{loop.file}:{loop.first}"] = counter
+        return numbers
 
     def _plan(
         self, running: Sequence[tuple[Loop, Variables]], now: dict[str, float], count: int, mark: Mark
     ) -> Planned:
-        told = [limit for loop, names in running if (limit := self._of_trainer(loop, names))]
-        if told:
-            return Planned(steps=told[0])
+        trainer_limits = [limit for loop, names in running if (limit := self._trainer_steps(loop, names))]
+        if trainer_limits:
+            return Planned(steps=trainer_limits[0])
         lengths = [self._length(loop, names) for loop, names in running]
         limits, leaves = [], False
         for level, (loop, names) in enumerate(running):
             for test in _exits(loop, self.read):
                 bound, own = self._bound(test, names, now, count), _first(loop.target)
                 if (
-                    bound and own and ast.unparse(_grows(test)[0]) == own
+                    bound and own and ast.unparse(_split_comparison(test)[0]) == own
                 ):  # counts anew in each pass of the loop
                     lengths[level] = min(lengths[level] or bound[0], bound[0])
                 elif bound:
@@ -89,20 +89,20 @@ class Planner:
         whole = self._product(running, lengths, now)
         if limits and (not whole or min(limits) < whole):
             return Planned(steps=min(limits), most=leaves)
-        if not whole or whole > _SENSIBLE:
+        if not whole or whole > _MAX_SENSIBLE_STEPS:
             return Planned()
         passes = lengths[1] if len(lengths) == 2 else 0
         return Planned(steps=whole, passes=passes, most=leaves)
 
-    def _of_trainer(self, loop: Loop, names: Variables) -> int:
+    def _trainer_steps(self, loop: Loop, names: Variables) -> int:
         """The number of steps that a library's training loop has in a variable; 0 where it has none."""
         for frame in self._marks[-1].stack:
             if not frame.library or frame.file != loop.file:
                 continue
             if frame.function.rpartition(".")[2] == "_inner_training_loop":  # of transformers
-                return int(max(_in_words("max_steps", names), 0))
+                return int(max(_evaluate("max_steps", names), 0))
             if frame.function.endswith(_LIGHTNING):
-                return _of_lightning(names)
+                return _lightning_steps(names)
         return 0
 
     def _product(
@@ -131,7 +131,7 @@ class Planner:
     ) -> tuple[int, int] | None:
         """The number that `test` compares with, which lets a loop be left, and the steps until what it
         compares has grown to that; None where nothing is known to grow."""
-        grows, limit = _grows(test)
+        grows, limit = _split_comparison(test)
         name, bound = ast.unparse(grows), _number_of(limit, names)
         reached, before = now.get(name), self._before.get(name)
         if bound is None or reached is None or before is None or reached <= before:
@@ -143,16 +143,16 @@ class Planner:
         return int(bound), count + to_come - counted_later
 
 
-def _of_lightning(names: Variables) -> int:
+def _lightning_steps(names: Variables) -> int:
     """The optimizer steps that `max_epochs`, `limit_train_batches` and `max_steps` let a trainer make, as the
     variables of its loop through epochs have them; 0 where there is no end, or no telling."""
-    batches, epochs = _in_words("self.max_batches", names), _in_words("self.max_epochs", names)
-    most = _in_words("self.epoch_loop.max_steps", names)
-    together = max(int(_in_words("self.trainer.accumulate_grad_batches", names)), 1)
+    batches, epochs = _evaluate("self.max_batches", names), _evaluate("self.max_epochs", names)
+    most = _evaluate("self.epoch_loop.max_steps", names)
+    together = max(int(_evaluate("self.trainer.accumulate_grad_batches", names)), 1)
     try:
         if value(ast.parse(_OWN_STEPS, mode="eval").body, names):
             return 0
-    except Unknown:
+    except UnknownValue:
         return 0
     limits = [int(most)] if most > 0 else []
     if epochs > 0 and 0 < batches < math.inf:
@@ -160,12 +160,12 @@ def _of_lightning(names: Variables) -> int:
     return min(limits, default=0)
 
 
-def _in_words(expression: str, names: Variables) -> float:
+def _evaluate(expression: str, names: Variables) -> float:
     """The number that `expression` comes to; 0 where it is none, or not known."""
     return _number_of(ast.parse(expression, mode="eval").body, names) or 0
 
 
-def _grows(test: ast.expr) -> tuple[ast.expr, ast.expr]:
+def _split_comparison(test: ast.expr) -> tuple[ast.expr, ast.expr]:
     """What a comparison lets grow, and up to what; two constants where `test` is none."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         if isinstance(test.ops[0], ast.LtE | ast.Lt):
@@ -179,12 +179,12 @@ def _exits(loop: Loop, read: ReadSource) -> Iterator[ast.expr]:
     """The conditions on which `loop` is left before it has ended."""
     node = node_of(loop, read)
     if isinstance(node, ast.While) and not (isinstance(node.test, ast.Constant) and node.test.value):
-        yield from _negated(node.test)
+        yield from _negate(node.test)
     for statement in node.body if node is not None else ():
-        yield from _leaving(statement, own=True)
+        yield from _exit_tests(statement, own=True)
 
 
-def _negated(test: ast.expr) -> Iterator[ast.expr]:
+def _negate(test: ast.expr) -> Iterator[ast.expr]:
     """A condition of a ``while``, as that of leaving it: ``step < 100`` as ``100 <= step``."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Lt | ast.LtE):
         yield ast.Compare(left=test.left, ops=[ast.GtE()], comparators=test.comparators)
@@ -192,7 +192,7 @@ def _negated(test: ast.expr) -> Iterator[ast.expr]:
         yield test
 
 
-def _leaving(statement: ast.stmt, own: bool) -> Iterator[ast.expr]:
+def _exit_tests(statement: ast.stmt, own: bool) -> Iterator[ast.expr]:
     """The tests under which `statement` leaves the loop: by ``return``, or a ``break`` of its `own`."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return
@@ -202,7 +202,7 @@ def _leaving(statement: ast.stmt, own: bool) -> Iterator[ast.expr]:
         if leaves:
             yield statement.test if isinstance(statement, ast.If) else ast.Constant(value=True)
         else:
-            yield from _leaving(inner, own and not inner_loop)
+            yield from _exit_tests(inner, own and not inner_loop)
 
 
 def _statements(statement: ast.stmt) -> list[ast.stmt]:
@@ -217,10 +217,10 @@ def _sides(test: ast.expr) -> list[ast.expr]:
 
 def _number_of(node: ast.expr, names: Variables) -> float | None:
     try:
-        known = value(node, names)
-    except Unknown:
+        number = value(node, names)
+    except UnknownValue:
         return None
-    return known if isinstance(known, int | float) and not isinstance(known, bool) else None
+    return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
 def _counter(target: str, names: Variables) -> float | None:

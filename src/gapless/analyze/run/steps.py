@@ -11,7 +11,7 @@ from itertools import pairwise
 import msgspec
 
 from gapless.analyze.run.loop import ReadSource
-from gapless.analyze.run.turns import in_turn
+from gapless.analyze.run.turns import are_in_turn
 from gapless.files.input import source_text
 from gapless.model import Event, Mark
 from gapless.model.source import user_line
@@ -22,9 +22,9 @@ __all__ = ["WARM_UP", "StepTally", "Steps", "find_steps"]
 WARM_UP = 2
 """Steps that do not count for frequencies: caches fill and optimizers make their state in them."""
 
-_NAMED = 3
+_MAX_OTHERS_NAMED = 3
 """Up to so many other optimizers are named that step with the one that ends a step."""
-_NAMED_IN_A_ROW = 4
+_MAX_IN_TURN_NAMED = 4
 """Up to so many optimizers are named that end steps one after the other."""
 
 
@@ -43,7 +43,7 @@ class Steps:
 
     `mixed` are the steps in which there is more than a step, such as a rollout. Where several threads train
     side by side, the steps of the first come before those of the second: `firsts` are the first step of each,
-    and `placed` says where the session's events are.
+    and `assign_ticks` says where the session's events are.
     """
 
     ends: tuple[int, ...] = ()
@@ -66,30 +66,32 @@ class Steps:
     def steady(self) -> Sequence[int]:
         """The steps that count for frequencies: all but the first ones, and always at least one."""
         if len(self.firsts) == 1:
-            return _steady(range(self.seen))
-        return [step for part in self.parts for step in _steady(part)]
+            return _steady_steps(range(self.seen))
+        return [step for part in self.parts for step in _steady_steps(part)]
 
     def steady_with(self, counts: Mapping[int, int]) -> Sequence[int]:
         """The steady steps of the threads that have one of `counts`, by step; of all if none has."""
         if len(self.firsts) == 1:
             return self.steady
         parts = [part for part in self.parts if any(counts.get(step) for step in part)]
-        return [step for part in parts for step in _steady(part)] or self.steady
+        return [step for part in parts for step in _steady_steps(part)] or self.steady
 
     def of(self, tick: int) -> int:
         """The step (from 0) that `tick` falls into; `seen` for what comes after the last step."""
         return bisect_left(self.ends, tick)
 
-    def placed(self, events: Sequence[Event], parents: Sequence[int]) -> tuple[Event, ...]:
+    def assign_ticks(self, events: Sequence[Event], parents: Sequence[int]) -> tuple[Event, ...]:
         """`events` with the ticks of the thread that each is of, in order of time.
 
         Those of a thread without steps are of the one that started it, and in the end of the first.
         """
         if not self.strands:
             return tuple(events)
-        last = max(one.begin + len(one.ticks) for one in self.strands.values())
+        last = max(strand.begin + len(strand.ticks) for strand in self.strands.values())
         return tuple(
-            msgspec.structs.replace(event, tick=_placed(event.tick, self._strand(event, parents), last))
+            msgspec.structs.replace(
+                event, tick=_tick_in_order(event.tick, self._strand(event, parents), last)
+            )
             for event in events
         )
 
@@ -107,11 +109,11 @@ class Steps:
         return self.strands.get(number) or next(iter(self.strands.values()))
 
 
-def _steady(part: range) -> range:
+def _steady_steps(part: range) -> range:
     return part[min(WARM_UP, max(len(part) - 1, 0)) :]
 
 
-def _placed(tick: int, strand: Strand, last: int) -> int:
+def _tick_in_order(tick: int, strand: Strand, last: int) -> int:
     own = bisect_left(strand.ticks, tick)
     return strand.begin + own if own < len(strand.ticks) else last
 
@@ -119,7 +121,7 @@ def _placed(tick: int, strand: Strand, last: int) -> int:
 def find_steps(marks: Iterable[Mark], read: ReadSource = source_text) -> Steps:
     """The steps told by `marks`, which are in order of time. `read` gives the text of source files."""
     marks = tuple(marks)
-    tally = StepTally(partial(in_turn, read=read))
+    tally = StepTally(partial(are_in_turn, read=read))
     for mark in marks:
         tally.add(mark)
     advancing = [mark for mark in marks if mark.kind in ADVANCING]
@@ -174,22 +176,22 @@ def _optimizers(tally: StepTally, strand: StrandTally) -> str:
         kind = places.pop().split("#")[0]
         return f"{kind} (at {len(optimizers)} lines of the loop)"
     names = [name for name in optimizers if name in defining]
-    others = [name for name in optimizers if name not in defining]
+    rest = [name for name in optimizers if name not in defining]
     label = _labels(optimizers)
     source = " or ".join(label[name] for name in names)
-    if len(names) > _NAMED_IN_A_ROW:
+    if len(names) > _MAX_IN_TURN_NAMED:
         kinds = dict.fromkeys(name.split("#")[0] for name in names)
         source = f"one of {len(names)} optimizers ({', '.join(kinds)})"
     elif len(names) == 1:
         source += _members(tally, names[0])
-    if not others:
+    if not rest:
         return source
     steps = sum(strand.steppers[name].count for name in names)
-    turns = {name: max(1, round(strand.steppers[name].count / steps)) for name in others}
-    if len(others) > _NAMED:
-        return f"{source} (with {sum(turns.values())} of {len(others)} other optimizers to each)"
-    told = " and ".join(f"{turn} of {label[name]}" for name, turn in turns.items())
-    return f"{source} (with {told} to each)"
+    turns = {name: max(1, round(strand.steppers[name].count / steps)) for name in rest}
+    if len(rest) > _MAX_OTHERS_NAMED:
+        return f"{source} (with {sum(turns.values())} of {len(rest)} other optimizers to each)"
+    turns_text = " and ".join(f"{turn} of {label[name]}" for name, turn in turns.items())
+    return f"{source} (with {turns_text} to each)"
 
 
 def _members(tally: StepTally, lead: str) -> str:

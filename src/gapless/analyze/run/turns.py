@@ -10,22 +10,22 @@ from gapless.files.input import source_text
 from gapless.model import Stack
 from gapless.model.tally import StepTally
 
-_LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
+_EXITS = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 
 
 def tally(read: ReadSource = source_text) -> StepTally:
     """A tally that reads the source: steps of one optimizer at two lines of each pass are one iteration."""
-    return StepTally(partial(in_turn, read=read))
+    return StepTally(partial(are_in_turn, read=read))
 
 
-def in_turn(one: Stack, other: Stack, read: ReadSource = source_text) -> bool:
+def are_in_turn(stack: Stack, other: Stack, read: ReadSource = source_text) -> bool:
     """Whether both calls are made in each pass of the innermost loop around them.
 
     They part where one function calls both, at two lines of it. False where one of the lines is in a loop
     that the other is not in, where they are in branches of which only one is taken, and where the source
     cannot be read.
     """
-    for first, second in zip(reversed(one), reversed(other), strict=False):
+    for first, second in zip(reversed(stack), reversed(other), strict=False):
         if (first.file, first.function) != (second.file, second.function):
             return False
         if first.line != second.line:
@@ -45,13 +45,13 @@ def _same_pass(tree: ast.Module, low: int, high: int) -> bool:
 
 def _innermost(tree: ast.Module, line: int) -> ast.AST | None:
     """The loop around `line` in the function that it is in."""
-    found: ast.AST | None = None
+    loop: ast.AST | None = None
     for node in nodes_around(tree, line, line):
         if isinstance(node, SCOPES):
-            found = None
+            loop = None
         elif isinstance(node, LOOPS) and any(_within(part, line) for part in node.body):
-            found = node
-    return found
+            loop = node
+    return loop
 
 
 def _exclusive(node: ast.AST, low: int, high: int) -> bool:
@@ -79,7 +79,7 @@ def _leaves(statement: ast.stmt, line: int) -> bool:
     inner = [node for node in ast.walk(statement) if isinstance(node, ast.If) and _within(node, line)]
     for node in inner:
         block = node.body if _any_within(node.body, line) else node.orelse
-        if block and _any_within(block, line) and isinstance(block[-1], _LEAVING):
+        if block and _any_within(block, line) and isinstance(block[-1], _EXITS):
             return True
     return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gapless.analyze.phrases.fit import memory_of, until_full
-from gapless.analyze.phrases.speed import each_of
+from gapless.analyze.phrases.speed import samples_or_tokens
 from gapless.memory.nccl import cell, note
 from gapless.model import Report, Table
 from gapless.model.attempt import Attempt
@@ -16,15 +16,18 @@ from gapless.model.wording import about, duration
 
 def search(report: Report) -> Table | None:
     """A row for each value that was tried; None where none was."""
-    made = report.search
-    if made is None:
+    result = report.search
+    if result is None:
         return None
-    unit = _unit(made.attempts)
+    unit = _unit(result.attempts)
     nccl = _nccl(report)
-    rows = [_row(one, str(one.value), unit, nccl, best=one.value == made.found) for one in made.attempts]
-    given = f"passed to the script as {made.words}" if made.words else ""
-    notes = tuple(filter(None, [given, _scarce(nccl, made.attempts)]))
-    return table(f"{made.argument} tried", _columns(unit), rows, where="before", notes=notes)
+    rows = [
+        _row(attempt, str(attempt.value), unit, nccl, best=attempt.value == result.found)
+        for attempt in result.attempts
+    ]
+    passed = f"passed to the script as {result.words}" if result.words else ""
+    notes = tuple(filter(None, [passed, _nccl_note(nccl, result.attempts)]))
+    return table(f"{result.argument} tried", _columns(unit), rows, where="before", notes=notes)
 
 
 def remedies(report: Report) -> Table | None:
@@ -33,18 +36,23 @@ def remedies(report: Report) -> Table | None:
         return None
     unit = _unit(report.remedies)
     nccl = _nccl(report)
-    rows = [_row(one, one.what, unit, nccl, best=one.helps and one.tried) for one in report.remedies]
-    told = [f"{one.what}: {one.note}" for one in report.remedies if one.note]
-    notes = tuple(filter(None, [*told, _scarce(nccl, report.remedies)]))
+    rows = [
+        _row(remedy, remedy.what, unit, nccl, best=remedy.helps and remedy.tried)
+        for remedy in report.remedies
+    ]
+    remarks = [f"{remedy.what}: {remedy.note}" for remedy in report.remedies if remedy.note]
+    notes = tuple(filter(None, [*remarks, _nccl_note(nccl, report.remedies)]))
     return table("What would make it fit", _columns(unit), rows, where="before", notes=notes)
 
 
 def _nccl(report: Report) -> Buffers | None:
-    return next((made.nccl for made in report.memory), None)
+    return next((memory.nccl for memory in report.memory), None)
 
 
-def _scarce(nccl: Buffers | None, attempts: Sequence[Attempt]) -> str:
-    return note(nccl, [(one.what, one.left) for one in attempts if one.fits and one.has >= 0])
+def _nccl_note(nccl: Buffers | None, attempts: Sequence[Attempt]) -> str:
+    return note(
+        nccl, [(attempt.what, attempt.left) for attempt in attempts if attempt.fits and attempt.has >= 0]
+    )
 
 
 def _columns(unit: str) -> str:
@@ -52,14 +60,17 @@ def _columns(unit: str) -> str:
 
 
 def _unit(attempts: Sequence[Attempt]) -> str:
-    return next((each_of(one.throughput)[1] for one in attempts if one.throughput is not None), "")
+    return next(
+        (samples_or_tokens(attempt.throughput)[1] for attempt in attempts if attempt.throughput is not None),
+        "",
+    )
 
 
 def _row(attempt: Attempt, name: str, unit: str, nccl: Buffers | None, best: bool) -> Row:
     if attempt.failed:
         cells = ("no", "", attempt.failed, *([""] if unit else []), _took(attempt))
         return Row((name, *cells), "dim")
-    each, _ = each_of(attempt.throughput)
+    each, _ = samples_or_tokens(attempt.throughput)
     speed = about(each * 1e9 / attempt.step.likely) if each and attempt.step.likely else ""
     cells = (
         until_full(attempt.lasts) or cell(attempt.fits, attempt.left, nccl if attempt.has >= 0 else None),
@@ -77,4 +88,4 @@ def _took(attempt: Attempt) -> str:
 
 def failures(attempts: Sequence[Attempt]) -> Iterator[str]:
     """Why attempts tell nothing, each reason once."""
-    yield from dict.fromkeys(one.failed for one in attempts if one.failed)
+    yield from dict.fromkeys(attempt.failed for attempt in attempts if attempt.failed)

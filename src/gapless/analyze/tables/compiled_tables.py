@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.analyze.phrases.speed import ranged
+from gapless.analyze.phrases.speed import time_range
 from gapless.model import Compiled, Report, Table
 from gapless.model.table import Row, table
 from gapless.model.wording import number
@@ -14,15 +14,15 @@ def compiled(report: Report) -> Table | None:
         return None
     rows = [
         Row((
-            _name(one),
-            number(one.calls),
-            number(one.graphs),
-            number(one.broken),
-            number(one.again),
-            number(one.shapes),
-            one.line or "",
+            _name(code),
+            number(code.calls),
+            number(code.graphs),
+            number(code.broken),
+            number(code.again),
+            number(code.shapes),
+            code.line or "",
         ))
-        for one in report.compiled
+        for code in report.compiled
     ]  # fmt: skip
     return table(
         "Compiled code (compiled again after the run, as for the GPU)",
@@ -35,17 +35,17 @@ def compiled(report: Report) -> Table | None:
 
 def what_if(report: Report) -> Table | None:
     """A step as it is and as it would be if it were compiled; None where that was not asked."""
-    one = report.estimate
-    if one is None or one.compiling is None:
+    estimate = report.estimate
+    if estimate is None or estimate.compiling is None:
         return None
     from gapless.analyze.estimate.fusion import ASSUMED  # which comes with the replay
 
-    then = one.compiling
+    then = estimate.compiling
     rows = [
-        Row(("kernels", number(round(one.launches)), number(round(then.launches)))),
-        Row(("a step", ranged(one.step), ranged(then.step))),
+        Row(("kernels", number(round(estimate.launches)), number(round(then.launches)))),
+        Row(("a step", time_range(estimate.step), time_range(then.step))),
     ]
-    saved = f"saves {ranged(then.saved)} per step"
+    saved = f"saves {time_range(then.saved)} per step"
     return table(
         "If the forward and the backward pass were compiled",
         "now | then",

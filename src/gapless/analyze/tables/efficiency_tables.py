@@ -10,30 +10,32 @@ from gapless.model.programme import Shape
 from gapless.model.table import Row, row, table
 from gapless.model.wording import duration, percent, three_digits
 
-_ROWS = 30
-_SHAPES = 3
+_MAX_ROWS = 30
+_MAX_SHAPES = 3
 """Shapes of an operator's tensors that are told."""
 
 
 def efficiencies(profile: Profile, per: int) -> Iterator[Table]:
     """By family, and by operator and shapes; none where no shapes were recorded."""
-    found = profile.efficiency
-    if found is None:
+    efficiency = profile.efficiency
+    if efficiency is None:
         return
     columns = "GPU time | calls | TFLOP/s | GB/s | FLOP/byte"
-    if found.card:
+    if efficiency.card:
         columns += " | of the roofline"
-    if found.estimated:
+    if efficiency.estimated:
         columns += " | estimated"
-    families = (_row(one.name, one, per, found) for one in found.families)
-    yield table("GPU time by family", columns, families, shown=0, notes=tuple(_explained(found)))
-    operators = (_row(_named(one), one, per, found) for one in found.operators[:_ROWS])
+    families = (_row(rate.name, rate, per, efficiency) for rate in efficiency.families)
+    yield table("GPU time by family", columns, families, shown=0, notes=tuple(_notes(efficiency)))
+    operators = (
+        _row(_operator_name(rate), rate, per, efficiency) for rate in efficiency.operators[:_MAX_ROWS]
+    )
     yield table("Operators furthest below the roofline", columns, operators, shown=0)
 
 
 def _row(name: str, rate: Rate, per: int, efficiency: Efficiency) -> Row:
-    known = [percent(rate.share)] if efficiency.card else []
-    known += [f"× {rate.estimated / rate.time:.2f}"] if efficiency.estimated else []
+    extra = [percent(rate.share)] if efficiency.card else []
+    extra += [f"× {rate.estimated / rate.time:.2f}"] if efficiency.estimated else []
     arithmetic = [three_digits(rate.tflops), three_digits(rate.intensity)] if rate.flops else ["", ""]
     return row(
         name,
@@ -42,21 +44,21 @@ def _row(name: str, rate: Rate, per: int, efficiency: Efficiency) -> Row:
         arithmetic[0],
         three_digits(rate.bandwidth),
         arithmetic[1],
-        *known,
+        *extra,
     )
 
 
-def _named(rate: Rate) -> str:
+def _operator_name(rate: Rate) -> str:
     """``aten::mm 512×512 · 512×64 float32``."""
-    told = " · ".join(map(_shape, rate.shapes[:_SHAPES]))
-    return f"{rate.name} {told}{' · …' if len(rate.shapes) > _SHAPES else ''} {rate.dtype}"
+    shapes = " · ".join(map(_shape, rate.shapes[:_MAX_SHAPES]))
+    return f"{rate.name} {shapes}{' · …' if len(rate.shapes) > _MAX_SHAPES else ''} {rate.dtype}"
 
 
 def _shape(shape: Shape) -> str:
     return "×".join(map(str, shape)) or "scalar"
 
 
-def _explained(efficiency: Efficiency) -> Iterator[str]:
+def _notes(efficiency: Efficiency) -> Iterator[str]:
     share = percent(efficiency.covered / efficiency.time) if efficiency.time else "none"
     yield f"Operators whose recorded shapes show how many bytes they move: {share} of the GPU's time"
     if efficiency.card:

@@ -10,16 +10,16 @@ from gapless.model.loading_mistakes import Verification
 from gapless.model.table import Row, Tone, table
 from gapless.model.wording import count, duration, percent, size
 
-_SHOWN = 500
+_MIN_WAIT_SHOWN_NS = 500
 """Nanoseconds of waiting below which a cell stays empty."""
 _USUAL_PREFETCH = 2
 
 
 def tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
     """Every table of `diagnosis`."""
-    found = [_costs(diagnosis), _lines(diagnosis), _settings(diagnosis), _runs(diagnosis)]
-    found += [_correctness(diagnosis.correctness)] if diagnosis.correctness is not None else []
-    return tuple(one for one in found if one.rows or one.notes)
+    results = [_costs(diagnosis), _lines(diagnosis), _settings(diagnosis), _runs(diagnosis)]
+    results += [_correctness(diagnosis.correctness)] if diagnosis.correctness is not None else []
+    return tuple(table for table in results if table.rows or table.notes)
 
 
 def _costs(diagnosis: Diagnosis) -> Table:
@@ -45,7 +45,7 @@ def _costs(diagnosis: Diagnosis) -> Table:
 
 
 def _cost(name: str, cpu: float, wait: float) -> Row:
-    return Row((name, duration(cpu), duration(wait) if wait >= _SHOWN else ""))
+    return Row((name, duration(cpu), duration(wait) if wait >= _MIN_WAIT_SHOWN_NS else ""))
 
 
 def _facts(diagnosis: Diagnosis) -> Iterator[str]:
@@ -53,85 +53,91 @@ def _facts(diagnosis: Diagnosis) -> Iterator[str]:
     tensors = count(fetch.tensors, "tensor")
     yield f"{size(fetch.batch_bytes)} in {tensors} per batch, {size(fetch.item_bytes)} per item"
     if transfer.batches:
-        told = (
+        text = (
             f"a worker's first batch comes after {duration(transfer.first)} (start method: "
             f"{diagnosis.machine.start})"
         )
         if transfer.private >= 0:
             more = size(int(transfer.growth))
-            told += f"; each worker has {size(transfer.private)} of its own memory, plus {more} per batch"
-        yield told
+            text += f"; each worker has {size(transfer.private)} of its own memory, plus {more} per batch"
+        yield text
 
 
 def _lines(diagnosis: Diagnosis) -> Table:
-    rows = (Row((one.line, percent(one.share), one.line.code)) for one in diagnosis.hot)
+    rows = (Row((hot_line.line, percent(hot_line.share), hot_line.line.code)) for hot_line in diagnosis.hot)
     return table("Where the time for a batch goes", "share | <", rows)
 
 
 def _settings(diagnosis: Diagnosis) -> Table:
-    special = [one for one in (diagnosis.advised, diagnosis.now) if one is not None]
+    special = [prediction for prediction in (diagnosis.advised, diagnosis.now) if prediction is not None]
 
-    def usual(one: Prediction) -> bool:
-        named = any(alike(one, other) for other in special)
-        return not one.setting.workers or one.setting.prefetch == _USUAL_PREFETCH or named
+    def usual(prediction: Prediction) -> bool:
+        named = any(is_same_setting(prediction, other) for other in special)
+        return not prediction.setting.workers or prediction.setting.prefetch == _USUAL_PREFETCH or named
 
-    order = sorted(diagnosis.predictions, key=lambda one: not usual(one))
-    shown = sum(usual(one) for one in diagnosis.predictions)
-    rows = (_setting(one, diagnosis) for one in order)
+    order = sorted(diagnosis.predictions, key=lambda prediction: not usual(prediction))
+    shown = sum(usual(prediction) for prediction in diagnosis.predictions)
+    rows = (_setting(prediction, diagnosis) for prediction in order)
     columns = "prefetch | step | waiting | ready | first batch | memory | <"
-    bounds = ", ".join(f"{one.stage} {duration(one.least)}" for one in diagnosis.bounds if one.least >= 1_000)
+    bounds = ", ".join(
+        f"{bound.stage} {duration(bound.least)}" for bound in diagnosis.bounds if bound.least >= 1_000
+    )
     notes = (f"lower bounds of a step: {bounds}",) if bounds else ()
     title = "num_workers" if diagnosis.doubt is None else "num_workers (not reliable)"
     return table(title, columns, rows, shown=shown, rest="settings", notes=notes)
 
 
-def _setting(one: Prediction, diagnosis: Diagnosis) -> Row:
+def _setting(prediction: Prediction, diagnosis: Diagnosis) -> Row:
     """One setting and what it would give."""
-    take = diagnosis.doubt is None and diagnosis.advised is not None and alike(one, diagnosis.advised)
-    now = diagnosis.now is not None and alike(one, diagnosis.now)
-    remark = one.excluded or ", ".join(word for word, so in (("take", take), ("now", now)) if so)
-    tone: Tone = "good" if take else "dim" if one.excluded else ""
+    take = (
+        diagnosis.doubt is None
+        and diagnosis.advised is not None
+        and is_same_setting(prediction, diagnosis.advised)
+    )
+    now = diagnosis.now is not None and is_same_setting(prediction, diagnosis.now)
+    remark = prediction.excluded or ", ".join(word for word, so in (("take", take), ("now", now)) if so)
+    tone: Tone = "good" if take else "dim" if prediction.excluded else ""
     cells = (
-        str(one.setting.workers),
-        str(one.setting.prefetch) if one.setting.workers else "-",
-        duration(one.step),
-        percent(one.wait / one.step if one.step else 0.0),
-        f"{one.ready:.1f}",
-        duration(one.first),
-        size(one.memory),
+        str(prediction.setting.workers),
+        str(prediction.setting.prefetch) if prediction.setting.workers else "-",
+        duration(prediction.step),
+        percent(prediction.wait / prediction.step if prediction.step else 0.0),
+        f"{prediction.ready:.1f}",
+        duration(prediction.first),
+        size(prediction.memory),
         remark,
     )
     return Row(cells, tone)
 
 
-def alike(one: Prediction, other: Prediction) -> bool:
+def is_same_setting(prediction: Prediction, other: Prediction) -> bool:
     """Whether two predictions are of the same workers and batches ahead."""
-    pair = (one.setting.workers, one.setting.prefetch if one.setting.workers else 0)
+    pair = (prediction.setting.workers, prediction.setting.prefetch if prediction.setting.workers else 0)
     return pair == (other.setting.workers, other.setting.prefetch if other.setting.workers else 0)
 
 
 def _runs(diagnosis: Diagnosis) -> Table:
     rows = [
-        _run(name, one)
-        for name, one in (("as it is", diagnosis.seen), ("as advised", diagnosis.seen_advised))
-        if one is not None
+        _run(name, run)
+        for name, run in (("as it is", diagnosis.seen), ("as advised", diagnosis.seen_advised))
+        if run is not None
     ]
     columns = "num_workers | step | waiting | ready | predicted"
     return table("Run for real", columns, rows)
 
 
-def _run(name: str, one: Seen) -> Row:
-    off = f" ({100 * (one.predicted / one.step - 1):+.0f} %)" if one.step else ""
-    predicted = f"{duration(one.predicted)}{off}" if one.predicted >= 0 else ""
-    ready = f"{one.ready:.1f}" if one.ready >= 0 else ""
-    return Row((name, str(one.setting.workers), duration(one.step), percent(one.share), ready, predicted))
+def _run(name: str, run: Seen) -> Row:
+    off = f" ({100 * (run.predicted / run.step - 1):+.0f} %)" if run.step else ""
+    predicted = f"{duration(run.predicted)}{off}" if run.predicted >= 0 else ""
+    ready = f"{run.ready:.1f}" if run.ready >= 0 else ""
+    return Row((name, str(run.setting.workers), duration(run.step), percent(run.share), ready, predicted))
 
 
 def _correctness(of: Verification) -> Table:
     """That nothing was wrong, and in how much; what was wrong are findings."""
-    told = f"{of.items:,} item{'' if of.items == 1 else 's'}"
-    others = [count(of.ranks, "rank")] if of.ranks > 1 else []
-    others += [count(of.workers, "worker")] if of.workers else []
-    told += f" of {' and '.join(others)}" if others else ""
-    right = () if of.mistakes else (f"Yes: no mistakes found in {told}",)
+    amount = f"{of.items:,} item{'' if of.items == 1 else 's'}"
+    parts = [count(of.ranks, "rank")] if of.ranks > 1 else []
+    parts += [count(of.workers, "worker")] if of.workers else []
+    amount += f" of {' and '.join(parts)}" if parts else ""
+    right = () if of.mistakes else (f"Yes: no mistakes found in {amount}",)
     return Table(title="Does it yield the right items?", notes=(*right, *of.notes))

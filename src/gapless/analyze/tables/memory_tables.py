@@ -19,18 +19,18 @@ from gapless.model.memory_report import (
 from gapless.model.table import Cell, Row, Tone, table
 from gapless.model.wording import TENSORS, between, binary_size, change, count, duration, percent
 
-SHOWN = 8
+MAX_ROWS_SHOWN = 8
 """Rows of a list that stand for the rest, unless everything is unfolded."""
-_MATTERS = 0.02
+_MIN_SAVED_SHARE = 0.02
 """The share of the peak that a setting must save to be marked for it."""
 CHAIN = " > "
 """Between the calls that lead to a module, where its path is not known."""
-_LINKS, _PARTS = 3, 5
+_MAX_LINKS, _MAX_MODULES = 3, 5
 
 
 def tables(report: MemoryReport) -> tuple[Table, ...]:
     """Every table of `report`."""
-    found = [
+    results = [
         _curve(report),
         _room(report),
         _owners(report),
@@ -39,7 +39,7 @@ def tables(report: MemoryReport) -> tuple[Table, ...]:
         _remedies(report),
         _growth(report),
     ]
-    return tuple(one for one in found if one is not None and (one.rows or one.notes))
+    return tuple(table for table in results if table is not None and (table.rows or table.notes))
 
 
 def _curve(report: MemoryReport) -> Table | None:
@@ -76,12 +76,12 @@ def _room(report: MemoryReport) -> Table | None:
     needs = (
         report.lack.needs if report.lack is not None else max(report.baseline.peak_reserved, moment.reserved)
     )
-    asked = sum(one.bytes for one in moment.parts)
+    requested = sum(part.bytes for part in moment.parts)
     room = allowed_bytes(report)
     rest = (
         (
             "rounding",
-            moment.allocated - asked,
+            moment.allocated - requested,
             "to 512 bytes, plus the ends of blocks that are not split off",
         ),
         ("cached, or missing" if report.lack is not None else "cached", needs - moment.allocated, ""),
@@ -89,8 +89,15 @@ def _room(report: MemoryReport) -> Table | None:
         ("CUDA itself", total - report.limit, "context and libraries: assumed, not measured"),
     )
     rows = [
-        Row((TENSORS.get(one.kind, one.kind), binary_size(one.bytes), share(one.bytes / total), _where(one)))
-        for one in moment.parts
+        Row(
+            (
+                TENSORS.get(part.kind, part.kind),
+                binary_size(part.bytes),
+                share(part.bytes / total),
+                _source_of(part),
+            )
+        )
+        for part in moment.parts
     ]
     rows += [
         Row((name, binary_size(size), share(size / total), why), "dim")
@@ -102,13 +109,13 @@ def _room(report: MemoryReport) -> Table | None:
         rows.append(
             Row(("NCCL's buffers", *_nccl(report.nccl, total), "not in any other row (docs/fit.md)"), "dim")
         )
-    told = Row(("left", binary_size(left), share(left / total), ""), "good")
-    short = Row(("short", binary_size(-left), share(-left / total), ""), "bad")
+    left_row = Row(("left", binary_size(left), share(left / total), ""), "good")
+    short_row = Row(("short", binary_size(-left), share(-left / total), ""), "bad")
     title = f"The memory of the {report.gpu.removeprefix('NVIDIA ')}" if report.gpu else "The GPU's memory"
     return table(
         f"{title}, {binary_size(total)}",
         "bytes | share | <of it",
-        (*rows, told if left >= 0 else short),
+        (*rows, left_row if left >= 0 else short_row),
         shown=-1 if report.lack is not None else 0,
         where="before",
     )
@@ -120,7 +127,7 @@ def _nccl(buffers: Buffers, total: int) -> tuple[str, str]:
     return between(buffers.least, buffers.most), least if least == most else f"{least}–{most}"
 
 
-def _where(part: Part) -> str:
+def _source_of(part: Part) -> str:
     """Which module holds most of it, or whose figure it is."""
     if part.module:
         many = f" ×{part.modules}" if part.modules > 1 and "*" in part.module else ""
@@ -135,45 +142,45 @@ def _owners(report: MemoryReport) -> Table | None:
         return None
     total = sum(peak.kinds.values()) or 1
     rows = [
-        Row((*owner(one), str(one.tensors), binary_size(one.bytes), share(one.bytes / total)))
-        for one in peak.owners
+        Row((*owner(holder), str(holder.tensors), binary_size(holder.bytes), share(holder.bytes / total)))
+        for holder in peak.owners
     ]
-    rest = total - sum(one.bytes for one in peak.owners)
+    rest = total - sum(holder.bytes for holder in peak.owners)
     if rest > 0:
         rows.append(Row(("elsewhere", "", "", "", binary_size(rest), share(rest / total)), "dim"))
     title = "At the peak" if report.failing is None else "When the request failed"
-    told = f"{title}, {when(peak, report)}: {binary_size(peak.allocated)} allocated"
+    heading = f"{title}, {when(peak, report)}: {binary_size(peak.allocated)} allocated"
     return table(
-        told,
+        heading,
         "<at | < | tensors | bytes | share",
         rows,
-        shown=SHOWN,
+        shown=MAX_ROWS_SHOWN,
         rest="owners",
-        notes=tuple(_held(report, peak, total)),
+        notes=tuple(_peak_notes(report, peak, total)),
         where="before",
     )
 
 
-def _held(report: MemoryReport, peak: Moment, total: int) -> Iterator[str]:
+def _peak_notes(report: MemoryReport, peak: Moment, total: int) -> Iterator[str]:
     """The peak by kind and by module, and what only a name keeps."""
     if set(peak.kinds) != {"unknown"}:
         kinds = (f"{TENSORS.get(kind, kind)} {share(held / total)}" for kind, held in peak.kinds.items())
         yield f"by kind: {', '.join(kinds)}"
     if len(peak.modules) > 1:
         yield f"by module: {', '.join(_parts(peak, total))}"
-    yield from map(kept, report.kept)
+    yield from map(kept_advice, report.kept)
 
 
-def owner(one: Owner) -> tuple[str, Cell, str]:
+def owner(holder: Owner) -> tuple[str, Cell, str]:
     """Who it is: the module (or operator), the line, the kind."""
-    line = one.line
-    what = one.operator.removeprefix("aten::") + (", …" if one.operators > 1 else "")
-    kind = TENSORS.get(one.kind, one.kind)
+    line = holder.line
+    label = holder.operator.removeprefix("aten::") + (", …" if holder.operators > 1 else "")
+    kind = TENSORS.get(holder.kind, holder.kind)
     if line is None:
-        nobody = "no Python stack, for example in backward" if one.threaded else "no stack recorded"
-        return module(one) or what or ("from before the recording" if one.before else nobody), "", kind
+        nobody = "no Python stack, for example in backward" if holder.threaded else "no stack recorded"
+        return module(holder) or label or ("from before the recording" if holder.before else nobody), "", kind
     at = line if line.is_user else SourceLine(_tail(line.file), line.line)
-    return module(one, f"{_tail(line.file, 1)}:{line.line}") or what or line.function, at, kind
+    return module(holder, f"{_tail(line.file, 1)}:{line.line}") or label or line.function, at, kind
 
 
 def module(owner: Owner, at: str = "") -> str:
@@ -181,44 +188,44 @@ def module(owner: Owner, at: str = "") -> str:
     links = owner.module.split(CHAIN)
     if links[-1] == at:
         links.pop()
-    told = chain(links[-_LINKS:])
-    return f"{told} ×{owner.modules}" if owner.modules > 1 and "*" in told else told
+    name = chain(links[-_MAX_LINKS:])
+    return f"{name} ×{owner.modules}" if owner.modules > 1 and "*" in name else name
 
 
 def chain(links: Sequence[str]) -> str:
     """Links of a chain, each file named once: ``model.py:244 > 200``."""
-    told: list[str] = []
+    names: list[str] = []
     before = ""
     for link in links:
         file, _, line = link.rpartition(":")
-        told.append(line if file and file == before else link)
+        names.append(line if file and file == before else link)
         before = file
-    return CHAIN.join(told)
+    return CHAIN.join(names)
 
 
 def _parts(moment: Moment, total: int) -> Iterator[str]:
     """The parts of the model that hold most, each with its share."""
-    for one in moment.modules[:_PARTS]:
-        many = f" ×{one.modules}" if "*" in one.module else ""
-        yield f"{chain(one.module.split(CHAIN))}{many} {share(one.bytes / total)}"
-    more = sum(one.bytes for one in moment.modules[_PARTS:])
+    for part in moment.modules[:_MAX_MODULES]:
+        many = f" ×{part.modules}" if "*" in part.module else ""
+        yield f"{chain(part.module.split(CHAIN))}{many} {share(part.bytes / total)}"
+    more = sum(part.bytes for part in moment.modules[_MAX_MODULES:])
     if more:
-        yield f"{len(moment.modules) - _PARTS} more {share(more / total)}"
-    rest = total - sum(one.bytes for one in moment.modules)
+        yield f"{len(moment.modules) - _MAX_MODULES} more {share(more / total)}"
+    rest = total - sum(part.bytes for part in moment.modules)
     if rest > 0:
         yield f"outside modules {share(rest / total)}"
 
 
-def kept(one: Kept) -> str:
+def kept_advice(held: Kept) -> str:
     """What a name keeps, and what to do."""
-    at = f"{_tail(one.line.file, 1)}:{one.line.line}" if one.line else one.operator
-    what = f"`{one.name}` ({at})" if one.name else f"the result of {at}"
-    gain = f"saves {binary_size(one.saves)} at the peak ({change(one.before, one.after, 'bytes')})"
-    act = f"`del {one.name}`" if one.name else "releasing it"
-    if one.sure:
-        return f"{what} is not used any more at the peak: {act} after the last use {gain}"
+    at = f"{_tail(held.line.file, 1)}:{held.line.line}" if held.line else held.operator
+    label = f"`{held.name}` ({at})" if held.name else f"the result of {at}"
+    gain = f"saves {binary_size(held.saves)} at the peak ({change(held.before, held.after, 'bytes')})"
+    act = f"`del {held.name}`" if held.name else "releasing it"
+    if held.sure:
+        return f"{label} is not used any more at the peak: {act} after the last use {gain}"
     return (
-        f"{what} stays alive until the next step reassigns it: if that step does not read it, {act} at the "
+        f"{label} stays alive until the next step reassigns it: if that step does not read it, {act} at the "
         f"end of the step {gain}"
     )
 
@@ -235,10 +242,10 @@ def when(moment: Moment, report: MemoryReport) -> str:
     """Where in the run a moment is."""
     if moment.event < 0:
         return "as recording begins" if report.events else "as the snapshot was taken"
-    asked = f", in {moment.operator}" if report.origin == "profile" and moment.operator else ""
+    where = f", in {moment.operator}" if report.origin == "profile" and moment.operator else ""
     if report.steps:
-        return f"in step {moment.step + 1} of {max(report.steps, moment.step + 1)}{asked}"
-    return f"event {moment.event + 1} of {report.events}{asked}"
+        return f"in step {moment.step + 1} of {max(report.steps, moment.step + 1)}{where}"
+    return f"event {moment.event + 1} of {report.events}{where}"
 
 
 def _driver(report: MemoryReport) -> Table:
@@ -258,10 +265,10 @@ def idle(height: Moment) -> str:
     pieces = f"in {count(height.free_blocks, 'piece')}, the largest {binary_size(height.largest)}"
     if height.free_blocks == 1:
         pieces = "in one piece"
-    told = f"{binary_size(height.free)} of {binary_size(height.reserved)} at the peak of reserved memory"
-    told += f", {pieces}" if height.free_blocks else ""  # a profile does not tell the pieces
-    told += f" ({binary_size(height.small)} of it for requests up to 1 MiB)" if height.small else ""
-    return told + (f"; rounding takes {binary_size(height.slack)}" if height.slack else "")
+    text = f"{binary_size(height.free)} of {binary_size(height.reserved)} at the peak of reserved memory"
+    text += f", {pieces}" if height.free_blocks else ""  # a profile does not tell the pieces
+    text += f" ({binary_size(height.small)} of it for requests up to 1 MiB)" if height.small else ""
+    return text + (f"; rounding takes {binary_size(height.slack)}" if height.slack else "")
 
 
 def calls(report: MemoryReport) -> str:
@@ -299,26 +306,30 @@ def _counts(outcome: Outcome) -> Iterator[str]:
 
 def _fidelity(report: MemoryReport) -> str:
     """How well the replay meets what was recorded."""
-    one = report.fidelity
-    if one is None:
+    fidelity = report.fidelity
+    if fidelity is None:
         return ""
-    if not one.exact:
-        return "not exact: " + ", ".join(one.misses)
-    told = "exact: calls and reserved memory match the recording"
-    return told + (f", and so do {one.addresses} of {one.allocations} addresses" if one.allocations else "")
+    if not fidelity.exact:
+        return "not exact: " + ", ".join(fidelity.misses)
+    text = "exact: calls and reserved memory match the recording"
+    return text + (
+        f", and so do {fidelity.addresses} of {fidelity.allocations} addresses"
+        if fidelity.allocations
+        else ""
+    )
 
 
-def _largest(one: LargestBatch) -> str:
-    if not one.batch:
+def _largest(largest: LargestBatch) -> str:
+    if not largest.batch:
         return "none fits, not even a batch of 1"
-    told = f"{one.batch} is the largest that fits"
-    if 0 < one.without_retries < one.batch:
-        told += f", {one.without_retries} without a request that finds the GPU full"
-    elif not one.without_retries:
-        told += ", with requests that find the GPU full"
-    recorded = " and ".join(map(str, one.recorded))
-    reserved = binary_size(one.outcome.peak_reserved)
-    return f"{told}: {reserved} reserved. Sizes are estimated linearly from batches of {recorded}"
+    text = f"{largest.batch} is the largest that fits"
+    if 0 < largest.without_retries < largest.batch:
+        text += f", {largest.without_retries} without a request that finds the GPU full"
+    elif not largest.without_retries:
+        text += ", with requests that find the GPU full"
+    recorded = " and ".join(map(str, largest.recorded))
+    reserved = binary_size(largest.outcome.peak_reserved)
+    return f"{text}: {reserved} reserved. Sizes are estimated linearly from batches of {recorded}"
 
 
 _COLUMNS = "reserved | change | retries | calls"
@@ -328,17 +339,17 @@ def _trials(report: MemoryReport) -> Table | None:
     """One row for each setting, below the run's own: the best, those that were asked for, then the rest."""
     if not report.trials:
         return None
-    failing = [one for one in report.trials if _fails(one) and not one.asked]
-    running = [one for one in report.trials if not _fails(one) or one.asked]
-    best, rest = running[:SHOWN], running[SHOWN:]
+    failing = [trial for trial in report.trials if _does_fail(trial) and not trial.asked]
+    running = [trial for trial in report.trials if not _does_fail(trial) or trial.asked]
+    best, rest = running[:MAX_ROWS_SHOWN], running[MAX_ROWS_SHOWN:]
     if report.searched:
-        best += [one for one in rest if one.asked]
-        rest = [one for one in rest if not one.asked]
+        best += [trial for trial in rest if trial.asked]
+        rest = [trial for trial in rest if not trial.asked]
     rows = [_row(report.settings or "as in the run", report.baseline, report, _price(report.baseline))]
-    rows += [_trial(one, report) for one in best]
+    rows += [_trial_row(trial, report) for trial in best]
     if failing:
-        rows.append(_failing(failing))
-    rows += [_trial(one, report) for one in rest]
+        rows.append(_failing_row(failing))
+    rows += [_trial_row(trial, report) for trial in rest]
     return table(
         "Settings",
         f"{_COLUMNS} | their time",
@@ -348,27 +359,27 @@ def _trials(report: MemoryReport) -> Table | None:
     )
 
 
-def _fails(trial: Trial) -> bool:
-    return trial.outcome is not None and bool(failed(trial.outcome))
+def _does_fail(trial: Trial) -> bool:
+    return trial.outcome is not None and bool(failure(trial.outcome))
 
 
-def _failing(trials: Sequence[Trial]) -> Row:
+def _failing_row(trials: Sequence[Trial]) -> Row:
     """Settings under which a request fails, in one row; each of them stands in JSON."""
     if len(trials) == 1:
-        return Row((trials[0].settings, failed(trials[0].outcome or Outcome()), "", "", "", ""), "bad")
-    ends = [one.outcome.done for one in trials if one.outcome is not None and one.outcome.shortage]
-    at = dict.fromkeys(percent(one) for one in (min(ends), max(ends))) if ends else {}
+        return Row((trials[0].settings, failure(trials[0].outcome or Outcome()), "", "", "", ""), "bad")
+    ends = [trial.outcome.done for trial in trials if trial.outcome is not None and trial.outcome.shortage]
+    at = dict.fromkeys(percent(end) for end in (min(ends), max(ends))) if ends else {}
     where = f" at {'–'.join(at)}".replace(" %–", "–") if at else ""
     return Row((f"{len(trials)} other settings: out of memory{where}", "", "", "", "", ""), "bad")
 
 
-def _trial(trial: Trial, report: MemoryReport) -> Row:
+def _trial_row(trial: Trial, report: MemoryReport) -> Row:
     if trial.outcome is None:
         return Row((f"{trial.settings}: {trial.note}", "", "", "", "", ""), "dim")
     name = f"{trial.settings} ({trial.note})" if trial.note else trial.settings
     best = report.best >= 0 and trial is report.trials[report.best]
     wins = report.lack is not None or report.time_of(trial.outcome) <= report.time_of(report.baseline)
-    lower = trial.outcome.peak_reserved <= (1 - _MATTERS) * report.baseline.peak_reserved
+    lower = trial.outcome.peak_reserved <= (1 - _MIN_SAVED_SHARE) * report.baseline.peak_reserved
     same = trial.outcome.retries == report.baseline.retries
     return _row(name, trial.outcome, report, _price(trial.outcome), best and (wins or (same and lower)))
 
@@ -380,11 +391,13 @@ def _price(outcome: Outcome) -> str:
 def _remedies(report: MemoryReport) -> Table | None:
     """One row for each other way to make the batches."""
     rows = [
-        _row(one.title, one.outcome, report, _elements(one.tokens), at == report.remedy)
-        for at, one in enumerate(report.remedies)
-        if one.outcome is not None
+        _row(remedy.title, remedy.outcome, report, _elements(remedy.tokens), at == report.remedy)
+        for at, remedy in enumerate(report.remedies)
+        if remedy.outcome is not None
     ]
-    return table("Batches", f"{_COLUMNS} | elements", rows, shown=SHOWN, rest="changes that do no better")
+    return table(
+        "Batches", f"{_COLUMNS} | elements", rows, shown=MAX_ROWS_SHOWN, rest="changes that do no better"
+    )
 
 
 def _elements(tokens: float) -> str:
@@ -392,19 +405,19 @@ def _elements(tokens: float) -> str:
 
 
 def _row(name: str, outcome: Outcome, report: MemoryReport, last: str, best: bool = False) -> Row:
-    why = failed(outcome)
+    why = failure(outcome)
     if why:
         return Row((name, why, "", "", "", ""), "bad")
     base = report.baseline
     more = ""
-    if outcome is not base and base.peak_reserved and not failed(base):
+    if outcome is not base and base.peak_reserved and not failure(base):
         part = (outcome.peak_reserved - base.peak_reserved) / base.peak_reserved
         more = "0 %" if abs(part) < 0.0005 else f"{100 * part:+.1f} %"
     numbers = (binary_size(outcome.peak_reserved), more, str(outcome.retries), str(outcome.calls), last)
     return Row((name, *numbers), "good" if best else "")
 
 
-def failed(outcome: Outcome) -> str:
+def failure(outcome: Outcome) -> str:
     """That a replay does not come through; "" where it does."""
     if outcome.shortage is not None:
         return f"fails at {percent(outcome.done)}"
@@ -414,10 +427,12 @@ def failed(outcome: Outcome) -> str:
 def _growth(report: MemoryReport) -> Table:
     """What is asked for in step after step and never given back."""
     rows = []
-    for one in report.growth:
-        name, at, kind = owner(Owner(line=one.line, operator=one.operator, kind=one.kind, bytes=one.bytes))
-        often = "every step" if one.every == 1 else f"every {one.every} steps"
-        cells = (binary_size(one.bytes), often, f"{one.tensors:g}", str(one.steps))
+    for growth in report.growth:
+        name, at, kind = owner(
+            Owner(line=growth.line, operator=growth.operator, kind=growth.kind, bytes=growth.bytes)
+        )
+        often = "every step" if growth.every == 1 else f"every {growth.every} steps"
+        cells = (binary_size(growth.bytes), often, f"{growth.tensors:g}", str(growth.steps))
         rows.append(Row((name, at, kind, *cells)))
     columns = "<at | < | grows by | <how often | tensors | times"
-    return table("What grows from step to step", columns, rows, shown=SHOWN)
+    return table("What grows from step to step", columns, rows, shown=MAX_ROWS_SHOWN)

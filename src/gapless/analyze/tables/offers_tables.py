@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gapless.analyze.phrases.fit import cheapest, short_name, until_full
-from gapless.analyze.phrases.speed import LEAST
+from gapless.analyze.phrases.speed import MIN_PERCENT_SHOWN
 from gapless.memory.nccl import cell, note
 from gapless.model import Report, Table
 from gapless.model.memory_report import Buffers
@@ -16,29 +16,29 @@ from gapless.model.wording import about, binary_size, duration, in_unit, places,
 
 def offers(report: Report) -> Table | None:
     """A row for each GPU: fits or not, the step, what is done in a second, what it costs; None for no GPU."""
-    found = report.offers
-    if not any(one.fits is not None or one.step.likely > 0 for one in found):
+    results = report.offers
+    if not any(offer.fits is not None or offer.step.likely > 0 for offer in results):
         return None
-    unit = next((one.unit for one in found if one.unit), "")
+    unit = next((offer.unit for offer in results if offer.unit), "")
     named = [
-        ("fits", any(one.fits is not None for one in found)),
-        ("memory", any(one.fits is not None for one in found)),
+        ("fits", any(offer.fits is not None for offer in results)),
+        ("memory", any(offer.fits is not None for offer in results)),
         ("step", True),
         (f"{unit}/s", bool(unit)),
-        ("MFU", any(one.throughput is not None and one.throughput.flops for one in found)),
-        (f"1M {unit}", any(one.cost >= 0 for one in found)),
-        ("epoch", any(one.epoch >= 0 for one in found)),
-        ("whole run", any(one.run >= 0 for one in found)),
+        ("MFU", any(offer.throughput is not None and offer.throughput.flops for offer in results)),
+        (f"1M {unit}", any(offer.cost >= 0 for offer in results)),
+        ("epoch", any(offer.epoch >= 0 for offer in results)),
+        ("whole run", any(offer.run >= 0 for offer in results)),
     ]
-    best = cheapest(found)
-    nccl = next((made.nccl for made in report.memory), None)
-    rows = [_row(one, [wanted for _, wanted in named], nccl, one is best) for one in found]
+    best = cheapest(results)
+    nccl = next((memory.nccl for memory in report.memory), None)
+    rows = [_row(offer, [wanted for _, wanted in named], nccl, offer is best) for offer in results]
     columns = " | ".join(name for name, wanted in named if wanted)
     return table("GPU", columns, rows, where="before", notes=_notes(report))
 
 
 def _row(offer: Offer, wanted: Sequence[bool], nccl: Buffers | None, best: bool) -> Row:
-    cells = (told for told, shown in zip(_cells(offer, nccl), wanted, strict=True) if shown)
+    cells = (text for text, shown in zip(_cells(offer, nccl), wanted, strict=True) if shown)
     return Row((short_name(offer.gpu), *cells), _tone(offer, best))
 
 
@@ -55,18 +55,18 @@ def _fits(offer: Offer, nccl: Buffers | None) -> str:
 
 
 def _share(percent: float) -> str:
-    return f"{three_digits(percent)} %" if percent >= LEAST else f"<{LEAST} %"
+    return f"{three_digits(percent)} %" if percent >= MIN_PERCENT_SHOWN else f"<{MIN_PERCENT_SHOWN} %"
 
 
 def _cells(offer: Offer, nccl: Buffers | None) -> tuple[str, ...]:
     done, step = offer.throughput, offer.whole.likely if offer.step.likely else 0
-    known = done is not None and step > 0
+    has_step = done is not None and step > 0
     return (
         _fits(offer, nccl),
         _memory(offer),
         duration(step) if step else "not known",
         about(offer.each * 1e9 / step) if offer.each and step else "",
-        _share(100 * done.utilisation(step)) if done is not None and known and done.flops else "",
+        _share(100 * done.utilisation(step)) if done is not None and has_step and done.flops else "",
         places(offer.cost) if offer.cost >= 0 else "",
         places(offer.epoch) if offer.epoch >= 0 else "",
         places(offer.run) if offer.run >= 0 else "",
@@ -84,41 +84,41 @@ def _memory(offer: Offer) -> str:
 
 def _notes(report: Report) -> tuple[str, ...]:
     """What these numbers rest on."""
-    found = report.offers
-    prices = [f"{short_name(one.gpu)} {three_digits(one.price)}" for one in found if one.price >= 0]
+    offers = report.offers
+    prices = [f"{short_name(offer.gpu)} {three_digits(offer.price)}" for offer in offers if offer.price >= 0]
     ranges = [
-        f"{reach(one.whole.least, one.whole.most)} on the {short_name(one.gpu)}"
-        for one in found
-        if one.step.likely
+        f"{reach(offer.whole.least, offer.whole.most)} on the {short_name(offer.gpu)}"
+        for offer in offers
+        if offer.step.likely
     ]
-    late = any(one.waiting.likely for one in found)
+    late = any(offer.waiting.likely for offer in offers)
     planned = report.planned
-    sheets = sorted({one.source for one in found if one.source})
-    asked = ", ".join(dict.fromkeys(line.short for line in report.asked))
+    sheets = sorted({offer.source for offer in offers if offer.source})
+    lines = ", ".join(dict.fromkeys(line.short for line in report.asked))
     notes = [
         f"the script ran once, on an emulated {report.environment.device.removeprefix('NVIDIA ')}; the "
         "same memory requests and the same work are assumed for every GPU",
-        f"the script asks which GPU it has ({asked}) and may behave differently on another one"
-        if asked
+        f"the script asks which GPU it has ({lines}) and may behave differently on another one"
+        if lines
         else "",
         f"price per hour: {', '.join(prices)}; the last columns are what that work costs" if prices else "",
         f"a step may take {', '.join(ranges)}" if ranges else "",
         "a step includes the time it waits for its batch" if late else "",
         f"the whole run: {'at most ' if planned.most else ''}{planned.steps:,} steps"
-        if any(one.run >= 0 for one in found)
+        if any(offer.run >= 0 for offer in offers)
         else "",
-        *(f"no step on the {short_name(one.gpu)}: {one.refused}" for one in found if one.refused),
+        *(f"no step on the {short_name(offer.gpu)}: {offer.refused}" for offer in offers if offer.refused),
         *(
-            f"the {short_name(one.gpu)} runs full {one.retries} times, and the cache is emptied each time"
-            for one in found
-            if one.fits and one.retries
+            f"the {short_name(offer.gpu)} runs full {offer.retries} times, and the cache is emptied each time"
+            for offer in offers
+            if offer.fits and offer.retries
         ),
         note(
-            next((made.nccl for made in report.memory), None),
-            [(f"the {short_name(one.gpu)}", -one.short) for one in found if one.fits],
+            next((memory.nccl for memory in report.memory), None),
+            [(f"the {short_name(offer.gpu)}", -offer.short) for offer in offers if offer.fits],
         ),
         "AMD GPUs are assumed to reach the same shares of their peaks as NVIDIA GPUs"
-        if any(one.gpu.startswith("AMD") for one in found)
+        if any(offer.gpu.startswith("AMD") for offer in offers)
         else "",
         f"figures: {'; '.join(sheets)}" if sheets else "",
     ]

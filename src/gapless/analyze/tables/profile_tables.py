@@ -13,22 +13,22 @@ from gapless.model.ranks import Shared
 from gapless.model.table import row, table
 from gapless.model.wording import CAUSES, LIMITS, PARTS, duration, percent, size, three_digits
 
-_LEAST = 0.0005
+_MIN_SHARE_SHOWN = 0.0005
 """Shares below this are left out."""
-_MATTERS = 0.005
-_MANY_RANKS = 16
-_COLLECTIVES = 5
+_MIN_SHARE_PRICED = 0.005
+_MAX_RANKS_SHOWN = 16
+_MAX_COLLECTIVES_SHOWN = 5
 """Kinds of collectives that stand unfolded."""
 
 
 def tables(report: Report, profile: Profile, shared: Sequence[Shared] = ()) -> tuple[Table, ...]:
     """Every table of `profile`, that of `report`; `shared` are the collectives that ranks have in common."""
     per = max(profile.steps.count, 1)
-    made = [_split(profile, per), _numbers(profile, per), _ranks(report.ranks)]
-    made += [collectives(shared) if shared else None, _phases(profile, per)]
-    made += [_copies(profile, per), _kernels(profile, per), *efficiencies(profile, per)]
-    made += [_lines(profile, per), _prices(profile.prices)]
-    return tuple(one for one in made if one is not None and (one.rows or one.notes))
+    results = [_split(profile, per), _numbers(profile, per), _ranks(report.ranks)]
+    results += [collectives(shared) if shared else None, _phases(profile, per)]
+    results += [_copies(profile, per), _kernels(profile, per), *efficiencies(profile, per)]
+    results += [_lines(profile, per), _prices(profile.prices)]
+    return tuple(table for table in results if table is not None and (table.rows or table.notes))
 
 
 def _split(profile: Profile, per: int) -> Table | None:
@@ -46,7 +46,7 @@ def _split(profile: Profile, per: int) -> Table | None:
             tone="good" if name == "kernel" else "",
         )
         for label, time, name in parts
-        if time / total >= _LEAST
+        if time / total >= _MIN_SHARE_SHOWN
     )
     step = "the recorded time" if profile.steps.source == "span" else "a step"
     whole = profile.coverage.complete
@@ -61,7 +61,7 @@ def _idle(profile: Profile) -> Iterator[str]:
     parts = [
         f"{CAUSES[cause]} {100 * idle / total:.1f}"
         for cause, idle in profile.idle_by_cause()
-        if idle / total >= _LEAST
+        if idle / total >= _MIN_SHARE_SHOWN
     ]
     if parts:
         yield f"GPU idle {100 * profile.idle / total:.1f} %: {', '.join(parts)}"
@@ -81,26 +81,26 @@ def _numbers(profile: Profile, per: int) -> Table | None:
         (profile.sm_efficiency, "est. SM efficiency: multiprocessors with work", percent),
         (profile.occupancy / 100, "est. occupancy: share of the threads they could hold", percent),
     )
-    rows = (row(name, told(number)) for number, name, told in numbers if number >= 0)
+    rows = (row(name, show(number)) for number, name, show in numbers if number >= 0)
     return table("How the GPU is used", "value", rows, shown=0)
 
 
 def _ranks(ranks: Sequence[RankSummary]) -> Table | None:
     if not ranks:
         return None
-    many = len(ranks) > _MANY_RANKS
-    order = sorted(ranks, key=lambda one: (-one.late, -one.step)) if many else list(ranks)
+    many = len(ranks) > _MAX_RANKS_SHOWN
+    order = sorted(ranks, key=lambda rank: (-rank.late, -rank.step)) if many else list(ranks)
     rows = [
         row(
-            SourceLine(one.path, 0) if one.rank < 0 else str(one.rank),
-            duration(one.step),
-            percent(one.idle / one.step) if one.step and not one.incomplete else "?" if one.step else "",
-            percent(one.communication / one.step) if one.step else "",
-            duration(one.late) if one.late >= 0 else "?",
+            SourceLine(rank.path, 0) if rank.rank < 0 else str(rank.rank),
+            duration(rank.step),
+            percent(rank.idle / rank.step) if rank.step and not rank.incomplete else "?" if rank.step else "",
+            percent(rank.communication / rank.step) if rank.step else "",
+            duration(rank.late) if rank.late >= 0 else "?",
         )
-        for one in order
+        for rank in order
     ]
-    shown = _MANY_RANKS // 2 if many else -1
+    shown = _MAX_RANKS_SHOWN // 2 if many else -1
     columns, rest = "step | idle | communicates | arrives late", "ranks that arrive earlier"
     return table("Rank", columns, rows, shown=shown, rest=rest, where="before")
 
@@ -109,21 +109,23 @@ def collectives(shared: Sequence[Shared]) -> Table | None:
     """Each kind of collective, divided into waiting for the last rank and transfer."""
     rows = [
         row(
-            f"{one.name} in {one.group}" if one.group and not one.group.startswith("stream") else one.name,
-            three_digits(one.count),
-            duration(one.waiting),
-            duration(one.transfer),
+            f"{collective.name} in {collective.group}"
+            if collective.group and not collective.group.startswith("stream")
+            else collective.name,
+            three_digits(collective.count),
+            duration(collective.waiting),
+            duration(collective.transfer),
         )
-        for one in shared
+        for collective in shared
     ]
     columns = "per step | waiting for the last rank | transfer"
-    return table("Collective", columns, rows[:_ROWS], shown=_COLLECTIVES, where="before")
+    return table("Collective", columns, rows[:_MAX_ROWS], shown=_MAX_COLLECTIVES_SHOWN, where="before")
 
 
 def _phases(profile: Profile, per: int) -> Table | None:
     rows = [
-        row(one.name, duration(one.host / per), duration(one.device / per), duration(one.idle / per))
-        for one in profile.phases
+        row(phase.name, duration(phase.host / per), duration(phase.device / per), duration(phase.idle / per))
+        for phase in profile.phases
     ]
     return table("Phase", "CPU | GPU | GPU idle", rows, shown=0)
 
@@ -132,14 +134,14 @@ def _copies(profile: Profile, per: int) -> Table | None:
     """Copies between host and device, and what they could reach."""
     rows = [
         row(
-            f"to the {'GPU' if one.to_device else 'CPU'}, {one.memory}",
-            duration(one.time / per),
-            duration(one.alone / per),
-            size(round(one.bytes / per)),
-            f"{one.rate:.2g}",
-            f"{one.reach:.2g}{'' if one.measured else ' (usual)'}" if one.reach else "?",
+            f"to the {'GPU' if kind.to_device else 'CPU'}, {kind.memory}",
+            duration(kind.time / per),
+            duration(kind.alone / per),
+            size(round(kind.bytes / per)),
+            f"{kind.rate:.2g}",
+            f"{kind.reach:.2g}{'' if kind.measured else ' (usual)'}" if kind.reach else "?",
         )
-        for one in profile.copies
+        for kind in profile.copies
     ]
     columns = "GPU time | alone | bytes | GB/s | pinned"
     return table("Copy", columns, rows, shown=-1 if copies_dominate(profile) else 0)
@@ -148,25 +150,25 @@ def _copies(profile: Profile, per: int) -> Table | None:
 def _kernels(profile: Profile, per: int) -> Table | None:
     rows = [
         row(
-            one.name + (f" ({one.operator})" if one.operator else ""),
-            duration(one.total / per),
-            three_digits(one.calls / per),
+            kernel.name + (f" ({kernel.operator})" if kernel.operator else ""),
+            duration(kernel.total / per),
+            three_digits(kernel.calls / per),
         )
-        for one in profile.kernels
+        for kernel in profile.kernels
     ]
-    return table("Kernel", "GPU time | launches", rows[:_ROWS], shown=0)
+    return table("Kernel", "GPU time | launches", rows[:_MAX_ROWS], shown=0)
 
 
-_ROWS = 30
+_MAX_ROWS = 30
 
 
 def _lines(profile: Profile, per: int) -> Table | None:
     rows = [
-        row(one.site.line, one.site.operator, duration(one.total / per), three_digits(one.kernels / per))
-        for one in profile.lines
-        if one.site.line is not None
+        row(line.site.line, line.site.operator, duration(line.total / per), three_digits(line.kernels / per))
+        for line in profile.lines
+        if line.site.line is not None
     ]
-    return table("Launched at", "<operator | GPU time | kernels", rows[:_ROWS], shown=0)
+    return table("Launched at", "<operator | GPU time | kernels", rows[:_MAX_ROWS], shown=0)
 
 
 def _prices(prices: Prices | None) -> Table | None:
@@ -175,9 +177,9 @@ def _prices(prices: Prices | None) -> Table | None:
         return None
     if prices.reasons:
         return Table(title="Prices", notes=(f"Prices are upper limits: {'; '.join(prices.reasons)}",))
-    if prices.all < _MATTERS * prices.span:
+    if prices.all < _MIN_SHARE_PRICED * prices.span:
         return None
     less, limit = percent(prices.all / prices.span), LIMITS.get(prices.remains, prices.remains)
     left = duration(prices.span - prices.all)
-    told = f"Without all syncs {duration(prices.span)} would be {left}, {less} less; then {limit}"
-    return Table(title="Prices", notes=(told,))
+    note = f"Without all syncs {duration(prices.span)} would be {left}, {less} less; then {limit}"
+    return Table(title="Prices", notes=(note,))

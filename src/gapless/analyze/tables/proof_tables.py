@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.analyze.tables.sides import SHOWN, measured, sided
+from gapless.analyze.tables.sides import MAX_ROWS_SHOWN, measure_row, two_sided_table
 from gapless.model import Table
 from gapless.model.comparison import Measure, scale
 from gapless.model.proof import CaseResult, Difference, Proof, Sweep, Timing
@@ -23,7 +23,7 @@ _TONES: dict[str, Tone] = {"same": "good", "differs": "bad"}
 
 def tables(proof: Proof) -> tuple[Table, ...]:
     """Every table of `proof`."""
-    found = [
+    results = [
         _sides(proof),
         _differences(proof),
         _outside(proof),
@@ -32,88 +32,92 @@ def tables(proof: Proof) -> tuple[Table, ...]:
         _where(proof),
         _cases(proof),
     ]
-    found += [_sweep(proof.sweep)] if proof.sweep is not None else []
-    return tuple(one for one in found if one.rows)
+    results += [_sweep(proof.sweep)] if proof.sweep is not None else []
+    return tuple(table for table in results if table.rows)
 
 
 def _sides(proof: Proof) -> Table:
-    kinds = {outcome: sum(one.outcome == outcome for one in proof.cases) for outcome in _OUTCOMES}
-    told = (
+    kinds = {outcome: sum(case.outcome == outcome for case in proof.cases) for outcome in _OUTCOMES}
+    text = (
         ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in kinds.items() if number) or "none"
     )
     rows = [Row(("before", proof.before)), Row(("after", proof.after))]
-    rows.append(Row(("cases", told + (f", on {proof.device}" if proof.device else ""))))
+    rows.append(Row(("cases", text + (f", on {proof.device}" if proof.device else ""))))
     if proof.again:
         rows.append(Row(("again", proof.again), "command"))
     return table("", "<", rows, where="before")
 
 
 def _differences(proof: Proof) -> Table:
-    rows = [Row((case.name, difference(one)), "bad") for case in proof.failed for one in case.differences]
+    rows = [
+        Row((case.name, difference(mismatch)), "bad")
+        for case in proof.failed
+        for mismatch in case.differences
+    ]
     return table("Not the same", "<", rows, shown=3, rest="more", where="before")
 
 
 def _outside(proof: Proof) -> Table:
     rows = [
-        Row((case.name, f"{difference(one)}; {case.why}"), "dim")
+        Row((case.name, f"{difference(mismatch)}; {case.why}"), "dim")
         for case in proof.cases
         if case.outcome == "outside"
-        for one in case.differences[:1]
+        for mismatch in case.differences[:1]
     ]
     return table("Outside the contract", "<", rows, shown=3, rest="more", where="before")
 
 
-def difference(one: Difference) -> str:
+def difference(mismatch: Difference) -> str:
     """``output: 1.5 instead of 1.0 at [0, 3], largest difference 0.5, 3 % of the elements``."""
-    where = f"call {one.call}, {one.where}" if one.call else one.where
-    if one.kind == "gradient":
-        return f"{where} {one.after}"
-    kind = f"{one.kind} " if one.kind in ("shape", "dtype", "device") else ""
-    text = f"{where}: {kind}{one.after} instead of {one.before}"
-    if one.at:
-        text += f" at [{', '.join(map(str, one.at))}]"
-    if one.largest >= 0:
-        text += f", largest difference {one.largest:.3g}"
-    if one.share and one.at:
-        text += f", {'all' if one.share == 1 else f'{100 * one.share:.3g} %'} of the elements"
-    if one.largest >= 0 and (one.rtol or one.atol):
-        text += f" (allowed: {one.rtol:.2g} relative, {one.atol:.2g} absolute)"
+    where = f"call {mismatch.call}, {mismatch.where}" if mismatch.call else mismatch.where
+    if mismatch.kind == "gradient":
+        return f"{where} {mismatch.after}"
+    kind = f"{mismatch.kind} " if mismatch.kind in ("shape", "dtype", "device") else ""
+    text = f"{where}: {kind}{mismatch.after} instead of {mismatch.before}"
+    if mismatch.at:
+        text += f" at [{', '.join(map(str, mismatch.at))}]"
+    if mismatch.largest >= 0:
+        text += f", largest difference {mismatch.largest:.3g}"
+    if mismatch.share and mismatch.at:
+        text += f", {'all' if mismatch.share == 1 else f'{100 * mismatch.share:.3g} %'} of the elements"
+    if mismatch.largest >= 0 and (mismatch.rtol or mismatch.atol):
+        text += f" (allowed: {mismatch.rtol:.2g} relative, {mismatch.atol:.2g} absolute)"
     return text
 
 
 def _cases(proof: Proof) -> Table:
-    def told(case: CaseResult) -> str:
+    def describe(case: CaseResult) -> str:
         return case.outcome + (f": {case.why}" if case.why else "")
 
-    rows = [Row((case.name, told(case)), _TONES.get(case.outcome, "dim")) for case in proof.cases]
+    rows = [Row((case.name, describe(case)), _TONES.get(case.outcome, "dim")) for case in proof.cases]
     return table("Cases", "<", rows, shown=0)
 
 
 def _costs(proof: Proof) -> Table:
     if not proof.costs:
-        return sided("", [])
+        return two_sided_table("", [])
     before, after = proof.costs
     rows = [_measure("syncs", before.waits, after.waits)]
-    if any(one.first != one.waits for one in proof.costs):
+    if any(cost.first != cost.waits for cost in proof.costs):
         rows.append(_measure("  in the first call", before.first, after.first))
     rows.append(_measure("operators launched", before.operators, after.operators))
-    rows.append(measured(Measure(name="peak memory", before=before.peak, after=after.peak, unit="bytes")))
+    rows.append(measure_row(Measure(name="peak memory", before=before.peak, after=after.peak, unit="bytes")))
     if before.estimate is not None and after.estimate is not None:
         for name, field in (("estimated time", "likely"), ("    at least", "least"), ("    at most", "most")):
             was, now = (getattr(side, field) for side in (before.estimate, after.estimate))
             rows.append(_measure(name, was, now, "ns"))
-    return sided(f"Per call, on an emulated {proof.gpu}", rows)
+    return two_sided_table(f"Per call, on an emulated {proof.gpu}", rows)
 
 
 def _measure(name: str, before: float, after: float, unit: str = "count") -> Row:
-    return measured(Measure(name=name, before=before, after=after, unit=unit))  # type: ignore[arg-type]
+    return measure_row(Measure(name=name, before=before, after=after, unit=unit))  # type: ignore[arg-type]
 
 
 def _times(proof: Proof) -> Table:
     if proof.time is None:
-        return sided("", [])
+        return two_sided_table("", [])
     kind = "Time" if proof.time.clock == "GPU" else "CPU time"
-    return sided(f"{kind} of a call, {proof.time.rounds} rounds", list(_timed(proof.time)))
+    return two_sided_table(f"{kind} of a call, {proof.time.rounds} rounds", list(_timed(proof.time)))
 
 
 def _timed(time: Timing) -> Iterator[Row]:
@@ -129,10 +133,16 @@ def _timed(time: Timing) -> Iterator[Row]:
 def _where(proof: Proof) -> Table:
     """Where the original waits; where the new code does is a report's findings."""
     rows = [
-        Row((one.line or one.place, f"{one.code} {one.name}", rate(one.frequency.per_step, "sync", "call")))
-        for one in (proof.costs[0].findings if proof.costs else ())
+        Row(
+            (
+                finding.line or finding.place,
+                f"{finding.code} {finding.name}",
+                rate(finding.frequency.per_step, "sync", "call"),
+            )
+        )
+        for finding in (proof.costs[0].findings if proof.costs else ())
     ]
-    return table("Where it synced before", "< | >", rows, shown=SHOWN)
+    return table("Where it synced before", "< | >", rows, shown=MAX_ROWS_SHOWN)
 
 
 def _sweep(sweep: Sweep) -> Table:
@@ -153,10 +163,10 @@ def _sweep(sweep: Sweep) -> Table:
 
 
 def _crossings(sweep: Sweep) -> Iterator[str]:
-    for one in sweep.crossings:
+    for crossing in sweep.crossings:
         yield (
-            f"Above {sweep.key} = {one.value:.3g}, {one.faster} is faster; below it, the other one "
-            f"(crossover between {one.low:g} and {one.high:g})"
+            f"Above {sweep.key} = {crossing.value:.3g}, {crossing.faster} is faster; below it, the other one "
+            f"(crossover between {crossing.low:g} and {crossing.high:g})"
         )
     if sweep.crossings:
         return

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gapless.analyze.phrases.speed import ranged
+from gapless.analyze.phrases.speed import time_range
 from gapless.model import Report, Table
 from gapless.model.readiness import Obstacle, Stretch
 from gapless.model.table import Row, table
 from gapless.model.wording import percent
 
-_FEW = 3
+_MAX_STRETCHES_SHOWN = 3
 _NOTE = "a capture needs fixed shapes, inputs that stay at the same addresses, and a few warm-up steps"
 
 
@@ -17,29 +17,29 @@ def tables(report: Report) -> tuple[Table, ...]:
     ready = report.readiness
     if ready is None or ready.refused:
         return ()
-    made = []
+    results = []
     if ready.stretches:
-        rows = [_stretch(one, ready.launches) for one in ready.stretches]
-        made.append(
+        rows = [_stretch(stretch, ready.launches) for stretch in ready.stretches]
+        results.append(
             table(
                 "Could be captured, from",
                 "<to | launches | of a step | saves per step",
                 rows,
-                shown=_FEW,
+                shown=_MAX_STRETCHES_SHOWN,
                 where="before",
                 notes=(_NOTE,),
             )
         )
     if ready.obstacles:
-        rows = [_obstacle(one, ready.steps) for one in ready.obstacles]
-        made.append(
+        rows = [_obstacle(obstacle, ready.steps) for obstacle in ready.obstacles]
+        results.append(
             table("Cannot go into a CUDA graph", "<at | steps | <change", rows, shown=8, where="before")
         )
-    return tuple(made)
+    return tuple(results)
 
 
 def _stretch(stretch: Stretch, launches: int) -> Row:
-    saved = ranged(stretch.saved) if stretch.saved else ""
+    saved = time_range(stretch.saved) if stretch.saved else ""
     share = percent(stretch.launches / launches) if launches else ""
     first, last = (at.short if at is not None else "?" for at in (stretch.first, stretch.last))
     return Row((first, last, str(stretch.launches), share, saved))

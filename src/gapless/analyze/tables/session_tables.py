@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.analyze.phrases.limiter import limiter
-from gapless.analyze.phrases.speed import ranged, speeds, told_by
+from gapless.analyze.phrases.speed import counting_notes, speeds, time_range
 from gapless.analyze.tables.attempts_tables import remedies, search
 from gapless.analyze.tables.compiled_tables import compiled, what_if
 from gapless.analyze.tables.memory_tables import tables as memory_tables
@@ -16,14 +16,14 @@ from gapless.model.source import places
 from gapless.model.table import Row, table
 from gapless.model.wording import duration, host, in_column, number, part, percent, size
 
-_FEW = 6
+_MAX_TRAFFIC_ROWS = 6
 """Rows of communication that are shown without being asked for."""
-_OUTSIDE = ("phase", "evaluation", "first-step", "set-up", "after")
+_OUTSIDE_STEPS = ("phase", "evaluation", "first-step", "set-up", "after")
 
 
 def tables(report: Report) -> tuple[Table, ...]:
     """Every table of a session's report."""
-    made = [
+    results = [
         search(report),
         remedies(report),
         offers(report),
@@ -36,17 +36,19 @@ def tables(report: Report) -> tuple[Table, ...]:
     ]
     return (
         *readiness(report),
-        *(one for one in made if one is not None),
-        *(t for one in report.memory for t in memory_tables(one)),
+        *(table for table in results if table is not None),
+        *(t for memory in report.memory for t in memory_tables(memory)),
     )
 
 
 def _assumed(report: Report) -> Table | None:
     """What a dry run took values to be, where that decided something."""
     rows = []
-    for one in report.assumptions:
-        times = f"{number(one.times)} ×" + (f", {number(one.broken)} × the opposite" if one.broken else "")
-        rows.append(Row((answer(one), times, one.made_by.lstrip("_"), one.line or "")))
+    for assumption in report.assumptions:
+        times = f"{number(assumption.times)} ×" + (
+            f", {number(assumption.broken)} × the opposite" if assumption.broken else ""
+        )
+        rows.append(Row((answer(assumption), times, assumption.made_by.lstrip("_"), assumption.line or "")))
     if not rows:
         return None
     note = f"to set them: --assume {_place(report)}=VALUE"
@@ -61,14 +63,14 @@ def _place(report: Report) -> str:
 def _outside(report: Report) -> Table | None:
     """Syncs that are no part of each training step: one row for each phase."""
     parts: dict[str, list[Finding]] = {}
-    for one in report.findings:
-        if one.frequency.when in _OUTSIDE or one.frequency.rare:
-            parts.setdefault(_part(one.frequency), []).append(one)
+    for finding in report.findings:
+        if finding.frequency.when in _OUTSIDE_STEPS or finding.frequency.rare:
+            parts.setdefault(_part(finding.frequency), []).append(finding)
     rows = []
     for name, members in parts.items():
-        waits = sum(one.frequency.waits for one in members)
+        waits = sum(finding.frequency.waits for finding in members)
         if members[0].frequency.rare:
-            name += f" ({sum(one.frequency.total for one in members)} in all): fine"
+            name += f" ({sum(finding.frequency.total for finding in members)} in all): fine"
         rows.append(Row((name, number(waits), _places(members))))
     return table("Not in every step", "syncs | <at", rows) if rows else None
 
@@ -79,22 +81,26 @@ def _communication(report: Report) -> Table | None:
         return None
     rows = [
         Row((
-            one.kind + (" (backward)" if one.backward else "") + (" on the CPU" if one.host else ""),
-            one.group,
-            in_column(one.times),
-            size(one.sent),
-            size(one.received),
-            one.line or "",
+            transfer.kind
+            + (" (backward)" if transfer.backward else "")
+            + (" on the CPU" if transfer.host else ""),
+            transfer.group,
+            in_column(transfer.times),
+            size(transfer.sent),
+            size(transfer.received),
+            transfer.line or "",
         ))
-        for one in report.traffic
+        for transfer in report.traffic
     ]  # fmt: skip
-    sent, received = (sum(getattr(one, name) for one in report.traffic) for name in ("sent", "received"))
+    sent, received = (
+        sum(getattr(transfer, name) for transfer in report.traffic) for name in ("sent", "received")
+    )
     where = report.environment
     return table(
         f"Rank {where.rank} of {where.world_size} sends {size(sent)} per step and receives {size(received)}",
         "<waits for | times | sent | received | <at",
         rows,
-        shown=_FEW,
+        shown=_MAX_TRAFFIC_ROWS,
         rest="more",
         notes=("bytes as NCCL's rings move them; a collective ends when its last rank arrives",),
     )
@@ -104,53 +110,58 @@ def _part(often: Frequency) -> str:
     """``at each evaluation (every 500 steps)``, ``in set-up``, ``every 10 steps``."""
     if often.rare:
         return f"every {often.every} steps"
-    seen = f", {often.times} seen" if often.times > 1 else ""
-    return part(often.when, often.phase, often.times, often.apart) + seen
+    repeats = f", {often.times} seen" if often.times > 1 else ""
+    return part(often.when, often.phase, often.times, often.apart) + repeats
 
 
 def _places(findings: list[Finding]) -> str | SourceLine:
     """``a.py:3, 5, b.py:7``, each file named once."""
-    lines = [line for one in findings for line in one.lines]
+    lines = [line for finding in findings for line in finding.lines]
     if len({(line.file, line.line) for line in lines}) == 1:
         return findings[0].line or ""
     return places(lines, lambda file: SourceLine(file, 0).name)
 
 
-def _limited(estimate: Estimate) -> str:
-    what = limiter(estimate)
-    return f"{what} ({percent(estimate.sure)} sure)" if estimate.clear else f"cannot tell: {what}"
+def _limit_cell(estimate: Estimate) -> str:
+    limit = limiter(estimate)
+    return f"{limit} ({percent(estimate.sure)} sure)" if estimate.clear else f"cannot tell: {limit}"
 
 
 def _estimate(report: Report) -> Table | None:
     """The estimated step, and what it rests on."""
-    one = report.estimate
-    if one is None or one.refused:
+    estimate = report.estimate
+    if estimate is None or estimate.refused:
         return None
-    rows = [Row(("step, at the sizes of this run", ranged(one.whole)))]
-    if one.waiting.likely:
-        rows.append(Row(("waiting for data in it", ranged(one.waiting))))
-    if one.uncalibrated > 0 and one.profiled > 0:
-        rows.append(Row(("from the data sheet, without the profile", duration(one.uncalibrated))))
-        rows.append(Row(("a step in the profile itself", duration(one.profiled))))
-    if one.eager:
-        rows.append(Row(("kernels in it, fused as in compiled code", _fused(one))))
+    rows = [Row(("step, at the sizes of this run", time_range(estimate.whole)))]
+    if estimate.waiting.likely:
+        rows.append(Row(("waiting for data in it", time_range(estimate.waiting))))
+    if estimate.uncalibrated > 0 and estimate.profiled > 0:
+        rows.append(Row(("from the data sheet, without the profile", duration(estimate.uncalibrated))))
+        rows.append(Row(("a step in the profile itself", duration(estimate.profiled))))
+    if estimate.eager:
+        rows.append(Row(("kernels in it, fused as in compiled code", _fused_kernels(estimate))))
     rows += [
-        Row(("GPU work in it", duration(one.device))),
-        Row(("CPU time to launch it", duration(one.host))),
-        Row(("CPU blocked in syncs", ranged(one.blocked))),
+        Row(("GPU work in it", duration(estimate.device))),
+        Row(("CPU time to launch it", duration(estimate.host))),
+        Row(("CPU blocked in syncs", time_range(estimate.blocked))),
     ]
-    if one.speed is not None:
-        rows.append(Row(("the CPU's speed", host(one.speed))))
-    rows += [Row(("limited by", _limited(one))), Row(("cost of all syncs together", ranged(one.saved)))]
-    notes = tuple(f"assumed: {text}" for text in one.assumptions)
-    if one.communication > 0:
-        part = percent(one.communication / one.whole.likely)
-        rows.append(Row(("its collectives, one after the other", f"{duration(one.communication)} ({part})")))
-    done = one.throughput
-    rows += [Row(cells) for cells in speeds(done, one.whole)] if done is not None else []
-    return table(f"Estimate for {one.gpu}", ">", rows, shown=0, notes=(*told_by(done), *notes))
+    if estimate.speed is not None:
+        rows.append(Row(("the CPU's speed", host(estimate.speed))))
+    rows += [
+        Row(("limited by", _limit_cell(estimate))),
+        Row(("cost of all syncs together", time_range(estimate.saved))),
+    ]
+    notes = tuple(f"assumed: {text}" for text in estimate.assumptions)
+    if estimate.communication > 0:
+        part = percent(estimate.communication / estimate.whole.likely)
+        rows.append(
+            Row(("its collectives, one after the other", f"{duration(estimate.communication)} ({part})"))
+        )
+    done = estimate.throughput
+    rows += [Row(cells) for cells in speeds(done, estimate.whole)] if done is not None else []
+    return table(f"Estimate for {estimate.gpu}", ">", rows, shown=0, notes=(*counting_notes(done), *notes))
 
 
-def _fused(estimate: Estimate) -> str:
+def _fused_kernels(estimate: Estimate) -> str:
     """``181 (412 if nothing were compiled)``."""
     return f"{number(round(estimate.launches))} ({number(round(estimate.eager))} if nothing were compiled)"

@@ -11,17 +11,19 @@ from gapless.model.wording import binary_size, number
 
 COLUMNS = "before | after | change"
 TONES: dict[State, Tone] = {"gone": "good", "less": "good", "same": "dim", "more": "bad", "new": "bad"}
-SHOWN = 8
+MAX_ROWS_SHOWN = 8
 """Rows of a list that stand for the rest, unless everything is unfolded."""
 
 
-def sided(title: str, rows: Sequence[Row], shown: int = -1, more: str = "", where: Where = "after") -> Table:
+def two_sided_table(
+    title: str, rows: Sequence[Row], shown: int = -1, more: str = "", where: Where = "after"
+) -> Table:
     """A table of two sides; with a further column `more`."""
     columns = f"{COLUMNS} | {more}" if more else COLUMNS
     return table(title, columns, rows, shown=shown, rest="that changed less", where=where)
 
 
-def measured(
+def measure_row(
     measure: Measure, unit: Scale | None = None, name: str = "", judged: bool = True, least: float = 0.0
 ) -> Row:
     """A number of both sides: neither good nor bad if not `judged`, or if it changes by less than `least`."""
@@ -29,7 +31,7 @@ def measured(
     percent = measure.percent or 0.0
     small = abs(percent) < 1 or abs(measure.change) < least
     tone: Tone = "" if not judged or small else "good" if percent < 0 else "bad"
-    return Row((name or measure.name, before, after, change(measure)), tone)
+    return Row((name or measure.name, before, after, format_change(measure)), tone)
 
 
 def _amount(measure: Measure, value: float, unit: Scale | None) -> str:
@@ -45,7 +47,7 @@ def _amount(measure: Measure, value: float, unit: Scale | None) -> str:
     return f"{value:,.0f}" if value >= 10 else number(round(value, 2))
 
 
-def change(measure: Measure) -> str:
+def format_change(measure: Measure) -> str:
     """``-34 %``, ``new``, of shares the difference in points; "" where it cannot be told."""
     if not measure.known:
         return ""
@@ -54,10 +56,10 @@ def change(measure: Measure) -> str:
         return f"{points:+.1f}" if abs(points) >= 0.05 else "0"
     if measure.percent is None:
         return "new" if measure.after else ""
-    return signed(measure.percent)
+    return format_percent(measure.percent)
 
 
-def signed(percent: float) -> str:
+def format_percent(percent: float) -> str:
     """``-34 %``, ``+2.5 %``, ``×12``."""
     if abs(percent) < 0.05:
         return "0 %"
@@ -66,8 +68,8 @@ def signed(percent: float) -> str:
     return f"{'-' if percent < 0 else '+'}{percents(percent)}"
 
 
-def became(state: State, before: float, after: float) -> str:
+def describe_change(state: State, before: float, after: float) -> str:
     """What became of something: in percent where both sides have it."""
     if state in ("gone", "new") or before <= 0 or after < 0:
         return state
-    return signed(100 * (after - before) / before)
+    return format_percent(100 * (after - before) / before)

@@ -10,10 +10,10 @@ from gapless.model import NOTHING, Change, Finding, WaitRule
 from gapless.model.verdict import Unit
 from gapless.rules import rule
 
-MOST = 5
+MAX_CHANGES = 5
 """Changes that are named; more is a list nobody works off."""
-_LONG = 72
-_TOO_LITTLE = 0.001
+_MAX_ACTION_LENGTH = 72
+_MIN_SHARE = 0.001
 """A change that saves less than this share of a step is not worth naming."""
 
 
@@ -21,7 +21,7 @@ _TOO_LITTLE = 0.001
 class _Draft:
     """Findings (by position) that one edit of the code mends, and what they cost together."""
 
-    what: str
+    action: str
     members: list[int] = field(default_factory=list)
     saving: float = 0.0
     leaves: int = 0
@@ -44,70 +44,72 @@ def changes(
     """
     drafts: dict[tuple[str, str], _Draft] = {}
     for position, saving in savings:
-        one = findings[position]
-        what = action(one)
-        if what.startswith(NOTHING):
+        finding = findings[position]
+        edit = action(finding)
+        if edit.startswith(NOTHING):
             continue
-        file = one.line.file if one.line is not None else one.place
-        draft = drafts.setdefault((what, file), _Draft(what))
+        file = finding.line.file if finding.line is not None else finding.place
+        draft = drafts.setdefault((edit, file), _Draft(edit))
         draft.members.append(position)
         draft.saving += saving
-        draft.leaves = max(draft.leaves, _leaves(one) if unit == "syncs" else 0)
-    made = []
-    floor = _TOO_LITTLE * before
+        draft.leaves = max(draft.leaves, _remaining_syncs(finding) if unit == "syncs" else 0)
+    results = []
+    floor = _MIN_SHARE * before
     for draft in drafts.values():
         draft.saving -= draft.leaves
-    worth = [one for one in drafts.values() if one.saving >= max(floor, 1e-9)]
+    worth = [draft for draft in drafts.values() if draft.saving >= max(floor, 1e-9)]
     leading = set(first)
-    for draft in sorted(worth, key=lambda one: (not leading & {*one.members}, -one.saving))[:MOST]:
+    for draft in sorted(worth, key=lambda draft: (not leading & {*draft.members}, -draft.saving))[
+        :MAX_CHANGES
+    ]:
         if before <= 0:  # those before it leave nothing
             break
         after = max(round(before - draft.saving, 6), 0.0)  # what sums of fractions leave is nothing
-        made.append(_change(draft, findings, before, after, bound, unit))
+        results.append(_change(draft, findings, before, after, bound, unit))
         before = after
-    return tuple(made)
+    return tuple(results)
 
 
 def _change(
     draft: _Draft, findings: Sequence[Finding], before: float, after: float, bound: bool, unit: Unit
 ) -> Change:
     mended = [findings[position] for position in draft.members]
-    first = next((one for one in mended if one.line is not None), mended[0])
+    first = next((finding for finding in mended if finding.line is not None), mended[0])
     file = first.line.file if first.line is not None else None
-    lines = {at.line for one in mended for at in one.lines if at.file == file}
+    lines = {at.line for finding in mended for at in finding.lines if at.file == file}
     return Change(
-        what=draft.what,
+        what=draft.action,
         line=first.line,
         lines=tuple(sorted(lines)),
         place=first.place,
         before=before,
         after=after,
         unit=unit,
-        bound=bound or any(one.price is not None and one.price.at_most for one in mended),
-        codes=tuple(dict.fromkeys(one.code for one in mended)),
+        bound=bound or any(finding.price is not None and finding.price.at_most for finding in mended),
+        codes=tuple(dict.fromkeys(finding.code for finding in mended)),
         findings=tuple(sorted(draft.members)),
     )
 
 
 def action(finding: Finding) -> str:
     """What to do about a finding, in a few words: its own, else its rule's, else how its remedy begins."""
-    return finding.change or rule(finding.code).change or _beginning(finding.remedy)
+    return finding.change or rule(finding.code).change or _first_clause(finding.remedy)
 
 
-def _leaves(finding: Finding) -> int:
+def _remaining_syncs(finding: Finding) -> int:
     """Syncs that are left in each phase: what is read there many times is read once, at its end."""
-    known = rule(finding.code)
+    own_rule = rule(finding.code)
     return (
-        known.leaves
-        if isinstance(known, WaitRule) and finding.frequency.times and action(finding) == known.change
+        own_rule.leaves
+        if isinstance(own_rule, WaitRule) and finding.frequency.times and action(finding) == own_rule.change
         else 0
     )
 
 
-def _beginning(remedy: str) -> str:
+def _first_clause(remedy: str) -> str:
     """The first clause of a remedy, short enough to stand in a list."""
     clause = re.split(r"[;:](?=\s)|, (?:and|which|that|where|so)\b|\. ", remedy, maxsplit=1)[0].strip()
-    if len(clause) <= _LONG:
+    if len(clause) <= _MAX_ACTION_LENGTH:
         return clause
-    cut = clause[: _LONG - 1].rsplit(" ", 1)[0]
+    cut = clause[: _MAX_ACTION_LENGTH - 1].rsplit(" ", 1)[0]
     return (cut if cut.count("`") % 2 == 0 else cut.rsplit("`", 1)[0].rstrip()) + " …"

@@ -12,20 +12,24 @@ from gapless.model.verdict import Level
 def of_runs(comparison: Comparison, new: tuple[Finding, ...]) -> Verdict:
     """The first lines of a comparison; `new` are the findings that the second run alone has."""
     if comparison.incomplete:
-        told = (
+        reason = (
             comparison.idle is not None
             and "What was recorded is compared below, but says little about the change"
         )
-        return Verdict(sentence=comparison.sentence, level="unknown", why=(told,) if told else ())
+        return Verdict(sentence=comparison.sentence, level="unknown", why=(reason,) if reason else ())
     worse = bool(new) or (comparison.length.change > 0 and not comparison.within_spread)
-    waits = [(position, one.frequency.per_step) for position, one in enumerate(new) if one.frequency.per_step]
+    waits = [
+        (position, finding.frequency.per_step)
+        for position, finding in enumerate(new)
+        if finding.frequency.per_step
+    ]
     return Verdict(
         sentence=comparison.sentence,
         level="act" if worse else "fine",
         do_first=changes(new, waits, comparison.length.after, unit="syncs")
         if comparison.of == "sessions"
         else (),
-        why=tuple(f"New: {one.code} {one.name}" for one in new[:2]),
+        why=tuple(f"New: {finding.code} {finding.name}" for finding in new[:2]),
     )
 
 

@@ -10,11 +10,11 @@ from gapless.model.verdict import Level
 from gapless.model.wording import count, duration, percent
 from gapless.rules import _loader as words
 
-SHARE = 0.05
+MIN_WAIT_SHARE = 0.05
 """A wait that is less of a step is none to speak of."""
 
 
-_KNOWN = {
+_STEP_SOURCES = {
     "given": "as given",
     "estimate": "estimated",
     "timed": "timed here",
@@ -27,22 +27,22 @@ _KNOWN = {
 def verdict(diagnosis: Diagnosis) -> Verdict:
     """The first lines of what was measured of a loader."""
     wrong = diagnosis.correctness.mistakes if diagnosis.correctness is not None else ()
-    told = diagnosis.doubt is None and diagnosis.now is not None and diagnosis.advised is not None
-    sentence, level = _sentence(diagnosis) if told else _withheld(diagnosis)
+    is_predicted = diagnosis.doubt is None and diagnosis.now is not None and diagnosis.advised is not None
+    sentence, level = _sentence(diagnosis) if is_predicted else _no_prediction(diagnosis)
     if wrong:
-        named = ", ".join(dict.fromkeys(f"{one.name} ({one.code})" for one in wrong))
+        named = ", ".join(dict.fromkeys(f"{mistake.name} ({mistake.code})" for mistake in wrong))
         sentence, level = f"The loader does not yield what it should: {named}. {sentence}", "act"
     return Verdict(
         sentence=sentence,
         level=level,
         why=tuple(_why(diagnosis)),
-        do_first=_changes(diagnosis) if told else (),
-        confidence=_confidence(diagnosis) if told else "",
+        do_first=_changes(diagnosis) if is_predicted else (),
+        confidence=_confidence(diagnosis) if is_predicted else "",
         per="per step" if diagnosis.demand.step else "per batch",
     )
 
 
-def _withheld(diagnosis: Diagnosis) -> tuple[str, Level]:
+def _no_prediction(diagnosis: Diagnosis) -> tuple[str, Level]:
     """Why nothing is said of times."""
     return diagnosis.sentence[:1].upper() + diagnosis.sentence[1:] or "Nothing could be predicted", "unknown"
 
@@ -54,7 +54,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, Level]:
     setting = words.describe_setting(diagnosis.setting)
     if not diagnosis.demand.step:
         rate = f"{1e9 / before:.3g} batches per second" if before else "as many batches as can be measured"
-        if before <= after * (1 + SHARE):
+        if before <= after * (1 + MIN_WAIT_SHARE):
             return f"Nothing worth fixing: {setting} gives {rate}, within 5 % of the best here", "fine"
         return (
             f"The loader gives {rate}; with {words.recommended_arguments(diagnosis)} it gives "
@@ -62,40 +62,40 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, Level]:
             "act",
         )
     wait = diagnosis.seen.wait if diagnosis.seen is not None else diagnosis.now.wait
-    if wait <= 2 * SHARE * before:
+    if wait <= 2 * MIN_WAIT_SHARE * before:
         return (
             f"Nothing worth fixing: {setting} keeps up with a step of {duration(diagnosis.demand.step)}",
             "fine",
         )
     lost = f"Your GPU would wait {percent(wait / before)} of each {duration(before)} step for data"
     left = diagnosis.seen_advised.wait if diagnosis.seen_advised is not None else diagnosis.advised.wait
-    if before <= after * (1 + SHARE):
+    if before <= after * (1 + MIN_WAIT_SHARE):
         return f"{lost}, and no setting helps: make batches cheaper", "act"
     return (
         f"{lost}; with {words.recommended_arguments(diagnosis)}, {duration(left)} of it remains"
-        if left > SHARE * after
+        if left > MIN_WAIT_SHARE * after
         else lost
     ), "act"
 
 
 def _why(diagnosis: Diagnosis) -> Iterator[str]:
-    told = words.describe_cost(diagnosis)
+    cost = words.describe_cost(diagnosis)
     if diagnosis.fetch.batches:
         where = words.describe_hottest_line(diagnosis)
-        yield f"{told[:1].upper()}{told[1:]}" + (f"; {where}" if where else "")
+        yield f"{cost[:1].upper()}{cost[1:]}" + (f"; {where}" if where else "")
     if diagnosis.demand.step:
-        known = _KNOWN.get(diagnosis.demand.source, "")
-        yield f"The step without its input takes {duration(diagnosis.demand.step)}{known and f' ({known})'}"
+        source = _STEP_SOURCES.get(diagnosis.demand.source, "")
+        yield f"The step without its input takes {duration(diagnosis.demand.step)}{source and f' ({source})'}"
     if diagnosis.doubt is not None:
         yield from diagnosis.doubt.reasons[1:] if diagnosis.doubt.kind == "busy" else diagnosis.doubt.reasons
 
 
 def _changes(diagnosis: Diagnosis) -> tuple[Change, ...]:
-    if diagnosis.advised is None or diagnosis.step_now <= diagnosis.step_advised * (1 + SHARE):
+    if diagnosis.advised is None or diagnosis.step_now <= diagnosis.step_advised * (1 + MIN_WAIT_SHARE):
         return ()
     place = "" if diagnosis.line is not None else "the DataLoader"
-    what, before, after = words.recommended_arguments(diagnosis), diagnosis.step_now, diagnosis.step_advised
-    return (Change(what=what, line=diagnosis.line, place=place, before=before, after=after),)
+    edit, before, after = words.recommended_arguments(diagnosis), diagnosis.step_now, diagnosis.step_advised
+    return (Change(what=edit, line=diagnosis.line, place=place, before=before, after=after),)
 
 
 def _confidence(diagnosis: Diagnosis) -> str:

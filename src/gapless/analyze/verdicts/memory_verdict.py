@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gapless.analyze.verdicts.changes import MOST
+from gapless.analyze.verdicts.changes import MAX_CHANGES
 from gapless.model import Change, Finding, Report, Verdict
 from gapless.model.memory_answer import OtherDevice
 from gapless.model.memory_report import LongestBatch, MemoryReport
 from gapless.model.verdict import Level
 from gapless.model.wording import binary_size, count, each_time
 
-_MILD: tuple[Level, ...] = ("fine", "unknown")
+_MILD_LEVELS: tuple[Level, ...] = ("fine", "unknown")
 """What is not said of a run about whose memory a rule has something to say."""
-_GROWS = "GAP405"
+_GROWTH_RULE = "GAP405"
 """Memory that grows from step to step ends every run, whatever is set."""
-_OF_NO_USE = frozenset(("GAP409", "GAP410"))
+_UNUSED_MEMORY_RULES = frozenset(("GAP409", "GAP410"))
 """Graphs that no backward pass uses, and copies of a checkpoint."""
-_SETTINGS = frozenset(("GAP406", "GAP408"))
+_SETTINGS_RULES = frozenset(("GAP406", "GAP408"))
 """Rules that ask for other settings of the allocator."""
 _VARIABLE = "PYTORCH_CUDA_ALLOC_CONF="
 _CLAUSES = {
@@ -34,7 +34,7 @@ _CLAUSES = {
     "GAP407": "`garbage_collection_threshold` has no effect",
 }
 """What is wrong with the memory, in a clause, the worst first."""
-_FINE = ("Nothing worth fixing: ", "Not enough was seen to tell: ")
+_FINE_PREFIXES = ("Nothing worth fixing: ", "Not enough was seen to tell: ")
 """How a sentence begins that is not true of a run whose memory grows."""
 
 
@@ -42,26 +42,26 @@ def verdict(report: MemoryReport) -> Verdict:
     """The first lines of what replaying a run's memory says."""
     answer = report.answer
     grows = growth(report)
-    changes = of_growth(report)
-    reasons = [f"Memory grows: {one.evidence[0]}" for one in grows]
-    sentence, why, todo = handling(report, answer.sentence), answer.why, answer.do_first
-    level: Level = "act" if report.findings and answer.level in _MILD else answer.level
+    changes = growth_changes(report)
+    reasons = [f"Memory grows: {finding.evidence[0]}" for finding in grows]
+    sentence, why, todo = with_handling(report, answer.sentence), answer.why, answer.do_first
+    level: Level = "act" if report.findings and answer.level in _MILD_LEVELS else answer.level
     if level == "failed" and not report.ends_it:
         level = "act" if todo else "fine"
-    longest = too_long((report,))
+    longest = too_long_batch((report,))
     if longest is not None:
-        sentence, why = not_fitting(longest, _whose(report)), (sentence, *why)
-        level, todo = "failed", (shorter(longest), *todo)
+        sentence, why = misfit_sentence(longest, _gpu_name(report)), (sentence, *why)
+        level, todo = "failed", (shorten_items(longest), *todo)
     return msgspec.structs.replace(
         answer,
-        sentence=growing(report, sentence) if report.lack is None else sentence,
+        sentence=with_growth_first(report, sentence) if report.lack is None else sentence,
         level=level,
-        why=(*why[:1], *reasons, *why[1:], *map(_other, report.others)),
+        why=(*why[:1], *reasons, *why[1:], *map(_describe_device, report.others)),
         do_first=(*changes, *todo),
     )
 
 
-def handling(report: MemoryReport, sentence: str) -> str:
+def with_handling(report: MemoryReport, sentence: str) -> str:
     """`sentence` that says what is lacking, with how the program itself goes on after that."""
     if report.handled:
         errors = count(report.handled, "out-of-memory error")
@@ -72,24 +72,24 @@ def handling(report: MemoryReport, sentence: str) -> str:
     return sentence
 
 
-def _whose(report: MemoryReport) -> str:
+def _gpu_name(report: MemoryReport) -> str:
     return report.gpu.removeprefix("NVIDIA ") or "GPU"
 
 
 def growth(report: MemoryReport) -> list[Finding]:
     """What is said of memory that grows from step to step."""
-    return [one for one in report.findings if one.code == _GROWS]
+    return [finding for finding in report.findings if finding.code == _GROWTH_RULE]
 
 
-def of_growth(report: MemoryReport) -> tuple[Change, ...]:
+def growth_changes(report: MemoryReport) -> tuple[Change, ...]:
     """What to do about it, line by line."""
     return tuple(
-        Change(what=one.change, line=one.line, place=one.place, unit="", codes=(one.code,))
-        for one in growth(report)
+        Change(what=finding.change, line=finding.line, place=finding.place, unit="", codes=(finding.code,))
+        for finding in growth(report)
     )
 
 
-def growing(report: MemoryReport, sentence: str) -> str:
+def with_growth_first(report: MemoryReport, sentence: str) -> str:
     """`sentence`, with what grows first: that ends the run, however little is wrong besides."""
     if not growth(report) or not report.grows_by:
         return sentence
@@ -109,35 +109,37 @@ def with_memory(verdict: Verdict, report: Report) -> Verdict:
     """`verdict` on a script's steps, with what its memory does that fits so far: what grows comes first, then
     an item that is too long, then what lowers the peak."""
     reports, sentence = report.memory, verdict.sentence
-    lowering, longest, leaking = lighter(reports), too_long(reports), first_to_fill(reports)
-    todo = (*verdict.do_first[: MOST - len(lowering)], *lowering)
-    sentence = besides(reports, lowered(lowering, sentence))
+    lowering, longest, leaking = lowering_changes(reports), too_long_batch(reports), first_to_fill(reports)
+    todo = (*verdict.do_first[: MAX_CHANGES - len(lowering)], *lowering)
+    sentence = with_worst_clause(reports, with_lower_peak(lowering, sentence))
     level, why = verdict.level, verdict.why
-    if level in _MILD and any(one.findings for one in reports):
+    if level in _MILD_LEVELS and any(memory.findings for memory in reports):
         level = "act"
     if longest is not None:
         level, why = "failed", (_not_fine(sentence), *why)
-        sentence, todo = not_fitting(longest, report.environment.device), (shorter(longest), *todo)
+        sentence, todo = misfit_sentence(longest, report.environment.device), (shorten_items(longest), *todo)
     if leaking is not None:
-        sentence, todo = growing(leaking, sentence), (*of_growth(leaking), *todo)
-    return msgspec.structs.replace(verdict, sentence=sentence, level=level, why=why, do_first=todo[:MOST])
-
-
-def lighter(reports: Sequence[MemoryReport]) -> tuple[Change, ...]:
-    """What helps the memory of a run that fits, on the device where most is reserved: what is of no use, and
-    a setting, where a rule asks for one."""
-    highest = max(reports, key=lambda one: one.baseline.peak_reserved, default=None)
-    if highest is None or highest.lack is not None:
-        return ()
-    setting = any(one.code in _SETTINGS for one in highest.findings)
-    return tuple(
-        one
-        for one in highest.answer.do_first
-        if set(one.codes) & _OF_NO_USE or (setting and one.what.startswith(_VARIABLE))
+        sentence, todo = with_growth_first(leaking, sentence), (*growth_changes(leaking), *todo)
+    return msgspec.structs.replace(
+        verdict, sentence=sentence, level=level, why=why, do_first=todo[:MAX_CHANGES]
     )
 
 
-def lowered(todo: Sequence[Change], sentence: str) -> str:
+def lowering_changes(reports: Sequence[MemoryReport]) -> tuple[Change, ...]:
+    """What helps the memory of a run that fits, on the device where most is reserved: what is of no use, and
+    a setting, where a rule asks for one."""
+    highest = max(reports, key=lambda memory: memory.baseline.peak_reserved, default=None)
+    if highest is None or highest.lack is not None:
+        return ()
+    setting = any(finding.code in _SETTINGS_RULES for finding in highest.findings)
+    return tuple(
+        change
+        for change in highest.answer.do_first
+        if set(change.codes) & _UNUSED_MEMORY_RULES or (setting and change.what.startswith(_VARIABLE))
+    )
+
+
+def with_lower_peak(todo: Sequence[Change], sentence: str) -> str:
     """`sentence`, with what the first of the changes that lower the peak saves."""
     if not todo or todo[0].unit != "bytes":
         return sentence
@@ -145,10 +147,10 @@ def lowered(todo: Sequence[Change], sentence: str) -> str:
     return f"{_not_fine(sentence)}; {todo[0].what} lowers the memory's peak from {before} to {after}"
 
 
-def besides(reports: Sequence[MemoryReport], sentence: str) -> str:
+def with_worst_clause(reports: Sequence[MemoryReport], sentence: str) -> str:
     """`sentence`, which says more than that nothing is worth fixing where a rule has found something."""
-    codes = sorted({finding.code for one in reports for finding in one.findings}, key=_order)
-    if not codes or not sentence.startswith(_FINE):
+    codes = sorted({finding.code for memory in reports for finding in memory.findings}, key=_order)
+    if not codes or not sentence.startswith(_FINE_PREFIXES):
         return sentence
     return f"{_not_fine(sentence)}; {_CLAUSES[codes[0]]}" if codes[0] in _CLAUSES else _not_fine(sentence)
 
@@ -158,17 +160,19 @@ def _order(code: str) -> int:
 
 
 def _not_fine(sentence: str) -> str:
-    rest = next((sentence.removeprefix(one) for one in _FINE if sentence.startswith(one)), sentence)
+    rest = next(
+        (sentence.removeprefix(prefix) for prefix in _FINE_PREFIXES if sentence.startswith(prefix)), sentence
+    )
     return rest[:1].upper() + rest[1:]
 
 
-def too_long(reports: Sequence[MemoryReport]) -> LongestBatch | None:
+def too_long_batch(reports: Sequence[MemoryReport]) -> LongestBatch | None:
     """The longest batch that is known of, where it needs more than there is."""
-    found = [one.longest for one in reports if one.longest is not None and not one.longest.fits]
-    return max(found, key=lambda one: one.needs - one.has, default=None)
+    batches = [memory.longest for memory in reports if memory.longest is not None and not memory.longest.fits]
+    return max(batches, key=lambda batch: batch.needs - batch.has, default=None)
 
 
-def not_fitting(longest: LongestBatch, gpu: str) -> str:
+def misfit_sentence(longest: LongestBatch, gpu: str) -> str:
     """That the run does not fit, for the longest batch."""
     needs, has = binary_size(longest.needs), binary_size(longest.has)
     return (
@@ -177,7 +181,7 @@ def not_fitting(longest: LongestBatch, gpu: str) -> str:
     )
 
 
-def shorter(longest: LongestBatch) -> Change:
+def shorten_items(longest: LongestBatch) -> Change:
     """What makes the longest batch fit: `most` is about the longest that does."""
     return Change(
         what=f"cut items to {longest.most:,}, or make batches of long items smaller",
@@ -189,23 +193,25 @@ def shorter(longest: LongestBatch) -> Change:
 
 def first_to_fill(reports: Sequence[MemoryReport]) -> MemoryReport | None:
     """The device on which memory grows that is full first; None where it grows on none."""
-    found = [one for one in reports if growth(one) and one.lack is None]
-    return min(found, key=lambda one: (one.lasts < 0, one.lasts, -one.grows_by), default=None)
+    candidates = [memory for memory in reports if growth(memory) and memory.lack is None]
+    return min(
+        candidates, key=lambda memory: (memory.lasts < 0, memory.lasts, -memory.grows_by), default=None
+    )
 
 
-def fits(report: Report) -> tuple[str, ...]:
+def fit_facts(report: Report) -> tuple[str, ...]:
     """That the memory of each device of a run fits, with what it is for."""
     if not report.memory:
         return ()
     from gapless.memory.parts import describe_room  # loaded when memory was recorded
 
-    told = [(one.device, describe_room(one)) for one in report.memory]
-    several = len(told) > 1
-    return tuple(f"Memory{f' of GPU {device}' if several else ''}: {text}" for device, text in told if text)
+    texts = [(memory.device, describe_room(memory)) for memory in report.memory]
+    several = len(texts) > 1
+    return tuple(f"Memory{f' of GPU {device}' if several else ''}: {text}" for device, text in texts if text)
 
 
-def _other(one: OtherDevice) -> str:
+def _describe_device(device: OtherDevice) -> str:
     """Another device of the same file, in a line."""
-    failed = f"{count(one.failures, 'request')} failed" if one.failures else "no request failed"
-    reserved = binary_size(one.peak_reserved)
-    return f"GPU {one.device}: at most {reserved} reserved, {failed} (--device {one.device})"
+    failed = f"{count(device.failures, 'request')} failed" if device.failures else "no request failed"
+    reserved = binary_size(device.peak_reserved)
+    return f"GPU {device.device}: at most {reserved} reserved, {failed} (--device {device.device})"

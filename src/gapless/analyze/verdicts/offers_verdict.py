@@ -9,45 +9,45 @@ from gapless.memory.nccl import cell
 from gapless.model import Report
 from gapless.model.wording import about, places
 
-_SAME = 0.95
+_MIN_SAME_RATIO = 0.95
 """Steps that differ by less are as long: then the CPU is what takes the time."""
 
 
-def of_offers(report: Report) -> Iterator[str]:
+def offers_sentence(report: Report) -> Iterator[str]:
     """``It fits 2 of 3 GPUs (not the L4); cheapest: A100 at 0.12 per million tokens; fastest: H100``."""
-    found, nccl = report.offers, next((made.nccl for made in report.memory), None)
-    if not found:
+    offers, nccl = report.offers, next((memory.nccl for memory in report.memory), None)
+    if not offers:
         return
-    known = [one for one in found if one.fits is not None]
-    fitting = [one for one in known if one.fits]
+    decided = [offer for offer in offers if offer.fits is not None]
+    fitting = [offer for offer in decided if offer.fits]
     parts = []
-    if known:
-        none = [short_name(one.gpu) for one in known if not one.fits]
-        scarce = [short_name(one.gpu) for one in fitting if cell(True, -one.short, nccl) != "yes"]
+    if decided:
+        none = [short_name(offer.gpu) for offer in decided if not offer.fits]
+        scarce = [short_name(offer.gpu) for offer in fitting if cell(True, -offer.short, nccl) != "yes"]
         which = f" (not the {', '.join(none)})" if none and fitting else ""
         which += f" (too little is left for NCCL on the {', '.join(scarce)})" if scarce else ""
         parts.append(
-            f"it fits {_of(len(fitting), len(known))} GPUs{which}"
-            if len(known) > 1
-            else f"it {'fits' if fitting else 'does not fit'} the {short_name(known[0].gpu)}{which}"
+            f"it fits {_part_of(len(fitting), len(decided))} GPUs{which}"
+            if len(decided) > 1
+            else f"it {'fits' if fitting else 'does not fit'} the {short_name(decided[0].gpu)}{which}"
         )
-    best = cheapest(found)
+    best = cheapest(offers)
     if best is not None:
         whole = f", {places(best.run)} for the whole run" if best.run >= 0 else ""
         parts.append(
             f"cheapest: {short_name(best.gpu)} at {places(best.cost)} per million {best.unit}{whole}"
         )
-    speeds = [one for one in found if one.fits is not False and one.each and one.step.likely]
-    fast = min(speeds, key=lambda one: one.whole.likely, default=None)
-    if fast is not None and fast.whole.likely < _SAME * max(one.whole.likely for one in speeds):
+    speeds = [offer for offer in offers if offer.fits is not False and offer.each and offer.step.likely]
+    fast = min(speeds, key=lambda offer: offer.whole.likely, default=None)
+    if fast is not None and fast.whole.likely < _MIN_SAME_RATIO * max(offer.whole.likely for offer in speeds):
         each = about(fast.each * 1e9 / fast.whole.likely)
         parts.append(f"fastest: {short_name(fast.gpu)} with about {each} {fast.unit}/s")
     if parts:
-        told = "; ".join(parts)
-        yield told[:1].upper() + told[1:]
+        text = "; ".join(parts)
+        yield text[:1].upper() + text[1:]
 
 
-def _of(part: int, whole: int) -> str:
+def _part_of(part: int, whole: int) -> str:
     """``2 of 3``, ``both``, ``all 3``."""
     if part < whole:
         return f"{part} of {whole}"

@@ -6,86 +6,88 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gapless.analyze.run.phases import CHECKPOINT, EVALUATION, telling
+from gapless.analyze.run.phases import CHECKPOINT, EVALUATION, prefer_named
 from gapless.analyze.verdicts.changes import changes
 from gapless.model import Change, Recurrence, Report
 from gapless.model.wording import number, part
 
-_NAMED = 3
+_MAX_NAMED = 3
 """Phases that are told in the first sentence."""
-_BESIDE = 2
+_MAX_CHANGES = 2
 """Changes of phases that stand beside those that have a price."""
-_RARE = 0.1
+_MAX_RARE_SYNCS = 0.1
 """Syncs per step, shared out over the steps between them, that are not worth anybody's time."""
 
 
-def between(report: Report, steps_too: bool) -> str:
+def phase_clause(report: Report, steps_too: bool) -> str:
     """``; 192 more at each rollout (every 16 steps)``, to follow what is said of steps; else ""."""
-    told: list[str] = []
-    seen = [one for one in report.phases if one.waits]
-    many = [one for one in seen if _shared_out(one, report) > _RARE]
-    for one in (many or seen)[:_NAMED]:
-        about = "" if one.waits == int(one.waits) else "about "
-        more = " more" if steps_too and not told else ""
-        when = part(_when(one.name), one.name, one.times, one.every)
-        told.append(f"{about}{number(round(one.waits))}{more} {when}")
-    return f"; {', '.join(told)}" if told else ""
+    parts: list[str] = []
+    reached = [phase for phase in report.phases if phase.waits]
+    many = [phase for phase in reached if _syncs_per_step(phase, report) > _MAX_RARE_SYNCS]
+    for phase in (many or reached)[:_MAX_NAMED]:
+        about = "" if phase.waits == int(phase.waits) else "about "
+        more = " more" if steps_too and not parts else ""
+        when = part(_when(phase.name), phase.name, phase.times, phase.every)
+        parts.append(f"{about}{number(round(phase.waits))}{more} {when}")
+    return f"; {', '.join(parts)}" if parts else ""
 
 
 def _when(phase: str) -> str:
     return "evaluation" if phase == EVALUATION else "phase"
 
 
-def added(report: Report) -> float:
+def phase_syncs_per_step(report: Report) -> float:
     """Syncs of all phases, shared out over the steps; a checkpoint has to copy what it saves."""
-    return sum(_shared_out(one, report) for one in report.phases if one.name != CHECKPOINT)
+    return sum(_syncs_per_step(phase, report) for phase in report.phases if phase.name != CHECKPOINT)
 
 
-def _shared_out(phase: Recurrence, report: Report) -> float:
+def _syncs_per_step(phase: Recurrence, report: Report) -> float:
     return phase.waits / (phase.every or max(report.steps.seen, 1))
 
 
 def worth_fixing(report: Report) -> bool:
     """Whether what recurs between steps is more than a log line now and then."""
-    return added(report) > _RARE
+    return phase_syncs_per_step(report) > _MAX_RARE_SYNCS
 
 
-def beside(report: Report) -> tuple[Change, ...]:
+def phase_changes(report: Report) -> tuple[Change, ...]:
     """What to change in phases, which have no price."""
     if not worth_fixing(report):
         return ()
-    made: list[Change] = []
+    results: list[Change] = []
     for phase in report.phases:
-        if phase.name == CHECKPOINT or not phase.waits or _shared_out(phase, report) <= _RARE:
+        if phase.name == CHECKPOINT or not phase.waits or _syncs_per_step(phase, report) <= _MAX_RARE_SYNCS:
             continue
-        of = ((n, one.frequency) for n, one in enumerate(report.findings))
+        of = ((n, finding.frequency) for n, finding in enumerate(report.findings))
         waits = {n: often.waits for n, often in of if often.phase == phase.name}
-        for one in changes(report.findings, waits.items(), phase.waits, unit="syncs")[:_BESIDE]:
-            what = f"{part(_when(phase.name), phase.name, 2)}: {one.what}"
-            made.append(msgspec.structs.replace(one, what=what))
-    return tuple(made[:_BESIDE])
+        for change in changes(report.findings, waits.items(), phase.waits, unit="syncs")[:_MAX_CHANGES]:
+            edit = f"{part(_when(phase.name), phase.name, 2)}: {change.what}"
+            results.append(msgspec.structs.replace(change, what=edit))
+    return tuple(results[:_MAX_CHANGES])
 
 
-def missed(report: Report) -> str:
+def unchecked_clause(report: Report) -> str:
     """What a run that was stopped did not come to, and the option with which it does."""
     whole = report.planned.steps
-    unreached = telling(one for one in report.phases if not one.times and not (0 < whole < one.every))
+    unreached = prefer_named(
+        phase for phase in report.phases if not phase.times and not (0 < whole < phase.every)
+    )
     if unreached:
-        far = max(one.every for one in unreached) if all(one.every for one in unreached) else 0
+        far = max(phase.every for phase in unreached) if all(phase.every for phase in unreached) else 0
         verb = "was" if len(unreached) == 1 else "were"
-        names = " and ".join(_unreached(unreached))
+        names = " and ".join(_describe_unreached(unreached))
         return f"{names} {verb} not checked (`--steps {far or 'all'}`)"
-    seen = {one.name for one in report.phases}
+    reached = {phase.name for phase in report.phases}
     if report.steps.noun != "step":
         return "what comes later was not checked (`--steps all`)"
     usual = ((EVALUATION, "evaluation"), (CHECKPOINT, "checkpointing"))
-    rest = [name for word, name in usual if word not in seen]
+    rest = [name for word, name in usual if word not in reached]
     if not rest:
         return "what comes later was not checked (`--steps all`)"
     return f"{' and '.join(rest)} {'was' if len(rest) == 1 else 'were'} not checked (`--steps all`)"
 
 
-def _unreached(phases: list[Recurrence]) -> Iterator[str]:
-    for one in phases:
-        where = f" ({one.line.short})" if one.line is not None else ""
-        yield f"the {one.name}{f' every {one.every} steps' if one.every else ''}{where}"
+def _describe_unreached(phases: list[Recurrence]) -> Iterator[str]:
+    for phase in phases:
+        where = f" ({phase.line.short})" if phase.line is not None else ""
+        yield f"the {phase.name}{f' every {phase.every} steps' if phase.every else ''}{where}"

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from gapless.analyze.phrases.copy_share import copies_dominate
 from gapless.analyze.verdicts import copies_verdict as copies
-from gapless.analyze.verdicts.changes import MOST, changes
+from gapless.analyze.verdicts.changes import MAX_CHANGES, changes
 from gapless.model import Cause, Change, Finding, Profile, Report, Verdict
 from gapless.model.profile import Asked, Prices
 from gapless.model.verdict import Level
 from gapless.model.wording import ASSUMED, count, duration, percent
 
-ENOUGH = 0.05
+MIN_NAMED_CAUSE_SHARE = 0.05
 """A cause that takes less than this share of the steps is not worth the sentence."""
-FINE = 0.02
+MAX_FINE_IDLE_SHARE = 0.02
 """Idleness below this share of the steps leaves nothing to gain."""
 
 _RECORDING = "GAP7"
@@ -39,7 +39,7 @@ def verdict(report: Report, profile: Profile) -> Verdict:
     if not total:
         return Verdict(sentence="The trace covers no time", level="unknown")
     if not profile.coverage.complete:
-        return _untold(profile)
+        return _incomplete(profile)
     sentence, level = _sentence(report, profile)
     return Verdict(
         sentence=sentence,
@@ -52,38 +52,38 @@ def verdict(report: Report, profile: Profile) -> Verdict:
     )
 
 
-def _untold(profile: Profile) -> Verdict:
+def _incomplete(profile: Profile) -> Verdict:
     """The first lines where too much is missing for a verdict."""
     held = profile.coverage
     remedy = held.remedy
     return Verdict(
         sentence=f"Cannot tell: {held.reason}",
         level="unknown",
-        why=(*_of_what_was_recorded(profile), f"{remedy[:1].upper()}{remedy[1:]}"),
+        why=(*_idle_bounds(profile), f"{remedy[:1].upper()}{remedy[1:]}"),
         confidence=_confidence(profile),
         not_seen=tuple(_missing(profile)),
     )
 
 
-def _of_what_was_recorded(profile: Profile) -> Iterator[str]:
+def _idle_bounds(profile: Profile) -> Iterator[str]:
     """The GPU's idleness as far as it can be told: exactly, between bounds, or not at all."""
     held, total = profile.coverage, profile.steps.total
     idle = profile.idle / total
-    what = _what(profile)
+    period = _period(profile)
     if held.idle_known:
-        yield f"The GPU idles {percent(idle)} of {what}; the reason cannot be determined"
+        yield f"The GPU idles {percent(idle)} of {period}; the reason cannot be determined"
     elif held.profiles > 1 or held.processes > 1 or held.contradictory:
         return
     elif held.cut or held.unrecorded:
-        yield f"In what was recorded, the GPU idles {percent(idle)}; this says little about {what}"
+        yield f"In what was recorded, the GPU idles {percent(idle)}; this says little about {period}"
     else:
         least = max(idle - held.hidden / total, 0.0)
-        known = held.hidden and not any(one.kind == "record" for one in held.missing)
-        between = f"between {percent(least)} and {percent(idle)}" if known else f"at most {percent(idle)}"
-        yield f"As far as this was recorded, the GPU idles {between} of {what}"
+        bounded = held.hidden and not any(gap.kind == "record" for gap in held.missing)
+        between = f"between {percent(least)} and {percent(idle)}" if bounded else f"at most {percent(idle)}"
+        yield f"As far as this was recorded, the GPU idles {between} of {period}"
 
 
-def _what(profile: Profile) -> str:
+def _period(profile: Profile) -> str:
     steps = profile.steps
     if steps.source == "span":
         return f"the {duration(steps.total)} recorded"
@@ -92,7 +92,7 @@ def _what(profile: Profile) -> str:
 
 def _sentence(report: Report, profile: Profile) -> tuple[str, Level]:
     total, idle = profile.steps.total, profile.idle
-    what = _what(profile)
+    period = _period(profile)
     who = "Your GPU"
     if report.ranks:
         named = f"rank {profile.rank}" if profile.rank >= 0 else "the slowest rank"
@@ -100,15 +100,15 @@ def _sentence(report: Report, profile: Profile) -> tuple[str, Level]:
     causes = profile.idle_by_cause()
     if copies_dominate(profile):
         of = who.removeprefix("The GPU") if report.ranks else ""
-        level: Level = "act" if copies.actionable(profile, report.findings) else "fine"
-        return copies.sentence(profile, what, of), level
-    if idle < FINE * total:
+        level: Level = "act" if copies.is_actionable(profile, report.findings) else "fine"
+        return copies.sentence(profile, period, of), level
+    if idle < MAX_FINE_IDLE_SHARE * total:
         return (
-            f"{who} is busy {percent(1 - idle / total)} of {what}: nothing to gain from less waiting",
+            f"{who} is busy {percent(1 - idle / total)} of {period}: nothing to gain from less waiting",
             "fine",
         )
-    sentence = f"{who} idles {percent(idle / total)} of {what}"
-    if not causes or causes[0][1] < ENOUGH * total:
+    sentence = f"{who} idles {percent(idle / total)} of {period}"
+    if not causes or causes[0][1] < MIN_NAMED_CAUSE_SHARE * total:
         return f"{sentence}, with no single dominant cause", "act"
     cause, lost = causes[0]
     part = f", mostly ({percent(lost / total)})" if lost < 0.95 * idle else ""
@@ -118,17 +118,21 @@ def _sentence(report: Report, profile: Profile) -> tuple[str, Level]:
 def _why(report: Report, profile: Profile) -> Iterator[str]:
     prices = profile.prices
     if prices is not None and prices.asked is not None:
-        yield _asked(prices, prices.asked)
+        yield _what_if_answer(prices, prices.asked)
     if copies_dominate(profile):
         yield from copies.why(profile)
         return
-    worst = next((one for one in report.findings if one.loss is not None and one.loss.idle), None)
+    worst = next(
+        (finding for finding in report.findings if finding.loss is not None and finding.loss.idle), None
+    )
     if worst is not None:
         place = worst.line.short if worst.line is not None else worst.place or "unknown lines"
         it = f"{worst.name} at {place}"
         said = _is_the_sentence(worst, profile)  # which needs no second time
-        told = [one.replace("because of it", f"because of {it}") for one in worst.evidence[said : said + 2]]
-        yield from (f"{one[:1].upper()}{one[1:]}" for one in told)
+        sentences = [
+            text.replace("because of it", f"because of {it}") for text in worst.evidence[said : said + 2]
+        ]
+        yield from (f"{text[:1].upper()}{text[1:]}" for text in sentences)
 
 
 def _is_the_sentence(worst: Finding, profile: Profile) -> bool:
@@ -140,23 +144,29 @@ def _is_the_sentence(worst: Finding, profile: Profile) -> bool:
     return worst.loss.idle >= 0.99 * causes[0][1]
 
 
-def _asked(prices: Prices, asked: Asked) -> str:
+def _what_if_answer(prices: Prices, question: Asked) -> str:
     """The answer to ``--without`` and ``--what-if``."""
-    parts = [f"without {' and '.join(asked.what)} ({count(asked.waits, 'sync')})"] if asked.what else []
-    parts += [ASSUMED.get(what, f"with {what.removeprefix('half:')} twice as fast") for what in asked.assumed]
-    told = ", ".join(parts)
-    whole, left = duration(prices.span), duration(prices.span - asked.saved)
-    told = f"{told[:1].upper()}{told[1:]}, the {whole} recorded would "
-    if not asked.saved:
-        told += "take as long"
+    parts = (
+        [f"without {' and '.join(question.what)} ({count(question.waits, 'sync')})"] if question.what else []
+    )
+    parts += [
+        ASSUMED.get(change, f"with {change.removeprefix('half:')} twice as fast")
+        for change in question.assumed
+    ]
+    text = ", ".join(parts)
+    whole, left = duration(prices.span), duration(prices.span - question.saved)
+    text = f"{text[:1].upper()}{text[1:]}, the {whole} recorded would "
+    if not question.saved:
+        text += "take as long"
     elif left == whole:
-        told += f"take {duration(abs(asked.saved))} {'less' if asked.saved > 0 else 'more'}"
+        text += f"take {duration(abs(question.saved))} {'less' if question.saved > 0 else 'more'}"
     else:
-        share = percent(abs(asked.saved) / prices.span)
-        told += f"take {left}, {share} {'less' if asked.saved > 0 else 'more'}"
-    if asked.least < asked.saved:
-        told += f" ({duration(asked.saved - asked.least)} of it only if the other ranks also arrive earlier)"
-    return f"At best: {told[:1].lower()}{told[1:]}" if prices.reasons else told
+        share = percent(abs(question.saved) / prices.span)
+        text += f"take {left}, {share} {'less' if question.saved > 0 else 'more'}"
+    if question.least < question.saved:
+        waiting = duration(question.saved - question.least)
+        text += f" ({waiting} of it only if the other ranks also arrive earlier)"
+    return f"At best: {text[:1].lower()}{text[1:]}" if prices.reasons else text
 
 
 def _confidence(profile: Profile) -> str:
@@ -187,27 +197,27 @@ def _changes(report: Report, profile: Profile) -> tuple[Change, ...]:
     per = max(profile.steps.count, 1)
     prices = profile.prices
     trusted = prices is not None and not prices.refused and not prices.reasons
-    savings = list(_replayed(report.findings, prices, per)) if prices is not None and trusted else []
+    savings = list(_replay_savings(report.findings, prices, per)) if prices is not None and trusted else []
     priced = {position for position, _ in savings}
-    for position, one in enumerate(report.findings):
-        if one.code.startswith(_RECORDING):
+    for position, finding in enumerate(report.findings):
+        if finding.code.startswith(_RECORDING):
             continue
-        idle = one.loss.idle if one.loss is not None and position not in priced else 0
-        if idle and (one.price is None or not trusted):
+        idle = finding.loss.idle if finding.loss is not None and position not in priced else 0
+        if idle and (finding.price is None or not trusted):
             savings.append((position, idle / per))
-    pins = copies.pins(profile, report.findings) if copies_dominate(profile) else ()
+    pins = copies.pinning_changes(profile, report.findings) if copies_dominate(profile) else ()
     mended = {position for pin in pins for position in pin.findings}
     left = pins[-1].after if pins else profile.steps.mean
     savings = [(position, saving) for position, saving in savings if position not in mended]
     if copies_dominate(profile):
-        beside = [n for n, one in enumerate(report.findings) if one.code == "GAP302"]
-        savings += [(position, copies.overlapped(profile, left)) for position in beside[:1]]
-    return (*pins, *changes(report.findings, savings, left, bound=True))[:MOST]
+        beside = [n for n, finding in enumerate(report.findings) if finding.code == "GAP302"]
+        savings += [(position, copies.overlap_saving(profile, left)) for position in beside[:1]]
+    return (*pins, *changes(report.findings, savings, left, bound=True))[:MAX_CHANGES]
 
 
-def _replayed(findings: Sequence[Finding], prices: Prices, per: int) -> Iterator[tuple[int, float]]:
+def _replay_savings(findings: Sequence[Finding], prices: Prices, per: int) -> Iterator[tuple[int, float]]:
     """Findings of syncs in the order of the replay, with what mending each one adds."""
-    positions = {one.price.costs: n for n, one in enumerate(findings) if one.price is not None}
+    positions = {finding.price.costs: n for n, finding in enumerate(findings) if finding.price is not None}
     before = 0
     for at, saved in zip(prices.shortest, prices.saved, strict=True):
         position = positions.get(prices.each[at].costs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.analyze.phrases.speed import ranged
-from gapless.analyze.verdicts.changes import MOST
+from gapless.analyze.phrases.speed import time_range
+from gapless.analyze.verdicts.changes import MAX_CHANGES
 from gapless.model import Change, Report, Verdict
 from gapless.model.readiness import Obstacle, Readiness, Stretch
 from gapless.model.wording import count, duration, percent, reach
@@ -20,16 +20,16 @@ def with_readiness(verdict: Verdict, report: Report) -> Verdict:
         return verdict
     sentence = _sentence(ready)
     own = verdict.sentence[:1].lower() + verdict.sentence[1:]
-    why = (*_captured(report), *_why(ready), f"Apart from that: {own}", *verdict.why)
-    priced = {(one.what, one.line) for one in verdict.do_first}
-    changes = [_change(one) for one in ready.obstacles if not one.input]
-    changes = [one for one in changes if (one.what, one.line) not in priced]
+    why = (*_compiler_graphs(report), *_why(ready), f"Apart from that: {own}", *verdict.why)
+    priced = {(change.what, change.line) for change in verdict.do_first}
+    changes = [_change(obstacle) for obstacle in ready.obstacles if not obstacle.input]
+    changes = [change for change in changes if (change.what, change.line) not in priced]
     return msgspec.structs.replace(
         verdict,
         sentence=sentence,
         why=why,
         level="act" if ready.eager and ready.stretches else verdict.level,
-        do_first=(*changes, *verdict.do_first)[:MOST],
+        do_first=(*changes, *verdict.do_first)[:MAX_CHANGES],
     )
 
 
@@ -74,27 +74,27 @@ def _between(part: Stretch) -> str:
 
 
 def _why(ready: Readiness) -> tuple[str, ...]:
-    stops = [one for one in ready.obstacles if not one.input and one.steps >= ready.steps]
-    told = []
+    stops = [obstacle for obstacle in ready.obstacles if not obstacle.input and obstacle.steps >= ready.steps]
+    reasons = []
     if stops:
         first = stops[0]
         at = f" at {first.line.short}" if first.line is not None else ""
         more = f", and {count(len(stops) - 1, 'more obstacle')}" if len(stops) > 1 else ""
-        told.append(f"Main obstacle: {first.reason}{at}{more}")
+        reasons.append(f"Main obstacle: {first.reason}{at}{more}")
     whole = ready.whole
     if stops and whole is not None and ready.step is not None and whole.tells(ready.step.likely):
-        told.append(f"Without obstacles, one replay of the whole step saves {ranged(whole)}")
-    return tuple(told)
+        reasons.append(f"Without obstacles, one replay of the whole step saves {time_range(whole)}")
+    return tuple(reasons)
 
 
-def _captured(report: Report) -> tuple[str, ...]:
+def _compiler_graphs(report: Report) -> tuple[str, ...]:
     """What the compiler captures already, which runs eagerly here and counts as launches."""
-    names = [one.name for one in report.compiled if any(word in _CAPTURING for word in one.options)]
+    names = [code.name for code in report.compiled if any(word in _CAPTURING for word in code.options)]
     if not names:
         return ()
     many = f"{names[0]} and {count(len(names) - 1, 'other')}" if len(names) > 1 else names[0]
-    told = f"PyTorch already turns {many} into CUDA graphs; here the launches are counted as if it did not"
-    return (told,)
+    note = f"PyTorch already turns {many} into CUDA graphs; here the launches are counted as if it did not"
+    return (note,)
 
 
 def _change(obstacle: Obstacle) -> Change:

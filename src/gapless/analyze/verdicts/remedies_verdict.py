@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from gapless.analyze.phrases.fit import until_full
-from gapless.analyze.phrases.speed import each_of
-from gapless.analyze.verdicts.changes import MOST
+from gapless.analyze.phrases.speed import samples_or_tokens
+from gapless.analyze.verdicts.changes import MAX_CHANGES
 from gapless.memory.nccl import cell
 from gapless.model import Change, Report, Verdict
 from gapless.model.attempt import Attempt
@@ -23,29 +23,32 @@ def with_remedies(usual: Verdict, report: Report) -> Verdict:
         return usual
     estimate = report.estimate
     before = (estimate.step, estimate.throughput) if estimate is not None else (Range(), None)
-    known = [one for one in report.remedies if not one.failed]
+    tried = [attempt for attempt in report.remedies if not attempt.failed]
     helping = sorted(
-        (one for one in known if one.helps), key=lambda one: (not one.tried, _slower(one, *before))
+        (attempt for attempt in tried if attempt.helps),
+        key=lambda attempt: (not attempt.tried, _slower(attempt, *before)),
     )
     if not helping:
-        return msgspec.structs.replace(usual, why=(*usual.why, _none_helps(known)))
-    lack = next(one.lack for one in report.memory if one.lack is not None)
+        return msgspec.structs.replace(usual, why=(*usual.why, _none_helps(tried)))
+    lack = next(memory.lack for memory in report.memory if memory.lack is not None)
     nccl = report.memory[0].nccl
-    made = [_change(one, lack.needs, *before, nccl) for one in helping]
-    named = {one.what for one in usual.do_first}
-    todo = (*usual.do_first, *(one for one in made if one.what not in named))[:MOST]
+    additions = [_change(attempt, lack.needs, *before, nccl) for attempt in helping]
+    named = {change.what for change in usual.do_first}
+    todo = (*usual.do_first, *(change for change in additions if change.what not in named))[:MAX_CHANGES]
     why = "Each change that was tried is enough by itself" if len(todo) > 1 else ""
     return msgspec.structs.replace(usual, do_first=todo, why=(*usual.why, *filter(None, [why])))
 
 
-def _none_helps(known: Sequence[Attempt]) -> str:
+def _none_helps(attempts: Sequence[Attempt]) -> str:
     """That no change is enough, and which comes closest: it fits for a while, or lacks least."""
-    why = f"None of {count(len(known), 'change')} alone makes it fit"
-    longest = max((one for one in known if one.fits), key=lambda one: one.lasts, default=None)
+    why = f"None of {count(len(attempts), 'change')} alone makes it fit"
+    longest = max(
+        (attempt for attempt in attempts if attempt.fits), key=lambda attempt: attempt.lasts, default=None
+    )
     if longest is not None:
         until = until_full(longest.lasts)
         return f"{why}, since memory grows from step to step; with {longest.what} it fits {until}"
-    closest = min(known, key=lambda one: one.needs - one.has, default=None)
+    closest = min(attempts, key=lambda attempt: attempt.needs - attempt.has, default=None)
     if closest is None:
         return why
     return f"{why}; closest: {closest.what}, {binary_size(closest.needs - closest.has)} short"
@@ -57,9 +60,9 @@ def _change(
     price = _price(attempt, step, done)
     reckoned = "" if attempt.tried or attempt.what.startswith("PYTORCH") else "reckoned"
     scarce = "leaves too little for NCCL" if cell(True, attempt.left, nccl) != "yes" else ""
-    told = ", ".join(filter(None, [price, reckoned, scarce]))
+    remarks = ", ".join(filter(None, [price, reckoned, scarce]))
     return Change(
-        what=f"{attempt.what} ({told})" if told else attempt.what,
+        what=f"{attempt.what} ({remarks})" if remarks else attempt.what,
         before=needs,
         after=attempt.needs,
         unit="bytes",
@@ -70,7 +73,7 @@ def _price(attempt: Attempt, step: Range, done: Throughput | None) -> str:
     """``step 412 → 455 ms``; where a step does less, ``3,050 → 2,900 samples/s``; "" where unknown."""
     if not attempt.step.likely or not step.likely:
         return ""
-    (each, unit), (was, _) = each_of(attempt.throughput), each_of(done)
+    (each, unit), (was, _) = samples_or_tokens(attempt.throughput), samples_or_tokens(done)
     if each and was and each != was:
         rates = (about(was * 1e9 / step.likely), about(each * 1e9 / attempt.step.likely))
         return f"{rates[0]} → {rates[1]} {unit}/s"
@@ -79,7 +82,7 @@ def _price(attempt: Attempt, step: Range, done: Throughput | None) -> str:
 
 def _slower(attempt: Attempt, step: Range, done: Throughput | None) -> float:
     """How many times as long it takes for as much; 1 where that is not known."""
-    each, was = each_of(attempt.throughput)[0], each_of(done)[0]
+    each, was = samples_or_tokens(attempt.throughput)[0], samples_or_tokens(done)[0]
     if not (attempt.step.likely and step.likely):
         return 1.0
     return attempt.step.likely / step.likely * (was / each if each and was else 1.0)

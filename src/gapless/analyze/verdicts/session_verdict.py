@@ -6,17 +6,22 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from gapless.analyze.phrases.limiter import limited
-from gapless.analyze.phrases.speed import ranged
+from gapless.analyze.phrases.limiter import limit_sentence
+from gapless.analyze.phrases.speed import time_range
 from gapless.analyze.verdicts import unstarted
-from gapless.analyze.verdicts.asked import with_answer
-from gapless.analyze.verdicts.changes import MOST, changes
+from gapless.analyze.verdicts.answer import with_answer
+from gapless.analyze.verdicts.changes import MAX_CHANGES, changes
 from gapless.analyze.verdicts.compiled_verdict import with_compiled
 from gapless.analyze.verdicts.faults import with_faults
-from gapless.analyze.verdicts.memory_verdict import fits, with_memory
+from gapless.analyze.verdicts.memory_verdict import fit_facts, with_memory
 from gapless.analyze.verdicts.memory_verdict import verdict as of_memory
-from gapless.analyze.verdicts.offers_verdict import of_offers
-from gapless.analyze.verdicts.phases_verdict import added, beside, between, worth_fixing
+from gapless.analyze.verdicts.offers_verdict import offers_sentence
+from gapless.analyze.verdicts.phases_verdict import (
+    phase_changes,
+    phase_clause,
+    phase_syncs_per_step,
+    worth_fixing,
+)
 from gapless.analyze.verdicts.readiness_verdict import with_readiness
 from gapless.analyze.verdicts.remedies_verdict import with_remedies
 from gapless.analyze.verdicts.speed_verdict import confidence, speeds
@@ -33,12 +38,12 @@ from gapless.model.wording import (
     three_digits,
 )
 
-NOTHING = 0.001
+MIN_LOSS_SHARE = 0.001
 """A loss below this share of a step is not worth anybody's time."""
 LITTLE = 0.005
-WORTH = 0.01
+MIN_PADDING_SHARE = 0.01
 """The share of a step that work nobody needs has to take to be spoken of."""
-ENOUGH = 3
+MIN_STEADY_STEPS = 3
 """Steady steps from which on it says something that nothing was seen."""
 _UNCOMPILED = (
     "Compiled code ran uncompiled here and keeps results that fused kernels never write: this is an upper "
@@ -55,27 +60,29 @@ def verdict(report: Report) -> Verdict:
 
 
 def _verdict(report: Report) -> Verdict:
-    early = _nothing_to_tell(report)
+    early = _verdict_without_steps(report)
     if early is not None:
-        lacks = any(one.lack is not None for one in report.memory)
-        unknown = unstarted.ended(report) is not None and not lacks  # what comes later may need more
+        lacks = any(memory.lack is not None for memory in report.memory)
+        unknown = unstarted.how_it_ended(report) is not None and not lacks  # what comes later may need more
         return early if unknown else with_answer(early, report)
-    exhausted = next((one for one in report.memory if one.lack is not None), None)
+    exhausted = next((memory for memory in report.memory if memory.lack is not None), None)
     if exhausted is not None:
-        told = with_remedies(of_memory(exhausted), report)
-        answer = next(of_offers(report), "")
-        told = msgspec.structs.replace(told, sentence=f"{answer}. {told.sentence}") if answer else told
+        result = with_remedies(of_memory(exhausted), report)
+        answer = next(offers_sentence(report), "")
+        result = (
+            msgspec.structs.replace(result, sentence=f"{answer}. {result.sentence}") if answer else result
+        )
         compiled = report.estimate is not None and report.estimate.eager > 0
-        return _uncompiled(told) if compiled else told
+        return _with_uncompiled_note(result) if compiled else result
     estimate = report.estimate if report.estimate is not None and not report.estimate.refused else None
-    late = _late(report)
+    late = _late_loader(report)
     sentence, level = _with_work(report, *_sentence(report, estimate, late))
     todo, per = _to_do(report, estimate, late) if level == "act" else ((), "")
     of_steps = Verdict(
         sentence=sentence,
         level=level,
         why=tuple(_why(report, estimate, late, level)),
-        facts=(*fits(report), *speeds(report, estimate)),
+        facts=(*fit_facts(report), *speeds(report, estimate)),
         do_first=todo,
         per=per,
         confidence=confidence(report, estimate),
@@ -84,36 +91,38 @@ def _verdict(report: Report) -> Verdict:
     return with_answer(with_memory(of_steps, report), report)
 
 
-def _uncompiled(verdict: Verdict) -> Verdict:
+def _with_uncompiled_note(verdict: Verdict) -> Verdict:
     """`verdict` of a run whose compiled code ran as it stands, where it is told that it does not fit."""
     sentence = verdict.sentence.replace("Does not fit: needs", "May not fit: uncompiled, it needs", 1)
     return msgspec.structs.replace(verdict, sentence=sentence, why=(_UNCOMPILED, *verdict.why))
 
 
-def _nothing_to_tell(report: Report) -> Verdict | None:
+def _verdict_without_steps(report: Report) -> Verdict | None:
     """The verdict where no step on the GPU was seen."""
     if report.steps.seen and not report.environment.unused:
         return None
-    told = unstarted.verdict(report)
+    result = unstarted.verdict(report)
     if report.environment.unused:
-        return told
-    return msgspec.structs.replace(told, do_first=_unpriced(report), per=_per(report))
+        return result
+    return msgspec.structs.replace(result, do_first=_unpriced_changes(report), per=_per(report))
 
 
 def _per(report: Report) -> str:
     """What the numbers of changes are of where none of them is in a step."""
-    recurring = {one.frequency.phase for one in report.findings if one.frequency.times}
+    recurring = {finding.frequency.phase for finding in report.findings if finding.frequency.times}
     return f"at each {recurring.pop()}" if len(recurring) == 1 else "in all"
 
 
 # -- what a step loses ------------------------------------------------------------------------------
 
 
-def _late(report: Report) -> Finding | None:
+def _late_loader(report: Report) -> Finding | None:
     """The finding of a loader that does not keep up, where its price is an estimate's."""
-    inputs = [one for one in report.findings if one.code.startswith("GAP3") and not _at_most(one)]
-    priced = [one for one in inputs if one.price is not None]
-    return max(priced, key=lambda one: one.price.last if one.price else 0, default=None)
+    inputs = [
+        finding for finding in report.findings if finding.code.startswith("GAP3") and not _at_most(finding)
+    ]
+    priced = [finding for finding in inputs if finding.price is not None]
+    return max(priced, key=lambda finding: finding.price.last if finding.price else 0, default=None)
 
 
 def _at_most(finding: Finding) -> bool:
@@ -121,12 +130,12 @@ def _at_most(finding: Finding) -> bool:
     return finding.price is not None and finding.price.at_most
 
 
-def _wasted(report: Report) -> Finding | None:
+def _padding(report: Report) -> Finding | None:
     """The finding of padding that takes most of a step, where it takes enough to speak of."""
-    found = [one for one in report.findings if one.price is not None and _at_most(one)]
-    most = max(found, key=lambda one: one.price.last if one.price else 0, default=None)
+    padding = [finding for finding in report.findings if finding.price is not None and _at_most(finding)]
+    most = max(padding, key=lambda finding: finding.price.last if finding.price else 0, default=None)
     price = most.price if most is not None else None
-    return most if price is not None and price.of and price.last >= WORTH * price.of else None
+    return most if price is not None and price.of and price.last >= MIN_PADDING_SHARE * price.of else None
 
 
 def _share_for_data(report: Report, late: Finding | None) -> float:
@@ -137,14 +146,20 @@ def _share_for_data(report: Report, late: Finding | None) -> float:
     if late is None or late.price is None:
         return 0.0
     waits = [late.price.last, *(use.late.likely for use in report.loaders if use.line == late.line)]
-    begins = [one for one in report.findings if one.code == LATE_FIRST_BATCH and one.line == late.line]
-    beginning = sum(one.price.last for one in begins if one.price is not None and one is not late)
+    begins = [
+        finding
+        for finding in report.findings
+        if finding.code == LATE_FIRST_BATCH and finding.line == late.line
+    ]
+    beginning = sum(
+        finding.price.last for finding in begins if finding.price is not None and finding is not late
+    )
     return (max(waits) + beginning) / late.price.of if late.price.of else 0.0
 
 
 def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -> tuple[str, Level]:
     in_steps = syncs(report)
-    more, apart = between(report, bool(in_steps)), worth_fixing(report)
+    more, apart = phase_clause(report, bool(in_steps)), worth_fixing(report)
     waiting = _share_for_data(report, late)
     if late is not None and late.price is not None and waiting >= LITTLE:
         step = late.price.of
@@ -152,7 +167,7 @@ def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -
         saved = (estimate.saved.most if bound else estimate.saved.likely) if estimate is not None else 0
         stalls = saved / step if in_steps else 0.0
         lost = f"{percent(waiting)} waiting for data"
-        if stalls >= NOTHING:
+        if stalls >= MIN_LOSS_SHARE:
             total = percent(min(waiting + stalls, 1.0))
             both = f"{lost}, {'up to ' if bound else ''}{percent(stalls)} in {in_steps}"
             return f"Your GPU would idle for {total} of each step: {both}{more}", "act"
@@ -161,21 +176,21 @@ def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -
         sample = f"{count(report.steps.steady, 'training step')}"
         if apart:
             return f"No syncs in training steps{more}", "act"
-        if report.steps.steady < ENOUGH:
+        if report.steps.steady < MIN_STEADY_STEPS:
             return f"Not enough was seen to tell: no syncs in {sample}", "unknown"
         return f"Nothing worth fixing: no syncs in {sample}{more}", "fine"
-    if estimate is None or not _priced(report):
+    if estimate is None or not _has_prices(report):
         return f"{in_steps}{more}", "act"
     step = estimate.whole.likely
     most = estimate.saved.most / step if step else 0.0
-    if not apart and most < (LITTLE if report.steps.waits_per_step < 1 else NOTHING):
-        below = f"below {percent(NOTHING)}" if most < NOTHING else f"at most {percent(most)}"
-        return f"Nothing worth fixing: {in_steps}{_only(report)}, {below} of a step{more}", "fine"
+    if not apart and most < (LITTLE if report.steps.waits_per_step < 1 else MIN_LOSS_SHARE):
+        below = f"below {percent(MIN_LOSS_SHARE)}" if most < MIN_LOSS_SHARE else f"at most {percent(most)}"
+        return f"Nothing worth fixing: {in_steps}{_single_place(report)}, {below} of a step{more}", "fine"
     if estimate.reasons:
         return f"{in_steps}: together up to {percent(most)} of each step{more}", "act"
     if not estimate.saved.tells(step):
         if estimate.saved.small(step) and not apart:
-            where = f"{in_steps}{_only(report)}"
+            where = f"{in_steps}{_single_place(report)}"
             return f"{where}: too small to tell, at most {percent(most)} of a step{more}", "fine"
         return f"{in_steps}: together up to {percent(most)} of each step, or nothing{more}", "act"
     likely, least = percent(estimate.saved.likely / step), percent(estimate.saved.least / step)
@@ -183,34 +198,38 @@ def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -
     return f"{in_steps}: together {likely}{ends} of each step{more}", "act"
 
 
-def _of_optimizers(report: Report) -> Finding | None:
+def _slow_optimizer(report: Report) -> Finding | None:
     """The finding of the optimizer that costs most, where one goes through its parameters one by one."""
-    found = [one for one in report.findings if one.code == ONE_BY_ONE and one.price is not None]
-    return max(found, key=lambda one: one.price.last if one.price else 0, default=None)
+    results = [
+        finding for finding in report.findings if finding.code == ONE_BY_ONE and finding.price is not None
+    ]
+    return max(results, key=lambda finding: finding.price.last if finding.price else 0, default=None)
 
 
 def _with_work(report: Report, sentence: str, level: Level) -> tuple[str, Level]:
     """The sentence, with what is lost though nobody waits: to an optimizer that goes through its parameters
     one by one, and to padding."""
-    lost = "; ".join(filter(None, (_to_optimizer(report), _to_padding(report))))
+    lost = "; ".join(filter(None, (_optimizer_clause(report), _padding_clause(report))))
     if not lost:
         return sentence, level
     return (f"{sentence}; {lost}" if level == "act" else lost[0].upper() + lost[1:]), "act"
 
 
-def _to_optimizer(report: Report) -> str:
-    found = _of_optimizers(report)
-    price = found.price if found is not None else None
+def _optimizer_clause(report: Report) -> str:
+    finding = _slow_optimizer(report)
+    price = finding.price if finding is not None else None
     if price is None or not price.of:
         return ""
-    likely, least, most = (percent(one / price.of) for one in (price.last, price.least_last, price.most_last))
+    likely, least, most = (
+        percent(time / price.of) for time in (price.last, price.least_last, price.most_last)
+    )
     lost = f"the optimizer loses {likely} ({least}–{most})".replace(" %–", "–")
     return f"{lost} of each step to parameters updated one by one"
 
 
-def _to_padding(report: Report) -> str:
-    found = _wasted(report)
-    price = found.price if found is not None else None
+def _padding_clause(report: Report) -> str:
+    finding = _padding(report)
+    price = finding.price if finding is not None else None
     return f"up to {percent(price.last / price.of)} of each step goes to padding" if price is not None else ""
 
 
@@ -224,8 +243,8 @@ def syncs(report: Report) -> str:
     inside = _syncs_in_steps(report)
     if steps.least == steps.most:
         return f"{count(steps.most, 'sync')} in every step"
-    rare = [one for one in inside if one.frequency.every > 1]
-    together = sum(one.frequency.waits for one in rare)
+    rare = [finding for finding in inside if finding.frequency.every > 1]
+    together = sum(finding.frequency.waits for finding in rare)
     if not steps.least and len(inside) == len(rare) and together == steps.most:  # all in the same steps
         return f"{count(together, 'sync')} every {rare[0].frequency.every} steps"
     if steps.waits_per_step < 1:
@@ -241,29 +260,33 @@ def _side_by_side(means: Sequence[float]) -> str:
     several = f"{len(means)} training loops that run side by side"
     least, most = min(means), max(means)
     if least == most:
-        return f"{_often(least)} in each of {several}"
+        return f"{_rate(least)} in each of {several}"
     if len(means) == 2:
-        second = number(means[1]) if least >= 1 else _often(means[1])
-        return f"{_often(means[0])} in one training loop and {second} in the one beside it"
-    return f"{_often(least)} to {_often(most)} in {several}"
+        second = number(means[1]) if least >= 1 else _rate(means[1])
+        return f"{_rate(means[0])} in one training loop and {second} in the one beside it"
+    return f"{_rate(least)} to {_rate(most)} in {several}"
 
 
-def _often(mean: float) -> str:
+def _rate(mean: float) -> str:
     return rate(mean, "sync") if mean else "no syncs"
 
 
 def _syncs_in_steps(report: Report) -> list[Finding]:
     """The findings of syncs in training steps."""
-    return [one for one in report.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
+    return [
+        finding
+        for finding in report.findings
+        if finding.frequency.when in _IN_STEPS and finding.frequency.waits
+    ]
 
 
-def _priced(report: Report) -> bool:
+def _has_prices(report: Report) -> bool:
     """Whether syncs in training steps have prices: those that only lie in steps with more than a step have
     none."""
-    return any(one.price is not None for one in _syncs_in_steps(report))
+    return any(finding.price is not None for finding in _syncs_in_steps(report))
 
 
-def _only(report: Report) -> str:
+def _single_place(report: Report) -> str:
     """Where, if it is one place."""
     inside = _syncs_in_steps(report)
     line = inside[0].line if len(inside) == 1 else None
@@ -276,27 +299,27 @@ def _only(report: Report) -> str:
 def _why(report: Report, estimate: Estimate | None, late: Finding | None, level: Level) -> Iterator[str]:
     if level == "fine" and estimate is not None and estimate.limiter and not estimate.reasons:
         launches = estimate.limiter == "host" and not estimate.eager and estimate.compiling is None
-        yield limited(estimate) + (_COMPILING if launches else "")
+        yield limit_sentence(estimate) + (_COMPILING if launches else "")
     if level != "act":
         return
-    wasted = _wasted(report)
+    wasted = _padding(report)
     for of_input in (late, wasted):
         if of_input is not None and of_input.evidence:
             yield of_input.evidence[0]
     inside = _syncs_in_steps(report)
     if len(inside) > 1 and report.steps.waits_per_step and not report.steps.side_by_side:
-        most = max(inside, key=lambda one: one.frequency.per_step)
+        most = max(inside, key=lambda finding: finding.frequency.per_step)
         part = most.frequency.per_step / report.steps.waits_per_step
         if part >= 0.4:
             at = f" at {most.line.short}" if most.line is not None else ""
             yield f"{percent(part)} of the syncs are {most.name}{at}"
     if estimate is None and report.estimate is not None:
         yield f"No prices: {report.estimate.refused}"
-    elif estimate is not None and (report.steps.most or late or _of_optimizers(report) or wasted):
+    elif estimate is not None and (report.steps.most or late or _slow_optimizer(report) or wasted):
         if estimate.reasons:
             yield f"Upper limits: {'; '.join(estimate.reasons)}"
         elif late is None:
-            yield limited(estimate) + _blocked(estimate)
+            yield limit_sentence(estimate) + _blocked_clause(estimate)
     if estimate is not None and estimate.uncalibrated > 0 and estimate.profiled > 0:
         off = three_digits(estimate.uncalibrated / estimate.profiled)
         step = duration(estimate.profiled)
@@ -309,11 +332,11 @@ LATE_FIRST_BATCH = "GAP305"
 _COMPILING = ": `--what-if compile` estimates what compiling would bring"
 
 
-def _blocked(estimate: Estimate) -> str:
+def _blocked_clause(estimate: Estimate) -> str:
     """``; syncs block the CPU for 12 ms (8–19) of each step``; "" where that is next to nothing."""
     if estimate.blocked.likely < LITTLE * estimate.step.likely:
         return ""
-    return f"; syncs block the CPU for {ranged(estimate.blocked)} of each step"
+    return f"; syncs block the CPU for {time_range(estimate.blocked)} of each step"
 
 
 # -- what to do first -----------------------------------------------------------------------------------
@@ -321,17 +344,21 @@ def _blocked(estimate: Estimate) -> str:
 
 def _to_do(report: Report, estimate: Estimate | None, late: Finding | None) -> tuple[tuple[Change, ...], str]:
     """The changes of steps and of phases, and what their numbers are of."""
-    todo, apart = _changes(report, estimate, late), beside(report)
+    todo, apart = _changes(report, estimate, late), phase_changes(report)
     if not apart:
         return (
-            (todo, "per step") if todo else (_unpriced(report), "per step" if syncs(report) else _per(report))
+            (todo, "per step")
+            if todo
+            else (_unpriced_changes(report), "per step" if syncs(report) else _per(report))
         )
-    if not todo and (estimate is None or not _priced(report)):
-        todo = _by_syncs(report, _steadily(report))
+    if not todo and (estimate is None or not _has_prices(report)):
+        todo = _by_syncs(report, _steady_rates(report))
     starved = _share_for_data(report, late) >= LITTLE
-    if added(report) > report.steps.waits_per_step and not starved:  # phases have the most syncs
-        return (*apart, *todo)[:MOST], "per step" if todo else ""
-    return (*todo[: MOST - len(apart)], *apart), "per step" if todo else ""
+    if (
+        phase_syncs_per_step(report) > report.steps.waits_per_step and not starved
+    ):  # phases have the most syncs
+        return (*apart, *todo)[:MAX_CHANGES], "per step" if todo else ""
+    return (*todo[: MAX_CHANGES - len(apart)], *apart), "per step" if todo else ""
 
 
 def _changes(report: Report, estimate: Estimate | None, late: Finding | None) -> tuple[Change, ...]:
@@ -340,55 +367,59 @@ def _changes(report: Report, estimate: Estimate | None, late: Finding | None) ->
     bound = estimate is not None and bool(estimate.reasons)
     before = float(estimate.whole.likely) if estimate is not None else 0.0
     savings: list[tuple[int, float]] = []
-    for position, one in enumerate(report.findings):
-        price = one.price
+    for position, finding in enumerate(report.findings):
+        price = finding.price
         if price is None:
             continue
-        if one.code == ONE_BY_ONE:
+        if finding.code == ONE_BY_ONE:
             savings.append((position, float(price.last)))
-        elif one.code.startswith("GAP3"):
-            if one is late:
+        elif finding.code.startswith("GAP3"):
+            if finding is late:
                 before = max(before, float(price.of))
             savings.append((position, float(price.last)))
-    savings += _of_waits(report.findings, estimate, bound) if estimate is not None else []
+    savings += _wait_savings(report.findings, estimate, bound) if estimate is not None else []
     # A shorter step only waits longer for batches that are made beside it: those first.
     beside_it = estimate is not None and estimate.overlapped and late is not None
-    first = [position for position, one in enumerate(report.findings) if beside_it and one is late]
+    first = [position for position, finding in enumerate(report.findings) if beside_it and finding is late]
     return changes(report.findings, savings, before, bound=bound, first=first)
 
 
-def _of_waits(findings: Sequence[Finding], estimate: Estimate, bound: bool) -> list[tuple[int, float]]:
+def _wait_savings(findings: Sequence[Finding], estimate: Estimate, bound: bool) -> list[tuple[int, float]]:
     """Findings of waits, in the order in which mending them saves most, with what each one adds."""
     prices = estimate.prices
-    positions = {id(one.price): n for n, one in enumerate(findings) if one.price is not None}
+    positions = {id(finding.price): n for n, finding in enumerate(findings) if finding.price is not None}
     added: list[tuple[int, float]] = []
     before = 0
     for at, saved in zip(prices.shortest, prices.saved, strict=True):
         position = positions.get(id(prices.each[at]))
         if position is not None and not findings[position].frequency.rare:
-            added.append((position, float(saved - before)))
+            phase_syncs_per_step.append((position, float(saved - before)))
         before = saved
     if bound and before:  # an upper limit of all, shared out as the likely savings are
-        added = [(position, saving * estimate.saved.most / before) for position, saving in added]
+        added = [
+            (position, saving * estimate.saved.most / before) for position, saving in phase_syncs_per_step
+        ]
     return added
 
 
-def _unpriced(report: Report) -> tuple[Change, ...]:
+def _unpriced_changes(report: Report) -> tuple[Change, ...]:
     """The same list where nothing has a price: by syncs in a step, in evaluation where steps have none."""
-    counts = _steadily(report)
+    counts = _steady_rates(report)
     if not counts:
-        together = len({one.frequency.phase for one in report.findings if one.frequency.times}) == 1
+        together = (
+            len({finding.frequency.phase for finding in report.findings if finding.frequency.times}) == 1
+        )
         counts = {
-            n: one.frequency.waits if together else float(one.frequency.total)
-            for n, one in enumerate(report.findings)
-            if one.frequency.when in ("evaluation", "phase", "no-steps")
+            n: finding.frequency.waits if together else float(finding.frequency.total)
+            for n, finding in enumerate(report.findings)
+            if finding.frequency.when in ("evaluation", "phase", "no-steps")
         }
     return _by_syncs(report, counts)
 
 
-def _steadily(report: Report) -> dict[int, float]:
+def _steady_rates(report: Report) -> dict[int, float]:
     """Syncs per step of the findings that recur more often than a log."""
-    steady = ((n, one.frequency) for n, one in enumerate(report.findings))
+    steady = ((n, finding.frequency) for n, finding in enumerate(report.findings))
     return {n: often.per_step for n, often in steady if often.per_step and not often.rare}
 
 

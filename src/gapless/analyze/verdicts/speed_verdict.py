@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.analyze.phrases.speed import ranged, speed, utilisation
+from gapless.analyze.phrases.speed import speed, time_range, utilisation
 from gapless.model import Report
 from gapless.model.estimate import Estimate
 from gapless.model.wording import about, span, spans
 
-_SAME = 1.05
+_MAX_SAME_RATIO = 1.05
 """The ends of an interval that differ by less are not told apart."""
 
 
@@ -36,12 +36,12 @@ def _whole_run(report: Report, estimate: Estimate) -> Iterator[str]:
         return
     passes = f" in {planned.passes:,} passes" if planned.passes > 1 else ""
     least, likely, most = (planned.steps * time for time in (each.least, each.likely, each.most))
-    between = "" if most < _SAME * least else f" ({spans(least, most)})"
+    between = "" if most < _MAX_SAME_RATIO * least else f" ({spans(least, most)})"
     limit = "at most " if planned.most else ""
-    what = (
+    subject = (
         "run" if report.steps.noun == "step" else "loop"
     )  # what else a script of inference does is not known
-    yield f"The whole {what}: {limit}{planned.steps:,} steps{passes}, {span(likely)}{between}"
+    yield f"The whole {subject}: {limit}{planned.steps:,} steps{passes}, {span(likely)}{between}"
 
 
 def confidence(report: Report, estimate: Estimate | None) -> str:
@@ -50,5 +50,5 @@ def confidence(report: Report, estimate: Estimate | None) -> str:
         return f"counted on an emulated {report.environment.device}" if report.environment.emulated else ""
     how = "times from a real profile" if estimate.calibrated else "estimated"
     gpu = (estimate.gpu or report.environment.device).removeprefix("NVIDIA ")
-    on_time = f"; {ranged(estimate.step)} if every batch were on time" if estimate.waiting.likely else ""
-    return f"{gpu}, {how}: step {ranged(estimate.whole)}{on_time}"
+    on_time = f"; {time_range(estimate.step)} if every batch were on time" if estimate.waiting.likely else ""
+    return f"{gpu}, {how}: step {time_range(estimate.whole)}{on_time}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from gapless.analyze.verdicts.phases_verdict import missed
+from gapless.analyze.verdicts.phases_verdict import unchecked_clause
 from gapless.model import Report
 from gapless.model.wording import binary_size, count
 
-_FEW_OPERATORS = 3
+_MAX_NAMED = 3
 """Operators that are named where it is not known whether they wait."""
 
 
@@ -18,7 +18,7 @@ def not_seen(report: Report) -> Iterator[str]:
     how, status, message = report.ending.how, report.ending.status, report.ending.message
     who = "The cell" if report.script == ("the cell",) else "The script"
     if how == "enough-steps":
-        yield f"Only {count(report.steps.seen, 'training step')} ran; {missed(report)}"
+        yield f"Only {count(report.steps.seen, 'training step')} ran; {unchecked_clause(report)}"
     elif how == "exit" and status:
         yield f"{who} exited with status {status}: only what ran until then was checked"
     elif how == "interrupted":
@@ -35,9 +35,9 @@ def not_seen(report: Report) -> Iterator[str]:
         yield _assumed(report)
     if report.unknown:
         yield unknown(report.unknown)
-    for one in report.memory:
-        if one.limit < 0:
-            most = binary_size(one.baseline.peak_reserved)
+    for memory in report.memory:
+        if memory.limit < 0:
+            most = binary_size(memory.baseline.peak_reserved)
             yield (
                 f"Whether its memory fits was not checked: at most {most} (`gapless memory --gpu NAME FILE`)"
             )
@@ -50,11 +50,18 @@ def _assumed(report: Report) -> str:
     numbers = f"Numbers that the script printed or saved{since} are assumed (`--values` computes them)"
     if not report.assumptions:
         return numbers
-    lines = list(dict.fromkeys(one.line.short for one in report.assumptions if one.line is not None))
-    more = f" and {count(len(lines) - _FEW_OPERATORS, 'other line')}" if len(lines) > _FEW_OPERATORS else ""
-    what, verb = count(len(report.assumptions), "decision"), "is" if len(report.assumptions) == 1 else "are"
-    places = f" ({', '.join(lines[:_FEW_OPERATORS])}{more})" if lines else ""
-    return f"{numbers}, and so {verb} {what}{places} (`--assume FILE:LINE=VALUE` sets them)"
+    lines = list(
+        dict.fromkeys(
+            assumption.line.short for assumption in report.assumptions if assumption.line is not None
+        )
+    )
+    more = f" and {count(len(lines) - _MAX_NAMED, 'other line')}" if len(lines) > _MAX_NAMED else ""
+    decisions, verb = (
+        count(len(report.assumptions), "decision"),
+        "is" if len(report.assumptions) == 1 else "are",
+    )
+    places = f" ({', '.join(lines[:_MAX_NAMED])}{more})" if lines else ""
+    return f"{numbers}, and so {verb} {decisions}{places} (`--assume FILE:LINE=VALUE` sets them)"
 
 
 def unknown(operators: Sequence[str]) -> str:
@@ -63,8 +70,8 @@ def unknown(operators: Sequence[str]) -> str:
     >>> unknown(["mylib::scan"])
     'Whether mylib::scan makes the CPU wait is not known: what waits in it is not counted'
     """
-    shown = ", ".join(operators[:_FEW_OPERATORS])
-    rest = len(operators) - _FEW_OPERATORS
+    shown = ", ".join(operators[:_MAX_NAMED])
+    rest = len(operators) - _MAX_NAMED
     names = f"{shown} and {count(rest, 'other operator')}" if rest > 0 else shown
     makes, it = ("makes", "it") if len(operators) == 1 else ("make", "them")
     return f"Whether {names} {makes} the CPU wait is not known: syncs in {it} are not counted"

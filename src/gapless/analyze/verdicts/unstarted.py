@@ -24,22 +24,22 @@ _HOW_TO_RUN = (
 def verdict(report: Report) -> Verdict:
     """The verdict where no step was seen; `do_first` is for the caller to fill."""
     name, unseen = script_name(report.script), tuple(not_seen(report))
-    end = ended(report)
+    end = how_it_ended(report)
     if report.environment.unused:
         if not end and report.ending.how == "finished" and report.ending.message:
-            told = f"{name} ran nothing on the GPU: {report.ending.message}"
-            return Verdict(sentence=told, why=(_HOW_TO_RUN,), not_seen=unseen)
+            sentence = f"{name} ran nothing on the GPU: {report.ending.message}"
+            return Verdict(sentence=sentence, why=(_HOW_TO_RUN,), not_seen=unseen)
         if not end:
-            told = f"{name} put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
-            return Verdict(sentence=told, not_seen=unseen)
+            sentence = f"{name} put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
+            return Verdict(sentence=sentence, not_seen=unseen)
         # Of an interrupted run, what processes that it started have recorded may be lost.
         until = "a use of the GPU was recorded" if report.ending.how == "interrupted" else "it used the GPU"
         return Verdict(sentence=f"{name} {end[0]} before {until}{end[1]}", not_seen=unseen)
-    total = sum(one.frequency.total for one in report.findings)
+    total = sum(finding.frequency.total for finding in report.findings)
     if end:
-        seen = (f"{count(total, 'sync')} until then",) if total else ()
-        told = f"{name} {end[0]} before its first step{end[1]}"
-        return Verdict(sentence=told, why=seen, not_seen=unseen)
+        why = (f"{count(total, 'sync')} until then",) if total else ()
+        sentence = f"{name} {end[0]} before its first step{end[1]}"
+        return Verdict(sentence=sentence, why=why, not_seen=unseen)
     said = f"{count(total, 'sync')} in {name}" if total else f"No syncs in {name}"
     return Verdict(sentence=f"{said}, but no training step was seen", why=(_HOW_STEPS_END,), not_seen=unseen)
 
@@ -51,16 +51,16 @@ _MISSING = re.compile(
 """How a script fails that expects torchrun to have started it."""
 
 
-def _of_ranks(report: Report) -> bool:
+def _needs_launcher(report: Report) -> bool:
     """Whether it failed for want of what a launcher says to each rank."""
     return report.environment.world_size <= 1 and _MISSING.search(report.ending.message) is not None
 
 
-def ended(report: Report) -> tuple[str, str] | None:
+def how_it_ended(report: Report) -> tuple[str, str] | None:
     """How the run ended, as a verb and a reason; None where it came to its end."""
     ending = report.ending
     reason = ending.message.strip().rstrip(".")
-    ranks = " (`--world-size N` runs it as one of N ranks)" if _of_ranks(report) else ""
+    ranks = " (`--world-size N` runs it as one of N ranks)" if _needs_launcher(report) else ""
     because = f": {reason}{ranks}" if reason else ""
     if ending.how == "error":
         return "failed", because

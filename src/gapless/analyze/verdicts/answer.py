@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gapless.analyze.verdicts.memory_verdict import first_to_fill
-from gapless.analyze.verdicts.offers_verdict import of_offers
+from gapless.analyze.verdicts.offers_verdict import offers_sentence
 from gapless.memory.parts import allowed_bytes, describe_fit
 from gapless.model import Report, Verdict
 from gapless.model.memory_report import MemoryReport
@@ -16,7 +16,7 @@ def with_answer(verdict: Verdict, report: Report) -> Verdict:
     """`verdict` of a script's steps, behind what was asked about its memory and its cost."""
     if first_to_fill(report.memory) is not None:
         return verdict  # which says for how long it fits
-    answer = next(of_offers(report), "") or _fits(report)
+    answer = next(offers_sentence(report), "") or _fits(report)
     if not answer:
         return verdict
     return msgspec.structs.replace(verdict, sentence=f"{answer}. {verdict.sentence}")
@@ -24,17 +24,19 @@ def with_answer(verdict: Verdict, report: Report) -> Verdict:
 
 def _fits(report: Report) -> str:
     """``Fits the A100-SXM4-80GB: peak 42 MiB of 78.7 GiB``, of the fullest device; "" where nothing says."""
-    fitting = [one for one in report.memory if describe_fit(one).startswith("fits")]
+    fitting = [memory for memory in report.memory if describe_fit(memory).startswith("fits")]
     if not fitting or len(fitting) < len(report.memory):
         return ""
-    fullest = max(fitting, key=lambda one: one.baseline.peak_reserved / max(allowed_bytes(one), 1))
+    fullest = max(fitting, key=lambda memory: memory.baseline.peak_reserved / max(allowed_bytes(memory), 1))
     whom = fullest.gpu.removeprefix("NVIDIA ")
     where = f" the {whom}" if whom else ""
     which = f" of {len(fitting)} GPUs the fullest" if len(fitting) > 1 else ""
-    return f"Fits{where}:{which} peak {_of(fullest)} reserved{describe_fit(fullest).removeprefix('fits')}"
+    return (
+        f"Fits{where}:{which} peak {_peak_of(fullest)} reserved{describe_fit(fullest).removeprefix('fits')}"
+    )
 
 
-def _of(report: MemoryReport) -> str:
+def _peak_of(report: MemoryReport) -> str:
     peak, limit = report.baseline.peak_reserved, allowed_bytes(report)
     unit = unit_of(limit)
     needs = in_unit(peak, unit) if unit_of(peak) == unit else binary_size(peak)
