@@ -388,18 +388,16 @@ def _wait_savings(findings: Sequence[Finding], estimate: Estimate, bound: bool) 
     """Findings of waits, in the order in which mending them saves most, with what each one adds."""
     prices = estimate.prices
     positions = {id(finding.price): n for n, finding in enumerate(findings) if finding.price is not None}
-    added: list[tuple[int, float]] = []
+    gains: list[tuple[int, float]] = []
     before = 0
     for at, saved in zip(prices.shortest, prices.saved, strict=True):
         position = positions.get(id(prices.each[at]))
         if position is not None and not findings[position].frequency.rare:
-            phase_syncs_per_step.append((position, float(saved - before)))
+            gains.append((position, float(saved - before)))
         before = saved
     if bound and before:  # an upper limit of all, shared out as the likely savings are
-        added = [
-            (position, saving * estimate.saved.most / before) for position, saving in phase_syncs_per_step
-        ]
-    return added
+        gains = [(position, saving * estimate.saved.most / before) for position, saving in gains]
+    return gains
 
 
 def _unpriced_changes(report: Report) -> tuple[Change, ...]:
