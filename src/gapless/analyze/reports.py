@@ -31,8 +31,8 @@ def report(capture: Any, *how: Any, **more: Any) -> Report:
 
     `capture` is a session, the profiles of one run (one per rank), an allocator run or its memory report, the
     diagnosis of a loader, a comparison or a proof. For sessions and memory, ``drawn=True`` also lays the
-    memory out for a page; for sessions, ``priced=False`` leaves out estimates and ``by_line=True`` keeps apart
-    the lines that one change mends; for profiles, `notes` are added and `read` returns the text of files.
+    memory out for a page; for sessions, ``priced=False`` leaves out estimates and ``by_line=True`` keeps
+    apart the lines that one change mends; for profiles, `notes` are added and `read` returns the text.
 
     >>> report(gapless.load("run.gapless.json")).verdict.sentence
     '7 syncs in every step: together up to 7.7 % of each step'
