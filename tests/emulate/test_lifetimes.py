@@ -31,7 +31,7 @@ AT_ONCE, COLLECTED, STAYS = range(3)
 @contextmanager
 def all_streams() -> Iterator[None]:
     with Emulator() as emulator:
-        emulator.core.races.begin()
+        emulator.core.races.follow_all()
         yield
 
 

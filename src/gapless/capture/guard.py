@@ -76,7 +76,7 @@ def _on_emulated(emulator: Emulator) -> Any:
         if threading.get_ident() == thread:
             raise RaceError(_of_race(race))
 
-    listeners, races = emulator.recorder.on_wait, emulator.core.races.found.listeners
+    listeners, races = emulator.recorder.on_wait, emulator.core.races.log.listeners
     listeners.append(listener)
     races.append(raced)
 

@@ -165,7 +165,7 @@ class Emulator:
         self.in_turn: InTurn = lambda one, other: False  # as of `StepTally`, for who can read the source
         self.compiled = Calls(self.core.device_of, values=not dry, wanted=compiled)
         replays = self.compiled.replays
-        replays.watch = lambda: self.core.graphs.watch(replays)
+        replays.watch = lambda: self.core.graphs.watch_replays(replays)
         self._patches = Patches()
         self._lasting = lasting
         self._standins = standins
@@ -197,7 +197,7 @@ class Emulator:
             self.core.note(untried)
         _current = self
         self.core.enabled = True
-        self.core.races.on = memory_supported()
+        self.core.races.enabled = memory_supported()
         self._environment = enter(self.world)
         patches = self._patches
         try:
@@ -255,7 +255,7 @@ class Emulator:
 
     def _switch_off(self) -> None:
         self.core.races.flights.end()
-        self.core.enabled = self.core.races.on = False
+        self.core.enabled = self.core.races.enabled = False
         lift_only_cpu_tensors(False)
         if self._modes is not None:
             self._modes.close()
@@ -291,7 +291,7 @@ class Emulator:
 
     def leave_in_child(self) -> None:
         """In a forked child: record nothing; once CUDA was in use, run on the host and refuse the device."""
-        self.core.enabled = self.core.races.on = False
+        self.core.enabled = self.core.races.enabled = False
         self.recorder.on_mark = None
         if self.core.values is not None:
             self.core.values.forked()
@@ -318,8 +318,8 @@ class Emulator:
     def count_afresh(self) -> None:
         """Record from here on as if nothing had been before."""
         self.recorder = self.core.recorder = Recorder(self.core.clock)
-        self.core.races.found.clear()
-        self.core.graphs.found.clear()
+        self.core.races.log.clear()
+        self.core.graphs.faults.clear()
         if self.core.values is not None:
             self.core.values.reads.afresh()
 
@@ -327,8 +327,8 @@ class Emulator:
         """In a forked child that may have the device: record what it does, and nothing of its parent's."""
         programme = self.recorder.programme
         self.recorder = self.core.recorder = Recorder(self.core.clock)
-        self.core.races.found.clear()
-        self.core.graphs.found.clear()
+        self.core.races.log.clear()
+        self.core.graphs.faults.clear()
         if programme is not None:
             self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices, programme.lines)
         if self.core.placement.memory is not None:
@@ -337,7 +337,7 @@ class Emulator:
         self.core.optimizers.clear()
         self.core.optimizers_seen = 0
         self.core.enabled = True
-        self.core.races.on = memory_supported()
+        self.core.races.enabled = memory_supported()
 
     # -- what was seen -----------------------------------------------------------------------------
 
@@ -355,12 +355,12 @@ class Emulator:
             marks=marks,
             strands=_parents(recorder),
             races=self.core.races.races(),
-            graphs=self.core.graphs.found.faults(),
+            graphs=self.core.graphs.faults.all(),
             notes=(
                 *recorder.notes(),
                 *cudnn_benchmark.notes(recorder),
                 *recorder.strands.notes(),
-                *((_NO_RACES,) if self.core.races.wanted and not memory_supported() else ()),
+                *((_NO_RACES,) if self.core.races.has_streams and not memory_supported() else ()),
                 *standins.notes(ending.message if ending is not None else ""),
                 *(values.reads.unused() if values is not None else ()),
             ),

@@ -52,7 +52,7 @@ def test_weights_that_are_updated_when_they_are_staged(tmp_path: Path) -> None:
 def test_weights_that_are_updated_while_they_are_staged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit, value in {"MOMENT": 1.0, "STILL": 50, "_ALL": 60.0}.items():
+    for limit, value in {"MAX_HOLD_SECONDS": 1.0, "LOOKS_UNCHANGED": 50, "_MAX_TOTAL_HOLD": 60.0}.items():
         monkeypatch.setattr(threads, limit, value)
     found = saved(tmp_path, waits=False)
     assert found

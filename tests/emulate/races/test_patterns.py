@@ -47,7 +47,7 @@ def _home(function: Any) -> str:
 @pytest.mark.parametrize("name", sorted(PATTERNS))
 def test_pattern(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "_wrong_" in name:  # a busy machine may be slow to run the other thread
-        for limit, value in {"MOMENT": 1.0, "STILL": 50, "_ALL": 60.0}.items():
+        for limit, value in {"MAX_HOLD_SECONDS": 1.0, "LOOKS_UNCHANGED": 50, "_MAX_TOTAL_HOLD": 60.0}.items():
             monkeypatch.setattr(holding, limit, value)
     found = met(name)
     expected = {f"GAP{code}" for code in re.findall(r"_(8\d\d)", name)}

@@ -26,14 +26,14 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     made: list[float] = []
     real, before = threading.enumerate, {*threading.enumerate()} - {threading.current_thread()}
     monkeypatch.setattr(threading, "enumerate", lambda: [one for one in real() if one not in before])
-    wait = threads.Threads._wait
+    wait = threads.ThreadHolder._wait
 
-    def timed(self: threads.Threads, end: float) -> None:
+    def timed(self: threads.ThreadHolder, end: float) -> None:
         began = time.monotonic()
         wait(self, end)
         made.append(time.monotonic() - began)
 
-    monkeypatch.setattr(threads.Threads, "_wait", timed)
+    monkeypatch.setattr(threads.ThreadHolder, "_wait", timed)
     with gapless.emulate():
         torch.cuda.Stream()
         yield made
@@ -81,7 +81,7 @@ def test_twice_at_each_place(moments: list[float], another: None) -> None:
 def test_no_longer_than_the_others_go_on(
     moments: list[float], another: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "MOMENT", 60.0)
+    monkeypatch.setattr(threads, "MAX_HOLD_SECONDS", 60.0)
     waits()
     assert 0 < moments[0] < 30
 
@@ -91,18 +91,18 @@ def test_no_more_than_a_second_in_all(moments: list[float], another: None) -> No
     for place in places:
         exec(place, {"waits": waits})
     assert 1 < len(moments) < 400
-    assert sum(moments[:-1]) <= threads._ALL
+    assert sum(moments[:-1]) <= threads._MAX_TOTAL_HOLD
 
 
 def test_what_another_thread_launches_meanwhile_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the same stream, too: the wait is for what was in it."""
     launched, go = threading.Event(), threading.Event()
 
-    def lets_go(self: threads.Threads, end: float) -> None:
+    def lets_go(self: threads.ThreadHolder, end: float) -> None:
         go.set()
         launched.wait()
 
-    monkeypatch.setattr(threads.Threads, "_wait", lets_go)
+    monkeypatch.setattr(threads.ThreadHolder, "_wait", lets_go)
     with gapless.emulate() as seen:
         host = torch.zeros(4).pin_memory()
 

@@ -56,7 +56,7 @@ class Core:
         self.askers: dict[SourceLine, None] = {}
         self.values: Any = None  # `dry.Values`, in a run that is or may become one without values
         self.races = Checker(self.placement.where)
-        self.races.found.tick = lambda: min(self.recorder.tick, MOST_TICKS)  # it keeps each
+        self.races.log.tick = lambda: min(self.recorder.tick, MOST_TICKS)  # it keeps each
         self.graphs = Graphs(self)
 
     @property
@@ -107,8 +107,8 @@ class Core:
     def _first_used(self) -> None:
         if not self._initialized:
             if speaks_of_streams():
-                self.races.begin()
-            self.graphs.nodes.wanted = speaks_of_graphs()
+                self.races.follow_all()
+            self.graphs.nodes.enabled = speaks_of_graphs()
         self._initialized = True
 
     def allocated(self, index: int) -> int:
@@ -154,12 +154,12 @@ class Core:
         if local.quiet or local.fused or not self.enabled or waits <= 0:
             return
         capture = self.graphs.capture
-        if capture is not None and capture.holds():
+        if capture is not None and capture.applies_here():
             if mechanism == "free":
                 return  # the allocator gives nothing back while anything is captured
             raise self._refused(operator, mechanism, call or local.call, detail)
-        self.races.waited(operator, mechanism, call)
-        if mechanism in ("explicit", "free") and self.graphs.enters():
+        self.races.record_host_wait(operator, mechanism, call)
+        if mechanism in ("explicit", "free") and self.graphs.is_entering_capture():
             return
         node = ""
         forward: stacks.RawStack = ()
@@ -199,7 +199,7 @@ class Core:
         if current is not None:
             site["node"] = current.name()
             site["forward"] = stacks.resolve(self._forward_of(current._sequence_nr()))
-        return self.graphs.waits(site)
+        return self.graphs.wait_error(site)
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Core:
     def queued(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
         """Tell the programme of streams and events."""
         if kind == "stream":
-            self.races.streamed(index, stream)
+            self.races.set_stream(index, stream)
             if self.placement.memory is not None:
                 self.placement.memory.stream = stream
         programme = self.recorder.programme
@@ -271,7 +271,7 @@ class Core:
             memory.unused.made(begin, sequence_number(), sys._getframe(2))
         made.add(begin, stacks.gather(), module)
         if self.races.full:
-            self.races.nodes(begin, sequence_number())
+            self.races.record_nodes(begin, sequence_number())
 
     def _forward_of(self, sequence_number: int) -> stacks.RawStack:
         """The stack of the forward call that made the node with that number, or ``()``.

@@ -48,7 +48,7 @@ def _before_optimizer(core: Core) -> Any:
             core.recorder.programme.optimizing = True
         if core.placement.memory is not None:
             core.placement.memory.stepping(optimizer)
-        core.graphs.stepping(optimizer)
+        core.graphs.before_step(optimizer)
 
     return hook
 
@@ -108,7 +108,7 @@ def _install_backward(core: Core, patches: Patches) -> None:
         before, strand = local.backward, core.recorder.strands.here()
         devices = [core.device_of(tensor) for tensor in outputs if isinstance(tensor, torch.Tensor)]
         if (at := max(devices, default=HOST)) != HOST:
-            core.graphs.backward(outputs)
+            core.graphs.before_backward(outputs)
         local.backward = at
         outermost = not strand.depth
         if outermost:
@@ -117,14 +117,14 @@ def _install_backward(core: Core, patches: Patches) -> None:
             if core.placement.memory is not None:
                 core.placement.memory.unused.begin_backward()
         on_device = local.backward != HOST
-        called = core.races.backward()
+        called = core.races.begin_backward()
         strand.depth += 1
         try:
             out = real(outputs, *args, **kwargs)
         finally:
             strand.depth -= 1
             local.backward = before
-            core.races.backward_over(called)
+            core.races.end_backward(called)
         if outermost:
             core.recorder.backward_over(depth=1)
             # Without an optimizer the parameters are updated by hand, once there are gradients.
@@ -232,6 +232,6 @@ def _install_phase(core: Core, patches: Patches) -> None:
         core.optimizers_made = True
         for parameter in self.param_groups[-1]["params"]:
             core.trained.put(parameter, True)
-        core.graphs.optimizing(self)
+        core.graphs.add_optimizer(self)
 
     patches.set(torch.optim.Optimizer, "add_param_group", add_param_group)

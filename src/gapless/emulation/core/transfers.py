@@ -146,7 +146,7 @@ def moved(
     core.arriving(tensor, state, target)
     after = PINNED if target == HOST and non_blocking else target
     result: Tensor
-    with core.races.there(tensor, after):
+    with core.races.show_arrived(tensor, after):
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             result = core.place(_copied(core, tensor, dtype or tensor.dtype, memory_format, after), after)
         elif tensor.is_nested:
@@ -157,7 +157,9 @@ def moved(
         core, tensor, result, (state, target), non_blocking=non_blocking, call=call, detail=detail, fresh=True
     )
     if tensor.numel() and not tensor.is_nested:
-        core.races.copied(tensor, result, state, after, asynchronous=asynchronous, what=call or "Tensor.to")
+        core.races.record_copy(
+            tensor, result, state, after, asynchronous=asynchronous, action=call or "Tensor.to"
+        )
     return result
 
 

@@ -55,7 +55,7 @@ class DeviceGenerator(_Generator):
         """Seed and offset, 16 bytes; in a capture, where older versions of torch refuse it, too."""
         pair = philox.token(self.drawn_from)
         if self.graphs is not None:
-            self.graphs.generator_read(self, pair)
+            self.graphs.read_generator(self, pair)
         return philox.pack(*pair)
 
     def set_state(self, new_state: torch.Tensor) -> DeviceGenerator:
@@ -66,7 +66,7 @@ class DeviceGenerator(_Generator):
                 seed and a graph is being captured.
         """
         pair = philox.unpack(new_state)
-        if self.graphs is None or not self.graphs.generator_put_back(self, pair):
+        if self.graphs is None or not self.graphs.restore_generator(self, pair):
             self._not_captured(_SET_STATE, "torch.cuda.set_rng_state")
         philox.restore(self.drawn_from, *pair)
         self.seeded = True
@@ -105,7 +105,7 @@ class DeviceGenerator(_Generator):
 
     def _not_captured(self, attempt: str, what: str) -> None:
         if self.graphs is not None:
-            self.graphs.not_here(attempt, what)
+            self.graphs.refuse_in_capture(attempt, what)
 
     def clone_state(self) -> DeviceGenerator:
         """A new generator in the same state."""
@@ -149,7 +149,9 @@ def generic_class(runtime: Runtime) -> Any:
             place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
             if place.type != "cuda":
                 return _Generator(device=place)
-            runtime.device.graphs.not_here("Cannot construct a new CUDAGeneratorImpl", "torch.Generator")
+            runtime.device.graphs.refuse_in_capture(
+                "Cannot construct a new CUDAGeneratorImpl", "torch.Generator"
+            )
             index = runtime.current() if place.index is None else place.index
             if index >= runtime.device_count():
                 raise RuntimeError("The device_index is invalid.")

@@ -30,7 +30,7 @@ def install(runtime: Runtime, patches: Patches) -> None:
     patches.set(DeviceGenerator, "graphs", graphs)
     patches.set(C, "_CUDAGraph", GraphBase)
     patches.set(C, "_graph_pool_handle", graphs.pools.handle)
-    patches.set(C, "_cuda_isCurrentStreamCapturing", graphs.here)
+    patches.set(C, "_cuda_isCurrentStreamCapturing", graphs.is_capturing_here)
     patches.set(C, "_host_emptyCache", lambda: None)
     built = _torch_module()
     for name in (*_NAMES, *(one for one in vars(built) if one.startswith(_HOOKS))):

@@ -140,7 +140,7 @@ class Runtime:
 
     def set_current_stream(self, stream_id: int, index: int) -> None:
         """Make it this thread's current stream on its device, and that device the current one."""
-        self.device.graphs.streaming(self.check(index), stream_id)
+        self.device.graphs.set_stream(self.check(index), stream_id)
         self._streams()[index] = stream_id
         self.device.queued("stream", stream_id, index=index)
         if index != self.current():

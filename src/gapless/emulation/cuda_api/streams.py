@@ -48,7 +48,7 @@ class StreamBase(_TorchStream):
         else:
             index = cls.runtime.current()
             stream_id = stream_ptr or cls._next_of_pool(priority)
-            cls.runtime.device.races.begin()
+            cls.runtime.device.races.follow_all()
         return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=CUDA_DEVICE_TYPE)
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -80,19 +80,19 @@ class StreamBase(_TorchStream):
 
     def query(self) -> bool:
         """Everything queued is done; where copies are late, not when it is first asked for."""
-        self.runtime.device.graphs.unsafe("torch.cuda.Stream.query")
-        if self.runtime.device.races.not_yet_stream(self.device_index, self.stream_id):
+        self.runtime.device.graphs.refuse_query("torch.cuda.Stream.query")
+        if self.runtime.device.races.is_stream_pending(self.device_index, self.stream_id):
             return False
-        self.runtime.device.races.reached_stream(self.device_index, self.stream_id)
+        self.runtime.device.races.order_host_after_stream(self.device_index, self.stream_id)
         return True
 
     def is_capturing(self) -> bool:
         """Whether what is launched in it is recorded in a CUDA graph."""
-        return bool(self.runtime.device.graphs.capturing(self.device_index, self.stream_id))
+        return bool(self.runtime.device.graphs.is_capturing(self.device_index, self.stream_id))
 
     def synchronize(self) -> None:
         """The host waits."""
-        self.runtime.device.races.reached_stream(self.device_index, self.stream_id)
+        self.runtime.device.races.order_host_after_stream(self.device_index, self.stream_id)
         self.runtime.device.wait("cudaStreamSynchronize", "explicit", call="torch.cuda.Stream.synchronize")
 
     def __enter__(self) -> Any:
@@ -162,17 +162,17 @@ class EventBase(_TorchEvent):
                 f"Event device {self._index} does not match recording stream's device {stream.device_index}."
             )
         self._recorded_at = self.runtime.device.clock()
-        self._moment = self.runtime.device.races.recorded(self._index, stream.stream_id)
+        self._moment = self.runtime.device.races.record_event(self._index, stream.stream_id)
         if not self._external:
-            self._captured = self.runtime.device.graphs.event_recorded(self._index, stream.stream_id)
+            self._captured = self.runtime.device.graphs.record_event(self._index, stream.stream_id)
         self.runtime.device.queued("record", stream.stream_id, self._handle, self._index)
 
     def wait(self, stream: Any) -> None:
         """Work queued later on `stream` waits; the host does not."""
-        self.runtime.device.graphs.event_awaited(
+        self.runtime.device.graphs.wait_for_event(
             stream.device_index, stream.stream_id, self._captured, bool(self._handle), self._external
         )
-        self.runtime.device.races.awaited(stream.device_index, stream.stream_id, self._moment)
+        self.runtime.device.races.wait_for_event(stream.device_index, stream.stream_id, self._moment)
         if self._handle:
             self.runtime.device.queued("await", stream.stream_id, self._handle, stream.device_index)
 
@@ -182,7 +182,7 @@ class EventBase(_TorchEvent):
         runtime = getattr(self, "runtime", None)
         if runtime is not None and self._asked is not self._moment:
             self._asked = self._moment
-            if runtime.device.races.not_yet(self._moment):
+            if runtime.device.races.is_pending(self._moment):
                 return False
         self._reached(asked=True)
         return True
@@ -190,12 +190,12 @@ class EventBase(_TorchEvent):
     def _questioned(self, what: str) -> None:
         runtime = getattr(self, "runtime", None)
         if runtime is not None:
-            runtime.device.graphs.event_asked(self._captured, what)
+            runtime.device.graphs.query_event(self._captured, what)
 
     def _reached(self, asked: bool = False) -> None:
         runtime = getattr(self, "runtime", None)  # an event may outlive the device
         if runtime is not None:
-            runtime.device.races.reached(self._moment, asked)
+            runtime.device.races.order_host_after(self._moment, asked)
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds between two recorded events, by the emulation's clock."""

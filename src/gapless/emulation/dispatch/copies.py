@@ -40,10 +40,10 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
         )
     races = mode.core.races
     if of < 0 and to < 0 and races.busy:
-        races.on_host(mode.of(func), args, kwargs)
+        races.check_host_operator(mode.of(func), args, kwargs)
     local.target = to
     try:
-        with races.there(source, to):
+        with races.show_arrived(source, to):
             out = mode.call(func, args, kwargs)
     finally:
         local.target = HOST
@@ -54,7 +54,7 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if to >= 0 and of == to:
         mode.launched(func, args, kwargs, out)
     elif (to >= 0 or of >= 0) and not meta:
-        races.copied(source, target, of, to, asynchronous=asynchronous, what="aten::copy_")
+        races.record_copy(source, target, of, to, asynchronous=asynchronous, action="aten::copy_")
     return out
 
 
@@ -77,8 +77,8 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
         kwargs = {**kwargs, "pin_memory": False}
         target = PINNED if target == HOST else target
     if races.busy and state < 0 and target < 0:
-        races.on_host(mode.of(func), args, kwargs)
-    with races.there(tensor, target):
+        races.check_host_operator(mode.of(func), args, kwargs)
+    with races.show_arrived(tensor, target):
         out = _made(mode, func, args, kwargs, target)
     non_blocking = bool(kwargs.get("non_blocking", False))
     asynchronous = count_move(mode.core, tensor, out, (state, target), non_blocking=non_blocking, fresh=True)
@@ -90,7 +90,7 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     if state >= 0 and target == state:
         mode.launched(func, args, kwargs, out)
     elif state >= 0 or target >= 0:
-        races.copied(tensor, out, state, target, asynchronous=asynchronous, what="aten::_to_copy")
+        races.record_copy(tensor, out, state, target, asynchronous=asynchronous, action="aten::_to_copy")
     return out
 
 
@@ -111,7 +111,7 @@ def _is_pinned(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 @handles("aten::_pin_memory")
 def _pin_memory(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    mode.core.races.touched(args[0], False, "Tensor.pin_memory")
+    mode.core.races.check_host_access(args[0], False, "Tensor.pin_memory")
     copied = mode.of(_aten.clone.default).call(args[0])
     return mode.core.place(mode.core.arrived(copied), PINNED)
 
@@ -120,7 +120,7 @@ def _pin_memory(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
 def _record_stream(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if mode.core.placement.memory is not None:
         mode.core.placement.memory.used_elsewhere(args[0])
-    mode.core.races.keep(*args)
+    mode.core.races.record_stream(*args)
     return None
 
 

@@ -288,5 +288,5 @@ def _booked(core: Core, name: str, args: Any, kwargs: dict[str, Any], out: Any) 
     index = max(map(core.device_of, given), default=HOST)
     if index >= 0:
         written = given[:1] if name.endswith("__setitem__") else []
-        core.races.launched(name, given, [*written, *trees.tensors(out)], index)
-        core.races.done()
+        core.races.record_launch(name, given, [*written, *trees.tensors(out)], index)
+        core.races.order_host_after_current()

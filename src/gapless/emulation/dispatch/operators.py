@@ -168,8 +168,8 @@ class OperatorMode(TorchDispatchMode):
             plan = self.of(func)
         if kwargs is None:
             kwargs = {}
-        if self.graphs.on and not local.graphed:
-            return self.graphs.dispatched(self, func, types, args, kwargs)
+        if self.graphs.enabled and not local.graphed:
+            return self.graphs.dispatch(self, func, types, args, kwargs)
         memory = self.placement.memory
         if plan.view and memory is None and isinstance(args[0], Tensor) and has_storage(args[0]):
             return plan.call(*args, **kwargs)  # it lies where its argument does, and launches nothing
@@ -217,7 +217,7 @@ class OperatorMode(TorchDispatchMode):
                 return plan.open(args, kwargs)
         races = self.races
         if races.busy and index < 0:
-            races.on_host(plan, args, kwargs)
+            races.check_host_operator(plan, args, kwargs)
         if not plan.plain or not stored:
             return self._run(plan, args, kwargs, index)
         try:
@@ -242,7 +242,7 @@ class OperatorMode(TorchDispatchMode):
             if programme is not None and plan.launches:
                 programme.operator(plan.func, args, kwargs, out, -1)
             if races.full:
-                races.operator(plan, args, kwargs, out, index)
+                races.record_operator(plan, args, kwargs, out, index)
         elif local.constants:
             constants.made(plan, args, kwargs, out)
         return out
@@ -276,7 +276,7 @@ class OperatorMode(TorchDispatchMode):
             index, kwargs = self._made_at(plan.func, args, kwargs, index)
         races = self.races
         if plan.random and index >= 0:
-            races.drawn(kwargs.get("generator"), index, plan.name)
+            races.draw(kwargs.get("generator"), index, plan.name)
         waits = races.waits
         at = self.count(plan, args, kwargs) if plan.rows and index >= 0 else -1
         try:
@@ -296,9 +296,9 @@ class OperatorMode(TorchDispatchMode):
             if index >= 0:
                 self._ran(plan, args, kwargs, out, index, at)
                 if races.full:
-                    races.operator(plan, args, kwargs, out, index)
+                    races.record_operator(plan, args, kwargs, out, index)
                     if races.waits != waits:  # what was launched for it is done
-                        races.done()
+                        races.order_host_after_current()
         elif local.constants is not None:
             constants.made(plan, args, kwargs, out)
         return out
@@ -320,7 +320,7 @@ class OperatorMode(TorchDispatchMode):
             with contextlib.suppress(NotImplementedError, RuntimeError):  # it has no storage
                 storage = one.untyped_storage()
                 if self.core.placement.resized(storage):
-                    self.races.resized(storage)
+                    self.races.record_resize(storage)
 
     def count(self, plan: Plan, args: Any, kwargs: Any) -> int:
         """Record the waits the table has for this call.
@@ -350,7 +350,7 @@ class OperatorMode(TorchDispatchMode):
             self.core.recorder.programme.operator(func, args, kwargs, out, -1)
         if self.races.full:
             index = max((self.core.device_of(one) for one in trees.tensors(out)), default=HOST)
-            self.races.operator(self.of(func), args, kwargs, out, max(index, 0))
+            self.races.record_operator(self.of(func), args, kwargs, out, max(index, 0))
 
     def on_device(self, tensor: Tensor) -> bool:
         return self.core.placement.state_of(tensor) >= 0

@@ -66,7 +66,7 @@ def _install_moves(core: Core, patches: Patches) -> None:
         return _moved(core, storage, target, non_blocking, call)
 
     def clone(storage: Any) -> Any:
-        core.races.storage_read(storage, "UntypedStorage.clone")
+        core.races.check_storage_read(storage, "UntypedStorage.clone")
         out = _copied(storage)
         placement.put_storage(out, placement.where.get(storage._cdata, HOST))
         return out
@@ -86,7 +86,7 @@ def _install_moves(core: Core, patches: Patches) -> None:
     def resize(storage: Any, nbytes: int) -> Any:
         out = real_resize(storage, nbytes)
         if placement.resized(storage):
-            core.races.resized(storage)
+            core.races.record_resize(storage)
         return out
 
     patches.set(Storage, "__new__", staticmethod(new))
@@ -107,7 +107,7 @@ def _moved(core: Core, storage: Any, target: int, non_blocking: bool, call: str)
     placement.put_storage(out, target)
     if size:
         given, made = _bytes(storage), _bytes(out)
-        core.races.copied(given, made, source, target, asynchronous=asynchronous, what=call)
+        core.races.record_copy(given, made, source, target, asynchronous=asynchronous, action=call)
     return out
 
 
@@ -134,12 +134,12 @@ def _install_saving(core: Core, patches: Patches) -> None:
     write_file, write_record = Storage._write_file, FileWriter.write_record
 
     def written(storage: Any, *args: Any) -> Any:
-        core.races.storage_read(storage, "pickle")
+        core.races.check_storage_read(storage, "pickle")
         return write_file(storage, *args)
 
     def recorded(writer: Any, name: str, data: Any, *size: Any) -> Any:
         if isinstance(data, Storage):
-            core.races.storage_read(data, "torch.save")
+            core.races.check_storage_read(data, "torch.save")
         return write_record(writer, name, data, *size)
 
     patches.set(Storage, "_write_file", written)

@@ -149,7 +149,7 @@ def _pad_packed_sequence(mode: FunctionMode, func: Any, args: tuple[Any, ...], k
 
 @handles(Tensor.record_stream)
 def _record_stream(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    mode.core.races.keep(*args, *kwargs.values())
+    mode.core.races.record_stream(*args, *kwargs.values())
 
 
 # -- pinning ---------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def _read_at_once(name: str) -> Handler:
         if mode.on_device(args[0]):
             mode.core.wait(name, "read", call=name)
         else:
-            mode.core.races.touched(args[0], False, name)
+            mode.core.races.check_host_access(args[0], False, name)
         local.quiet += 1
         try:
             return func(*args, **kwargs)
@@ -242,7 +242,7 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     index = max(state, HOST)
     if index < 0:
         array = func(*args, **kwargs)
-        return mode.core.races.viewed(tensor, array) if state == PINNED else array
+        return mode.core.races.watch_array(tensor, array) if state == PINNED else array
     if not kwargs.get("force", False):
         raise TypeError(
             f"can't convert cuda:{index} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "

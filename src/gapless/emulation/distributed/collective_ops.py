@@ -175,15 +175,15 @@ def _racing(call: Call, out: Any, index: int, number: int) -> Any:
     races = call.mode.core.races
     if index < 0:
         if races.busy:
-            reads, writes = collectives.sides(call.name, call.values, call.group.rank())
+            reads, writes = collectives.reads_and_writes(call.name, call.values, call.group.rank())
             for writing, tensors in ((False, reads), (True, writes)):
                 for one in tensors:
-                    races.touched(one, writing, f"c10d::{call.name}")
+                    races.check_host_access(one, writing, f"c10d::{call.name}")
         return out
     if call.backends.get("cuda") == "gloo":
         return out
     heard = partial(awaited, call.mode.core, number)
-    told = partial(collectives.told, races, call.name, call.values, call.group, index, heard)
+    told = partial(collectives.track_collective, races, call.name, call.values, call.group, index, heard)
     return (*out[:-1], told(out[-1])) if isinstance(out, (list, tuple)) else told(out)
 
 
@@ -308,7 +308,7 @@ def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
         mode.put(out, index, args)
         made(mode.core, number, out)
         if mode.core.races.full:
-            mode.core.races.launched(func._schema.name, trees.tensors(values), trees.tensors(out), index)
+            mode.core.races.record_launch(func._schema.name, trees.tensors(values), trees.tensors(out), index)
     return out
 
 

@@ -66,7 +66,7 @@ def install(core: Core, patches: Patches) -> None:
             core.note(_TIMER)
             with _ReducerTensors(core, index):
                 super().__init__(params, *args, **kwargs)
-            core.graphs.holding(index, params)
+            core.graphs.mark_leaves(index, params)
             self._iterations = 0
 
         def prepare_for_forward(self) -> None:
@@ -74,7 +74,7 @@ def install(core: Core, patches: Patches) -> None:
             if self._where >= 0:
                 done = self._iterations
                 if core.graphs.capture is not None and done > 0 and (done <= _FIRST or not done % _EACH):
-                    core.graphs.unsafe("DistributedDataParallel's timing of its first iterations")
+                    core.graphs.refuse_query("DistributedDataParallel's timing of its first iterations")
                 self._iterations += 1
             super().prepare_for_forward()
 

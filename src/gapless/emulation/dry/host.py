@@ -118,7 +118,7 @@ def install(values: Any, patches: Patches) -> None:
         """What is to be written for `data`: zeros for memory without values, which may hold anything."""
         if not isinstance(data, torch.UntypedStorage) or not lacks(data):
             return data
-        values.core.races.storage_read(data, by)
+        values.core.races.check_storage_read(data, by)
         values.core.note(_WRITTEN.format(by))
         return filling.zeros(data.nbytes())
 

@@ -1,4 +1,4 @@
-"""The names under which the script has a graph's inputs, and what stands there at a replay."""
+"""The script's names for a graph's inputs, and whether they are bound to other tensors at a replay."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from gapless.emulation.graphs.slots import Slot, storage_of
 from gapless.emulation.support import stacks
 
 Tensor = torch.Tensor
-_MOST_FRAMES = 12
+_MAX_FRAMES = 12
+"""User frames searched for names: enough for a training loop, and cheap at each replay."""
+
 _MISSING = object()
 
 
 def user_frames() -> list[FrameType]:
-    """The frames of the user's own code that are running, innermost first."""
-    found: list[FrameType] = []
+    """Return the running frames of the user's own code, innermost first."""
+    frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(found) < _MOST_FRAMES:
+    while frame is not None and len(frames) < _MAX_FRAMES:
         file = frame.f_code.co_filename
         if not stacks.library_of(file) and not stacks.is_own(file) and not file.startswith("<frozen"):
-            found.append(frame)
+            frames.append(frame)
         frame = frame.f_back
-    return found
+    return frames
 
 
 def torch_frames() -> Iterator[FrameType]:
-    """The running frames of torch between here and the user's own code, innermost first."""
+    """Yield the running frames of torch between here and the user's own code, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -46,29 +48,29 @@ def torch_frames() -> Iterator[FrameType]:
 
 
 def variables(frame: FrameType) -> dict[str, Any]:
-    """The variables of a frame.
+    """Return the variables of `frame` by name.
 
-    Before Python 3.13 a function's frame keeps the dict that is asked for, and so whatever was in its
-    variables when somebody asked: it is emptied again.
+    Before Python 3.13 a function's frame caches the dict of `f_locals` and so keeps its values alive: the
+    cached dict is emptied again.
     """
     held = frame.f_locals
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return held  # of a module or a class: these are the variables themselves
-    found = dict(held)
+    copy = dict(held)
     if sys.version_info < (3, 13):
         held.clear()
-    return found
+    return copy
 
 
-def own_instances(scope: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The objects of the user's own classes in `scope`, with their names."""
+def user_instances(scope: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield name and object of each instance of a user's class in `scope`."""
     for name, value in list(scope.items()):
-        if is_users(type(value)) and isinstance(getattr(value, "__dict__", None), dict):
+        if is_user_class(type(value)) and isinstance(getattr(value, "__dict__", None), dict):
             yield name, value
 
 
-def is_users(kind: type) -> bool:
-    """Whether the class is written in the user's own code."""
+def is_user_class(kind: type) -> bool:
+    """Whether class `kind` is defined in the user's own code."""
     module = sys.modules.get(kind.__module__)
     if kind.__module__ == "__main__":
         return True
@@ -76,9 +78,9 @@ def is_users(kind: type) -> bool:
     return isinstance(file, str) and not stacks.library_of(file) and not stacks.is_own(file)
 
 
-class Bound:
-    """A name that was bound to an input when the capture ended: a variable of a function or a module, or an
-    attribute of an object of the user's."""
+class InputName:
+    """A name bound to a graph input when the capture ended: a variable of a function or module, or an
+    attribute of a user's object."""
 
     def __init__(self, name: str, used: Any, tensor: Tensor, code: Any, owner: Any, attribute: str) -> None:
         self.name = name
@@ -89,8 +91,8 @@ class Bound:
         self._owner = owner
         self._attribute = attribute
 
-    def now(self, frames: list[FrameType]) -> Any:
-        """What the name is bound to; `_MISSING` where that cannot be told."""
+    def current_value(self, frames: list[FrameType]) -> Any:
+        """Return what the name is bound to now; `_MISSING` if it cannot be looked up."""
         if self._owner is not None:
             owner = self._owner()
             return _MISSING if owner is None else vars(owner).get(self._attribute, _MISSING)
@@ -99,27 +101,27 @@ class Bound:
                 return variables(frame).get(self._attribute, _MISSING)
         return _MISSING
 
-    def other(self, frames: list[FrameType]) -> bool:
-        """Whether it is bound to another tensor of the same form."""
-        value = self.now(frames)
+    def is_rebound(self, frames: list[FrameType]) -> bool:
+        """Whether the name is now bound to another tensor of the same shape and dtype."""
+        value = self.current_value(frames)
         if not isinstance(value, Tensor) or (value.shape, value.dtype) != self._form:
             return False
-        return storage_of(value) is not self.slot.there()
+        return storage_of(value) is not self.slot.storage()
 
 
-class Bindings:
-    """Names of the inputs in `frames`; `inputs` are the graph's, by the keys of their storages."""
+class InputNames:
+    """The names in `frames` of a graph's `inputs`, which are keyed by their storages."""
 
     def __init__(self, frames: list[FrameType], inputs: Mapping[int, Any]) -> None:
-        self._bound: list[Bound] = []
+        self._bound: list[InputName] = []
         self._names: dict[int, str] = {}
         self._inputs = inputs
         for frame in frames:
             own = variables(frame)
             for name, value in list(own.items()):
                 self._add(name, value, frame.f_code, None, name)
-            for name, owner in own_instances(own):
-                if isinstance(owner, nn.Module) or not _refers(owner):
+            for name, owner in user_instances(own):
+                if isinstance(owner, nn.Module) or not _is_weakly_referable(owner):
                     continue
                 for attribute, value in list(vars(owner).items()):
                     self._add(f"{name}.{attribute}", value, None, weakref.ref(owner), attribute)
@@ -131,28 +133,28 @@ class Bindings:
         used = None if storage is None else self._inputs.get(storage._cdata)
         if used is not None:
             self._names.setdefault(used.slot.number, f"`{name}`")
-            self._bound.append(Bound(name, used, value, code, owner, attribute))
+            self._bound.append(InputName(name, used, value, code, owner, attribute))
 
     def name(self, slot: Slot) -> str:
-        """How the script calls the input, in backquotes; "" where it has no name for it."""
+        """Return the script's name for the input in backquotes; "" if it has none."""
         return self._names.get(slot.number, "")
 
-    def changed(self, watch: Any, frames: list[FrameType]) -> set[int]:
-        """Find names that got another tensor, where nothing was copied into the input; gives its slots."""
-        found = set()
+    def find_rebound(self, watch: Any, frames: list[FrameType]) -> set[int]:
+        """Report names rebound to another tensor without a copy into the input; return their slot numbers."""
+        slots = set()
         for bound in self._bound:
-            if bound.used.writes or bound.slot.written or not bound.other(frames):
+            if bound.used.writes or bound.slot.is_written or not bound.is_rebound(frames):
                 continue
-            told = (
+            evidence = (
                 f"`{bound.name}` is now another tensor, and nothing was copied into the one that the graph "
                 "reads since its last replay"
             )
-            found.add(bound.slot.number)
-            watch.found.add("rebound", bound.name, (told,), watch.place)
-        return found
+            slots.add(bound.slot.number)
+            watch.faults.add("rebound", bound.name, (evidence,), watch.place)
+        return slots
 
 
-def _refers(owner: Any) -> bool:
+def _is_weakly_referable(owner: Any) -> bool:
     try:
         weakref.ref(owner)
     except TypeError:

@@ -1,5 +1,4 @@
-"""`Capture`: one capture under way. It records, refuses what CUDA refuses, and executes nothing in the
-end."""
+"""`Capture`: one capture under way. It records launches, refuses what CUDA refuses, and undoes its writes."""
 
 from __future__ import annotations
 
@@ -24,15 +23,17 @@ from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction, 
 Tensor = torch.Tensor
 Stream = tuple[int, int]
 """Device and stream."""
-_COPIES = ("aten::copy_", "aten::_to_copy")
-_UNDECLARED = "running_"
-"""How the arguments are called that batch norms write without saying so in their schema."""
+_COPY_OPERATORS = ("aten::copy_", "aten::_to_copy")
+"""Operators whose replays read CPU scalars again, where kernels keep the captured value."""
+"""Operators whose replays read CPU scalars again, where kernels keep the captured value."""
+_UNDECLARED_PREFIX = "running_"
+"""Name prefix of arguments that batch norms write although their schema does not say so."""
 
 
 class Capture:
-    """What is recorded on `stream` and on those that it forks into, in the thread that began it.
+    """Records what the beginning thread launches on `stream` and on the streams that it forks into.
 
-    `core` is the emulation's, `mode` the capture error mode, `generators` those that the graph manages.
+    `core` is the emulation's, `mode` the capture error mode, `generators` the keys of the graph's generators.
     """
 
     def __init__(self, core: Any, stream: Stream, mode: str, generators: set[int]) -> None:
@@ -43,48 +44,48 @@ class Capture:
         self.tape = Tape()
         self.place = stacks.capture(2)
         self.failed = False
-        self.earlier: list[Any] = []  # graphs of the pool whose memory it may be given
+        self.earlier: list[Any] = []  # graphs of the pool whose memory this one may reuse
         self.streams: set[Stream] = {stream}
         self.work: dict[Stream, int] = {}
         self.joined: dict[Stream, int] = {}
         self.host = HostWork(core)
         self._generators = generators
-        self._copies = False  # what runs reads the host's memory when it is replayed
-        self._drawn: dict[int, tuple[Any, Tensor]] = {}
+        self._copies = False  # the running operator reads host memory at each replay
+        self._generator_states: dict[int, tuple[Any, Tensor]] = {}
         self._states: dict[tuple[int, tuple[int, int]], Tensor] = {}
         self._seed = torch.default_generator.get_state()
-        self.begun = sequence_number()
+        self.first_node = sequence_number()
 
-    # -- whose it is ---------------------------------------------------------------------------------
+    # -- who is capturing ----------------------------------------------------------------------------
 
-    def holds(self, unsafe: bool = True) -> bool:
-        """Whether this thread is under the rules of the capture; others are for calls that are `unsafe`."""
+    def applies_here(self, unsafe: bool = True) -> bool:
+        """Whether the capture's rules bind this thread; in mode "global" `unsafe` calls of any thread."""
         return threading.get_ident() == self.thread or (unsafe and self.mode == "global")
 
-    def at(self) -> Stream:
-        """The stream that this thread launches on."""
+    def current_stream(self) -> Stream:
+        """Return device index and id of the stream that this thread launches on."""
         index = local.device
         return index, self.core.graphs.stream_id(index)
 
-    def refuse(self, failure: Failure, what: str) -> RuntimeError:
-        """The error to raise for `what`, which ends the capture."""
+    def refuse(self, failure: Failure, subject: str) -> RuntimeError:
+        """Fail the capture because of `subject`; return the error to raise."""
         self.failed = True
-        self.core.graphs.refused(self, failure.words, what)
+        self.core.graphs.record_refusal(self, failure.words, subject)
         return words.error(failure)
 
-    def intact(self) -> None:
-        """Raises CUDA's error where something has failed in this capture before."""
+    def check_valid(self) -> None:
+        """Raise CUDA's error if something in this capture has failed before."""
         if self.failed:
             raise words.error(words.INVALIDATED)
 
     # -- streams -------------------------------------------------------------------------------------
 
-    def recorded(self, stream: Stream) -> tuple[Any, Stream, int] | None:
-        """What an event recorded in `stream` stands for in this capture; None: for nothing in it."""
+    def event_moment(self, stream: Stream) -> tuple[Any, Stream, int] | None:
+        """Return (capture, stream, launches so far) for an event recorded now; None if not captured."""
         return (self, stream, self.work.get(stream, 0)) if stream in self.streams else None
 
-    def awaited(self, stream: Stream, moment: Any, recorded: bool, external: bool) -> None:
-        """`stream` waits for an event with that moment."""
+    def wait_for_event(self, stream: Stream, moment: Any, recorded: bool, external: bool) -> None:
+        """Make `stream` wait for an event recorded at `moment`; refuse what would leave the capture."""
         if external or not recorded:
             return
         inside = moment is not None and moment[0] is self
@@ -96,78 +97,82 @@ class Capture:
         elif stream in self.streams:
             raise self.refuse(words.ISOLATION, "a stream of the capture waits for work outside it")
 
-    def unjoined(self) -> bool:
-        """Whether a stream that forked off has work that nothing in the capture waits for."""
-        return any(self.joined.get(one, 0) < self.work.get(one, 0) for one in self.streams - {self.stream})
+    def has_unjoined_work(self) -> bool:
+        """Whether a forked stream has work that nothing in the capture waits for."""
+        return any(
+            self.joined.get(stream, 0) < self.work.get(stream, 0) for stream in self.streams - {self.stream}
+        )
 
     # -- operators -----------------------------------------------------------------------------------
 
     def operator(self, mode: Any, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run an operator for its shapes, and record it if it is launched in the capture."""
+        """Run an operator for its result shapes, and record it if it launches in the capture."""
         plan = mode.of(func)
-        self._copies = plan.name in _COPIES
+        self._copies = plan.name in _COPY_OPERATORS
         if plan.view:
             return mode.__torch_dispatch__(func, types, args, kwargs)
-        given = list(trees.tensors((args, kwargs)))
+        tensors = list(trees.tensors((args, kwargs)))
         state_of = self.core.placement.state_of
-        device = local.target >= 0 or any(state_of(one) >= 0 for one in given)
-        names_one = plan.makes and _is_cuda(args, kwargs)
-        if not (device or names_one):
+        device = local.target >= 0 or any(state_of(tensor) >= 0 for tensor in tensors)
+        names_device = plan.makes and _is_cuda(args, kwargs)
+        if not (device or names_device):
             out = mode.__torch_dispatch__(func, types, args, kwargs)
-            if not any(state_of(one) >= 0 for one in trees.tensors(out)):
+            if not any(state_of(tensor) >= 0 for tensor in trees.tensors(out)):
                 self.host.operator(plan, args, kwargs)
-                self.host.made(out)
+                self.host.record_results(out)
                 return out
-            self._record(plan, func, self._given(args), self._given(kwargs), out)
+            self._record(plan, func, self._record_arguments(args), self._record_arguments(kwargs), out)
             return out
-        if self.at() not in self.streams:
-            return self._uncaptured(mode, plan, func, types, args, kwargs)
-        self.intact()
-        self._draws(plan, kwargs)
-        self._saved(plan, args, kwargs)
-        given_args, given_kwargs = (self._given(args), self._given(kwargs)) if plan.launches else ((), {})
+        if self.current_stream() not in self.streams:
+            return self._run_uncaptured(mode, plan, func, types, args, kwargs)
+        self.check_valid()
+        self._check_generator(plan, kwargs)
+        self._save_written(plan, args, kwargs)
+        recorded_args, recorded_kwargs = (
+            (self._record_arguments(args), self._record_arguments(kwargs)) if plan.launches else ((), {})
+        )
         out = mode.__torch_dispatch__(func, types, args, kwargs)
-        self._record(plan, func, given_args, given_kwargs, out)
+        self._record(plan, func, recorded_args, recorded_kwargs, out)
         return out
 
-    def call(
+    def launch(
         self, name: str, run: Callable[..., Any], args: Any, writes: Iterable[Tensor], body: Callable[[], Any]
     ) -> Any:
-        """Run `body`, a launch that is no operator, and record that replays call `run` with `args`."""
-        if self.at() not in self.streams:
+        """Run `body`, a launch that is no operator; replays will call ``run(*args)``."""
+        if self.current_stream() not in self.streams:
             return body()
-        self.intact()
-        for one in writes:
-            self._save(one)
-        given = self._given(args)
+        self.check_valid()
+        for tensor in writes:
+            self._save(tensor)
+        recorded_args = self._record_arguments(args)
         out = body()
-        self.tape.add(run, given, {}, self._made(out), name)
-        self._count()
+        self.tape.add(run, recorded_args, {}, self._record_results(out), name)
+        self._count_launch()
         return out
 
     def _record(self, plan: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        made = self._made(out)
+        results = self._record_results(out)
         if plan.launches:
-            self.tape.add(func, args, kwargs, made, plan.name)
-            self._count()
+            self.tape.add(func, args, kwargs, results, plan.name)
+            self._count_launch()
 
-    def _count(self) -> None:
-        at = self.at()
+    def _count_launch(self) -> None:
+        at = self.current_stream()
         self.work[at] = self.work.get(at, 0) + 1
 
-    def _given(self, value: Any) -> Any:
-        return self.tape.replaced(value, self._argument)
+    def _record_arguments(self, value: Any) -> Any:
+        return self.tape.replace_tensors(value, self._recorded_argument)
 
-    def _argument(self, tensor: Tensor) -> Any:
+    def _recorded_argument(self, tensor: Tensor) -> Any:
         storage = storage_of(tensor)
         if storage is None:
             return tensor
         index = self.core.placement.where.get(storage._cdata, HOST)
         if index < 0 and tensor.dim() == 0 and local.target < 0 and not self._copies:
-            return Constant(_copied(tensor), weakref.ref(tensor))
+            return Constant(_clone(tensor), weakref.ref(tensor))
         return View.of(tensor, self.tape.slot(storage, False, index))
 
-    def _made(self, out: Any) -> Any:
+    def _record_results(self, out: Any) -> Any:
         def result(tensor: Tensor) -> Any:
             storage = storage_of(tensor)
             if storage is None:
@@ -177,15 +182,15 @@ class Capture:
 
         return trees.mapped(out, result)
 
-    # -- what is put back ----------------------------------------------------------------------------
+    # -- restoring state after the capture -----------------------------------------------------------
 
-    def _saved(self, plan: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        names = [one.name for one in plan.func._schema.arguments]
+    def _save_written(self, plan: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        names = [argument.name for argument in plan.func._schema.arguments]
         for at, value in (*enumerate(args), *kwargs.items()):
             name = names[at] if isinstance(at, int) and at < len(names) else str(at)
-            if at in plan.written or name in plan.written or name.startswith(_UNDECLARED):
-                for one in trees.tensors(value):
-                    self._save(one)
+            if at in plan.written or name in plan.written or name.startswith(_UNDECLARED_PREFIX):
+                for tensor in trees.tensors(value):
+                    self._save(tensor)
 
     def _save(self, tensor: Tensor) -> None:
         storage = storage_of(tensor)
@@ -193,24 +198,24 @@ class Capture:
             return
         index = self.core.placement.where.get(storage._cdata, HOST)
         slot = self.tape.slot(storage, False, index)
-        slot.written = True
+        slot.is_written = True
         if not self.core.dry:
             slot.save()
 
-    def _draws(self, plan: Any, kwargs: dict[str, Any]) -> None:
-        """Random numbers come from generators that the graph manages."""
+    def _check_generator(self, plan: Any, kwargs: dict[str, Any]) -> None:
+        """Refuse a draw from a generator that the graph does not manage; remember the state of others."""
         generator = kwargs.get("generator") if plan.draws else None
         default: Any = torch.default_generator
         if generator is None or generator._cdata == default._cdata:
             return
         if generator._cdata not in self._generators:
-            self.core.graphs.refused(self, words.GENERATOR, plan.name)
+            self.core.graphs.record_refusal(self, words.GENERATOR, plan.name)
             raise RuntimeError(words.GENERATOR)
-        own = getattr(generator, "drawn_from", generator)  # the dispatcher hands on a plain one
-        self._drawn.setdefault(generator._cdata, (own, own.get_state()))
+        own = getattr(generator, "drawn_from", generator)  # the dispatcher passes a plain generator
+        self._generator_states.setdefault(generator._cdata, (own, own.get_state()))
 
-    def keeps(self, generator: Any, state: tuple[int, int]) -> None:
-        """The script has the state of `generator`: at this place replays keep the one they have then."""
+    def keep_generator_state(self, generator: Any, state: tuple[int, int]) -> None:
+        """Record that the script read `state`: replays save their own generator state at this point."""
         key = (id(generator), state)
 
         def keep() -> None:
@@ -219,8 +224,8 @@ class Capture:
         keep()
         self.tape.add(keep, (), {}, None, "")
 
-    def puts_back(self, generator: Any, state: tuple[int, int]) -> bool:
-        """Whether `generator` had that state in the capture; replays put back the one they have kept."""
+    def restore_generator_state(self, generator: Any, state: tuple[int, int]) -> bool:
+        """Whether `state` was read in this capture; if so replays restore the state that they saved."""
         key = (id(generator), state)
         if key not in self._states:
             return False
@@ -228,39 +233,39 @@ class Capture:
         return True
 
     def close(self) -> None:
-        """The capture is over: whatever it wrote is as it was before."""
+        """End the capture: restore all that it wrote, and the random states."""
         for slot in self.tape.slots:
             slot.restore()
-        for generator, state in self._drawn.values():
+        for generator, state in self._generator_states.values():
             generator.set_state(state)
         if not self.host.drew:
             torch.default_generator.set_state(self._seed)
         self.tape.finish()
 
-    # -- what is not in it ---------------------------------------------------------------------------
+    # -- outside the capture -------------------------------------------------------------------------
 
-    def _uncaptured(
+    def _run_uncaptured(
         self, mode: Any, plan: Any, func: Any, types: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        """An operator on a stream that is not captured: it runs now, and never again."""
+        """Run an operator on a stream that is not captured, and report that replays lack it."""
         before = self.core.placement.placed
         out = mode.__torch_dispatch__(func, types, args, kwargs)
-        if self.at()[1] and self.core.placement.placed != before and self.mode != "relaxed":
+        if self.current_stream()[1] and self.core.placement.placed != before and self.mode != "relaxed":
             raise self.refuse(
                 words.UNSUPPORTED, f"{plan.name} allocates memory on a stream that is not captured"
             )
         if plan.launches:
-            self.core.graphs.found.uncaptured(self, plan.name)
+            self.core.graphs.faults.add_uncaptured(self, plan.name)
         return out
 
 
 def _is_cuda(args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether a factory is asked for something on the device."""
-    named = [kwargs.get("device"), *(one for one in args if isinstance(one, _Device))]
-    return any(isinstance(one, _Device) and one.type == "cuda" for one in named)
+    """Whether a factory's arguments name a CUDA device."""
+    devices = [kwargs.get("device"), *(arg for arg in args if isinstance(arg, _Device))]
+    return any(isinstance(device, _Device) and device.type == "cuda" for device in devices)
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _clone(tensor: Tensor) -> Tensor:
     with DisableTorchDispatch(), DisableTorchFunction():
         return tensor.detach().clone()
 

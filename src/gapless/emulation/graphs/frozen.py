@@ -1,4 +1,4 @@
-"""`Frozen`: numbers that a capture took along, and that are others when the graph is replayed."""
+"""`FrozenNumbers`: Python and CPU numbers that a capture recorded, and that have changed at a replay."""
 
 from __future__ import annotations
 
@@ -13,66 +13,73 @@ from gapless.emulation.graphs.bindings import variables
 from gapless.emulation.graphs.tape import Constant, Tape, constants
 from gapless.emulation.support import stacks
 
-_MOST_MODULES = 400
+_MAX_MODULES = 400
+"""Modules whose attributes are compared, which happens at each of the first replays."""
+"""Modules whose attributes are compared, which happens at each of the first replays."""
 
 
-class Frozen:
-    """Numbers of one graph: of optimizers, of modules, in the host's memory, and in the capturing
-    function."""
+class FrozenNumbers:
+    """Numbers that one graph recorded: of optimizers, modules, CPU tensors and the capturing function."""
 
     def __init__(self, watch: Any, host: Any, tape: Tape) -> None:
         self._watch = watch
-        self._optimizers = [(weakref.ref(one), _settings(one)) for one in host.optimizers]
-        self._modules = [(weakref.ref(one), _attributes(one)) for one in list(host.modules)[:_MOST_MODULES]]
+        self._optimizers = [
+            (weakref.ref(optimizer), _settings_of(optimizer)) for optimizer in host.optimizers
+        ]
+        self._modules = [
+            (weakref.ref(module), _attributes(module)) for module in list(host.modules)[:_MAX_MODULES]
+        ]
         self._constants = _constants(tape)
         self._code: CodeType | None = host.frames[0].f_code if host.frames else None
-        self._names = _counters(host, tape, watch.place)
-        self._seen: dict[str, set[float]] = {}
-        self._once = not any(
-            one.place == watch.place for one in watch.found.watches
-        )  # a line that captures several graphs makes one for each number
+        self._names = _block_numbers(host, tape, watch.place)
+        self._values: dict[str, set[float]] = {}
+        self._is_only_graph = not any(
+            watched.place == watch.place for watched in watch.faults.watches
+        )  # a line that captures several graphs probably captures one for each number
 
-    def changed(self, frames: list[FrameType]) -> None:
-        """Find numbers that are others now."""
-        for known, settings in self._optimizers:
-            optimizer = known()
+    def check(self, frames: list[FrameType]) -> None:
+        """Report numbers that differ from their recorded values."""
+        for ref, settings in self._optimizers:
+            optimizer = ref()
             if optimizer is not None:
-                self._settings(optimizer, settings)
+                self._check_settings(optimizer, settings)
         for reference, before in self._modules:
             module = reference()
             if module is not None:
-                self._module(module, before)
+                self._check_module(module, before)
         for constant in self._constants:
             original = constant.original()
-            if original is not None and not _same(original, constant.value):
+            if original is not None and not _is_equal(original, constant.value):
                 was, now = constant.value.item(), original.detach().item()
-                told = f"a tensor in CPU memory was {was:g} when a kernel captured it, and is {now:g} now"
-                self._tell("a tensor in CPU memory", told)
-        self._counters(frames)
+                evidence = f"a tensor in CPU memory was {was:g} when a kernel captured it, and is {now:g} now"
+                self._report("a tensor in CPU memory", evidence)
+        self._check_counters(frames)
 
-    def _tell(self, what: str, told: str) -> None:
-        self._watch.found.add("frozen", what, (told,), self._watch.place)
+    def _report(self, subject: str, evidence: str) -> None:
+        self._watch.faults.add("frozen", subject, (evidence,), self._watch.place)
 
-    def _settings(self, optimizer: Any, before: list[dict[str, float]]) -> None:
-        for number, (group, now) in enumerate(zip(before, _settings(optimizer), strict=False)):
+    def _check_settings(self, optimizer: Any, before: list[dict[str, float]]) -> None:
+        for number, (group, now) in enumerate(zip(before, _settings_of(optimizer), strict=False)):
             for name, value in group.items():
                 if now.get(name, value) != value:
-                    what = f"{type(optimizer).__name__}.param_groups[{number}][{name!r}]"
-                    self._tell(what, f"`{what}` was {value:g} in the capture and is {now[name]:g} now")
+                    subject = f"{type(optimizer).__name__}.param_groups[{number}][{name!r}]"
+                    self._report(
+                        subject, f"`{subject}` was {value:g} in the capture and is {now[name]:g} now"
+                    )
 
-    def _module(self, module: Any, before: dict[str, float]) -> None:
+    def _check_module(self, module: Any, before: dict[str, float]) -> None:
         now = _attributes(module)
         for name, value in before.items():
             if now.get(name, value) != value:
-                what = f"{type(module).__name__}.{name}"
+                subject = f"{type(module).__name__}.{name}"
                 shown = (bool(value), bool(now[name])) if name == "training" else (value, now[name])
-                self._tell(what, f"`{what}` was {shown[0]} in the capture and is {shown[1]} now")
+                self._report(subject, f"`{subject}` was {shown[0]} in the capture and is {shown[1]} now")
 
-    def _counters(self, frames: list[FrameType]) -> None:
-        """A variable of the capturing function that is another number at each replay."""
-        if not (self._names and self._once):
+    def _check_counters(self, frames: list[FrameType]) -> None:
+        """Report variables of the capturing function that change from replay to replay."""
+        if not (self._names and self._is_only_graph):
             return
-        frame = next((one for one in frames if one.f_code is self._code), None)
+        frame = next((running for running in frames if running.f_code is self._code), None)
         if frame is None:
             return
         own = variables(frame)
@@ -80,15 +87,17 @@ class Frozen:
             now: Any = own.get(name)
             if type(now) not in (int, float) or now == value:
                 continue
-            seen = self._seen.setdefault(name, set())
-            seen.add(now)
-            if len(seen) > 1:
-                told = f"`{name}` was {value:g} in the capture, where kernels recorded it, and is {now:g} now"
-                self._tell(name, told)
+            values = self._values.setdefault(name, set())
+            values.add(now)
+            if len(values) > 1:
+                evidence = (
+                    f"`{name}` was {value:g} in the capture, where kernels recorded it, and is {now:g} now"
+                )
+                self._report(name, evidence)
 
 
-def _settings(optimizer: Any) -> list[dict[str, float]]:
-    """The plain numbers of each group; a tensor is read when the graph is replayed."""
+def _settings_of(optimizer: Any) -> list[dict[str, float]]:
+    """Return the plain numbers of each parameter group; tensors are left out, as replays read them."""
     return [
         {name: float(value) for name, value in group.items() if type(value) in (int, float)}
         for group in optimizer.param_groups
@@ -96,60 +105,60 @@ def _settings(optimizer: Any) -> list[dict[str, float]]:
 
 
 def _attributes(module: Any) -> dict[str, float]:
-    found = {
+    numbers = {
         name: float(value)
         for name, value in vars(module).items()
         if type(value) in (int, float) and not name.startswith("_")
     }
-    found["training"] = float(module.training)
-    return found
+    numbers["training"] = float(module.training)
+    return numbers
 
 
 def _constants(tape: Tape) -> list[Constant]:
-    found: dict[int, Constant] = {}
-    for one in constants(tape.steps):
-        original = one.original()
+    by_tensor: dict[int, Constant] = {}
+    for constant in constants(tape.steps):
+        original = constant.original()
         if original is not None:
-            found.setdefault(id(original), one)
-    return list(found.values())
+            by_tensor.setdefault(id(original), constant)
+    return list(by_tensor.values())
 
 
-def _same(tensor: Any, value: Any) -> bool:
+def _is_equal(tensor: Any, value: Any) -> bool:
     from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction
 
     with DisableTorchDispatch(), DisableTorchFunction():
         return bool(tensor.detach().equal(value))
 
 
-def _counters(host: Any, tape: Tape, place: stacks.RawStack) -> dict[str, float]:
-    """Names of numbers that the captured block hands on as they are, and that kernels were given."""
-    line = next((one for one in stacks.resolve(place) if one.is_user), None)
+def _block_numbers(host: Any, tape: Tape, place: stacks.RawStack) -> dict[str, float]:
+    """Return the numbers that the captured block reads by name and that kernels received unchanged."""
+    line = next((frame for frame in stacks.resolve(place) if frame.is_user), None)
     if line is None or not host.numbers:
         return {}
     used = _names_in_block(line.file, line.line)
-    given = set(tape.numbers)
-    return {name: value for name, value in host.numbers.items() if name in used and value in given}
+    recorded = set(tape.numbers)
+    return {name: value for name, value in host.numbers.items() if name in used and value in recorded}
 
 
 def _names_in_block(file: str, line: int) -> set[str]:
-    """The names that the ``with`` block at `line` reads, other than to index something with."""
+    """Return the names that the ``with`` block at `line` reads, except those only used as an index."""
     try:
         tree = ast.parse(textwrap.dedent("".join(linecache.getlines(file))))
     except SyntaxError:
         return set()
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.With, ast.AsyncWith)) and node.lineno <= line < node.body[0].lineno:
-            found = {
-                one.id
+            names = {
+                child.id
                 for part in node.body
-                for one in ast.walk(part)
-                if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)
+                for child in ast.walk(part)
+                if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load)
             }
-            found -= {
-                one.slice.id
+            names -= {
+                child.slice.id
                 for part in node.body
-                for one in ast.walk(part)
-                if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Name)
+                for child in ast.walk(part)
+                if isinstance(child, ast.Subscript) and isinstance(child.slice, ast.Name)
             }
-    return found
+    return names

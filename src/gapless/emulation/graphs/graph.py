@@ -1,4 +1,4 @@
-"""``torch._C._CUDAGraph``: what torch's own ``torch.cuda.CUDAGraph`` is built on."""
+"""The replacement of ``torch._C._CUDAGraph``, the base class of ``torch.cuda.CUDAGraph``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapless.emulation.support.refusals import refuse
 
 
 class GraphBase:
-    """A graph of the emulated device: nothing, then a capture under way, then a record."""
+    """A CUDA graph of the emulated device: first empty, then being captured, then a recorded tape."""
 
     graphs: ClassVar[Any] = None
     debug: ClassVar[bool] = False
@@ -34,7 +34,7 @@ class GraphBase:
         self.watch: Any = None
 
     def register_generator_state(self, generator: Any) -> None:
-        """Replays go on with the numbers of `generator` where it stands.
+        """Let replays draw from `generator`, continuing at its current state.
 
         Raises:
             RuntimeError: a capture is under way, in torch's words.
@@ -48,7 +48,7 @@ class GraphBase:
         """Record what is launched on the current stream from now on.
 
         Raises:
-            RuntimeError: it is the default stream, or the graph is captured already, in torch's words; a
+            RuntimeError: the stream is the default one or the graph is already captured, in torch's words; a
                 capture is under way, in CUDA's.
         """
         if self._instantiated:
@@ -58,18 +58,18 @@ class GraphBase:
         self._pool = self.graphs.begin(self, pool, capture_error_mode)
 
     def capture_end(self) -> None:
-        """Stop recording, and make it ready to be replayed unless the graph is kept.
+        """Stop recording, and instantiate the graph unless ``keep_graph`` is set.
 
         Raises:
-            RuntimeError: the current stream is another one, in torch's words; something in the capture was
-                refused, or a stream that forked off did not join, in CUDA's.
+            RuntimeError: the current stream is not the captured one, in torch's words; something in the
+                capture was refused, or a forked stream did not join, in CUDA's.
         """
         self.capture_end_pre()
         if not self.keep_graph:
             self._instantiated = True
 
     def capture_end_pre(self) -> None:
-        """Stop recording: since torch 2.14 the first half of `capture_end`, which raises the same."""
+        """Stop recording; raises as `capture_end`, of which it is the first half since torch 2.14."""
         tape = self.graphs.end(self)
         if not any(step.name for step in tape.steps):
             warnings.warn(words.EMPTY, stacklevel=4)
@@ -77,7 +77,7 @@ class GraphBase:
         self.is_shown = True
 
     def capture_end_post(self) -> None:
-        """Let go of what the graph was instantiated from, unless it is kept; replays need it no more."""
+        """Drop the raw graph unless it is kept: replays do not need it."""
         self.is_shown = self.keep_graph or GraphBase.debug
 
     @property
@@ -85,46 +85,46 @@ class GraphBase:
         return self._instantiated
 
     def instantiate(self) -> None:
-        """Make it ready to be replayed, which ``keep_graph=True`` leaves to the user.
+        """Make the graph ready for replays, which ``keep_graph=True`` leaves to the user.
 
         Raises:
-            RuntimeError: nothing is captured, or it was done without being asked for.
+            RuntimeError: nothing is captured, or `capture_end` instantiated it already.
         """
         if self.tape is None:
-            self.graphs.refused(None, words.NOT_INSTANTIATED, "CUDAGraph.instantiate")
+            self.graphs.record_refusal(None, words.NOT_INSTANTIATED, "CUDAGraph.instantiate")
             raise RuntimeError(words.NOT_INSTANTIATED)
         if self._instantiated and not self.keep_graph:
             raise RuntimeError(words.INSTANTIATED_TWICE)
         self._instantiated = True
 
     def replay(self) -> None:
-        """Launch what was recorded.
+        """Launch the recorded work again.
 
         Raises:
             RuntimeError: nothing is captured, or a capture is under way, in torch's words.
         """
         if self.tape is None:
-            self.graphs.refused(None, words.NOT_CAPTURED, "CUDAGraph.replay")
+            self.graphs.record_refusal(None, words.NOT_CAPTURED, "CUDAGraph.replay")
             raise RuntimeError(words.NOT_CAPTURED)
         self._instantiated = True
         self.graphs.replay(self)
 
     def reset(self) -> None:
-        """Forget what was captured, and give the memory back."""
+        """Drop the recorded work and release the memory."""
         if self.capture is not None:
             self.graphs.abandon(self)
         self.tape = None
         self.capture = None
         self._instantiated = False
         if self.watch is not None:
-            self.graphs.found.forget(self.watch)
+            self.graphs.faults.remove_watch(self.watch)
             self.watch = None
         if self._pool is not None:
             self.graphs.released(self, self._pool)
             self._pool = None
 
     def pool(self) -> Handle:
-        """The handle of the memory pool, for other captures to share it.
+        """Return the handle of the memory pool, with which other captures can share it.
 
         Raises:
             RuntimeError: nothing is captured, in torch's words.
@@ -134,15 +134,15 @@ class GraphBase:
         return self._pool.handle
 
     def pools(self) -> list[Handle]:
-        """The handles of all pools that the graph holds: its own."""
+        """Return the handles of the pools that the graph holds: its own, if any."""
         return [] if self._pool is None else [self._pool.handle]
 
     def enable_debug_mode(self) -> None:
-        """Keep what ``debug_dump`` writes."""
+        """Keep the recorded launches for ``debug_dump``."""
         GraphBase.debug = True
 
     def debug_dump(self, debug_path: str) -> None:
-        """Write the launches in order, where that was asked for."""
+        """Write the launches in order to `debug_path`; only warn if debug mode is off."""
         if not (GraphBase.debug or self.keep_graph):
             warnings.warn(words.NO_DEBUG, stacklevel=3)
             return
@@ -157,10 +157,10 @@ class GraphBase:
             file.write("\n".join(["digraph CUDAGraph {", *lines, "}", ""]))
 
     def raw_cuda_graph(self) -> int:
-        """There is none.
+        """Refuse to give the raw handle, which is not emulated.
 
         Raises:
-            RuntimeError: it was not asked for or nothing is captured, in torch's words.
+            RuntimeError: ``keep_graph`` is not set or nothing is captured, in torch's words.
             NotEmulated: otherwise.
         """
         if not self.keep_graph:
@@ -170,17 +170,17 @@ class GraphBase:
         raise refuse("the raw cudaGraph_t", "Remove code that edits its nodes when the device is emulated.")
 
     def raw_cuda_graph_exec(self) -> int:
-        """There is none, as of `raw_cuda_graph`."""
+        """Refuse to give the raw executable handle; raises as `raw_cuda_graph`."""
         if not self._instantiated:
             raise RuntimeError(words.NO_EXEC_YET)
         raise refuse("the raw cudaGraphExec_t", "Remove code that uses it when the device is emulated.")
 
     @classmethod
     def get_currently_capturing_graph(cls) -> Any:
-        """The graph that is being captured.
+        """Return the graph that the current stream is captured into.
 
         Raises:
-            RuntimeError: there is none, in torch's words.
+            RuntimeError: the stream is not captured, in torch's words.
         """
         graph = cls.graphs.capturing_graph()
         if graph is None:
@@ -189,10 +189,10 @@ class GraphBase:
 
 
 def dump(graph: GraphBase, path: str, *, verbose: bool = True) -> None:
-    """What stands in for the function that asks the driver for a graph's nodes, since torch 2.14.
+    """Write the launches of `graph` to `path`; replaces torch 2.14's function that asks the driver for them.
 
     Raises:
-        RuntimeError: the nodes are not there any more, in torch's words.
+        RuntimeError: the raw graph was dropped, in torch's words.
     """
     if not graph.is_shown:
         raise RuntimeError(words.NO_RAW)

@@ -1,4 +1,4 @@
-"""`HostWork`: what Python and the CPU do in a capture, which no replay does again."""
+"""`HostWork`: side effects of Python and the CPU in a capture, which no replay repeats."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from gapless import trees
-from gapless.emulation.graphs.bindings import own_instances, user_frames, variables
+from gapless.emulation.graphs.bindings import user_frames, user_instances, variables
 from gapless.emulation.graphs.slots import storage_of
 from gapless.emulation.support import stacks
 
-_MOST = 2_000
-_SMALL = 64
-Place = tuple[str, int, Any]
-"""How the script calls it, the identity of what holds it, and the key there."""
+_MAX_NUMBERS = 2_000
+"""Numbers compared before and after a capture: bounds the search in large programs."""
+
+_MAX_CONTAINER_LENGTH = 64
+"""Longer lists and dicts are data, not counters."""
+
+NumberKey = tuple[str, int, Any]
+"""The script's name for a number, the id of the object that holds it, and its key there."""
 
 
 class HostWork:
-    """Looks at the host while a capture is under way.
+    """Records what the host does while a capture is under way.
 
-    `frames` are the user's that run, `modules` those that were called, `optimizers` those that stepped;
-    `drew` says that random numbers were drawn on the CPU.
+    `frames` are the user's running ones, `modules` the called ones, `optimizers` those that stepped; `drew`
+    says that random numbers were drawn on the CPU.
     """
 
     def __init__(self, core: Any) -> None:
@@ -37,13 +41,13 @@ class HostWork:
         self.optimizers: list[Any] = []
         self.numbers: dict[str, float] = {}
         self._hook: Any = None
-        self._before: dict[Place, float] = {}
+        self._before: dict[NumberKey, float] = {}
         self._random: Any = None
-        self._made: set[int] = set()
-        self._done: list[tuple[str, str, stacks.RawStack]] = []
+        self._new_storages: set[int] = set()
+        self._side_effects: list[tuple[str, str, stacks.RawStack]] = []
 
     def begin(self) -> None:
-        """The capture begins."""
+        """Remember numbers and random states at the begin of the capture."""
         self.frames = user_frames()
         if self.frames:
             self.numbers = {
@@ -53,103 +57,105 @@ class HostWork:
             }
         self._before = _numbers(self.frames)
         self._random = _random_states()
-        self._hook = register_module_forward_pre_hook(self._called)
+        self._hook = register_module_forward_pre_hook(self._record_module)
 
-    def _called(self, module: nn.Module, args: Any) -> None:
+    def _record_module(self, module: nn.Module, args: Any) -> None:
         self.modules.add(module)
 
     def operator(self, plan: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        """An operator has run on the host."""
+        """Record an operator of the user's code that drew or wrote on the host."""
         raw = stacks.capture(2)
-        line = next((one for one in stacks.resolve(raw)[:1]), None)
+        line = next((frame for frame in stacks.resolve(raw)[:1]), None)
         if plan.draws:
             self.drew = True
         if line is None or not line.is_user:
-            return  # a library's own books
+            return  # a library's own bookkeeping
         if plan.draws:
-            self._done.append(("draws", plan.name, raw))
+            self._side_effects.append(("draws", plan.name, raw))
         for at, value in (*enumerate(args), *kwargs.items()):
-            for one in trees.tensors(value) if at in plan.written else ():
-                storage = storage_of(one)
-                if storage is not None and storage._cdata not in self._made:
-                    self._done.append(("writes", plan.name, raw))
+            for tensor in trees.tensors(value) if at in plan.written else ():
+                storage = storage_of(tensor)
+                if storage is not None and storage._cdata not in self._new_storages:
+                    self._side_effects.append(("writes", plan.name, raw))
 
-    def made(self, out: Any) -> None:
-        """A host operator has made these: what is written into them is nobody else's business."""
-        for one in trees.tensors(out):
-            storage = storage_of(one)
+    def record_results(self, out: Any) -> None:
+        """Remember the storages that a host operator created: writes into them are no side effects."""
+        for tensor in trees.tensors(out):
+            storage = storage_of(tensor)
             if storage is not None:
-                self._made.add(storage._cdata)
+                self._new_storages.add(storage._cdata)
 
     def end(self, capture: Any) -> None:
-        """The capture is over."""
+        """Record numbers and random states that changed during the capture."""
         self._hook.remove()
         after = _numbers(self.frames)
         place = capture.place
         for (name, owner, key), value in self._before.items():
             now = after.get((name, owner, key), value)
             if now != value:
-                self._done.append(("number", f"{name}\n{value:g}\n{now:g}", place))
+                self._side_effects.append(("number", f"{name}\n{value:g}\n{now:g}", place))
         for name, before, state in zip(
             ("random", "numpy.random"), self._random, _random_states(), strict=True
         ):
             if before != state:
-                self._done.append(("draws", name, place))
+                self._side_effects.append(("draws", name, place))
 
     def forget(self) -> None:
-        """Let go of what is the script's own."""
+        """Release references to the script's objects."""
         self.frames, self.optimizers = [], []
         self.modules.clear()
 
-    def tell(self, watch: Any) -> None:
-        """The capture has succeeded: what only it did is not in replays."""
+    def report(self, watch: Any) -> None:
+        """Report the side effects of a successful capture, which replays lack."""
         self.frames = []
-        for kind, what, place in self._done:
+        for kind, subject, place in self._side_effects:
             if kind == "number":
-                name, before, now = what.split("\n")
-                told = f"`{name}` changed from {before} to {now} in the capture; replays leave it unchanged"
-                watch.found.add("not-replayed", name, (told,), watch.place, place)
+                name, before, now = subject.split("\n")
+                evidence = (
+                    f"`{name}` changed from {before} to {now} in the capture; replays leave it unchanged"
+                )
+                watch.faults.add("not-replayed", name, (evidence,), watch.place, place)
             elif kind == "draws":
-                told = f"{what} drew a random number in the capture: replays keep using that one"
-                watch.found.add("frozen", what, (told,), watch.place, place)
+                evidence = f"{subject} drew a random number in the capture: replays keep using that one"
+                watch.faults.add("frozen", subject, (evidence,), watch.place, place)
             else:
-                told = f"{what} wrote to a tensor in CPU memory in the capture; replays do not"
-                watch.found.add("not-replayed", what, (told,), watch.place, place)
+                evidence = f"{subject} wrote to a tensor in CPU memory in the capture; replays do not"
+                watch.faults.add("not-replayed", subject, (evidence,), watch.place, place)
 
 
-def _numbers(frames: list[FrameType]) -> dict[Place, float]:
-    """Numbers in the user's own objects, lists and modules; not in local variables, which loops count in."""
-    found: dict[Place, float] = {}
+def _numbers(frames: list[FrameType]) -> dict[NumberKey, float]:
+    """Return numbers in the user's objects, lists and modules; not local variables, which count loops."""
+    numbers: dict[NumberKey, float] = {}
     for frame in frames:
         own = variables(frame)
         for scope in (own, frame.f_globals):
             for name, value in list(scope.items()):
                 if scope is frame.f_globals and own is not scope and type(value) in (int, float):
-                    _keep(found, name, id(scope), name, value)
-                if type(value) in (list, dict) and len(value) <= _SMALL:
-                    _of_container(found, name, value)
-            for name, owner in own_instances(scope):
+                    _add(numbers, name, id(scope), name, value)
+                if type(value) in (list, dict) and len(value) <= _MAX_CONTAINER_LENGTH:
+                    _add_container(numbers, name, value)
+            for name, owner in user_instances(scope):
                 parts = owner.named_modules() if isinstance(owner, nn.Module) else [("", owner)]
                 for path, part in parts:
                     full = f"{name}.{path}" if path else name
                     for attribute, value in list(vars(part).items()):
                         if type(value) in (int, float) and not attribute.startswith("__"):
-                            _keep(found, f"{full}.{attribute}", id(part), attribute, value)
-                        elif type(value) in (list, dict) and len(value) <= _SMALL:
-                            _of_container(found, f"{full}.{attribute}", value)
-                if len(found) > _MOST:
-                    return found
-    return found
+                            _add(numbers, f"{full}.{attribute}", id(part), attribute, value)
+                        elif type(value) in (list, dict) and len(value) <= _MAX_CONTAINER_LENGTH:
+                            _add_container(numbers, f"{full}.{attribute}", value)
+                if len(numbers) > _MAX_NUMBERS:
+                    return numbers
+    return numbers
 
 
-def _of_container(found: dict[Place, float], name: str, value: Any) -> None:
-    for key, one in list(value.items()) if type(value) is dict else enumerate(value):
-        if type(one) in (int, float) and isinstance(key, (int, str)):
-            _keep(found, f"{name}[{key!r}]", id(value), key, one)
+def _add_container(numbers: dict[NumberKey, float], name: str, value: Any) -> None:
+    for key, item in list(value.items()) if type(value) is dict else enumerate(value):
+        if type(item) in (int, float) and isinstance(key, (int, str)):
+            _add(numbers, f"{name}[{key!r}]", id(value), key, item)
 
 
-def _keep(found: dict[Place, float], name: str, owner: int, key: Any, value: float) -> None:
-    found[name, owner, key] = value
+def _add(numbers: dict[NumberKey, float], name: str, owner: int, key: Any, value: float) -> None:
+    numbers[name, owner, key] = value
 
 
 def _random_states() -> tuple[Any, Any]:

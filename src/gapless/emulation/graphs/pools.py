@@ -1,4 +1,4 @@
-"""Memory pools of captures: what a graph asks for stays its own until the graph is no more."""
+"""Private memory pools of captures: a pool keeps its memory until its last graph is deleted."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ Handle = tuple[int, int]
 
 
 class Pool:
-    """One private pool: bytes that live in it, and the most there have been, which it keeps.
+    """One private pool: bytes in use (`live`) and their `peak`, which the pool keeps reserved.
 
-    `graphs` are the captures that share it, in the order in which they were made.
+    `graphs` are the captures that share it, in the order of their creation.
     """
 
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
         self.live = 0
-        self.most = 0
+        self.peak = 0
         self.index = 0
         self.graphs: list[weakref.ref[Any]] = []
         self.row: Any = None
         self._members: dict[int, weakref.ref[Any]] = {}
 
     def take(self, storage: Any, size: int) -> None:
-        """`storage` has been given memory of this pool."""
+        """Count `storage`, of `size` bytes, as allocated in this pool until it ends."""
         self.live += size
-        self.most = max(self.most, self.live)
+        self.peak = max(self.peak, self.live)
         key = storage._cdata
         self._members[key] = weakref.ref(storage)
-        weakref.finalize(storage, self._give, key, size).atexit = False
+        weakref.finalize(storage, self._free, key, size).atexit = False
 
-    def _give(self, key: int, size: int) -> None:
+    def _free(self, key: int, size: int) -> None:
         self.live -= size
         self._members.pop(key, None)
 
     def has(self, storage: Any) -> bool:
-        """Whether the memory of `storage` is of this pool."""
-        known = self._members.get(storage._cdata)
-        return known is not None and known() is storage
+        """Whether `storage` is allocated in this pool."""
+        member = self._members.get(storage._cdata)
+        return member is not None and member() is storage
 
     @property
     def kept(self) -> int:
-        """Bytes that the pool holds and nothing uses."""
-        return max(self.most - self.live, 0)
+        """Bytes reserved by the pool that nothing uses."""
+        return max(self.peak - self.live, 0)
 
 
 class Pools:
@@ -55,24 +55,24 @@ class Pools:
         self._pools: dict[Handle, Pool] = {}
 
     def handle(self) -> Handle:
-        """What ``torch.cuda.graph_pool_handle()`` gives."""
+        """Return a new handle, for ``torch.cuda.graph_pool_handle()``."""
         return 0, next(self._numbers)
 
     def open(self, handle: Handle | None) -> Pool:
-        """The pool of that handle, or a new one."""
+        """Return the pool of `handle`, or a new one."""
         own = handle if handle is not None and any(handle) else (next(self._numbers), 0)
         return self._pools.setdefault(own, Pool(own))
 
     def release(self, pool: Pool, graph: Any) -> None:
-        """`graph` is no more: with the last one the pool is given back."""
-        pool.graphs = [one for one in pool.graphs if one() is not None and one() is not graph]
+        """Remove `graph` from `pool`; the pool ends with its last graph."""
+        pool.graphs = [user for user in pool.graphs if user() is not None and user() is not graph]
         if not pool.graphs:
             self._pools.pop(pool.handle, None)
 
     def have(self, storage: Any) -> bool:
-        """Whether the memory of `storage` is of any pool: it stays, whoever holds it."""
-        return any(one.has(storage) for one in self._pools.values())
+        """Whether `storage` is allocated in any pool, whose memory outlives it."""
+        return any(pool.has(storage) for pool in self._pools.values())
 
     def kept(self, index: int) -> int:
-        """Bytes that pools of device `index` hold and nothing uses."""
-        return sum(one.kept for one in self._pools.values() if one.index == index)
+        """Return the bytes reserved by pools of device `index` that nothing uses."""
+        return sum(pool.kept for pool in self._pools.values() if pool.index == index)

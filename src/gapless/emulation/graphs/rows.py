@@ -1,4 +1,4 @@
-"""Whether stale rows of an input matter: what a graph makes of them, and if the script leaves them out."""
+"""Whether stale rows of a graph input matter: whether the graph mixes rows, or masks them out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gapless.emulation.graphs.tape import Tape, views
 
 
 def rows_of(tape: Tape, slot: Slot) -> int:
-    """How many rows of `slot` the first launch takes that reads it; 0 where it reads no rows."""
+    """Return the number of rows of `slot` that its first reader takes; 0 if it has none."""
     for step in tape.steps:
         for view in views((step.args, step.kwargs)):
             if view.slot is slot:
@@ -18,35 +18,35 @@ def rows_of(tape: Tape, slot: Slot) -> int:
     return 0
 
 
-def mixes(tape: Tape, slot: Slot) -> bool:
-    """Whether the rows of `slot` come together in anything: a loss, a mean, the gradient of a weight.
+def mixes_rows(tape: Tape, slot: Slot) -> bool:
+    """Whether the graph combines rows of `slot`, as in a loss, a mean or the gradient of a weight.
 
-    Where each row of a result is made of one row, the results of stale rows need only not be read.
+    If each result row depends on one input row, stale rows only spoil results that nobody needs to read.
     """
     rows = rows_of(tape, slot)
     reached = {slot.number}
     for step in tape.steps:
         if reached.isdisjoint(view.slot.number for view in views((step.args, step.kwargs))):
             continue
-        made = list(views(step.out))
-        if not rows or any(math.prod(view.size) % rows for view in made):
+        results = list(views(step.out))
+        if not rows or any(math.prod(view.size) % rows for view in results):
             return True
-        reached.update(view.slot.number for view in made)
+        reached.update(view.slot.number for view in results)
     return False
 
 
-def leaves_out(tape: Tape, rows: int, written: Iterable[Slot]) -> bool:
-    """Whether one of the inputs `written` as a whole can say which of the rows count: it has a value for each
-    of them, as a mask, or is a whole number."""
+def has_row_mask(tape: Tape, rows: int, written: Iterable[Slot]) -> bool:
+    """Whether a fully `written` input can say which rows are valid: a mask with one value per row, or an
+    integer count."""
     numbers = {slot.number for slot in written}
     return any(
-        _tells(view, rows)
+        _is_row_mask(view, rows)
         for step in tape.steps
         for view in views((step.args, step.kwargs))
         if view.slot.number in numbers
     )
 
 
-def _tells(view: View, rows: int) -> bool:
+def _is_row_mask(view: View, rows: int) -> bool:
     whole = not (view.dtype.is_floating_point or view.dtype.is_complex)
     return view.size[:1] == (rows,) or (math.prod(view.size) == 1 and whole)

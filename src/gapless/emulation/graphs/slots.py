@@ -1,4 +1,4 @@
-"""The storages that a captured graph uses, and tensors in them without a tensor being kept."""
+"""The storages that a captured graph uses, and descriptions of tensors in them that keep nothing alive."""
 
 from __future__ import annotations
 
@@ -21,80 +21,80 @@ Storage: Any = torch.UntypedStorage
 
 
 class Slot:
-    """One storage. What was there before the capture is `held` while that lasts; from then on it ends when
-    nobody uses it, as what the capture made does (`there` gives it as long as it lives).
+    """One storage used by a capture. `strong_ref` keeps a storage from before the capture alive while it
+    lasts; afterwards, and for storages that the capture created (`is_new`), only a weak reference is held.
 
-    `saved` is what it held before the capture wrote into it, `known` whether Python had it when the capture
-    ended: an output, if the capture made it. `pooled` says that a pool of graphs keeps its memory. `index`
-    is its device, or a place of the host.
+    `original_bytes` is the content before the capture wrote into it. `is_output` says that Python still held
+    a new storage when the capture ended, `is_pooled` that a graph pool keeps its memory. `index` is its
+    device, or a negative place of the host.
     """
 
     __slots__ = (
         "_weak",
         "address",
-        "held",
         "index",
-        "known",
-        "made",
+        "is_new",
+        "is_output",
+        "is_pooled",
+        "is_written",
         "nbytes",
         "number",
-        "pooled",
-        "saved",
-        "written",
+        "original_bytes",
+        "strong_ref",
     )
 
-    def __init__(self, number: int, storage: Any, made: bool, index: int) -> None:
+    def __init__(self, number: int, storage: Any, is_new: bool, index: int) -> None:
         self.number = number
-        self.made = made
+        self.is_new = is_new
         self.index = index
         self.nbytes = storage.nbytes()
         self.address = storage.data_ptr()
-        self.held: Any = None if made else storage
+        self.strong_ref: Any = None if is_new else storage
         self._weak = weakref.ref(storage)
-        self.saved: Any = None
-        self.written = False
-        self.known = False
-        self.pooled = False
+        self.original_bytes: Any = None
+        self.is_written = False
+        self.is_output = False
+        self.is_pooled = False
 
-    def there(self) -> Any:
-        """The storage, or None where it has ended."""
-        return self.held if self.held is not None else self._weak()
+    def storage(self) -> Any:
+        """Return the storage, or None if it no longer exists."""
+        return self.strong_ref if self.strong_ref is not None else self._weak()
 
     def release(self) -> None:
-        """The capture is over: a graph knows addresses, and keeps nothing alive that was there before."""
+        """Drop the strong reference after the capture: a CUDA graph keeps no input alive."""
         if supported():
-            self.held = None
+            self.strong_ref = None
 
-    def forgotten(self) -> bool:
-        """Whether nothing but the graph holds the storage any more."""
-        if self.held is None:
+    def is_unreferenced(self) -> bool:
+        """Whether only the graph still refers to the storage."""
+        if self.strong_ref is None:
             return self._weak() is None
         with DisableTorchFunction():
-            return bool(storage_use_count(self.held._cdata) <= 1)
+            return bool(storage_use_count(self.strong_ref._cdata) <= 1)
 
-    def moved(self) -> bool:
-        """Whether it was resized since it was first used. What the capture resizes itself has memory of the
-        graph's pool while it is used, in every replay the same."""
-        there = None if self.made else self.there()
-        return there is not None and (there.data_ptr() != self.address or there.nbytes() != self.nbytes)
+    def is_resized(self) -> bool:
+        """Whether a storage from before the capture has moved or changed size since its first use. New ones
+        do not count: they live in the graph's pool, the same in each replay."""
+        storage = None if self.is_new else self.storage()
+        return storage is not None and (storage.data_ptr() != self.address or storage.nbytes() != self.nbytes)
 
     def save(self) -> None:
-        """Keep what the storage holds, once."""
-        if self.saved is None and not self.made:
+        """Copy the content of the storage, once, for `restore`."""
+        if self.original_bytes is None and not self.is_new:
             with DisableTorchDispatch(), DisableTorchFunction():
-                self.saved = bytes_of(self.held).clone()
+                self.original_bytes = bytes_of(self.strong_ref).clone()
 
     def restore(self) -> None:
-        """Put back what was kept."""
-        if self.saved is not None:
-            if self.held is not None and self.held.nbytes() == self.saved.numel():
+        """Write back the content that `save` copied."""
+        if self.original_bytes is not None:
+            if self.strong_ref is not None and self.strong_ref.nbytes() == self.original_bytes.numel():
                 with DisableTorchDispatch(), DisableTorchFunction():
-                    bytes_of(self.held).copy_(self.saved)
-            self.saved = None
+                    bytes_of(self.strong_ref).copy_(self.original_bytes)
+            self.original_bytes = None
 
 
 class View(NamedTuple):
-    """A tensor by where it lies: what a record keeps in the place of one."""
+    """A tensor's place and form in a slot: recorded instead of the tensor."""
 
     slot: Slot
     dtype: torch.dtype
@@ -112,25 +112,25 @@ class View(NamedTuple):
         )  # fmt: skip
 
     def at(self, storage: Any) -> Tensor:
-        """A tensor of this form in `storage`."""
+        """Return a tensor of this form over `storage`."""
         with DisableTorchDispatch(), DisableTorchFunction():
-            made = torch.empty(0, dtype=self.dtype, device=_CPU)
-            made.set_(storage, self.offset, self.size, self.stride)
+            tensor = torch.empty(0, dtype=self.dtype, device=_CPU)
+            tensor.set_(storage, self.offset, self.size, self.stride)
             if self.conjugate:
-                made = conj_view(made)
-            return neg_view(made) if self.negative else made
+                tensor = conj_view(tensor)
+            return neg_view(tensor) if self.negative else tensor
 
 
 _CPU = torch.device("cpu")
 
 
 def bytes_of(storage: Any) -> Tensor:
-    """All bytes of `storage`."""
+    """Return a uint8 tensor over all bytes of `storage`."""
     return torch.empty(0, dtype=torch.uint8, device=_CPU).set_(storage)
 
 
 def storage_of(tensor: Tensor) -> Any:
-    """The storage of a strided tensor; None of others."""
+    """Return the storage of a strided tensor; None for other layouts."""
     try:
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             return None

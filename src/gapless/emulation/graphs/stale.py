@@ -1,7 +1,7 @@
-"""Nodes of autograd that were made before a capture, on the default stream: a backward pass cannot hold them.
+"""Finds autograd nodes created on the default stream before a capture: a captured backward must not use them.
 
-A node belongs to the stream that was current when it was made. That of a leaf, ``AccumulateGrad``, lives as
-long as something uses the leaf in a graph: a loss from warm-up that is kept is enough.
+A node belongs to the stream that was current when it was created. A leaf's node, ``AccumulateGrad``, lives as
+long as an autograd graph uses the leaf: a loss kept from warm-up is enough.
 """
 
 from __future__ import annotations
@@ -20,43 +20,46 @@ from gapless.torch_internals import (
     sequence_number,
 )
 
-_STREAM = "gapless.stream"
-_NOBODY_KNOWS = -1
-_MOST = 100_000
+_STREAM_KEY = "gapless.stream"
+_UNKNOWN_STREAM = -1
+_MAX_NODES = 100_000
+"""Autograd nodes visited in one search, to bound its time."""
+"""Autograd nodes visited in one search, to bound its time."""
 
 
-class Nodes:
-    """Which stream made which nodes, as far as a capture wants to know."""
+class NodeStreams:
+    """Which stream was current when autograd nodes were created."""
 
     def __init__(self) -> None:
-        self.wanted = False
+        self.enabled = False
         self._begins: list[int] = [0]
         self._streams: list[int] = [0]
 
-    def leaving(self, stream: int, parameters: Iterable[torch.Tensor]) -> None:
-        """`stream` was the current one: the leaves' nodes that are alive and unknown were made on it."""
+    def mark_leaves(self, stream: int, parameters: Iterable[torch.Tensor]) -> None:
+        """Assign the leaves' nodes that have no stream yet to `stream`, which was current until now."""
         with DisableTorchDispatch(), DisableTorchFunction(), torch.enable_grad():
-            for one in parameters:
-                if one.requires_grad and one.is_leaf:
-                    node: Any = torch.autograd.graph.get_gradient_edge(one).node
-                    node.metadata.setdefault(_STREAM, stream)
+            for parameter in parameters:
+                if parameter.requires_grad and parameter.is_leaf:
+                    node: Any = torch.autograd.graph.get_gradient_edge(parameter).node
+                    node.metadata.setdefault(_STREAM_KEY, stream)
 
-    def found(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Looked at from now on: once other streams were current, nobody knows whose their nodes are."""
-        self.leaving(0 if len(self._streams) == 1 else _NOBODY_KNOWS, parameters)
+    def mark_first_seen(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Start tracking leaves: their nodes are the default stream's if no other was ever current."""
+        self.mark_leaves(0 if len(self._streams) == 1 else _UNKNOWN_STREAM, parameters)
 
-    def current(self, stream: int) -> None:
-        """`stream` is the current one from now on."""
+    def set_current(self, stream: int) -> None:
+        """Record that `stream` is current from now on."""
         self._begins.append(sequence_number())
         self._streams.append(stream)
 
-    def stale(self, outputs: Iterable[Any], since: int) -> str:
-        """The name of a node behind `outputs` that was made on the default stream before number `since`."""
+    def find_stale(self, outputs: Iterable[Any], since: int) -> str:
+        """Return the name of a node behind `outputs` created on the default stream before sequence number
+        `since`; "" if there is none."""
         if override_stale_stream is not None and override_stale_stream():
             return ""
-        for node in _behind(outputs):
+        for node in _reachable_nodes(outputs):
             if hasattr(node, "variable"):
-                if node.metadata.get(_STREAM, _NOBODY_KNOWS) == 0:
+                if node.metadata.get(_STREAM_KEY, _UNKNOWN_STREAM) == 0:
                     return str(node.name())
             elif node._sequence_nr() < since:
                 at = bisect.bisect_right(self._begins, node._sequence_nr()) - 1
@@ -66,17 +69,21 @@ class Nodes:
 
     @staticmethod
     def error(node: str) -> RuntimeError:
-        """What is raised for that node: torch's own words, or CUDA's where torch does not look."""
+        """Return the error for a stale node: torch's message, or CUDA's for versions without that check."""
         return words.error(words.IMPLICIT) if override_stale_stream is None else words.stale_stream(node)
 
 
-def _behind(outputs: Iterable[Any]) -> Iterator[Any]:
-    seen: set[Any] = set()
-    waiting = [one.grad_fn for one in outputs if isinstance(one, torch.Tensor) and one.grad_fn is not None]
-    while waiting and len(seen) < _MOST:
+def _reachable_nodes(outputs: Iterable[Any]) -> Iterator[Any]:
+    visited: set[Any] = set()
+    waiting = [
+        output.grad_fn
+        for output in outputs
+        if isinstance(output, torch.Tensor) and output.grad_fn is not None
+    ]
+    while waiting and len(visited) < _MAX_NODES:
         node = waiting.pop()
-        if node in seen:
+        if node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         yield node
         waiting += [following for following, _ in node.next_functions if following is not None]

@@ -1,4 +1,4 @@
-"""`Tape`: what a capture recorded, and how it runs again."""
+"""`Tape`: the launches that a capture recorded, and how they run again."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Tensor = torch.Tensor
 
 
 class Constant(NamedTuple):
-    """A number in the host's memory that went along with a launch: replays use the value it had then."""
+    """A CPU scalar passed to a kernel: replays use the value it had in the capture."""
 
     value: Tensor
     original: Any
-    """A weak reference to the tensor, to see whether it has another value later."""
+    """A weak reference to the tensor, to check whether its value changes later."""
 
 
 class Step(NamedTuple):
-    """One launch: `run` of these arguments, in which `View` and `Constant` stand for tensors, gave `out`.
+    """One launch: a call of `run` that returned `out`; `View` and `Constant` take the place of tensors.
 
-    `name` is what the operator or kernel is called; "": it is none, and what it does is the host's.
+    `name` is that of the operator or kernel; "" for a step of the host.
     """
 
     run: Callable[..., Any]
@@ -43,34 +43,34 @@ class Tape:
         self.slots: list[Slot] = []
         self.numbers: list[float] = []
         """The Python numbers among the arguments."""
-        self._known: dict[int, Slot] = {}
+        self._by_storage: dict[int, Slot] = {}
         self._last: dict[int, list[int]] = {}
 
     # -- recording -----------------------------------------------------------------------------------
 
-    def slot(self, storage: Any, made: bool, index: int) -> Slot:
-        """The slot of `storage`; a new one where it was never seen, or is another at the same address."""
-        known = self._known.get(storage._cdata)
-        if known is not None and known.there() is storage:
+    def slot(self, storage: Any, is_new: bool, index: int) -> Slot:
+        """Return the slot of `storage`, creating one for a storage not met before."""
+        known = self._by_storage.get(storage._cdata)
+        if known is not None and known.storage() is storage:
             return known
-        found = self._known[storage._cdata] = Slot(len(self.slots), storage, made, index)
+        found = self._by_storage[storage._cdata] = Slot(len(self.slots), storage, is_new, index)
         self.slots.append(found)
         return found
 
     def find(self, storage: Any) -> Slot | None:
-        """The slot of `storage`, if it is in the record."""
-        known = self._known.get(storage._cdata)
-        return known if known is not None and known.there() is storage else None
+        """Return the slot of `storage` if the tape uses it."""
+        slot = self._by_storage.get(storage._cdata)
+        return slot if slot is not None and slot.storage() is storage else None
 
     def add(self, run: Callable[..., Any], args: Any, kwargs: Any, out: Any, name: str) -> None:
-        """Record a launch; the arguments are as `replaced` gives them."""
+        """Record a launch, with arguments from `replace_tensors`."""
         self.steps.append(Step(run, args, kwargs, out, name))
 
-    def replaced(self, value: Any, change: Callable[[Tensor], Any]) -> Any:
-        """`value` with `change` of its tensors in their places."""
-        return trees.mapped(value, change, self._other)
+    def replace_tensors(self, value: Any, change: Callable[[Tensor], Any]) -> Any:
+        """Return `value` with `change(tensor)` in place of each tensor, recording its numbers."""
+        return trees.mapped(value, change, self._record_number)
 
-    def _other(self, value: Any) -> Any:
+    def _record_number(self, value: Any) -> Any:
         if type(value) in (int, float):
             self.numbers.append(value)
         return value
@@ -78,7 +78,7 @@ class Tape:
     # -- running again -------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """The capture is over: find out after which step each temporary storage is not needed."""
+        """End recording: compute after which step each temporary storage is no longer needed."""
         for number, step in enumerate(self.steps):
             for view in views((step.args, step.kwargs, step.out)):
                 self._last.setdefault(view.slot.number, [0])[0] = number
@@ -86,20 +86,20 @@ class Tape:
         for slot, (number,) in self._last.items():
             ends.setdefault(number, []).append(slot)
         self._last = ends
-        self._known = {}
+        self._by_storage = {}
 
     def run(self, placed: Callable[[Any, int], None]) -> None:
-        """Run all of it again. `placed` is told of temporary storages and where they are."""
-        made: dict[int, Any] = {}
+        """Run all steps again; `placed(storage, index)` is called for each new temporary storage."""
+        temporary: dict[int, Any] = {}
 
         def storage(slot: Slot) -> Any:
-            found = slot.there()
-            if found is None:
-                found = made.get(slot.number)
-            if found is None:
-                found = made[slot.number] = _fresh(slot.nbytes)
-                placed(found, slot.index)
-            return found
+            existing = slot.storage()
+            if existing is None:
+                existing = temporary.get(slot.number)
+            if existing is None:
+                existing = temporary[slot.number] = _new_storage(slot.nbytes)
+                placed(existing, slot.index)
+            return existing
 
         def tensor(value: Any) -> Any:
             if isinstance(value, View):
@@ -107,60 +107,62 @@ class Tape:
             return value.value if isinstance(value, Constant) else value
 
         for number, step in enumerate(self.steps):
-            out = step.run(*_filled(step.args, tensor), **_filled(step.kwargs, tensor))
-            self._keep(step.out, out, made, placed)
+            out = step.run(*_with_tensors(step.args, tensor), **_with_tensors(step.kwargs, tensor))
+            self._store_results(step.out, out, temporary, placed)
             for slot in self._last.get(number, ()):
-                made.pop(slot, None)
+                temporary.pop(slot, None)
 
-    def _keep(
-        self, recorded: Any, out: Any, made: dict[int, Any], placed: Callable[[Any, int], None]
+    def _store_results(
+        self, recorded: Any, out: Any, temporary: dict[int, Any], placed: Callable[[Any, int], None]
     ) -> None:
-        """New results go where those of the capture are, as long as somebody has them."""
-        for old, new in zip(_leaves(recorded), trees.tensors(out), strict=False):
-            if not isinstance(old, View) or not old.slot.made:
+        """Copy new results into the storages of the captured ones that still exist."""
+        for old, new in zip(_tensors_and_placeholders(recorded), trees.tensors(out), strict=False):
+            if not isinstance(old, View) or not old.slot.is_new:
                 continue
-            fresh, there = storage_of(new), old.slot.there()
-            if fresh is None or there is fresh or made.get(old.slot.number) is fresh:
+            fresh, existing = storage_of(new), old.slot.storage()
+            if fresh is None or existing is fresh or temporary.get(old.slot.number) is fresh:
                 continue
-            if there is None:
-                made[old.slot.number] = fresh
+            if existing is None:
+                temporary[old.slot.number] = fresh
                 placed(fresh, old.slot.index)
                 continue
             with DisableTorchDispatch(), DisableTorchFunction():
-                if fresh.nbytes() == there.nbytes():
-                    bytes_of(there).copy_(bytes_of(fresh))
+                if fresh.nbytes() == existing.nbytes():
+                    bytes_of(existing).copy_(bytes_of(fresh))
                 else:
-                    old.at(there).copy_(new)
+                    old.at(existing).copy_(new)
 
 
-def _fresh(nbytes: int) -> Any:
+def _new_storage(nbytes: int) -> Any:
     with DisableTorchDispatch(), DisableTorchFunction():
         return torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cpu")).untyped_storage()
 
 
-def _filled(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Arguments with the tensors that stand for themselves again."""
+def _with_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return arguments with `change` applied to each `View` and `Constant` in them."""
     if isinstance(value, (View, Constant)):
         return change(value)
     held = trees.parts(value)
-    return value if held is None else trees.rebuilt(value, [_filled(one, change) for one in held])
+    return value if held is None else trees.rebuilt(value, [_with_tensors(part, change) for part in held])
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """What stands for tensors in `value`, in the order of `trees.tensors`."""
+def _tensors_and_placeholders(value: Any) -> Iterator[Any]:
+    """Yield tensors, views and constants in `value`, in the order of `trees.tensors`."""
     if isinstance(value, (View, Constant, Tensor)):
         yield value
         return
-    for one in trees.parts(value) or ():
-        yield from _leaves(one)
+    for part in trees.parts(value) or ():
+        yield from _tensors_and_placeholders(part)
 
 
 def views(value: Any) -> Iterator[View]:
-    """The views in `value`."""
-    return (one for one in _leaves(value) if isinstance(one, View))
+    """Yield the views in `value`."""
+    return (leaf for leaf in _tensors_and_placeholders(value) if isinstance(leaf, View))
 
 
 def constants(steps: list[Step]) -> Iterator[Constant]:
-    """The numbers in the host's memory that the steps took along."""
+    """Yield the CPU scalars that the steps recorded."""
     for step in steps:
-        yield from (one for one in _leaves((step.args, step.kwargs)) if isinstance(one, Constant))
+        yield from (
+            leaf for leaf in _tensors_and_placeholders((step.args, step.kwargs)) if isinstance(leaf, Constant)
+        )

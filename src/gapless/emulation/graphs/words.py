@@ -1,6 +1,6 @@
-"""What CUDA and torch say where a capture goes wrong, and the exceptions that say it.
+"""The error messages of CUDA and torch for captures, and the exceptions that carry them.
 
-Words of torch 2.13 and of the CUDA runtime: ``c10/cuda/CUDAException.cpp``,
+Messages of torch 2.13 and of the CUDA runtime: ``c10/cuda/CUDAException.cpp``,
 ``aten/src/ATen/cuda/CUDAGraph.cpp``, ``CUDAGraphsUtils.cuh`` and ``CUDAGeneratorImpl.cpp``,
 ``torch/csrc/autograd/input_buffer.cpp``.
 """
@@ -13,7 +13,7 @@ from gapless.emulation.support.cuda_errors import accelerator_error
 
 
 class Failure(NamedTuple):
-    """An error of the CUDA runtime: its number, name and words."""
+    """An error of the CUDA runtime: its number, name and message."""
 
     code: int
     name: str
@@ -72,7 +72,7 @@ UNKNOWN_MODE = "Unknown capture error mode. Expected `global`, `thread_local`, o
 
 
 def error(failure: Failure) -> RuntimeError:
-    """The exception torch raises for `failure`."""
+    """Return the exception that torch raises for `failure`."""
     return accelerator_error(
         f"CUDA error: {failure.words}\n"
         f"Search for `{failure.name}' in https://docs.nvidia.com/cuda/cuda-runtime-api/"
@@ -83,7 +83,7 @@ def error(failure: Failure) -> RuntimeError:
 
 
 def not_while_capturing(attempt: str) -> RuntimeError:
-    """What torch's own check says that keeps a call out of captures."""
+    """Return the error of torch's check that keeps a call out of captures."""
     return RuntimeError(
         f"{attempt} during CUDA graph capture. If you need this call to be captured, please file an issue. "
         "Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
@@ -91,7 +91,7 @@ def not_while_capturing(attempt: str) -> RuntimeError:
 
 
 def stale_stream(node: str) -> RuntimeError:
-    """What autograd says of a node that was made on the default stream before the capture."""
+    """Return autograd's error for a node created on the default stream before the capture."""
     return RuntimeError(
         f"During CUDA graph capture, autograd node '{node}' has a stale reference to the default stream "
         "(stream 0) from warmup. This will invalidate the capture because cudaStreamWaitEvent on the default "

@@ -12,8 +12,8 @@ from gapless.emulation.races import ranges
 from gapless.emulation.races.clocks import Clocks
 from gapless.emulation.races.ranges import Range
 
-_MOST, _PENDING = 32, 128
-"""Accesses of one kind that are kept of a storage, and of both kinds while one stream alone uses it."""
+_MAX_USES, _MAX_PENDING = 32, 128
+"""Accesses kept per storage: of each kind, and of both while only one stream uses it. Bounds the time."""
 
 
 class Use(NamedTuple):
@@ -22,27 +22,27 @@ class Use(NamedTuple):
     track: int
     mark: int
     bytes: Range
-    what: str
+    action: str
     stack: Any
 
 
-class Watch(weakref.ref):  # type: ignore[type-arg]  # of a storage
-    """Tells when a storage ends."""
+class StorageRef(weakref.ref):  # type: ignore[type-arg]  # of a storage
+    """A weak reference to a storage that carries the storage's key for its callback."""
 
     __slots__ = ("key",)
     key: int
 
 
-class Record:
-    """What is known of a storage.
+class StorageRecord:
+    """The accesses of one storage.
 
-    `home` is the stream that its memory belongs to (-1: not known; -2: pinned memory), `kept` the streams
-    that it was given to by ``record_stream``. `alone` says that only `first` has used it so far:
-    `home`, where that is known. What one stream alone has done races with nothing: it is `pending`, by where
-    it was, until another stream comes.
+    `home` is the stream that its memory belongs to (-1: unknown; -2: pinned memory), `kept` the streams
+    passed to ``record_stream``. `is_exclusive` says that only the stream `first` has used it so far (`home`,
+    if known). Accesses of a single stream cannot race: they stay `pending`, by their bytes, until another
+    stream uses the storage.
     """
 
-    __slots__ = ("alone", "first", "home", "kept", "pending", "reads", "watch", "whole", "writes")
+    __slots__ = ("first", "home", "is_exclusive", "kept", "pending", "reads", "watch", "whole", "writes")
 
     def __init__(self, home: int, size: int) -> None:
         self.home = self.first = home
@@ -50,28 +50,30 @@ class Record:
         self.writes: list[Use] = []
         self.reads: list[Use] = []
         self.kept: set[int] = set()
-        self.alone = True
+        self.is_exclusive = True
         self.pending: dict[Any, tuple[int, str, Any]] = {}
-        self.watch: Watch | None = None
+        self.watch: StorageRef | None = None
 
     def record_pending(self) -> None:
-        """Make accesses of what is pending."""
-        for key, (mark, what, stack) in sorted(self.pending.items(), key=_by_mark):
+        """Turn pending accesses into kept ones."""
+        for key, (mark, action, stack) in sorted(self.pending.items(), key=_by_mark):
             writes, here = (key, self.whole) if type(key) is bool else (key[0], ranges.at(*key[1:]))
-            self.keep(Use(self.first, mark, here, what, stack), writes)
+            self.keep(Use(self.first, mark, here, action, stack), writes)
         self.pending.clear()
 
     def keep(self, use: Use, writes: bool) -> None:
-        """Keep `use`, and of those before it what a later access can still race with when not with `use`."""
+        """Keep `use`, and drop earlier uses whose races a later access would also have with `use`."""
         if writes:
-            self.writes = [one for one in self.writes if not use.bytes.covers(one.bytes)][1 - _MOST :]
+            self.writes = [earlier for earlier in self.writes if not use.bytes.covers(earlier.bytes)][
+                1 - _MAX_USES :
+            ]
             self.writes.append(use)
             if self.reads:
-                self.reads = [one for one in self.reads if not use.bytes.covers(one.bytes)]
+                self.reads = [read for read in self.reads if not use.bytes.covers(read.bytes)]
             return
-        self.reads = [one for one in self.reads if one.track != use.track or not use.bytes.covers(one.bytes)][
-            1 - _MOST :
-        ]
+        self.reads = [
+            read for read in self.reads if read.track != use.track or not use.bytes.covers(read.bytes)
+        ][1 - _MAX_USES :]
         self.reads.append(use)
 
 
@@ -79,72 +81,81 @@ def _by_mark(item: tuple[Any, tuple[int, str, Any]]) -> int:
     return item[1][0]
 
 
-Found = Callable[[Use, Use, bool, bool], None]
-"""Told of a race: both accesses, and whether each of them writes."""
+RaceListener = Callable[[Use, Use, bool, bool], None]
+"""Called with a race: both accesses, and whether each of them writes."""
 
 
-class Books:
-    """Who has read and written what, by the key of its storage."""
+class AccessLog:
+    """The recorded accesses of all storages, by storage key."""
 
-    def __init__(self, clocks: Clocks, found: Found, ended: Callable[[int, Record], None]) -> None:
+    def __init__(
+        self, clocks: Clocks, listener: RaceListener, ended: Callable[[int, StorageRecord], None]
+    ) -> None:
         self.clocks = clocks
-        self.records: dict[int, Record] = {}
-        self._found = found
+        self.records: dict[int, StorageRecord] = {}
+        self._listener = listener
         self._ended = ended
 
-    def record(self, storage: Any, home: int) -> Record:
-        """The record of `storage`; a new one's memory belongs to the stream `home`."""
+    def record(self, storage: Any, home: int) -> StorageRecord:
+        """Return the record of `storage`, creating one with stream `home` if it has none."""
         key = storage._cdata
         record = self.records.get(key)
         if record is None:
-            record = self.records[key] = Record(home, storage.nbytes())
-            record.watch = Watch(storage, self._died)
+            record = self.records[key] = StorageRecord(home, storage.nbytes())
+            record.watch = StorageRef(storage, self._storage_ended)
             record.watch.key = key
         return record
 
-    def _died(self, watch: Any) -> None:
-        self.ended(watch.key)
+    def _storage_ended(self, watch: Any) -> None:
+        self.remove(watch.key)
 
-    def ended(self, key: int) -> None:
-        """The storage with that key has given its memory back."""
+    def remove(self, key: int) -> None:
+        """Remove the record of a storage whose memory was freed."""
         record = self.records.pop(key, None)
-        if record is not None and (record.home < 0 or not record.alone):
+        if record is not None and (record.home < 0 or not record.is_exclusive):
             record.record_pending()
             self._ended(key, record)
 
-    def touched(
-        self, record: Record, tensor: torch.Tensor, track: int, mark: int, writes: bool, what: str, stack: Any
+    def record_access(
+        self,
+        record: StorageRecord,
+        tensor: torch.Tensor,
+        track: int,
+        mark: int,
+        writes: bool,
+        action: str,
+        stack: Any,
     ) -> None:
-        """Work number `mark` of `track` reads or writes `tensor`, whose storage has that record."""
+        """Record that work number `mark` of `track` reads or writes `tensor`, and report its races."""
         if record.first != track:
             record.record_pending()
-            record.alone = record.first < 0
+            record.is_exclusive = record.first < 0
             record.first = track
         whole = tensor.nbytes == record.whole.end
-        if record.alone:  # what nearly always happens
+        if record.is_exclusive:  # the common case
             pending = record.pending
             if not whole:
                 where = (writes, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.itemsize)
-                pending[where] = mark, what, stack
-                if len(pending) > _PENDING:
+                pending[where] = mark, action, stack
+                if len(pending) > _MAX_PENDING:
                     del pending[next(iter(pending))]
                 return
             if writes:
                 pending.clear()
-            pending[writes] = mark, what, stack
+            pending[writes] = mark, action, stack
             return
-        use = Use(track, mark, record.whole if whole else ranges.of(tensor), what, stack)
+        use = Use(track, mark, record.whole if whole else ranges.of(tensor), action, stack)
         self._check(record, use, writes)
         record.keep(use, writes)
 
-    def _check(self, record: Record, use: Use, writes: bool) -> None:
-        known, host, track = self.clocks.known[use.track], self.clocks.host, use.track
-        for kind, others in ((True, record.writes), (False, record.reads if writes else ())):
-            for other in others:
+    def _check(self, record: StorageRecord, use: Use, writes: bool) -> None:
+        clock, host, track = self.clocks.by_track[use.track], self.clocks.host, use.track
+        for kind, uses in ((True, record.writes), (False, record.reads if writes else ())):
+            for earlier in uses:
                 if (
-                    other.track != track
-                    and known[other.track] < other.mark
-                    and host[other.track] < other.mark
-                    and other.bytes.meets(use.bytes)
+                    earlier.track != track
+                    and clock[earlier.track] < earlier.mark
+                    and host[earlier.track] < earlier.mark
+                    and earlier.bytes.meets(use.bytes)
                 ):
-                    self._found(other, use, kind, writes)
+                    self._listener(earlier, use, kind, writes)

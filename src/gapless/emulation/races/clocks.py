@@ -1,16 +1,16 @@
-"""Who knows what to be done: a vector clock for each stream, one for the host, and what events stand for."""
+"""Vector clocks of the streams and the host, and the moments at which events are recorded."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 Clock = list[int]
-Where = tuple[int, int]
-"""Device index and stream id; of a process group its number and -1."""
+StreamKey = tuple[int, int]
+"""Device index and stream id; for a process group's stream minus the group's number."""
 
 
 class Moment(NamedTuple):
-    """What an event stands for: all that its stream has been given, or has waited for, when it was recorded.
+    """A recorded event: `clock` is all work that its stream was given or had waited for by then.
 
     `mark` is the number of the last work before it, on any stream.
     """
@@ -23,58 +23,61 @@ class Moment(NamedTuple):
 
 
 class Clocks:
-    """A track for each stream, numbered as they show up; works are numbered in the order of their launch."""
+    """The vector clocks of one emulation, `by_track`: a track is a stream's number in order of first use.
+
+    Work is numbered across all streams in the order of launch.
+    """
 
     def __init__(self) -> None:
-        self.tracks: dict[Where, int] = {}
-        self.known: list[Clock] = []
+        self.tracks: dict[StreamKey, int] = {}
+        self.by_track: list[Clock] = []
         self.host: Clock = []
         self.mark = 0
         self.version = 0  # of `host`
         self._joined: list[int] = []
 
     def track(self, device: int, stream: int) -> int:
-        """The track of that stream."""
+        """Return the track of a stream, adding one for a new stream."""
         track = self.tracks.get((device, stream))
         if track is None:
-            track = self.tracks[device, stream] = len(self.known)
-            for clock in (*self.known, self.host):
+            track = self.tracks[device, stream] = len(self.by_track)
+            for clock in (*self.by_track, self.host):
                 clock.append(0)
-            self.known.append([0] * (track + 1))
+            self.by_track.append([0] * (track + 1))
             self._joined.append(-1)
         return track
 
     def launch(self, track: int) -> int:
-        """The number of new work on that stream, which comes behind all that the host knows to be done."""
-        known = self.known[track]
+        """Return the number of new work on `track`, ordered after all that the host knows to be done."""
+        clock = self.by_track[track]
         if self._joined[track] != self.version:
-            _join(known, self.host)
+            _join(clock, self.host)
             self._joined[track] = self.version
-        self.mark = known[track] = mark = self.mark + 1
+        self.mark = clock[track] = mark = self.mark + 1
         return mark
 
     def ordered(self, track: int, other: int, mark: int) -> bool:
-        """Whether what is launched on `track` now comes behind work number `mark` of `other`."""
-        return track == other or self.known[track][other] >= mark or self.host[other] >= mark
+        """Whether work launched on `track` now is ordered after work number `mark` of `other`."""
+        return track == other or self.by_track[track][other] >= mark or self.host[other] >= mark
 
-    # -- who waits ---------------------------------------------------------------------------------
+    # -- waits -------------------------------------------------------------------------------------
 
-    def recorded(self, track: int, stack: object) -> Moment:
-        """What an event recorded now in that stream stands for."""
-        clock = self.known[track].copy()
+    def record_event(self, track: int, stack: object) -> Moment:
+        """Return the moment of an event recorded now on `track`."""
+        clock = self.by_track[track].copy()
         _join(clock, self.host)
         return Moment(self, track, clock, self.mark, stack)
 
-    def awaits(self, track: int, clock: Clock) -> None:
-        """The stream of `track` goes on behind what `clock` knows."""
-        _join(self.known[track], clock)
+    def order_after(self, track: int, clock: Clock) -> None:
+        """Order further work of `track` after the work in `clock`."""
+        _join(self.by_track[track], clock)
 
-    def host_awaits(self, clock: Clock) -> None:
-        """The host goes on behind what `clock` knows."""
+    def order_host_after(self, clock: Clock) -> None:
+        """Order the host after the work in `clock`."""
         _join(self.host, clock)
         self.version += 1
 
 
 def _join(into: Clock, other: Clock) -> None:
-    """`other` is the same length, or shorter where it was copied before a stream showed up."""
+    """Raise `into` to the element-wise maximum with `other`, which may lack streams added after its copy."""
     into[: len(other)] = map(max, into, other)

@@ -1,4 +1,4 @@
-"""Asynchronous collectives: NCCL's stream does them, and ``wait()`` makes the current stream wait for it."""
+"""Asynchronous collectives: they run on NCCL's stream, and ``wait()`` orders the current stream after it."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from gapless.emulation.support.places import HOST
 from gapless.torch_internals import Work
 
 Tensor = torch.Tensor
-_OUTPUTS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
-_PASSED_ON = ("get_future", "is_success", "exception", "result", "source_rank", "synchronize")
+_OUTPUT_NAMES = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
+_FORWARDED_METHODS = ("get_future", "is_success", "exception", "result", "source_rank", "synchronize")
 _recent: deque[Any] = deque(maxlen=64)
-"""Works on their way to whoever asked, until waited for: C++ alone would not keep what Python adds."""
+"""Recent works until waited for: C++ alone would not keep what Python adds to them alive."""
 
 
-def sides(name: str, values: dict[str, Any], rank: int) -> tuple[list[Tensor], list[Tensor]]:
-    """What a collective reads and what it writes."""
-    given = {key: list(trees.tensors(value)) for key, value in values.items() if key != "timeout"}
-    writes = [one for key in given if key in _OUTPUTS for one in given[key]]
-    others = [one for key in given if key not in _OUTPUTS for one in given[key]]
+def reads_and_writes(name: str, values: dict[str, Any], rank: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the tensors that a collective reads and those that it writes."""
+    tensors = {key: list(trees.tensors(value)) for key, value in values.items() if key != "timeout"}
+    writes = [tensor for key in tensors if key in _OUTPUT_NAMES for tensor in tensors[key]]
+    inputs = [tensor for key in tensors if key not in _OUTPUT_NAMES for tensor in tensors[key]]
     if writes:
-        return others, writes
+        return inputs, writes
     root = values.get("root_rank")
     if name == "send" or (name == "broadcast_" and root == rank) or (name == "reduce_" and root != rank):
-        return others, []
-    return [], others
+        return inputs, []
+    return [], inputs
 
 
-def told(
+def track_collective(
     checker: Checker,
     name: str,
     values: dict[str, Any],
     group: Any,
     index: int,
-    heard: Callable[[], None],
+    on_wait: Callable[[], None],
     work: Any,
 ) -> Any:
-    """Tell of a collective on device `index`; gives the work to hand on in place of `work`, boxed both.
+    """Record a collective on device `index` with `checker`; return a boxed work that replaces `work`.
 
-    `heard` is called as well when somebody waits for it.
+    `on_wait` is called too when somebody waits for it.
     """
     asynchronous = bool(values.get("async_op", True)) and not local.coalescing
     if asynchronous and name not in ("send", "recv_"):
-        checker.begin()
+        checker.follow_all()
     if not checker.full or local.quiet:
         return work
-    reads, writes = sides(name, values, group.rank())
+    reads, writes = reads_and_writes(name, values, group.rank())
     if not asynchronous or not _from_python():
-        checker.launched(f"c10d::{name}", reads, writes, index)
+        checker.record_launch(f"c10d::{name}", reads, writes, index)
         return work
     awaited = checker.collective(f"c10d::{name}", reads, writes, index, id(group))
 
     def both() -> None:
-        heard()
+        on_wait()
         awaited()
 
-    return _pending(Work.unbox(work), both)
+    return _watch_work(Work.unbox(work), both)
 
 
 def _from_python() -> bool:
-    """Whether Python asked for it: DistributedDataParallel's C++ waits in C++, where nobody looks on."""
+    """Whether Python called the collective: the waits of DistributedDataParallel's C++ cannot be observed."""
     if local.backward == HOST:
         return True
     frame: FrameType | None = sys._getframe(1)
@@ -80,27 +80,27 @@ def _from_python() -> bool:
     return False
 
 
-def _pending(work: Any, awaited: Callable[[], None]) -> Any:
-    """`work`, boxed, which says when somebody waits for it."""
-    made = _class()(work, awaited)
-    _recent.append(made)
-    return made.boxed()
+def _watch_work(work: Any, awaited: Callable[[], None]) -> Any:
+    """Return `work`, boxed, calling `awaited` when somebody waits for it."""
+    watched = _work_class()(work, awaited)
+    _recent.append(watched)
+    return watched.boxed()
 
 
-_known: list[type] = []
+_work_classes: list[type] = []
 
 
-def _class() -> type:
-    if not _known:
-        _known.append(_made())
-    return _known[0]
+def _work_class() -> type:
+    if not _work_classes:
+        _work_classes.append(_make_work_class())
+    return _work_classes[0]
 
 
-def _made() -> type:
+def _make_work_class() -> type:
     base: Any = Work
 
     class Pending(base):  # type: ignore[misc, valid-type]
-        """A work of another that tells who waits for it."""
+        """Wraps a work and calls `awaited` when somebody waits for it."""
 
         def __init__(self, work: Any, awaited: Callable[[], None]) -> None:
             super().__init__()
@@ -110,7 +110,7 @@ def _made() -> type:
         def wait(self, *timeout: Any) -> Any:
             self._awaited()
             with suppress(ValueError):
-                _recent.remove(self)  # which holds the tensors, too
+                _recent.remove(self)  # it keeps the tensors alive
             return self._work.wait(*timeout)
 
         def block_current_stream(self) -> Any:
@@ -120,14 +120,14 @@ def _made() -> type:
             self._awaited()
             return bool(self._work.is_completed())
 
-    def passing(name: str) -> Any:
+    def forward(name: str) -> Any:
         def method(self: Any, *args: Any) -> Any:
             self._awaited()
             return getattr(self._work, name)(*args)
 
         return method
 
-    for name in _PASSED_ON:
+    for name in _FORWARDED_METHODS:
         if hasattr(base, name):
-            setattr(Pending, name, passing(name))
+            setattr(Pending, name, forward(name))
     return Pending

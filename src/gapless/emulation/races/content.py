@@ -10,16 +10,16 @@ import numpy as np
 from gapless.emulation.races.ranges import Range
 
 _SAMPLES = 4096
-"""Bytes that a digest is made of."""
+"""Bytes hashed for a digest: enough to notice a refilled buffer, and cheap for large ones."""
 
 
-def content(storage: Any, where: Range) -> np.ndarray:
-    """Those bytes as they are: what is written to the array is written there."""
+def bytes_at(storage: Any, where: Range) -> np.ndarray:
+    """Return a writable array over bytes `where` of a host storage."""
     buffer: Any = (c_uint8 * (where.end - where.begin)).from_address(storage.data_ptr() + where.begin)
     return np.frombuffer(buffer, dtype=np.uint8)
 
 
 def digest(storage: Any, where: Range) -> int:
-    """A number that another content most likely does not have."""
-    raw = content(storage, where)
+    """Return a hash of samples of bytes `where` of a host storage."""
+    raw = bytes_at(storage, where)
     return hash(raw[:: max(len(raw) // _SAMPLES, 1)].tobytes())

@@ -1,8 +1,8 @@
 """The autograd engine: which streams it orders by itself.
 
-It runs each node on the stream of its forward call, and makes that stream wait for those that gave it its
-gradients; at the end the stream that called backward waits for all of them (torch/csrc/autograd/engine.cpp).
-Here the nodes run on the stream that called, which therefore knows what the node's own stream knows.
+It runs each node on the stream of its forward call, which waits for the streams that produced its gradients;
+at the end the stream that called backward waits for all of them (torch/csrc/autograd/engine.cpp). Here nodes
+run on the calling stream, which is therefore ordered after the node's own stream.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import Any
 from gapless.emulation.races.clocks import Clocks
 from gapless.torch_internals import current_node
 
-_MANY = 20_000
+_MAX_SPANS = 20_000
+"""Spans of nodes kept, to bound memory: more than the nodes of one step."""
 
 
-class _Thread(threading.local):
+class _BackwardThread(threading.local):
     def __init__(self) -> None:
         self.streams: dict[int, int] | None = None
 
 
 class Engine:
-    """What nodes were made on streams besides the default one, and where backward was called."""
+    """Which nodes were created on streams besides the default one, and where backward was called."""
 
     def __init__(self, clocks: Clocks) -> None:
         self._clocks = clocks
         self._spans: list[tuple[int, int, tuple[int, ...]]] = []
-        self._called = _Thread()
+        self._called = _BackwardThread()
 
-    def made(self, begin: int, end: int, tracks: dict[int, int]) -> None:
-        """The nodes from number `begin` to `end` were made while those tracks were current."""
+    def record_nodes(self, begin: int, end: int, tracks: dict[int, int]) -> None:
+        """Record that nodes numbered `begin` to `end` were created while `tracks` were current."""
         places = list(self._clocks.tracks)
         beside = tuple(track for track in tracks.values() if places[track][1] != 0)
         if not beside:
@@ -40,24 +41,24 @@ class Engine:
             spans[-1] = (spans[-1][0], max(end, spans[-1][1]), beside)
         else:
             spans.append((begin, end, beside))
-            del spans[: max(len(spans) - _MANY, 0)]
+            del spans[: max(len(spans) - _MAX_SPANS, 0)]
 
-    def begins(self, tracks: dict[int, int]) -> Any:
-        """Backward is called on these streams."""
+    def begin_backward(self, tracks: dict[int, int]) -> Any:
+        """Begin a backward pass called on `tracks`; return what to pass to `end_backward`."""
         before = self._called.streams
         if before is None:
             self._called.streams = dict(tracks)
-            for index, track in tracks.items():  # where most nodes were made, and so run
-                self._clocks.awaits(track, self._clocks.known[self._clocks.track(index, 0)])
+            for index, track in tracks.items():  # most nodes were created on the default stream and run there
+                self._clocks.order_after(track, self._clocks.by_track[self._clocks.track(index, 0)])
         return before
 
-    def ends(self, before: Any) -> None:
+    def end_backward(self, before: Any) -> None:
         self._called.streams = before
 
-    def elsewhere(self, index: int, track: int) -> bool:
-        """Whether what runs on `track` now is a node's doing that on a GPU runs on another stream.
+    def runs_elsewhere(self, index: int, track: int) -> bool:
+        """Whether work on `track` belongs to a node that a GPU would run on another stream.
 
-        Where a hook has chosen a stream, that is where it runs.
+        If a hook has switched the stream, work runs on that one.
         """
         called = self._called.streams
         default = self._clocks.track(index, 0)
@@ -69,5 +70,5 @@ class Engine:
         number = node._sequence_nr()
         beside = next((own for begin, end, own in reversed(self._spans) if begin <= number < end), (default,))
         for own in beside:
-            self._clocks.awaits(track, self._clocks.known[own])
+            self._clocks.order_after(track, self._clocks.by_track[own])
         return track not in beside

@@ -14,14 +14,14 @@ from gapless.emulation.races.clocks import Clocks
 from gapless.emulation.races.content import digest
 from gapless.emulation.races.ranges import Range
 
-_MOST = 64
-"""Copies of one storage that are followed."""
+_MAX_FLIGHTS = 64
+"""Pending copies followed per storage, to bound the search."""
 
 
 class Flight:
-    """A copy that is under way: to the host where it `arrives`, from it else."""
+    """A pending copy: to the host if it `arrives`, else from the host."""
 
-    __slots__ = ("arrives", "bytes", "digest", "landed", "mark", "stack", "storage", "track")
+    __slots__ = ("arrives", "bytes", "digest", "late_bytes", "mark", "stack", "storage", "track")
 
     def __init__(self, storage: Any, where: Range, arrives: bool, track: int, mark: int, stack: Any) -> None:
         self.storage = weakref.ref(storage)
@@ -31,11 +31,11 @@ class Flight:
         self.mark = mark
         self.stack = stack
         self.digest: int | None = None
-        self.landed: np.ndarray | None = None
+        self.late_bytes: np.ndarray | None = None
 
 
 class Flights:
-    """Copies under way, by the key of the pinned storage."""
+    """Pending copies by the key of the pinned storage."""
 
     def __init__(
         self, clocks: Clocks, changed: Callable[[Flight], None], arrived: Callable[[Flight], None]
@@ -43,57 +43,57 @@ class Flights:
         self.busy: dict[int, list[Flight]] = {}
         self.digests = True
         self._clocks = clocks
-        self._changed = changed
-        self._arrived = arrived
+        self._on_changed_source = changed
+        self._on_arrival = arrived
 
-    def began(self, host: torch.Tensor, arrives: bool, track: int, mark: int, stack: Any) -> Flight:
-        """A copy of all of `host`, a pinned tensor, has been launched."""
+    def add(self, host: torch.Tensor, arrives: bool, track: int, mark: int, stack: Any) -> Flight:
+        """Add a launched copy of the pinned tensor `host`."""
         storage = host.untyped_storage()
         where = ranges.of(host)
         flight = Flight(storage, where, arrives, track, mark, stack)
         key = storage._cdata
         if key in self.busy:
-            del self.busy[key][: 1 - _MOST]
+            del self.busy[key][: 1 - _MAX_FLIGHTS]
         elif not arrives and self.digests:
             flight.digest = digest(storage, where)
         self.busy.setdefault(key, []).append(flight)
         return flight
 
-    def over(self, flight: Flight) -> bool:
+    def is_done(self, flight: Flight) -> bool:
         """Whether the host knows that the copy is done."""
         return self._clocks.host[flight.track] >= flight.mark
 
     def under_way(self, key: int, where: Range) -> Iterator[Flight]:
-        """Copies of these bytes of the storage with that key that may not be done, the last first."""
+        """Yield copies of bytes `where` of a storage that may not be done, the latest first."""
         for flight in reversed(self.busy.get(key, ())):
-            if not self.over(flight) and flight.bytes.meets(where):
+            if not self.is_done(flight) and flight.bytes.meets(where):
                 yield flight
 
-    def ended(self, key: int) -> None:
-        """The storage is no more: torch's allocator of pinned memory keeps it until its copies are done."""
+    def remove(self, key: int) -> None:
+        """Forget the copies of a freed storage: torch's pinned allocator keeps it until they are done."""
         self.busy.pop(key, None)
 
     def end(self) -> None:
-        """Nobody waits any more: everything arrives."""
+        """Complete all copies at the end of the emulation."""
         for flights in self.busy.values():
             for flight in flights:
-                self._arrived(flight)
+                self._on_arrival(flight)
         self.busy.clear()
 
-    def host_waited(self) -> None:
-        """The host has waited: forget what is done, and look whether its source is what it was."""
+    def settle(self) -> None:
+        """Forget copies done after a wait of the host, and report those whose source has changed."""
         for key, flights in list(self.busy.items()):
             left = []
             for flight in flights:
                 storage = flight.storage()
                 if storage is None:
                     continue
-                if not self.over(flight):
+                if not self.is_done(flight):
                     left.append(flight)
                     continue
-                self._arrived(flight)
+                self._on_arrival(flight)
                 if flight.digest is not None and digest(storage, flight.bytes) != flight.digest:
-                    self._changed(flight)
+                    self._on_changed_source(flight)
             if left:
                 self.busy[key] = left
             else:

@@ -1,8 +1,8 @@
-"""Copies to the host that arrive when something makes them, and not before: with ``--late-copies``.
+"""Copies to the host that arrive only when something waits for them: with ``--late-copies``.
 
-What such a copy has brought is taken away again and kept, and the memory is filled with values that show:
-NaN, and numbers that are out of any range. It is put back as soon as the host has waited for the copy. What
-reads too early then gives other numbers than it should, or fails.
+The bytes of such a copy are withheld, and the memory is filled with conspicuous values: NaN, and numbers out
+of range. They are delivered as soon as the host has waited for the copy. Code that reads too early then
+computes other numbers than it should, or fails.
 """
 
 from __future__ import annotations
@@ -13,50 +13,50 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from gapless.emulation.races.content import content
+from gapless.emulation.races.content import bytes_at
 from gapless.emulation.races.flights import Flight
 
 
-def take(flight: Flight, host: torch.Tensor) -> None:
-    """Keep what the copy has brought, and let `host` show that it is not there yet."""
+def withhold(flight: Flight, host: torch.Tensor) -> None:
+    """Keep the copied bytes back, and fill `host` with conspicuous values."""
     storage = flight.storage()
     if storage is None or flight.bytes.gaps is not None or flight.bytes.begin == flight.bytes.end:
         return
-    raw = content(storage, flight.bytes)
-    flight.landed = raw.copy()
+    raw = bytes_at(storage, flight.bytes)
+    flight.late_bytes = raw.copy()
     if host.dtype is torch.bool:
         raw ^= 1
     else:
         raw[:] = 0xFF if host.is_floating_point() or host.is_complex() else 0x7E
 
 
-def put(flight: Flight) -> None:
-    """The copy has arrived."""
+def deliver(flight: Flight) -> None:
+    """Write the bytes withheld from `flight` to its storage."""
     storage = flight.storage()
-    if flight.landed is not None and storage is not None:
-        content(storage, flight.bytes)[:] = flight.landed
-        flight.landed = None
+    if flight.late_bytes is not None and storage is not None:
+        bytes_at(storage, flight.bytes)[:] = flight.late_bytes
+        flight.late_bytes = None
 
 
-def superseded(flights: Iterable[Flight], later: Flight) -> None:
-    """A later copy to the same bytes takes the place of those before it."""
-    for one in flights:
-        if one is not later and one.landed is not None and later.bytes.covers(one.bytes):
-            one.landed = None
+def drop_superseded(flights: Iterable[Flight], later: Flight) -> None:
+    """Drop withheld bytes that a `later` copy overwrites."""
+    for earlier in flights:
+        if earlier is not later and earlier.late_bytes is not None and later.bytes.covers(earlier.bytes):
+            earlier.late_bytes = None
 
 
 @contextmanager
-def there(flights: Iterable[Flight]) -> Iterator[None]:
-    """For a copy on a stream that comes behind those `flights` they have arrived; not so for the host."""
-    shown: list[tuple[np.ndarray, np.ndarray]] = []
-    for one in flights:
-        storage = one.storage()
-        if one.landed is not None and storage is not None:
-            raw = content(storage, one.bytes)
-            shown.append((raw, raw.copy()))
-            raw[:] = one.landed
+def show_arrived(flights: Iterable[Flight]) -> Iterator[None]:
+    """Show withheld bytes of `flights` inside the block, for a copy on a stream ordered after them."""
+    replaced: list[tuple[np.ndarray, np.ndarray]] = []
+    for flight in flights:
+        storage = flight.storage()
+        if flight.late_bytes is not None and storage is not None:
+            raw = bytes_at(storage, flight.bytes)
+            replaced.append((raw, raw.copy()))
+            raw[:] = flight.late_bytes
     try:
         yield
     finally:
-        for raw, before in reversed(shown):
+        for raw, before in reversed(replaced):
             raw[:] = before

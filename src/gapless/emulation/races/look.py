@@ -1,4 +1,4 @@
-"""Whether the code that runs speaks of streams: then the books are kept from the beginning."""
+"""Whether the running code mentions streams or graphs: then accesses are recorded from the start."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from types import FrameType
 
 from gapless.emulation.support import stacks
 
-_GRAPHS = re.compile(r"\bCUDAGraph\s*\(|\bmake_graphed_callables\s*\(")
-_STREAMS = re.compile(r"\bStream\s*\(|\basync_op\s*=\s*True|\b(?:isend|irecv)\s*\(")
+_GRAPH_PATTERN = re.compile(r"\bCUDAGraph\s*\(|\bmake_graphed_callables\s*\(")
+_STREAM_PATTERN = re.compile(r"\bStream\s*\(|\basync_op\s*=\s*True|\b(?:isend|irecv)\s*\(")
 
 
 def speaks_of_streams() -> bool:
-    """Whether a file of the user's that is running, or one beside it that is loaded, makes a stream.
+    """Whether a running file of the user's, or a loaded one beside it, creates a stream.
 
-    What was written before the first stream was made could not be told otherwise.
+    Accesses before the creation of the first stream would be missed otherwise.
     """
-    return _says(_STREAMS)
+    return _user_code_matches(_STREAM_PATTERN)
 
 
 def speaks_of_graphs() -> bool:
-    """Whether such a file captures a CUDA graph."""
-    return _says(_GRAPHS)
+    """Whether a running file of the user's, or a loaded one beside it, captures a CUDA graph."""
+    return _user_code_matches(_GRAPH_PATTERN)
 
 
-def _says(pattern: re.Pattern[str]) -> bool:
-    files = {file for file in _running() if stacks.library_of(file) == ""}
+def _user_code_matches(pattern: re.Pattern[str]) -> bool:
+    files = {file for file in _running_files() if stacks.library_of(file) == ""}
     folders = {os.path.dirname(file) for file in files}
     near = tuple(os.path.join(folder, "") for folder in folders)
     for module in list(sys.modules.values()):
@@ -38,10 +38,10 @@ def _says(pattern: re.Pattern[str]) -> bool:
     return any(pattern.search("".join(linecache.getlines(file))) for file in files)
 
 
-def _running() -> set[str]:
-    found: set[str] = set()
+def _running_files() -> set[str]:
+    files: set[str] = set()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        found.add(frame.f_code.co_filename)
+        files.add(frame.f_code.co_filename)
         frame = frame.f_back
-    return found
+    return files

@@ -1,4 +1,4 @@
-"""Which bytes of its storage a tensor is."""
+"""The bytes of its storage that a tensor covers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-_MOST = 1 << 26
-"""Bytes up to which interleaved tensors are compared exactly; larger ones are taken to be apart."""
+_MAX_EXACT_BYTES = 1 << 26
+"""Bytes up to which interleaved tensors are compared exactly; larger ones count as disjoint (memory)."""
 
-_MOST_TOGETHER = 1 << 22
+_MAX_UNION_BYTES = 1 << 22
 
 
 class Strided(NamedTuple):
-    """Where the elements of a tensor with gaps lie, in bytes."""
+    """The elements of a tensor with gaps: begin, strides and item size in bytes."""
 
     begin: int
     shape: tuple[int, ...]
@@ -24,14 +24,14 @@ class Strided(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Bytes from `begin` to `end`, or some of them."""
+    """Bytes from `begin` to `end`, or those of them that `gaps` describes."""
 
     begin: int
     end: int
     gaps: Strided | None = None
 
     def meets(self, other: Range) -> int:
-        """How many bytes both have, at most; 0 where they have none in common."""
+        """Return an upper bound of the bytes in common; 0 if there are none."""
         begin, end = max(self.begin, other.begin), min(self.end, other.end)
         if begin >= end:
             return 0
@@ -40,36 +40,36 @@ class Range(NamedTuple):
         if self.gaps == other.gaps:
             return end - begin
         low, high = min(self.begin, other.begin), max(self.end, other.end)
-        if high - low > _MOST:
+        if high - low > _MAX_EXACT_BYTES:
             return 0
         return int(np.count_nonzero(_mask(self, low, high) & _mask(other, low, high)))
 
     def covers(self, other: Range) -> bool:
-        """Whether all of `other` is certainly in it."""
+        """Whether this range certainly contains all of `other`."""
         return self == other or (self.gaps is None and self.begin <= other.begin and other.end <= self.end)
 
 
-def covered(ranges: Iterable[Range], size: int) -> int:
-    """How many of the first `size` bytes they take together; all of them, where those are many.
+def count_covered(ranges: Iterable[Range], size: int) -> int:
+    """Return how many of the first `size` bytes `ranges` cover together; `size` itself if it is large.
 
     >>> covered([Range(0, 4), Range(2, 16, Strided(2, (2, 1), (8, 4), 4))], 16)
     10
     """
-    if size > _MOST_TOGETHER:
+    if size > _MAX_UNION_BYTES:
         return size
-    found = np.zeros(size, dtype=bool)
-    for one in ranges:
-        found |= _mask(one, 0, size)
-    return int(np.count_nonzero(found))
+    mask = np.zeros(size, dtype=bool)
+    for part in ranges:
+        mask |= _mask(part, 0, size)
+    return int(np.count_nonzero(mask))
 
 
 def of(tensor: torch.Tensor) -> Range:
-    """The bytes that a strided tensor takes of its storage."""
+    """Return the bytes of its storage that a strided tensor covers."""
     return at(tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.itemsize)
 
 
 def at(offset: Any, shape: Sequence[Any], strides: Sequence[Any], item: int) -> Range:
-    """The bytes that a tensor of `shape` takes; `offset` and `strides` are in elements of `item` bytes."""
+    """Return the bytes of a tensor of `shape`; `offset` and `strides` are in elements of `item` bytes."""
     begin, number, span = int(offset) * item, 1, 1
     for size, stride in zip(shape, strides, strict=True):
         number *= int(size)
@@ -80,18 +80,18 @@ def at(offset: Any, shape: Sequence[Any], strides: Sequence[Any], item: int) -> 
     if number == span:  # contiguous, or in another order of dimensions
         return Range(begin, end)
     return Range(
-        begin, end, Strided(begin, tuple(map(int, shape)), tuple(int(one) * item for one in strides), item)
+        begin,
+        end,
+        Strided(begin, tuple(map(int, shape)), tuple(int(stride) * item for stride in strides), item),
     )
 
 
 def _mask(of: Range, low: int, high: int) -> np.ndarray:
-    found = np.zeros(high - low, dtype=bool)
+    mask = np.zeros(high - low, dtype=bool)
     if of.gaps is None:
-        found[of.begin - low : of.end - low] = True
-        return found
+        mask[of.begin - low : of.end - low] = True
+        return mask
     begin, shape, strides, item = of.gaps
-    view = np.lib.stride_tricks.as_strided(
-        found[begin - low :], (*shape, item), (*strides, 1), writeable=True
-    )
+    view = np.lib.stride_tricks.as_strided(mask[begin - low :], (*shape, item), (*strides, 1), writeable=True)
     view[...] = True
-    return found
+    return mask

@@ -1,9 +1,8 @@
-"""Memory that is given back while another stream may still use it, and to whom the allocator gives it.
+"""Memory freed while another stream may still use it, and the request that may reuse it.
 
-The caching allocator knows of the stream that memory was taken in, and of those named by ``record_stream``:
-it gives a block to the next request of its own stream at once, whatever another stream still does with it.
-Which block a request gets is the allocator's to say; here any request that is not larger, and of the same
-pool, may get it.
+The caching allocator knows the stream that memory was allocated on, and those named by ``record_stream``: it
+reuses a block for the next request of that stream at once, whatever other streams still do with it. Which
+block a request gets is not known; here any request that is not larger, and of the same pool, may get it.
 """
 
 from __future__ import annotations
@@ -11,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gapless.emulation.races.books import Record, Use
+from gapless.emulation.races.books import StorageRecord, Use
 from gapless.emulation.races.clocks import Clocks
 
-_SMALL = 1 << 20
+_MAX_SMALL_BLOCK = 1 << 20
 """Bytes up to which blocks come from the pool of small ones (c10/cuda/CUDACachingAllocator.cpp)."""
-_ROUND = 512
-_MOST = 256
+_BLOCK_ROUNDING = 512
+"""Bytes to a multiple of which the caching allocator rounds sizes."""
+_MAX_FREED = 256
+"""Freed blocks kept per stream, to bound the search."""
 
 
-class Freed(NamedTuple):
-    """A block of `size` bytes that another stream uses, and where it was given back."""
+class FreedBlock(NamedTuple):
+    """A freed block of `size` bytes, its `use` by another stream, and where it was freed."""
 
     size: int
     use: Use
@@ -29,36 +30,38 @@ class Freed(NamedTuple):
     stack: Any
 
 
-Found = Callable[[Freed, Use], None]
+ReuseListener = Callable[[FreedBlock, Use], None]
 
 
 class Reuse:
-    """Blocks in use elsewhere that were given back, by the stream that they belong to."""
+    """Freed blocks that other streams may still use, by the stream that they belong to."""
 
-    def __init__(self, clocks: Clocks, found: Found) -> None:
+    def __init__(self, clocks: Clocks, listener: ReuseListener) -> None:
         self._clocks = clocks
-        self._found = found
-        self.freed: dict[int, list[Freed]] = {}
+        self._listener = listener
+        self.freed: dict[int, list[FreedBlock]] = {}
 
-    def ended(self, record: Record, stack: Any) -> None:
-        """The storage with that record is no more."""
+    def add_freed(self, record: StorageRecord, stack: Any) -> None:
+        """Add a freed storage if uses by other streams may be pending."""
         home, size = record.home, record.whole.end
         for writes, uses in ((True, record.writes), (False, record.reads)):
             for use in uses:
                 if use.track in (home, *record.kept) or self._clocks.ordered(home, use.track, use.mark):
                     continue
                 blocks = self.freed.setdefault(home, [])
-                del blocks[: max(len(blocks) - _MOST, 0)]
-                blocks.append(Freed(size, use, writes, stack))
+                del blocks[: max(len(blocks) - _MAX_FREED, 0)]
+                blocks.append(FreedBlock(size, use, writes, stack))
 
-    def taken(self, track: int, size: int, use: Use) -> None:
-        """`use` asks for `size` bytes in the stream `track`."""
+    def check_request(self, track: int, size: int, use: Use) -> None:
+        """Report freed blocks that a request of `size` bytes in the stream `track` may get."""
         left = []
         for block in self.freed[track]:
             if self._clocks.ordered(track, block.use.track, block.use.mark):
                 continue
-            if 0 < size < block.size + _ROUND and (size <= _SMALL) == (block.size <= _SMALL):
-                self._found(block, use)
+            if 0 < size < block.size + _BLOCK_ROUNDING and (size <= _MAX_SMALL_BLOCK) == (
+                block.size <= _MAX_SMALL_BLOCK
+            ):
+                self._listener(block, use)
             else:
                 left.append(block)
         self.freed[track] = left

@@ -88,7 +88,7 @@ class SourceKernel:
         self._check(given, shared_mem)
         run = functools.partial(self._launch, stream)
         tensors = [one for one in given if isinstance(one, torch.Tensor)]
-        self.core.graphs.call(f"cuda::{self.name}", run, given, tensors, lambda: run(*given))
+        self.core.graphs.launch(f"cuda::{self.name}", run, given, tensors, lambda: run(*given))
 
     def _check(self, given: list[Any], shared_mem: int) -> None:
         for one in given:
@@ -137,7 +137,7 @@ class SourceKernel:
         if core.recorder.programme is not None and core.enabled:
             core.recorder.programme.launched(name, tensors, written)
         if core.races.full:
-            core.races.launched(name, tensors, written, max(map(core.device_of, tensors), default=HOST))
+            core.races.record_launch(name, tensors, written, max(map(core.device_of, tensors), default=HOST))
 
 
 def _of(known: list[bool], place: int) -> bool:

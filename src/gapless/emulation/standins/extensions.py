@@ -72,7 +72,7 @@ def _call(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
     if programme is not None and core.enabled:
         programme.launched(name.replace(".", "::"), reads, made)
     if core.races.full:
-        core.races.launched(name, reads, made, max(map(core.device_of, reads), default=0))
+        core.races.record_launch(name, reads, made, max(map(core.device_of, reads), default=0))
     return out
 
 

@@ -86,7 +86,7 @@ def launch(
                 return without_values(values, name, shaped or body, body, given, written)
             return _in_own_memory(body(*given), given)
 
-    out = core.graphs.call(name, ran, args, written, lambda: ran(*args))
+    out = core.graphs.launch(name, ran, args, written, lambda: ran(*args))
     made = list(trees.tensors(out))
     for tensor in made:
         if core.placement.state_of(tensor) != index:
@@ -135,7 +135,7 @@ def _told(core: Core, name: str, reads: Sequence[Tensor], writes: Sequence[Tenso
         programme.launched(name, reads, writes, work)
     if core.races.full:
         index = max(map(core.device_of, (*reads, *writes)), default=HOST)
-        core.races.launched(name, reads, writes, max(index, 0))
+        core.races.record_launch(name, reads, writes, max(index, 0))
 
 
 def differentiable(

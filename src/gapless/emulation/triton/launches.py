@@ -53,7 +53,7 @@ class TritonLaunches:
         if graphs.capture is None:
             self._launch(compiled, grid, arguments)
             return
-        graphs.call(
+        graphs.launch(
             f"triton::{compiled.name}",
             lambda *new_arguments: self._launch(compiled, grid, new_arguments),
             arguments,
@@ -139,7 +139,7 @@ class TritonLaunches:
         if self.core.races.full:
             read, written = _read_and_written(kernel, values)
             index = max(map(self.core.device_of, (*read, *written)), default=0)
-            self.core.races.launched(f"triton::{compiled.name}", read, written, max(index, 0))
+            self.core.races.record_launch(f"triton::{compiled.name}", read, written, max(index, 0))
         programme = self.core.recorder.programme
         if programme is None or local.quiet or not self.core.enabled:
             return

@@ -1,4 +1,4 @@
-"""The races that were found, each pair of places once."""
+"""`RaceLog`: the races found, one per pair of places."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from gapless.model.race import Access, Cause, Race, RaceKind
 from gapless.model.source import Stack
 
 CPU = -1
-"""Stands for the host where a track is asked for."""
-_MOST = 500
-_WAITS = 16
+"""The host's number where a track is expected."""
+_MAX_RACES = 500
+"""Races kept; nobody reads more."""
+_MAX_WAITS = 16
+"""Recent waits searched for the cause of a race."""
 
 
-class Wait(NamedTuple):
-    """Somebody (`track`, or `CPU`) waited for an event, after work number `mark`."""
+class EventWait(NamedTuple):
+    """A wait of `track` (or `CPU`) for an event, after work number `mark`."""
 
     track: int
     moment: Moment | None
@@ -29,40 +31,40 @@ class Wait(NamedTuple):
 
 
 class Side(NamedTuple):
-    """An access, as it is seen: `track` did `what`."""
+    """One access of a race: `track` did `action`."""
 
     track: int
     mark: int
-    what: str
+    action: str
     writes: bool
     stack: Any
 
 
-class Races:
-    """Pairs of places, with how often each of them was met."""
+class RaceLog:
+    """Races by pair of places, each with how often it occurred."""
 
     def __init__(self, clocks: Clocks) -> None:
         self._clocks = clocks
-        self._found: dict[Any, _Entry] = {}
-        self._waits: deque[Wait] = deque(maxlen=_WAITS)
+        self._entries: dict[Any, _RaceEntry] = {}
+        self._waits: deque[EventWait] = deque(maxlen=_MAX_WAITS)
         self.listeners: list[Callable[[Race], None]] = []
         self.tick: Callable[[], int] = lambda: 0
-        self.met = 0
+        self.times_met = 0
 
-    def waited(self, track: int, moment: Moment | None) -> None:
-        """Keep who waited for which event: where that does not help, it is why."""
-        self._waits.append(Wait(track, moment, self._clocks.mark, here()))
+    def record_wait(self, track: int, moment: Moment | None) -> None:
+        """Remember who waited for which event: a wrong wait explains a race."""
+        self._waits.append(EventWait(track, moment, self._clocks.mark, here()))
 
     def add(self, kind: RaceKind, earlier: Side, later: Side, nbytes: int, freed: Any = None) -> None:
-        """`earlier` and `later` race."""
-        self.met += 1
-        key = (kind, raw(earlier.stack), raw(later.stack), earlier.what, later.what)
-        entry = self._found.get(key)
+        """Add or count a race of `earlier` and `later`, and notify listeners of new ones."""
+        self.times_met += 1
+        key = (kind, raw(earlier.stack), raw(later.stack), earlier.action, later.action)
+        entry = self._entries.get(key)
         if entry is None:
-            if len(self._found) >= _MOST:
+            if len(self._entries) >= _MAX_RACES:
                 return
             cause = self._cause(earlier, later)
-            entry = self._found[key] = _Entry(kind, earlier, later, raw(freed) if freed else (), cause)
+            entry = self._entries[key] = _RaceEntry(kind, earlier, later, raw(freed) if freed else (), cause)
             entry.names = self.name(earlier.track), self.name(later.track)
         entry.times += 1
         entry.steps.add(self.tick())
@@ -73,7 +75,7 @@ class Races:
                 listener(race)
 
     def _cause(self, earlier: Side, later: Side) -> tuple[Cause, Any]:
-        """Why the wait that there is does not help."""
+        """Return why the last wait of `later` did not order it after `earlier`, and that wait's place."""
         for wait in reversed(self._waits):
             if wait.track != later.track:
                 continue
@@ -88,7 +90,7 @@ class Races:
         return "", None
 
     def name(self, track: int) -> str:
-        """``stream 1``, ``the default stream of cuda:1``, ``the CPU``."""
+        """Return a readable name: ``stream 1``, ``the default stream of cuda:1``, ``the CPU``."""
         if track == CPU:
             return "the CPU"
         places = list(self._clocks.tracks)
@@ -99,19 +101,19 @@ class Races:
         of = f" of cuda:{device}" if several else ""
         if stream == 0:
             return f"the default stream{of}"
-        number = sum(index == device and one > 0 for index, one in places[: track + 1])
+        number = sum(index == device and stream_id > 0 for index, stream_id in places[: track + 1])
         return f"stream {number}{of}"
 
     def races(self) -> tuple[Race, ...]:
-        """All of them, in the order in which they were first met."""
-        return tuple(entry.race() for entry in self._found.values())
+        """Return all races in the order of their first occurrence."""
+        return tuple(entry.race() for entry in self._entries.values())
 
     def clear(self) -> None:
-        """Forget what was found."""
-        self._found.clear()
+        """Drop all races."""
+        self._entries.clear()
 
 
-class _Entry:
+class _RaceEntry:
     def __init__(
         self, kind: RaceKind, earlier: Side, later: Side, freed: stacks.RawStack, cause: tuple[Cause, Any]
     ) -> None:
@@ -127,7 +129,7 @@ class _Entry:
 
     def race(self) -> Race:
         first, second = (
-            Access(what=side.what, where=name, writes=side.writes, stack=_stack(side.stack))
+            Access(what=side.action, where=name, writes=side.writes, stack=_stack(side.stack))
             for side, name in zip(self.sides, self.names, strict=True)
         )
         cause, place = self.cause
@@ -139,12 +141,12 @@ class _Entry:
 
 
 def here() -> Any:
-    """This place: little more than nothing until somebody reads it."""
+    """Return the current place, unresolved: cheap until `raw` reads it."""
     return (stacks.gather(), local.above) if local.above else stacks.gather()
 
 
 def raw(place: Any) -> stacks.RawStack:
-    """What `here` gave, as numbers that can be compared."""
+    """Return a place from `here` in a comparable form."""
     if place is None:
         return ()
     traceback, above = place if type(place) is tuple else (place, ())
