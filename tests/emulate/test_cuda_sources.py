@@ -69,7 +69,7 @@ def test_without_values_what_it_writes_is_not_known() -> None:
 
 
 def test_a_stand_in_computes_it(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(given, "_given", {})
+    monkeypatch.setattr(given, "_replacements", {})
 
     @gapless.standin("cuda::scale")
     def computed(x: Any, y: Any, out: Any, sums: Any, kept: Any, n: int) -> None:

@@ -45,7 +45,7 @@ from gapless.emulation.memory.requests import supported as memory_supported
 from gapless.emulation.recording.programme import ProgrammeRecorder
 from gapless.emulation.recording.recorder import Recorder
 from gapless.emulation.standins import cuda_sources, extensions
-from gapless.emulation.standins.fallbacks import fallbacks
+from gapless.emulation.standins.fallbacks import find_fallbacks
 from gapless.emulation.support import warned
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
@@ -365,7 +365,7 @@ class Emulator:
                 *(values.reads.unused() if values is not None else ()),
             ),
             unknown=recorder.unknowns(),
-            fallbacks=fallbacks(standins.finder.asks.refused),
+            fallbacks=find_fallbacks(standins.finder.requests.refusals),
             asked=tuple(self.core.askers),
             duration=recorder.duration(),
             programme=recorder.programme.programme() if recorder.programme is not None else None,

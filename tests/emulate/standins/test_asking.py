@@ -13,7 +13,7 @@ import pytest
 
 from gapless.emulation import standins
 from gapless.emulation.standins import finder, guards
-from gapless.emulation.standins.asking import Asker, Asking
+from gapless.emulation.standins.requests import Requester, Requests
 
 LIBRARY = """
     import importlib.metadata
@@ -183,12 +183,12 @@ def decorated(frame):
 
 
 def test_a_failure_for_want_of_a_package_names_who_looked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    asks = Asking()
-    asks.refuse("flash-attn", Asker(sys._getframe(), "library", True, False))
-    monkeypatch.setattr(finder, "asks", asks)
-    (note,) = standins._missed("ImportError: the package flash_attn seems to be not installed")
+    asks = Requests()
+    asks.refuse("flash-attn", Requester(sys._getframe(), "library", True, False))
+    monkeypatch.setattr(finder, "requests", asks)
+    (note,) = standins._refused_notes("ImportError: the package flash_attn seems to be not installed")
     assert note.startswith("library looked for flash-attn, which is not installed here: `--standins`")
-    assert list(standins._missed("ValueError: three heads")) == []
+    assert list(standins._refused_notes("ValueError: three heads")) == []
 
 
 @pytest.mark.parametrize(
@@ -210,4 +210,4 @@ def test_whether_code_goes_on_without(name: str, expected: bool, tmp_path: Path)
     path.write_text(CODE)
     values: dict[str, Any] = {}
     exec(compile(CODE, str(path), "exec"), values)
-    assert values[name](lambda: guards.guarded(sys._getframe(1))) is expected
+    assert values[name](lambda: guards.handles_import_error(sys._getframe(1))) is expected

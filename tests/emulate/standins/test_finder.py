@@ -16,7 +16,7 @@ import torch
 import gapless
 from gapless.emulation.standins import finder
 
-PACKAGES = [one for name in sorted(finder.names()) if (one := finder.package_of(name)) is not None]
+PACKAGES = [one for name in sorted(finder.package_names()) if (one := finder.package_of(name)) is not None]
 NAMES = [one.name for one in PACKAGES]
 DISTRIBUTIONS = {one.distribution for one in PACKAGES}
 

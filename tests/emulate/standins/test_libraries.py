@@ -22,7 +22,7 @@ from gapless.emulation.standins.packages import bitsandbytes, deepspeed, torchvi
 from gapless.emulation.waits.call import Call
 from gapless.errors import NotEmulated
 
-FILES = [name for name in finder.names() if hasattr(finder.file_of(name), "OPERATORS")]
+FILES = [name for name in finder.package_names() if hasattr(finder.import_declaration(name), "OPERATORS")]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_rows_are_of_the_packages_operators(name: str) -> None:
-    for operator, ways in finder.file_of(name).OPERATORS.items():
+    for operator, ways in finder.import_declaration(name).OPERATORS.items():
         assert operator.startswith(f"{name}::")
         rows = known.rows_for(operator)
         assert rows is not None

@@ -19,7 +19,7 @@ from typing import Any
 
 from gapless.emulation import kernels
 from gapless.emulation.dispatch import composites, fakes
-from gapless.emulation.standins.given import given_for
+from gapless.emulation.standins.given import find_replacement
 from gapless.emulation.support.local import local
 from gapless.emulation.support.refusals import refuse
 from gapless.errors import NotEmulated
@@ -122,7 +122,7 @@ class _Custom:
             if self.on_host is not None:
                 return self._by_key(self.on_host, args, kwargs)
             return self.resolving(index, args, kwargs)
-        given = given_for(self.name, self.func._schema.name)
+        given = find_replacement(self.name, self.func._schema.name)
         if given is not None:
             self.mode.core.wait(self.name, "read", waits=given.waits)
             with _quiet(), _seen_by(self.mode):

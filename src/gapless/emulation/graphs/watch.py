@@ -198,8 +198,8 @@ class GraphWatch:
             return
         name = self._bindings.name(used.slot) or "an input"
         evidence = (
-            f"{used.bytes_written():,} of its {used.slot.nbytes:,} bytes were written before this replay, but "
-            "all of them before an earlier one: the rest still has the values of that batch"
+            f"{used.bytes_written():,} of its {used.slot.nbytes:,} bytes were written before this replay, "
+            "but all of them before an earlier one: the rest still has the values of that batch"
         )
         self.faults.add("part", name, (evidence,), self.place)
 

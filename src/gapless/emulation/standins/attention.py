@@ -1,4 +1,4 @@
-"""Attention as fused kernels compute it, by plain torch: windows, soft caps, slopes, grouped heads."""
+"""Attention as fused kernels compute it, in plain torch: windows, soft caps, slopes, grouped heads."""
 
 from __future__ import annotations
 
@@ -9,83 +9,86 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-WHOLE = (-1, -1)
+NO_WINDOW = (-1, -1)
+"""The window of flash-attn that limits neither side."""
 
 
-class Rules(NamedTuple):
+class AttentionRules(NamedTuple):
     """How scores become weights.
 
-    `scale` multiplies scores (None: one over the root of the width). The last query stands at the last key:
-    query i sees key j where ``-left <= j - (i + keys - queries) <= right``, for ``window = (left, right)``;
-    negative numbers do not limit. `cap` bounds scores softly (0: not), `slopes` (of each head, or of each in
-    each sequence) lower them with distance, and `dropout` is the share of weights that becomes zero.
+    `scale` multiplies scores (None: one over the root of the width). The last query is aligned with the last
+    key: query i sees key j if ``-left <= j - (i + keys - queries) <= right``, for ``window = (left, right)``;
+    negative limits are none. `cap` bounds scores softly (0: not), `slopes` (per head, or per sequence and
+    head) lower them with distance, and `dropout` is the share of weights set to zero.
     """
 
     scale: float | None = None
     causal: bool = False
-    window: tuple[int, int] = WHOLE
+    window: tuple[int, int] = NO_WINDOW
     cap: float = 0.0
     slopes: Tensor | None = None
     dropout: float = 0.0
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, rules: Rules, bias: Tensor | None = None) -> Tensor:
-    """What a fused kernel gives for ``[batch, length, heads, width]``; keys may have fewer heads.
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, rules: AttentionRules, bias: Tensor | None = None
+) -> Tensor:
+    """Return the attention output for ``[batch, length, heads, width]``; keys may have fewer heads.
 
-    Rows that see no key are zero. Computed in float32, given in the dtype of `query`.
+    Rows that see no key are zero. Computed in float32, returned in the dtype of `query`.
     """
-    seen = visible(query.shape[1], key.shape[1], rules)
+    mask = visibility_mask(query.shape[1], key.shape[1], rules)
     plain = not rules.cap and rules.slopes is None and bias is None and not rules.dropout
-    if not plain or (seen is not None and not bool(seen.any(-1).all())) or not key.shape[1]:
-        return _weighted(query, key, value, rules, bias)[0]
+    if not plain or (mask is not None and not bool(mask.any(-1).all())) or not key.shape[1]:
+        return _attend_naively(query, key, value, rules, bias)[0]
     q, k, v = _heads_first(query, key, value)
     scale = rules.scale if rules.scale is not None else query.shape[-1] ** -0.5
-    square = rules.causal and rules.window == WHOLE and query.shape[1] == key.shape[1]
+    square = rules.causal and rules.window == NO_WINDOW and query.shape[1] == key.shape[1]
     out = functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=None if square else seen, is_causal=square, scale=scale
+        q, k, v, attn_mask=None if square else mask, is_causal=square, scale=scale
     )
     return out.transpose(1, 2).contiguous().to(query.dtype)
 
 
 def attend_with_sums(
-    query: Tensor, key: Tensor, value: Tensor, rules: Rules, bias: Tensor | None = None
+    query: Tensor, key: Tensor, value: Tensor, rules: AttentionRules, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Like `attend`, with the logarithm of each row's sum, ``[batch, heads, length]`` in float32."""
-    return _weighted(query, key, value, rules, bias)
+    """Like `attend`, and return the log of each row's softmax sum, ``[batch, heads, length]`` in float32."""
+    return _attend_naively(query, key, value, rules, bias)
 
 
-def visible(queries: int, keys: int, rules: Rules) -> Tensor | None:
-    """Which keys each query sees, ``[queries, keys]``; None where it sees all."""
+def visibility_mask(queries: int, keys: int, rules: AttentionRules) -> Tensor | None:
+    """Return the mask of keys that each query sees, ``[queries, keys]``; None if it sees all."""
     left, right = rules.window
     right = 0 if rules.causal else right
     if left < 0 and right < 0:
         return None
     distance = _distance(queries, keys)
-    seen = torch.ones(queries, keys, dtype=torch.bool)
+    mask = torch.ones(queries, keys, dtype=torch.bool)
     if left >= 0:
-        seen &= distance >= -left
+        mask &= distance >= -left
     if right >= 0:
-        seen &= distance <= right
-    return seen
+        mask &= distance <= right
+    return mask
 
 
 def _distance(queries: int, keys: int) -> Tensor:
-    """How far behind (negative) or ahead of each query each key is."""
+    """Return the position of each key relative to each query, ``[queries, keys]``; negative is earlier."""
     return torch.arange(keys)[None] - (torch.arange(queries)[:, None] + keys - queries)
 
 
 def _heads_first(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """All three as ``[batch, heads, length, width]`` in float32, with as many heads as queries have."""
+    """Return all three as ``[batch, heads, length, width]`` in float32, with the queries' number of heads."""
     wide = torch.float64 if query.dtype is torch.float64 else torch.float32
-    q, k, v = (one.transpose(1, 2).to(wide) for one in (query, key, value))
+    q, k, v = (tensor.transpose(1, 2).to(wide) for tensor in (query, key, value))
     times = q.shape[1] // k.shape[1]
     if times > 1:
         k, v = k.repeat_interleave(times, 1), v.repeat_interleave(times, 1)
     return q, k, v
 
 
-def _weighted(
-    query: Tensor, key: Tensor, value: Tensor, rules: Rules, bias: Tensor | None
+def _attend_naively(
+    query: Tensor, key: Tensor, value: Tensor, rules: AttentionRules, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     q, k, v = _heads_first(query, key, value)
     scale = rules.scale if rules.scale is not None else query.shape[-1] ** -0.5
@@ -97,9 +100,9 @@ def _weighted(
         scores = scores - slopes * _distance(q.shape[2], k.shape[2]).abs()
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    seen = visible(q.shape[2], k.shape[2], rules)
-    if seen is not None:
-        scores = scores.masked_fill(~seen, -math.inf)
+    mask = visibility_mask(q.shape[2], k.shape[2], rules)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
     empty = (scores == -math.inf).all(-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
     if rules.dropout:
@@ -108,19 +111,19 @@ def _weighted(
     return (weights @ v).transpose(1, 2).contiguous().to(query.dtype), sums.float()
 
 
-def rotated(
+def rotate(
     x: Tensor,
     cos: Tensor,
     sin: Tensor,
     *,
     interleaved: bool = False,
     offsets: int | Tensor = 0,
-    back: bool = False,
+    inverse: bool = False,
 ) -> Tensor:
-    """`x` ``[batch, length, heads, width]`` with the first ``2 * cos.shape[1]`` of its width rotated.
+    """Return `x` ``[batch, length, heads, width]`` with the first ``2 * cos.shape[1]`` of its width rotated.
 
-    Row p of `cos` and `sin` is for position p; `offsets` is the position of the first of each sequence.
-    `back` turns the other way.
+    Row p of `cos` and `sin` is for position p; `offsets` is the first position of each sequence. `inverse`
+    rotates the other way.
     """
     length, half = x.shape[1], cos.shape[-1]
     starts = offsets.long() if isinstance(offsets, Tensor) else torch.tensor([offsets])
@@ -129,7 +132,7 @@ def rotated(
     at = at.clamp(max=cos.shape[0] - 1)
     c = torch.where(inside, cos[at][:, :, None].float(), 1.0)
     s = torch.where(inside, sin[at][:, :, None].float(), 0.0)
-    s = -s if back else s
+    s = -s if inverse else s
     part = x[..., : 2 * half].float()
     if interleaved:
         a, b = part[..., ::2], part[..., 1::2]

@@ -1,6 +1,6 @@
-"""CUDA extensions, which nobody can build or load here: modules whose functions refuse when they are called.
+"""CUDA extensions, which cannot be built or loaded here: modules whose functions raise when called.
 
-What needs no CUDA is built and loaded as ever.
+Extensions without CUDA are built and loaded as usual.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from gapless import trees
 from gapless.emulation.core.core import Core
-from gapless.emulation.standins.given import given_for
+from gapless.emulation.standins.given import find_replacement
 from gapless.emulation.support import stacks
 from gapless.emulation.support.imports import when_imported
 from gapless.emulation.support.local import local
@@ -25,15 +25,15 @@ from gapless.emulation.support.patches import Patches
 from gapless.emulation.support.refusals import refuse
 from gapless.torch_internals import OperatorNamespace, names_of_operators
 
-_CUDA_LIBRARIES = re.compile(
+_MISSING_CUDA_PATTERN = re.compile(
     r"lib(cudart|cuda|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvrtc|nvToolsExt|nccl|c10_cuda"
     r"|torch_cuda)[\w.-]*\.so|undefined symbol: \S*(cuda|Cuda|CUDA)"
 )
-"""What the loader misses where a compiled module was made for CUDA."""
+"""Loader errors of compiled modules that were built for CUDA."""
 
 
 class Extension(ModuleType):
-    """A CUDA extension that was not built or loaded: all its functions are there, and refuse when called."""
+    """A CUDA extension that was not built or loaded: every function name exists and raises when called."""
 
     def __init__(self, name: str, core: Core) -> None:
         super().__init__(name, f"The CUDA extension {name}, which is not available without a GPU.")
@@ -42,52 +42,56 @@ class Extension(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        function = functools.partial(_call, self._core, f"{self.__name__}.{name}")
+        function = functools.partial(_call_replacement, self._core, f"{self.__name__}.{name}")
         function.__name__ = name  # type: ignore[attr-defined]
         setattr(self, name, function)
         return function
 
 
-def _call(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Run what the user gave for a function of an extension, as one kernel.
+def _call_replacement(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Run the user's replacement for a function of an extension, as one kernel.
 
     Raises:
-        NotEmulated: nothing was given.
+        NotEmulated: there is no replacement.
     """
     short = ".".join(name.rsplit(".", 2)[-2:])
-    given = given_for(name, short)
-    if given is None:
+    replacement = find_replacement(name, short)
+    if replacement is None:
         raise refuse(
             f"`{name}` of a CUDA extension",
             f'Compute it in plain PyTorch for this check: @gapless.standin("{short}"), see docs/standins.md.',
         )
-    if given.waits:
-        core.wait(name, "read", call=short, waits=given.waits)
+    if replacement.waits:
+        core.wait(name, "read", call=short, waits=replacement.waits)
     local.quiet += 1
     try:
-        out = given.function(*args, **kwargs)
+        out = replacement.function(*args, **kwargs)
     finally:
         local.quiet -= 1
-    programme, reads, made = core.recorder.programme, [*trees.tensors((args, kwargs))], [*trees.tensors(out)]
+    programme, reads, results = (
+        core.recorder.programme,
+        [*trees.tensors((args, kwargs))],
+        [*trees.tensors(out)],
+    )
     if programme is not None and core.enabled:
-        programme.launched(name.replace(".", "::"), reads, made)
+        programme.launched(name.replace(".", "::"), reads, results)
     if core.races.full:
-        core.races.record_launch(name, reads, made, max(map(core.device_of, reads), default=0))
+        core.races.record_launch(name, reads, results, max(map(core.device_of, reads), default=0))
     return out
 
 
 def install(core: Core, patches: Patches) -> None:
-    """Replace what would be built with CUDA sources, and what misses CUDA's libraries when it is loaded."""
-    when_imported("torch.utils.cpp_extension", functools.partial(_building, core, patches), patches)
-    _loading(core, patches)
-    _operators(core, patches)
+    """Replace extensions that need CUDA to be built or loaded."""
+    when_imported("torch.utils.cpp_extension", functools.partial(_patch_building, core, patches), patches)
+    _patch_loading(core, patches)
+    _patch_operators(core, patches)
 
 
 # -- building ------------------------------------------------------------------------------------------
 
 
-def _building(core: Core, patches: Patches, module: ModuleType) -> None:
-    def unless_cuda(name: str) -> None:
+def _patch_building(core: Core, patches: Patches, module: ModuleType) -> None:
+    def replace_cuda_builds(name: str) -> None:
         original = getattr(module, name)
 
         @functools.wraps(original)
@@ -103,8 +107,8 @@ def _building(core: Core, patches: Patches, module: ModuleType) -> None:
     def cuda_extension(name: str = "?", *_: Any, **__: Any) -> Any:
         raise refuse(f"the CUDA extension `{name}`", "Build it on a machine with a CUDA toolkit.")
 
-    unless_cuda("load")
-    unless_cuda("load_inline")
+    replace_cuda_builds("load")
+    replace_cuda_builds("load_inline")
     patches.set(module, "CUDAExtension", cuda_extension)
 
 
@@ -125,8 +129,8 @@ def _cuda_files(value: Any) -> Iterator[str]:
 # -- loading -------------------------------------------------------------------------------------------
 
 
-def _loading(core: Core, patches: Patches) -> None:
-    """A compiled module that misses CUDA's libraries becomes an `Extension`."""
+def _patch_loading(core: Core, patches: Patches) -> None:
+    """Turn compiled modules that lack CUDA's libraries into an `Extension` when they are loaded."""
     loader = importlib.machinery.ExtensionFileLoader
     create = loader.create_module
 
@@ -135,7 +139,7 @@ def _loading(core: Core, patches: Patches) -> None:
         try:
             return create(self, spec)
         except ImportError as error:
-            if not _CUDA_LIBRARIES.search(str(error)):
+            if not _MISSING_CUDA_PATTERN.search(str(error)):
                 raise
             core.recorder.extensions.setdefault(spec.name)
             return Extension(spec.name, core)
@@ -149,9 +153,9 @@ def _loading(core: Core, patches: Patches) -> None:
         try:
             return load(self, path)
         except OSError as error:
-            # A library that asks whether its operators are there has something else where they are not.
-            asked_by = sys._getframe(1).f_code.co_filename
-            if not _CUDA_LIBRARIES.search(str(error)) or stacks.library_of(asked_by):
+            # A library that checks whether its operators exist has its own fallback.
+            caller = sys._getframe(1).f_code.co_filename
+            if not _MISSING_CUDA_PATTERN.search(str(error)) or stacks.library_of(caller):
                 raise
             core.recorder.extensions.setdefault(str(path))
             return None
@@ -159,8 +163,8 @@ def _loading(core: Core, patches: Patches) -> None:
     patches.set(operators, "load_library", load_library)
 
 
-def _operators(core: Core, patches: Patches) -> None:
-    """Operators that an extension would have defined refuse when they are called, too."""
+def _patch_operators(core: Core, patches: Patches) -> None:
+    """Let operators that a missing extension would define exist, and raise when called."""
     look_up: Callable[[Any, str], Any] = OperatorNamespace.__getattr__
 
     @functools.wraps(look_up)
@@ -170,7 +174,7 @@ def _operators(core: Core, patches: Patches) -> None:
         except AttributeError:
             qualified = f"{self.name}::{name}"
             lost = core.recorder.extensions and not name.startswith("_") and not _has_operators(self.name)
-            if given_for(qualified) is None and not lost:
+            if find_replacement(qualified) is None and not lost:
                 raise
             return functools.partial(_call_operator, core, qualified)
 
@@ -178,20 +182,20 @@ def _operators(core: Core, patches: Patches) -> None:
 
 
 def _has_operators(library: str) -> bool:
-    """Whether somebody defined operators of that name: then one that is missing there is missing."""
+    """Whether the namespace `library` has operators: then a missing one is a plain mistake."""
     return any(name.startswith(f"{library}::") for name in names_of_operators())
 
 
 def _call_operator(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Run what the user gave for an operator that is not there.
+    """Run the user's replacement for an operator that does not exist here.
 
     Raises:
-        NotEmulated: nothing was given.
+        NotEmulated: there is no replacement.
     """
-    if given_for(name) is None:
-        not_built = ", ".join(f"`{one}`" for one in core.recorder.extensions)
+    if find_replacement(name) is None:
+        not_built = ", ".join(f"`{extension}`" for extension in core.recorder.extensions)
         raise refuse(
             f"The operator {name} (probably of the CUDA extension {not_built})",
             f'Compute it in plain PyTorch for this check: @gapless.standin("{name}"), see docs/standins.md.',
         )
-    return _call(core, name, *args, **kwargs)
+    return _call_replacement(core, name, *args, **kwargs)

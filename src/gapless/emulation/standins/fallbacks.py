@@ -1,4 +1,4 @@
-"""What libraries run without a package: read from the source of the modules that looked for it in vain."""
+"""Finds code that libraries run for lack of a package, in the source of the modules that asked for it."""
 
 from __future__ import annotations
 
@@ -6,59 +6,61 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from gapless.emulation.standins import guards
-from gapless.emulation.standins.asking import Refused
+from gapless.emulation.standins.requests import Refusal
 from gapless.model.fallback import Fallback
 
-_HANDLED = guards.IMPORT | guards.ANY
+_IMPORT_ERRORS = guards.IMPORT_ERRORS | guards.ALL_ERRORS
 
 
-def fallbacks(refused: Iterable[Refused]) -> tuple[Fallback, ...]:
-    """The code that runs because of each of these answers, where there is any."""
-    made = (_fallback(one) for one in refused)
-    return tuple(dict.fromkeys(one for one in made if one is not None))
+def find_fallbacks(refusals: Iterable[Refusal]) -> tuple[Fallback, ...]:
+    """Return the fallback code that runs because of each refusal, if there is any."""
+    candidates = (_fallback(refusal) for refusal in refusals)
+    return tuple(dict.fromkeys(fallback for fallback in candidates if fallback is not None))
 
 
-def _fallback(one: Refused) -> Fallback | None:
-    tree = guards.parsed(one.file)
+def _fallback(refusal: Refusal) -> Fallback | None:
+    tree = guards.parse_source(refusal.file)
     if tree is None:
         return None
     functions: set[str] = set()
     flags: set[str] = set()
     lines: list[tuple[int, int]] = []
-    for handler in _handlers(tree, one.line):
-        lines.append(_range(handler.body))
+    for handler in _handlers(tree, refusal.line):
+        lines.append(_line_range(handler.body))
         for node in ast.walk(handler):
-            _bound(node, functions, flags)
-    flags |= set(_answers(tree, one.line))
-    lines += [span for node in ast.walk(tree) for span in _branches(node, flags)]
+            _add_bindings(node, functions, flags)
+    flags |= set(_answer_names(tree, refusal.line))
+    lines += [span for node in ast.walk(tree) for span in _fallback_ranges(node, flags)]
     if not functions and not lines:
         return None
     return Fallback(
-        library=one.library,
-        package=one.distribution,
-        file=one.file,
+        library=refusal.library,
+        package=refusal.distribution,
+        file=refusal.file,
         functions=tuple(sorted(functions)),
         lines=tuple(sorted(set(lines))),
     )
 
 
 def _handlers(tree: ast.Module, line: int) -> Iterator[ast.ExceptHandler]:
-    """The handlers of a failed import at `line`: of the innermost ``try`` around it."""
+    """Yield the handlers of a failed import at `line`: those of the innermost ``try`` around it."""
     tries = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.Try) and _contains(_range(node.body), line) and any(_fits(node))
+        if isinstance(node, ast.Try)
+        and _contains(_line_range(node.body), line)
+        and any(_import_handlers(node))
     ]
     if tries:
-        yield from _fits(max(tries, key=lambda node: node.lineno))
+        yield from _import_handlers(max(tries, key=lambda node: node.lineno))
 
 
-def _fits(node: ast.Try) -> Iterator[ast.ExceptHandler]:
-    return (one for one in node.handlers if _HANDLED & set(guards.errors(one.type)))
+def _import_handlers(node: ast.Try) -> Iterator[ast.ExceptHandler]:
+    return (handler for handler in node.handlers if _IMPORT_ERRORS & set(guards.error_names(handler.type)))
 
 
-def _bound(node: ast.AST, functions: set[str], flags: set[str]) -> None:
-    """Add what a handler's statement binds: functions in place of the package's, or a name that says so."""
+def _add_bindings(node: ast.AST, functions: set[str], flags: set[str]) -> None:
+    """Add what a handler's statement binds: replacement functions, or flags that say it is missing."""
     if isinstance(node, ast.ImportFrom):
         functions.update(name.name for name in node.names)
     elif isinstance(node, ast.FunctionDef):
@@ -71,8 +73,8 @@ def _bound(node: ast.AST, functions: set[str], flags: set[str]) -> None:
             functions.add(node.value.id)
 
 
-def _answers(tree: ast.Module, line: int) -> Iterator[str]:
-    """Names of the module that hold or return the answer to a question at `line`."""
+def _answer_names(tree: ast.Module, line: int) -> Iterator[str]:
+    """Yield module-level names that hold or return whether the package asked for at `line` is installed."""
     for node in tree.body:
         if not _contains((node.lineno, node.end_lineno or node.lineno), line):
             continue
@@ -82,27 +84,27 @@ def _answers(tree: ast.Module, line: int) -> Iterator[str]:
             yield node.name
 
 
-def _branches(node: ast.AST, flags: set[str]) -> Iterator[tuple[int, int]]:
-    """The lines that `node` runs where the names `flags` are false or None."""
+def _fallback_ranges(node: ast.AST, flags: set[str]) -> Iterator[tuple[int, int]]:
+    """Yield the line ranges of `node` that run only if the names `flags` are false or None."""
     for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
         if not isinstance(body, list):
             continue
-        for place, one in enumerate(body):
-            if not isinstance(one, ast.If):
+        for place, statement in enumerate(body):
+            if not isinstance(statement, ast.If):
                 continue
-            says = _says(one.test, flags)
-            if says is False:
-                yield _range(one.body)
-            elif says and one.orelse:
-                yield _range(one.orelse)
-            elif says and isinstance(one.body[-1], ast.Return) and body[place + 1 :]:
-                yield _range(body[place + 1 :])
+            outcome = _test_outcome(statement.test, flags)
+            if outcome is False:
+                yield _line_range(statement.body)
+            elif outcome and statement.orelse:
+                yield _line_range(statement.orelse)
+            elif outcome and isinstance(statement.body[-1], ast.Return) and body[place + 1 :]:
+                yield _line_range(body[place + 1 :])
 
 
-def _says(test: ast.expr, flags: set[str]) -> bool | None:
-    """Whether `test` holds with the package (True), without it (False), or says nothing of it (None)."""
+def _test_outcome(test: ast.expr, flags: set[str]) -> bool | None:
+    """Whether `test` holds with the package (True) or without it (False); None if it depends on neither."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = _says(test.operand, flags)
+        inner = _test_outcome(test.operand, flags)
         return None if inner is None else not inner
     if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id in flags:
         return {ast.Is: False, ast.IsNot: True}.get(type(test.ops[0]))
@@ -111,7 +113,7 @@ def _says(test: ast.expr, flags: set[str]) -> bool | None:
     return True if isinstance(test, ast.Name) and test.id in flags else None
 
 
-def _range(body: list[ast.stmt]) -> tuple[int, int]:
+def _line_range(body: list[ast.stmt]) -> tuple[int, int]:
     return body[0].lineno, body[-1].end_lineno or body[-1].lineno
 
 

@@ -1,4 +1,4 @@
-"""Importing stand-ins: a finder that is asked last, and answers the questions libraries ask of a package."""
+"""Importing stand-ins: a finder behind all others, which also answers queries for installed packages."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from types import ModuleType
 from typing import Any
 
 from gapless.emulation.standins import guards, missing
-from gapless.emulation.standins.asking import Asking, asking
-from gapless.emulation.standins.launch import State
+from gapless.emulation.standins.launch import LaunchState
 from gapless.emulation.standins.package import PACKAGES, Package
+from gapless.emulation.standins.requests import Requests, find_requester
 
 ORIGIN = "stand-in of Gapless"
-"""Where a stand-in says it comes from: in error messages of imports, and in ``__file__``."""
+"""The origin of stand-ins in error messages of imports and in ``__file__``."""
 
 
-asks = Asking()
-"""Who has asked, and for whom there are stand-ins."""
+requests = Requests()
+"""Who asked for packages, and who gets stand-ins."""
 
 
 @cache
-def names() -> frozenset[str]:
-    """The packages that there is a file for."""
+def package_names() -> frozenset[str]:
+    """Return the names of packages that have a declaration."""
     files = Path(__file__).with_name(PACKAGES.rpartition(".")[2]).iterdir()
     return frozenset(file.stem for file in files if not file.name.startswith("_"))
 
 
-def file_of(name: str) -> ModuleType:
-    """The file for the package `name`, imported."""
+def import_declaration(name: str) -> ModuleType:
+    """Import and return the declaration of the package `name`."""
     return importlib.import_module(f"{PACKAGES}.{name}")
 
 
 def package_of(name: str) -> Package | None:
-    """What stands in for the package `name`; None where nothing does."""
-    if name not in names():
+    """Return the stand-in for the package `name`; None if there is none."""
+    if name not in package_names():
         return None
-    package: Package | None = getattr(file_of(name), "PACKAGE", None)
+    package: Package | None = getattr(import_declaration(name), "PACKAGE", None)
     return package
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """What `importlib.metadata` says of a stand-in: its name, its version and what it is imported as."""
+    """The metadata of a stand-in for `importlib.metadata`: distribution, version and import name."""
 
     def __init__(self, package: Package) -> None:
         self._texts = {
@@ -63,7 +63,7 @@ class _Distribution(importlib.metadata.Distribution):
 
 
 class _Module(ModuleType):
-    """A module of a stand-in: submodules are there when asked for, what is missing is told."""
+    """A module of a stand-in: imports submodules on access, and reports missing names."""
 
     def __getattr__(self, name: str) -> Any:
         inner = f"{self.__name__}.{name}"
@@ -72,17 +72,17 @@ class _Module(ModuleType):
             return importlib.import_module(inner)
         error = AttributeError(f"module {self.__name__!r} ({ORIGIN}) has no attribute {name!r}")
         frame = sys._getframe(1)
-        how = missing.read(frame)
+        how = missing.access_kind(frame)
         if package is None or name.startswith("__") or not how:
             raise error
-        handled = missing.goes_on_without(frame, how)
+        handled = missing.handled_error(frame, how)
         if how == "import":
-            _finder.missed(inner)
-        if handled == "import" and how == "attribute":  # the package would have failed at its import
+            _finder.add_missing(inner)
+        if handled == "import" and how == "attribute":  # the real package would fail to import
             raise ImportError(f"{error}", name=self.__name__)
         if handled:
             raise error
-        return missing.lacking(self.__name__, name, package.distribution)
+        return missing.make_placeholder(self.__name__, name, package.distribution)
 
 
 class _Loader(Loader):
@@ -97,80 +97,80 @@ class _Loader(Loader):
 
 
 class Finder(MetaPathFinder):
-    """Finds what nobody before it has found. Stays on `sys.meta_path`, idle unless it is on."""
+    """Finds stand-ins for packages that no other finder has found; idle unless `enabled`."""
 
     def __init__(self) -> None:
-        self.on = False
-        self.asked: dict[str, None] = {}
-        """Names that stand-ins lack and somebody asked for."""
+        self.enabled = False
+        self.missing: dict[str, None] = {}
+        """Names imported from stand-ins that lack them, in order."""
 
-    def missed(self, name: str) -> None:
-        self.asked.setdefault(name)
+    def add_missing(self, name: str) -> None:
+        self.missing.setdefault(name)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package = package_of(fullname.partition(".")[0]) if self.on else None
-        if package is None or not _fits(package):
+        package = package_of(fullname.partition(".")[0]) if self.enabled else None
+        if package is None or not _supports_gpu(package):
             return None
         if fullname == package.name:
-            if not asks.answers(package):
+            if not requests.is_available(package):
                 return None
         elif not is_standin(sys.modules.get(package.name)):
-            return None  # a part of the real one
+            return None  # a submodule of the real package
         elif fullname not in package.modules:
-            return self._lacking(fullname)
+            return self._find_placeholder(fullname)
         return ModuleSpec(fullname, _Loader(), origin=ORIGIN, is_package=True)
 
-    def _lacking(self, fullname: str) -> ModuleSpec | None:
-        """A module whose names refuse when they are used, for who imports it and does not go on without."""
-        asker = asking()
-        if asker is not None and asker.importing and asker.named:
-            return None  # a class or function, as far as is known
-        if asker is None or not asker.importing or guards.guarded(asker.frame):
-            self.missed(fullname)
+    def _find_placeholder(self, fullname: str) -> ModuleSpec | None:
+        """Return the spec of a module whose names raise when used, if its importer cannot do without it."""
+        asker = find_requester()
+        if asker is not None and asker.is_importing and asker.imports_name:
+            return None  # probably a class or function
+        if asker is None or not asker.is_importing or guards.handles_import_error(asker.frame):
+            self.add_missing(fullname)
             return None
         return ModuleSpec(fullname, _Loader(), origin=ORIGIN, is_package=True)
 
     def find_distributions(self, context: Any = None) -> Iterator[importlib.metadata.Distribution]:
-        """The distributions of the packages that would be found here, by `importlib.metadata`'s protocol."""
-        if not self.on:
+        """Yield the distributions of available stand-ins, by `importlib.metadata`'s protocol."""
+        if not self.enabled:
             return
         name = getattr(context, "name", None)
-        wanted = None if name is None else _normal(name)
-        for name in sorted(names()):
+        wanted = None if name is None else _normalize(name)
+        for name in sorted(package_names()):
             package = package_of(name)
-            if package is None or wanted not in (None, _normal(package.distribution)):
+            if package is None or wanted not in (None, _normalize(package.distribution)):
                 continue
-            answer = asks.lists if wanted is None else asks.answers
-            if _fits(package) and _is_free(name) and answer(package):
+            answer = requests.is_listed if wanted is None else requests.is_available
+            if _supports_gpu(package) and _is_free(name) and answer(package):
                 yield _Distribution(package)
 
     def invalidate_caches(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: this finder caches nothing."""
 
 
-def _fits(package: Package) -> bool:
-    """Whether the emulated GPU is one that the package is installed for."""
-    return State.core is None or State.core.gpu.capability >= package.capability
+def _supports_gpu(package: Package) -> bool:
+    """Whether the package supports the emulated GPU."""
+    return LaunchState.core is None or LaunchState.core.gpu.capability >= package.capability
 
 
-def _normal(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
 def is_standin(module: ModuleType | None) -> bool:
-    """Whether `module` was imported from here."""
+    """Whether `module` is one of a stand-in."""
     return isinstance(module, _Module)
 
 
-def standing_in(name: str) -> Package | None:
-    """What stands in for the package `name`, where it was imported from here."""
+def imported_package(name: str) -> Package | None:
+    """Return the stand-in for the package `name` if it is imported."""
     return package_of(name) if is_standin(sys.modules.get(name)) else None
 
 
 def _is_free(name: str) -> bool:
-    """Whether nobody else has a package of that name."""
+    """Whether no other finder has a package of that name."""
     if name in sys.modules:
         return is_standin(sys.modules[name])
     for finder in sys.meta_path:
@@ -185,26 +185,26 @@ def _is_free(name: str) -> bool:
 _finder = Finder()
 
 
-def asked() -> tuple[str, ...]:
-    """Names that stand-ins lack and somebody asked for since they were switched on."""
-    return tuple(_finder.asked)
+def missing_names() -> tuple[str, ...]:
+    """Return names imported from stand-ins that lack them, since they were switched on."""
+    return tuple(_finder.missing)
 
 
-def switch_on(wanted: bool | None = None) -> Finder:
-    """Let stand-ins be found from now on, where nothing else is: by the script, by everyone, or by nobody."""
+def switch_on(for_everyone: bool | None = None) -> Finder:
+    """Find stand-ins from now on, if nothing else is found: for the script (None), everyone or nobody."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
     sys.meta_path.append(_finder)
-    _finder.on = True
-    _finder.asked.clear()
-    asks.clear(wanted)
+    _finder.enabled = True
+    _finder.missing.clear()
+    requests.clear(for_everyone)
     importlib.invalidate_caches()
     return _finder
 
 
 def switch_off() -> None:
-    """Forget stand-ins: those that were imported are imported no more."""
-    _finder.on = False
+    """Find no more stand-ins, and remove the imported ones from `sys.modules`."""
+    _finder.enabled = False
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
     for name, module in list(sys.modules.items()):

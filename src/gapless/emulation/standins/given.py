@@ -1,4 +1,4 @@
-"""Stand-ins that users give for CUDA code of their own: `gapless.standin`."""
+"""Replacements that users register for CUDA code of their own: `gapless.standin`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from gapless.errors import GaplessError, UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Given(NamedTuple):
-    """A function in place of a kernel, and how often the real one makes the CPU wait."""
+class Replacement(NamedTuple):
+    """A function that replaces a kernel, and how often the real one makes the CPU wait."""
 
     function: Callable[..., Any]
     waits: int
 
 
-_given: dict[str, Given] = {}
+_replacements: dict[str, Replacement] = {}
 
 
 def standin(name: str, *, waits: int = 0) -> Callable[[F], F]:
-    """Compute `name` with the decorated function, in plain torch, where there is no GPU.
+    """Compute `name` with the decorated function, in plain torch, if there is no GPU.
 
     `name` is an operator (``"mylib::scan"``) or a function of a CUDA extension (``"my_ext.scan"``). The
-    function is given what the real one would be given. However many operators it takes, they count as one
-    kernel, and `waits` says how often the real one makes the CPU wait. On a real GPU this does nothing.
+    function gets the arguments of the real one. All its operators together count as one kernel, and `waits`
+    says how often the real one makes the CPU wait. On a real GPU this does nothing.
 
     Raises:
         UsageError: `name` names neither, or `waits` is negative.
@@ -45,17 +45,17 @@ def standin(name: str, *, waits: int = 0) -> Callable[[F], F]:
         raise UsageError(f"standin({name!r}): waits={waits} must not be negative")
 
     def register(function: F) -> F:
-        _given[name] = Given(function, waits)
+        _replacements[name] = Replacement(function, waits)
         return function
 
     return register
 
 
 def read(files: Iterable[str]) -> None:
-    """Run files with stand-ins, each as a script of its own.
+    """Run files that register replacements, each as a script of its own.
 
     Raises:
-        UsageError: there is none of that name, or it fails.
+        UsageError: a file does not exist or fails.
     """
     for file in files:
         if not os.path.isfile(file):
@@ -68,6 +68,6 @@ def read(files: Iterable[str]) -> None:
             raise UsageError(f"--standin {file} failed: {type(error).__name__}: {error}") from error
 
 
-def given_for(*names: str) -> Given | None:
-    """What was given for the first of `names` that there is something for."""
-    return next((_given[name] for name in names if name in _given), None)
+def find_replacement(*names: str) -> Replacement | None:
+    """Return the replacement for the first of `names` that has one."""
+    return next((_replacements[name] for name in names if name in _replacements), None)

@@ -1,6 +1,6 @@
-"""How often operators of libraries make the host wait: the table of waits has torch's own.
+"""The waits of libraries' operators, beside the table of waits for torch's own.
 
-A package's file has them in ``OPERATORS``, by qualified name; one with no entry there is not known.
+A package's declaration lists them in ``OPERATORS`` by qualified name; others are unknown.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from gapless.emulation.waits.table import Row
 from gapless.model import Mechanism
 
 
-class Known(NamedTuple):
-    """One way in which an operator waits: `times` says how often it does in a call."""
+class LibraryWait(NamedTuple):
+    """One way in which an operator waits: `times` returns how often in a call."""
 
     mechanism: Mechanism
     reason: str
@@ -24,14 +24,14 @@ class Known(NamedTuple):
 
 
 def rows_for(name: str) -> tuple[tuple[Row, Callable[[Call], bool | int]], ...] | None:
-    """Rows as of the table of waits for the operator ``library::name``; None where nothing is known of it."""
+    """Return rows of the table of waits for the operator ``library::name``; None if it is unknown."""
     library = name.partition("::")[0]
-    if library not in finder.names():
+    if library not in finder.package_names():
         return None
-    operators = getattr(finder.file_of(library), "OPERATORS", {})
+    operators = getattr(finder.import_declaration(library), "OPERATORS", {})
     if name not in operators:
         return None
     return tuple(
-        (Row("op", name, "known", 1, one.mechanism, one.reason, one.source), one.times)
-        for one in operators[name]
+        (Row("op", name, "known", 1, wait.mechanism, wait.reason, wait.source), wait.times)
+        for wait in operators[name]
     )

@@ -1,7 +1,7 @@
-"""One kernel of a stand-in: computed by plain torch on the CPU's values, seen as one launch.
+"""One kernel of a stand-in: computed in plain torch on CPU tensors, counted as one launch.
 
-What is computed inside is nobody's business: no wait, no launch and no memory of it counts. The body of a
-kernel gets and gives CPU tensors; the results are placed where the arguments are.
+No wait, launch or memory of the computation inside counts. A kernel's body takes and returns CPU tensors; the
+results are placed on the device of the arguments.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Body = Callable[..., Any]
 _AUTOCAST = DispatchKeySet(DispatchKey.AutocastCUDA)
 
 
-class State:
-    """Whose launches these are: the core of the emulation that is on; None: nobody's."""
+class LaunchState:
+    """The core of the running emulation that counts launches; None if there is none."""
 
     core: Core | None = None
     used: Callable[[str], None] = staticmethod(lambda package: None)
-    """Told the package of each kernel that is launched."""
+    """Called with the package of each launched kernel."""
 
 
 @contextlib.contextmanager
-def unseen() -> Iterator[None]:
-    """Run what is inside as on a machine without any emulation, casting nothing."""
+def without_emulation() -> Iterator[None]:
+    """Run the block without emulation and without autocast."""
     with (
         without_dispatch_modes(),
         DisableTorchFunction(),
@@ -59,61 +59,61 @@ def launch(
     anywhere: bool = False,
     shaped: Body | None = None,
 ) -> Any:
-    """Run ``body(*args)`` as the kernel `name` (``package::kernel``) of a device; gives what the body gives.
+    """Run ``body(*args)`` as the kernel `name` (``package::kernel``) of a device; return the body's result.
 
-    `writes` are arguments that it writes in place. `work` are the shapes that tell how much is computed,
-    where those of the arguments do not. `shaped` gives results without data for arguments without, where the
-    body cannot, or takes long over it.
+    `writes` are arguments that it writes in place. `work` are shapes that determine the amount of work, if
+    those of the arguments do not. `shaped` returns results without data for arguments without data, if the
+    body cannot or would be slow.
 
     Raises:
-        RuntimeError: the tensors are not on a device, and not `anywhere`; or not all on the same one.
+        RuntimeError: tensors are on the CPU and `anywhere` is False, or they are on several devices.
     """
-    core = State.core
-    given = list(trees.tensors(args))
+    core = LaunchState.core
+    tensors = list(trees.tensors(args))
     if core is None:
         return body(*args)
-    index = _where(core, name, given, anywhere)
+    index = _device_of_all(core, name, tensors, anywhere)
     if index == HOST:
         return body(*args)
-    State.used(name.partition("::")[0])
+    LaunchState.used(name.partition("::")[0])
 
     written = [t for t in writes if t is not None]
 
-    def ran(*given: Any) -> Any:
+    def run(*tensors: Any) -> Any:
         values = core.values
-        with unseen():
-            if values is not None and values.lacks(trees.tensors(given)):
-                return without_values(values, name, shaped or body, body, given, written)
-            return _in_own_memory(body(*given), given)
+        with without_emulation():
+            if values is not None and values.lacks(trees.tensors(tensors)):
+                return without_values(values, name, shaped or body, body, tensors, written)
+            return _with_own_memory(body(*tensors), tensors)
 
-    out = core.graphs.launch(name, ran, args, written, lambda: ran(*args))
-    made = list(trees.tensors(out))
-    for tensor in made:
+    out = core.graphs.launch(name, run, args, written, lambda: run(*args))
+    results = list(trees.tensors(out))
+    for tensor in results:
         if core.placement.state_of(tensor) != index:
             core.place(tensor, index)
-    _told(core, name, given, written or made, work)
+    _record_launch(core, name, tensors, written or results, work)
     return out
 
 
-def _in_own_memory(out: Any, given: Any) -> Any:
-    """What a kernel gives, each result in memory of its size, unless it lies in an argument's."""
-    theirs = {one.untyped_storage()._cdata for one in trees.tensors(given)}
+def _with_own_memory(out: Any, args: Any) -> Any:
+    """Return a kernel's results, each in storage of its exact size unless it shares an argument's."""
+    argument_keys = {tensor.untyped_storage()._cdata for tensor in trees.tensors(args)}
 
     def own(tensor: Tensor) -> Tensor:
         storage: Any = tensor.untyped_storage()
         fits = storage.nbytes() == tensor.numel() * tensor.element_size()
         return (
             tensor
-            if fits or storage._cdata in theirs
+            if fits or storage._cdata in argument_keys
             else tensor.clone(memory_format=torch.contiguous_format)
         )
 
     return trees.mapped(out, own)
 
 
-def _where(core: Core, name: str, tensors: Sequence[Tensor], anywhere: bool) -> int:
-    """The device that all `tensors` are on; single numbers may be on the host."""
-    places = {core.device_of(one) for one in tensors if one.dim() or core.device_of(one) >= 0}
+def _device_of_all(core: Core, name: str, tensors: Sequence[Tensor], anywhere: bool) -> int:
+    """Return the device that all `tensors` are on; scalars may be on the host."""
+    places = {core.device_of(tensor) for tensor in tensors if tensor.dim() or core.device_of(tensor) >= 0}
     if len(places) == 1 and (anywhere or HOST not in places):
         return places.pop()
     if not places:
@@ -125,8 +125,10 @@ def _where(core: Core, name: str, tensors: Sequence[Tensor], anywhere: bool) -> 
     raise RuntimeError(f"{name}: its tensors are on {len(places)} different devices")
 
 
-def _told(core: Core, name: str, reads: Sequence[Tensor], writes: Sequence[Tensor], work: Any) -> None:
-    """Tell the programme, and the record of memory, of one launch."""
+def _record_launch(
+    core: Core, name: str, reads: Sequence[Tensor], writes: Sequence[Tensor], work: Any
+) -> None:
+    """Record one launch in the programme, the memory record and the races."""
     memory, programme = core.placement.memory, core.recorder.programme
     if memory is not None:
         memory.operator = name
@@ -149,20 +151,22 @@ def differentiable(
     anywhere: bool = False,
     shaped: Body | None = None,
 ) -> Any:
-    """Like `launch`, with a kernel for the backward pass, which keeps `tensors` and the first result.
+    """Like `launch`, with a kernel for the backward pass, which saves `tensors` and the first result.
 
-    The body is a function of `tensors` alone. It is computed again for the backward pass, with the same
-    random numbers where it is `random`. Of its results the last `constants` carry no gradient.
+    The body is a function of `tensors` alone. It is recomputed for the backward pass, with the same random
+    numbers if it is `random`. Its last `constants` results have no gradient.
     """
     wanted = [t is not None and t.requires_grad for t in tensors]
     if not (torch.is_grad_enabled() and any(wanted)):
         return launch(name, body, *tensors, work=work, anywhere=anywhere, shaped=shaped)
-    call = _Call(name, backward or f"{name}_backward", body, work, constants, random, anywhere, shaped)
-    return _Kernel.apply(call, *tensors)
+    call = _DifferentiableCall(
+        name, backward or f"{name}_backward", body, work, constants, random, anywhere, shaped
+    )
+    return _KernelFunction.apply(call, *tensors)
 
 
-class _Call:
-    """What a kernel and its backward pass share."""
+class _DifferentiableCall:
+    """The parameters that a kernel and its backward pass share."""
 
     def __init__(
         self, name: str, backward: str, body: Body, work: Any, constants: int, random: bool, anywhere: bool,
@@ -172,48 +176,50 @@ class _Call:
         self.work, self.constants, self.anywhere = work, constants, anywhere
         self.state = torch.get_rng_state() if random else None
 
-    def gradients(self, given: Sequence[Tensor | None], upstream: Sequence[Tensor]) -> list[Tensor | None]:
-        """The gradients of those among `given` that want one."""
-        inner = [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in given]
+    def gradients(self, inputs: Sequence[Tensor | None], upstream: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return a gradient for each input that requires one, else None."""
+        inner = [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in inputs]
         leaves = [t for t in inner if t is not None and t.requires_grad]
-        drawn = torch.get_rng_state() if self.state is not None else None
+        random_state = torch.get_rng_state() if self.state is not None else None
         try:
             if self.state is not None:
                 torch.set_rng_state(self.state)
             with torch.enable_grad():
-                outs = self.varying(self.body(*inner))
+                outs = self.differentiable_results(self.body(*inner))
         finally:
-            if drawn is not None:
-                torch.set_rng_state(drawn)
+            if random_state is not None:
+                torch.set_rng_state(random_state)
         pairs = [(o, g.to(o.dtype)) for o, g in zip(outs, upstream, strict=True) if o.requires_grad]
         if not pairs:
             return [None] * len(inner)
         outs, gradients = zip(*pairs, strict=True)
-        found = iter(torch.autograd.grad(outs, leaves, gradients, allow_unused=True))
+        results = iter(torch.autograd.grad(outs, leaves, gradients, allow_unused=True))
         wanted = [t is not None and t.requires_grad for t in inner]
-        return [_as_stored(next(found), t) if want else None for want, t in zip(wanted, inner, strict=True)]
+        return [
+            _like_stored(next(results), t) if want else None for want, t in zip(wanted, inner, strict=True)
+        ]
 
-    def varying(self, out: Any) -> tuple[Tensor, ...]:
-        """The results that carry a gradient."""
+    def differentiable_results(self, out: Any) -> tuple[Tensor, ...]:
+        """Return the results that have a gradient."""
         outs = out if isinstance(out, tuple) else (out,)
         return outs[: len(outs) - self.constants]
 
 
-def _as_stored(gradient: Tensor | None, tensor: Tensor | None) -> Tensor | None:
-    """`gradient` in memory as that of `tensor`, which kernels write it to."""
+def _like_stored(gradient: Tensor | None, tensor: Tensor | None) -> Tensor | None:
+    """Return `gradient` with the strides of `tensor`, as kernels write it."""
     if gradient is None or tensor is None or gradient.stride() == tensor.stride():
         return gradient
     return torch.empty_like(tensor, dtype=gradient.dtype).copy_(gradient)
 
 
-class _Kernel(torch.autograd.Function):
+class _KernelFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: _Call, *tensors: Tensor | None) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, call: _DifferentiableCall, *tensors: Tensor | None) -> Any:  # type: ignore[override]
         out = launch(
             call.name, call.body, *tensors, work=call.work, anywhere=call.anywhere, shaped=call.shaped
         )
         ctx.call = call
-        ctx.save_for_backward(*tensors, call.varying(out)[0])
+        ctx.save_for_backward(*tensors, call.differentiable_results(out)[0])
         if isinstance(out, tuple):
             ctx.mark_non_differentiable(*out[len(out) - call.constants :])
         return out
@@ -221,14 +227,14 @@ class _Kernel(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> Any:  # type: ignore[override]
-        call: _Call = ctx.call
+        call: _DifferentiableCall = ctx.call
         tensors = ctx.saved_tensors[:-1]
         wanted = ctx.needs_input_grad[1:]
 
-        def shaped(given: Any, _: Any) -> list[Tensor | None]:
-            return [torch.empty_like(t) if want else None for t, want in zip(given, wanted, strict=True)]
+        def shaped(saved: Any, _: Any) -> list[Tensor | None]:
+            return [torch.empty_like(t) if want else None for t, want in zip(saved, wanted, strict=True)]
 
-        found = launch(
+        gradients = launch(
             call.backward,
             call.gradients,
             tensors,
@@ -237,4 +243,4 @@ class _Kernel(torch.autograd.Function):
             anywhere=call.anywhere,
             shaped=shaped,
         )
-        return (None, *found)
+        return (None, *gradients)

@@ -1,6 +1,6 @@
-"""Kernels that update many tensors at once, as apex has them and others have taken them over.
+"""Kernels that update many tensors at once: apex's, which other libraries adopted.
 
-Each takes a chunk size and a flag that stops it, which do not matter here, and lists of tensors.
+Each takes a chunk size and an overflow flag, which mostly do not matter here, and lists of tensors.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ Lists = Sequence[Sequence[Tensor]]
 def _kernel(
     package: str, name: str, body: Callable[..., Any], lists: Lists, writes: Sequence[int], *rest: Any
 ) -> Any:
-    """Run ``body(lists, *rest)`` without gradients; of the lists those numbered `writes` are written."""
+    """Launch ``body(lists, *rest)`` without gradients; it writes the lists with indices `writes`."""
 
-    def quietly(lists: Lists, *rest: Any) -> Any:
+    def without_gradients(lists: Lists, *rest: Any) -> Any:
         with torch.no_grad():
             return body(lists, *rest)
 
-    written = [one for at in writes for one in lists[at]]
-    return launch(f"{package}::{name}", quietly, [list(one) for one in lists], *rest, writes=written)
+    written = [tensor for at in writes for tensor in lists[at]]
+    return launch(
+        f"{package}::{name}", without_gradients, [list(tensors) for tensors in lists], *rest, writes=written
+    )
 
 
 def _value(value: Any) -> Any:
@@ -69,7 +71,7 @@ def adam_body(
     correct: int,
     decay: float,
 ) -> None:
-    """What the kernel of `adam` computes."""
+    """Compute the update of `adam`, in place."""
     step, lr, unscale = _value(step), _value(lr), _value(inverse_scale)
     c1, c2 = (1 - beta1**step, 1 - beta2**step) if correct else (1.0, 1.0)
     for grad, param, first, second, *master in zip(*lists, strict=True):
@@ -83,8 +85,8 @@ def adam_body(
         if decay and mode:
             update = update + decay * p
         p = p - lr * update
-        for held, new in ((param, p), (first, m), (second, v), *((one, p) for one in master)):
-            held.copy_(new)
+        for target, new in ((param, p), (first, m), (second, v), *((copy, p) for copy in master)):
+            target.copy_(new)
 
 
 def sgd(
@@ -104,19 +106,19 @@ def sgd(
     """SGD over lists of gradients, parameters and momenta (and copies of the model's parameters)."""
 
     def body(lists: Lists) -> None:
-        for grad, param, held, *model in zip(*lists, strict=True):
+        for grad, param, buffer, *model in zip(*lists, strict=True):
             g, p = grad.float() * scale, param.float()
             if decay and not decay_after_momentum:
                 g = g + decay * p
             if momentum:
-                m = g if first_run else held.float() * momentum + (1 - dampening) * g
-                held.copy_(m)
+                m = g if first_run else buffer.float() * momentum + (1 - dampening) * g
+                buffer.copy_(m)
                 g = g + momentum * m if nesterov else m
             if decay and decay_after_momentum:
                 g = g + decay * p
             p = p - lr * g
-            for one in (param, *model):
-                one.copy_(p)
+            for target in (param, *model):
+                target.copy_(p)
 
     _kernel(package, "multi_tensor_sgd", body, lists, range(1, len(lists)))
 
@@ -124,14 +126,14 @@ def sgd(
 def l2norm(
     package: str, chunk: int, stop: Any, lists: Lists, per_tensor: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The norm of all tensors together, and of each."""
+    """Return the norm of all tensors together, and of each if `per_tensor`."""
 
     def body(lists: Lists) -> tuple[Tensor, Tensor]:
-        each = torch.stack([one.float().norm() for one in lists[0]])
+        each = torch.stack([tensor.float().norm() for tensor in lists[0]])
         return each.norm().reshape(1), each if per_tensor else torch.empty(0)
 
-    found: tuple[Tensor, Tensor] = _kernel(package, "multi_tensor_l2norm", body, lists, ())
-    return found
+    norms: tuple[Tensor, Tensor] = _kernel(package, "multi_tensor_l2norm", body, lists, ())
+    return norms
 
 
 def novograd(
@@ -151,20 +153,20 @@ def novograd(
     mode: int,
     norm_type: int,
 ) -> None:
-    """NovoGrad over lists of gradients, parameters and momenta; `norms` are those of the gradients so far.
+    """NovoGrad over lists of gradients, parameters and momenta; `norms` are running norms of the gradients.
 
-    Two kernels: norms are blended, by their squares where `norm_type` is 2 and 0 for the largest value. In
-    `mode` 0 the momentum holds what regularizes, too.
+    Two kernels: the first updates the norms (`norm_type` 2: Euclidean, averaged by squares; 0: maximum). In
+    `mode` 0 weight decay goes through the momentum.
     """
 
     def blend(lists: Lists) -> None:
-        (held,) = lists[1]
+        (current,) = lists[1]
         if norm_type == 0:
-            new = torch.stack([one.float().abs().max() for one in lists[0]])
-            held.copy_(beta2 * held + (1 - beta2) * new)
+            new = torch.stack([gradient.float().abs().max() for gradient in lists[0]])
+            current.copy_(beta2 * current + (1 - beta2) * new)
         else:
-            new = torch.stack([one.float().square().sum() for one in lists[0]])
-            held.copy_((beta2 * held.square() + (1 - beta2) * new).sqrt())
+            new = torch.stack([gradient.float().square().sum() for gradient in lists[0]])
+            current.copy_((beta2 * current.square() + (1 - beta2) * new).sqrt())
 
     def body(lists: Lists, norms: Tensor) -> None:
         c1, c2 = (1 - beta1**step, (1 - beta2**step) ** 0.5) if correct else (1.0, 1.0)
@@ -183,7 +185,7 @@ def novograd(
 
 
 def scale(package: str, chunk: int, stop: Tensor, lists: Lists, factor: Any) -> None:
-    """Write the first list, times `factor`, into the second; `stop` becomes 1 at infinities."""
+    """Write the first list, times `factor`, into the second; `stop` becomes 1 at values not finite."""
 
     def body(lists: Lists, factor: Any, stop: Tensor) -> None:
         for source, target in zip(*lists, strict=True):
@@ -201,7 +203,7 @@ def axpby(package: str, chunk: int, stop: Tensor, lists: Lists, a: float, b: flo
         for x, y, out in zip(*lists, strict=True):
             out.copy_(a * x.float() + b * y.float())
             checked = (x, y) if check == -1 else (x,) if check == 0 else (y,)
-            if not all(bool(torch.isfinite(one).all()) for one in checked):
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in checked):
                 stop.fill_(1)
 
     _kernel(package, "multi_tensor_axpby", body, lists, (2,), stop)
@@ -263,26 +265,26 @@ def lamb(
     average: int,
     mode: int,
     norm: Tensor,
-    most: float,
+    max_norm: float,
     always: bool = False,
 ) -> None:
     """LAMB over lists of gradients, parameters and both moments, as two norms and two kernels.
 
-    Gradients are clipped to the whole norm `most`, and become the update, as in apex.
+    Gradients are clipped to the global norm `max_norm`, and overwritten by the update, as in apex.
     """
 
     def first(lists: Lists, norm: Tensor) -> None:
-        clip = max(norm.item() / most, 1.0) if most else 1.0
+        clip = max(norm.item() / max_norm, 1.0) if max_norm else 1.0
         c1, c2 = (1 - beta1**step, 1 - beta2**step) if correct else (1.0, 1.0)
-        for grad, param, one, two in zip(*lists, strict=True):
+        for grad, param, moment, square in zip(*lists, strict=True):
             g, p = grad.float() / clip, param.float()
             g = g + decay * p if not mode else g
-            m = one.float() * beta1 + (1 - beta1 if average else 1.0) * g
-            v = two.float() * beta2 + (1 - beta2) * g * g
+            m = moment.float() * beta1 + (1 - beta1 if average else 1.0) * g
+            v = square.float() * beta2 + (1 - beta2) * g * g
             update = (m / c1) / ((v / c2).sqrt() + eps)
             grad.copy_(update + decay * p if mode else update)
-            one.copy_(m)
-            two.copy_(v)
+            moment.copy_(m)
+            square.copy_(v)
 
     def second(lists: Lists, params: Tensor, updates: Tensor) -> None:
         for (grad, param), own, change in zip(
@@ -298,8 +300,8 @@ def lamb(
 
 
 def kernels_for(package: str) -> dict[str, Callable[..., Any]]:
-    """All of them by apex's names, as kernels of `package`."""
+    """Return all kernels under apex's names, launched as kernels of `package`."""
     return {
-        f"multi_tensor_{one.__name__}": partial(one, package)
-        for one in (adam, sgd, l2norm, scale, axpby, adagrad, lion, lamb, novograd)
+        f"multi_tensor_{kernel.__name__}": partial(kernel, package)
+        for kernel in (adam, sgd, l2norm, scale, axpby, adagrad, lion, lamb, novograd)
     }

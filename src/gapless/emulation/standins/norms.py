@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm as fused kernels compute them: in float32, with what else they fuse."""
+"""Layer norm and RMS norm as fused kernels compute them: in float32."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def normalized(
+def normalize(
     x: Tensor,
     shape: tuple[int, ...],
     weight: Tensor | None,
@@ -17,9 +17,9 @@ def normalized(
     rms: bool = False,
     centered: bool = False,
 ) -> Tensor:
-    """`x` normalized over its last dimensions, of `shape`; in float32.
+    """Return `x` normalized over its last dimensions, of `shape`; in float32.
 
-    With `rms` the mean is not taken away, with `centered` the weight is what is to be added to one.
+    With `rms` the mean is not subtracted; with `centered` the weight is ``1 + weight``.
     """
     wide = x.double() if x.dtype is torch.float64 else x.float()
     weight = None if weight is None else weight.to(wide.dtype) + int(centered)

@@ -1,4 +1,4 @@
-"""What a stand-in's file declares: a package, and what its modules hold."""
+"""The declaration of a stand-in: a package, and the contents of its modules."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 PACKAGES = "gapless.emulation.standins.packages"
-"""The folder of stand-ins: each file there is imported when somebody asks for the package it is named for."""
+"""The folder of declarations: each is imported when its package is asked for."""
 
 T = TypeVar("T")
 
 
 class Package:
-    """A package that another one stands in for.
+    """A package that has a stand-in.
 
-    `name` is how it is imported, `distribution` how it is installed, `version` what it says of itself: the
-    release whose source was read for it. `lacks` says what the stand-in does not do. It is there on GPUs of
-    at least that compute `capability`: who has another seldom installs the package. `parts` are the modules
-    beside its declaration that provide something. They are imported with the package alone: who only asks
-    whether it is installed would else find its classes among the subclasses of torch's.
+    `name` is its import name, `distribution` its name in the index, `version` the release that the stand-in
+    follows. `lacks` says what the stand-in does not do. It is available on GPUs of at least that compute
+    `capability`. `parts` are modules beside the declaration that provide something. They are imported only
+    with the package: otherwise a mere query would add their classes to the subclasses of torch's.
 
     >>> package = Package("fastops", "fast-ops", "1.2", lacks="computes in float32")
     >>> @package.provides("fastops", "fastops.ops")
@@ -47,13 +46,13 @@ class Package:
 
     @property
     def modules(self) -> dict[str, dict[str, Any]]:
-        """What its modules hold, by name; imports its parts."""
+        """The contents of its modules by module name; imports its parts."""
         while self._parts:
             importlib.import_module(self._parts.pop(0))
         return self._modules
 
     def provides(self, *modules: str, name: str = "") -> Callable[[T], T]:
-        """Register a function or class in these modules, under its own name or `name`."""
+        """Return a decorator that registers a function or class in `modules`, under its name or `name`."""
 
         def register(value: T) -> T:
             for module in modules:
@@ -63,7 +62,7 @@ class Package:
         return register
 
     def holds(self, module: str, **values: Any) -> dict[str, Any]:
-        """Register `values` in the module of that name, which there is from now on, and those around it."""
+        """Register `values` in `module`, creating it and its parents; return the module's contents."""
         parent = module.rpartition(".")[0]
         if parent:
             self.holds(parent)

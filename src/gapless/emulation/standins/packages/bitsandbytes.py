@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 import torch
 
-from gapless.emulation.standins.known import Known
-from gapless.emulation.standins.launch import unseen
+from gapless.emulation.standins.known import LibraryWait
+from gapless.emulation.standins.launch import without_emulation
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.waits.call import Call
 
@@ -37,11 +37,13 @@ def _outliers(call: Call) -> int:
     threshold = call.argument("threshold", 0.0)
     if not threshold:
         return 0
-    with unseen():
+    with without_emulation():
         return 1 + bool((call.subject.abs() >= threshold).any())
 
 
-_QUANTIZES = (Known("read", "reads whether values exceed the threshold, then where", _SOURCE, _outliers),)
+_QUANTIZES = (
+    LibraryWait("read", "reads whether values exceed the threshold, then where", _SOURCE, _outliers),
+)
 OPERATORS = {
     **{f"bitsandbytes::{name}": () for name in _NEVER},
     "bitsandbytes::int8_vectorwise_quant": _QUANTIZES,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gapless.emulation.standins import multi_tensor
 from gapless.emulation.standins.extensions import Extension
-from gapless.emulation.standins.launch import State, launch, unseen
+from gapless.emulation.standins.launch import LaunchState, launch, without_emulation
 from gapless.emulation.support.imports import when_imported
 from gapless.emulation.support.patches import Patches
 
@@ -36,9 +36,9 @@ def _builders(patches: Patches, module: ModuleType) -> None:
         made = _KERNELS.get(self.name)
         if made is not None:
             return made()
-        if isinstance(self, module.CUDAOpBuilder) and State.core is not None:
-            State.core.recorder.extensions.setdefault(self.name)
-            return Extension(self.name, State.core)
+        if isinstance(self, module.CUDAOpBuilder) and LaunchState.core is not None:
+            LaunchState.core.recorder.extensions.setdefault(self.name)
+            return Extension(self.name, LaunchState.core)
         return load(self, *args, **kwargs)
 
     patches.set(module.OpBuilder, "load", loaded)
@@ -102,7 +102,7 @@ class _OnHost:
         correct: bool, param: Tensor, gradient: Tensor, first: Tensor, second: Tensor,
     ) -> int:  # fmt: skip
         """One parameter's step."""
-        with unseen(), torch.no_grad():
+        with without_emulation(), torch.no_grad():
             multi_tensor.adam_body(
                 [[gradient], [param], [first], [second]], lr, step, None, beta1, beta2, eps,
                 int(self._decoupled.get(number, True)), int(correct), decay,

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gapless.emulation.standins.attention import WHOLE, Rules
+from gapless.emulation.standins.attention import NO_WINDOW, AttentionRules
 from gapless.emulation.standins.package import Package
 from gapless.emulation.standins.packages.flash_attn.interface import attention, attention_apart
 from gapless.emulation.support.refusals import refuse
@@ -42,7 +42,7 @@ def flash_attn_func(
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
-    window_size: tuple[int, int] = WHOLE,
+    window_size: tuple[int, int] = NO_WINDOW,
     attention_chunk: int = 0,
     softcap: float = 0.0,
     num_splits: int = 1,
@@ -54,7 +54,7 @@ def flash_attn_func(
     """Attention over ``[batch, length, heads, width]``; with `return_attn_probs` the rows' sums as well."""
     _plain("flash_attn_func", locals())
     left, right = window_size
-    rules = Rules(softmax_scale, causal, (left, right), softcap)
+    rules = AttentionRules(softmax_scale, causal, (left, right), softcap)
     return attention(f"{_NAME}::_flash_attn", rules, return_attn_probs, q, k, v)
 
 
@@ -66,7 +66,7 @@ def flash_attn_qkvpacked_func(
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
-    window_size: tuple[int, int] = WHOLE,
+    window_size: tuple[int, int] = NO_WINDOW,
     attention_chunk: int = 0,
     softcap: float = 0.0,
     deterministic: bool = False,
@@ -103,7 +103,7 @@ def flash_attn_varlen_func(
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
-    window_size: tuple[int, int] = WHOLE,
+    window_size: tuple[int, int] = NO_WINDOW,
     attention_chunk: int = 0,
     softcap: float = 0.0,
     num_splits: int = 1,
@@ -119,7 +119,7 @@ def flash_attn_varlen_func(
     _plain("flash_attn_varlen_func", locals())
     int(max_seqlen_q), int(max_seqlen_k)
     left, right = window_size
-    rules = Rules(softmax_scale, causal, (left, right), softcap)
+    rules = AttentionRules(softmax_scale, causal, (left, right), softcap)
     starts, used = (cu_seqlens_q, cu_seqlens_k), (seqused_q, seqused_k)
     return attention_apart(
         f"{_NAME}::_flash_attn_varlen", rules, return_attn_probs, q, k, v, *starts, used=used

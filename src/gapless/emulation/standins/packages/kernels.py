@@ -10,7 +10,7 @@ from typing import Any
 
 from gapless.emulation.standins import finder
 from gapless.emulation.standins.extensions import Extension
-from gapless.emulation.standins.launch import State
+from gapless.emulation.standins.launch import LaunchState
 from gapless.emulation.support.patches import Patches
 
 _SAME = (
@@ -36,10 +36,10 @@ def installed(module: ModuleType, patches: Patches) -> None:
         try:
             return real(repo_id, *args, **kwargs)
         except (OSError, ImportError, RuntimeError, ValueError):  # offline, or not made for a CPU
-            if State.core is None:
+            if LaunchState.core is None:
                 raise
-            State.core.recorder.extensions.setdefault(repo_id)
-            return Extension(repo_id, State.core)
+            LaunchState.core.recorder.extensions.setdefault(repo_id)
+            return Extension(repo_id, LaunchState.core)
 
     patches.set(module, "get_kernel", get_kernel)
 
@@ -50,7 +50,7 @@ def _standing_in(repo_id: str) -> ModuleType | None:
     for ending, package in _SAME:
         if re.search(rf"{ending}$", last):
             try:
-                with finder.asks.for_everyone():  # a kernel was asked for, and not a package
+                with finder.requests.for_everyone():  # a kernel was asked for, and not a package
                     found = importlib.import_module(package)
             except ImportError:  # stand-ins are switched off, or this GPU has none
                 return None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gapless.emulation.standins.launch import differentiable
-from gapless.emulation.standins.norms import normalized
+from gapless.emulation.standins.norms import normalize
 from gapless.emulation.standins.packages.apex._package import PACKAGE
 
 _MODULES = ("apex.normalization", "apex.normalization.fused_layer_norm")
@@ -20,7 +20,7 @@ _FUNCTIONS = _MODULES[1]
 def _norm(
     rms: bool, shape: Any, eps: float, dtype: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> Tensor:
-    return normalized(x, shape, weight, bias, eps, rms=rms).to(dtype)
+    return normalize(x, shape, weight, bias, eps, rms=rms).to(dtype)
 
 
 def _launched(

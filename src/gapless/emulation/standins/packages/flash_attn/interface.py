@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.emulation.standins.attention import WHOLE, Rules, attend, attend_with_sums, rotated
-from gapless.emulation.standins.launch import State, differentiable, launch, unseen
+from gapless.emulation.standins.attention import NO_WINDOW, AttentionRules, attend, attend_with_sums, rotate
+from gapless.emulation.standins.launch import LaunchState, differentiable, launch, without_emulation
 from gapless.emulation.standins.packages.flash_attn._package import PACKAGE
 from gapless.emulation.support.refusals import refuse
 
@@ -21,7 +21,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 def _checked(*tensors: Tensor) -> None:
     """Raises RuntimeError where the kernels would: other dtypes than halves, heads that do not divide."""
-    if State.core is not None and tensors[0].dtype not in _HALVES:
+    if LaunchState.core is not None and tensors[0].dtype not in _HALVES:
         raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
     if tensors[0].shape[-2] % tensors[1].shape[-2]:
         raise RuntimeError("Number of heads in key/value must divide number of heads in query")
@@ -38,18 +38,18 @@ def _shapes(query: Tensor, key: Tensor) -> list[tuple[int, ...]]:
     return [(batch, heads, queries, width), *[(batch, heads, key.shape[1], width)] * 2]
 
 
-def _own(rules: Rules, number: int) -> Rules:
+def _own(rules: AttentionRules, number: int) -> AttentionRules:
     """`rules` for one of several sequences, which may have slopes of their own."""
     if rules.slopes is None or rules.slopes.dim() != 2:
         return rules
     return rules._replace(slopes=rules.slopes[number])
 
 
-def _dense(rules: Rules, sums: bool, query: Tensor, key: Tensor, value: Tensor) -> Any:
+def _dense(rules: AttentionRules, sums: bool, query: Tensor, key: Tensor, value: Tensor) -> Any:
     return (attend_with_sums if sums else attend)(query, key, value, rules)
 
 
-def attention(kernel: str, rules: Rules, sums: bool, q: Tensor, k: Tensor, v: Tensor) -> Any:
+def attention(kernel: str, rules: AttentionRules, sums: bool, q: Tensor, k: Tensor, v: Tensor) -> Any:
     """The `kernel` over ``[batch, length, heads, width]``; with `sums` each row's sum as well."""
     _checked(q, k)
     body = partial(_dense, rules, sums)
@@ -83,14 +83,14 @@ def flash_attn_func(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: tuple[int, int] = WHOLE,
+    window_size: tuple[int, int] = NO_WINDOW,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
     """Attention over ``[batch, length, heads, width]``."""
-    rules = Rules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes, dropout_p)
+    rules = AttentionRules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes, dropout_p)
     out = attention("flash_attn::_flash_attn", rules, return_attn_probs, q, k, v)
     return _with_probs(out, return_attn_probs)
 
@@ -130,14 +130,14 @@ PACKAGE.holds(_INTERFACE[1], flash_attn_gpu=_Compiled())
 
 def _bounds(starts: Tensor, used: Tensor | None = None) -> list[tuple[int, int]]:
     """Begin and end of each sequence, or of as much of it as is `used`, read where nobody counts it."""
-    with unseen():
+    with without_emulation():
         pairs = list(itertools.pairwise(starts.tolist()))
         lengths = [j - i for i, j in pairs] if used is None else used.tolist()
     return [(i, i + length) for (i, _), length in zip(pairs, lengths, strict=True)]
 
 
 def _one_by_one(
-    rules: Rules,
+    rules: AttentionRules,
     sums: bool,
     queries: Sequence[tuple[int, int]],
     keys: Sequence[tuple[int, int]],
@@ -178,7 +178,7 @@ def flash_attn_varlen_func(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: tuple[int, int] = WHOLE,
+    window_size: tuple[int, int] = NO_WINDOW,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
@@ -190,7 +190,7 @@ def flash_attn_varlen_func(
     The package's binding takes the longest lengths as numbers: a tensor is read, which waits.
     """
     max_seqlen_q, max_seqlen_k = int(max_seqlen_q), int(max_seqlen_k)
-    rules = Rules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes, dropout_p)
+    rules = AttentionRules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes, dropout_p)
     starts, kernel = (cu_seqlens_q, cu_seqlens_k), "flash_attn::_flash_attn_varlen"
     out = attention_apart(kernel, rules, return_attn_probs, q, k, v, *starts, table=block_table)
     return _with_probs(out, return_attn_probs)
@@ -198,7 +198,7 @@ def flash_attn_varlen_func(
 
 def attention_apart(
     kernel: str,
-    rules: Rules,
+    rules: AttentionRules,
     sums: bool,
     q: Tensor,
     k: Tensor,
@@ -269,7 +269,7 @@ def flash_attn_with_kvcache(
     block_table: Tensor | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: tuple[int, int] = WHOLE,
+    window_size: tuple[int, int] = NO_WINDOW,
     softcap: float = 0.0,
     rotary_interleaved: bool = True,
     alibi_slopes: Tensor | None = None,
@@ -285,10 +285,10 @@ def flash_attn_with_kvcache(
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device)
     if block_table is not None and k is not None and cache_seqlens is not None:
         cache_seqlens.max().item()
-    rules = Rules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes)
+    rules = AttentionRules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes)
     turn = None
     if rotary_cos is not None and rotary_sin is not None:
-        turn = partial(rotated, cos=rotary_cos, sin=rotary_sin, interleaved=rotary_interleaved)
+        turn = partial(rotate, cos=rotary_cos, sin=rotary_sin, interleaved=rotary_interleaved)
 
     def body(query: Tensor, keys: Tensor, values: Tensor, *_: Any) -> Any:
         cache = _Cache(keys, values, block_table, cache_batch_idx)
@@ -300,7 +300,7 @@ def flash_attn_with_kvcache(
                 new = k[row : row + 1]
                 if turn is not None:
                     new = turn(new, offsets=length)
-                    own = _turned(turn, own, length, moving=causal or tuple(window_size) != WHOLE)
+                    own = _turned(turn, own, length, moving=causal or tuple(window_size) != NO_WINDOW)
                 cache.write(row, length, new[0], v[row])
                 length += new.shape[1]
             left = int(cache_leftpad[row]) if cache_leftpad is not None else 0

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gapless.emulation.standins.launch import differentiable
-from gapless.emulation.standins.norms import normalized
+from gapless.emulation.standins.norms import normalize
 from gapless.emulation.standins.packages.flash_attn._package import PACKAGE
 
 _LAYER, _RMS, _TRITON = (f"flash_attn.ops.{name}" for name in ("layer_norm", "rms_norm", "triton.layer_norm"))
@@ -46,7 +46,7 @@ def _body(
     if residual is not None:
         total = total + residual.float()
     total = total.to(stream)
-    out = normalized(total, x.shape[-1:], weight, bias, eps, rms=rms, centered=centered).to(dtype or x.dtype)
+    out = normalize(total, x.shape[-1:], weight, bias, eps, rms=rms, centered=centered).to(dtype or x.dtype)
     found = (out, total) if prenorm else (out,)
     found = (*found, (kept > 0).to(torch.uint8)) if mask_too else found
     return found if len(found) > 1 else out

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.emulation.standins.attention import rotated
+from gapless.emulation.standins.attention import rotate
 from gapless.emulation.standins.launch import launch
 from gapless.emulation.standins.packages.flash_attn._package import PACKAGE
 
@@ -33,7 +33,7 @@ def apply_rotary(
     """`x` rotated by its positions, in one kernel; with `cu_seqlens` it is ``[tokens, heads, width]``."""
 
     def body(given: Tensor, cos: Tensor, sin: Tensor, starts: Tensor | None, offsets: Offsets) -> Tensor:
-        turn = partial(rotated, cos=cos, sin=sin, interleaved=interleaved, back=conjugate)
+        turn = partial(rotate, cos=cos, sin=sin, interleaved=interleaved, inverse=conjugate)
         if starts is None:
             turned = turn(given, offsets=offsets)
         else:

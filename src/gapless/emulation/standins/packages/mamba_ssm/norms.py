@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gapless.emulation.standins.launch import differentiable
-from gapless.emulation.standins.norms import normalized
+from gapless.emulation.standins.norms import normalize
 from gapless.emulation.standins.packages.flash_attn import norms as flash
 from gapless.emulation.standins.packages.mamba_ssm._package import PACKAGE
 
@@ -35,7 +35,7 @@ def gated(
     if z is not None and not before:
         wide = wide * functional.silu(z.float())
     group = group or x.shape[-1]
-    out = normalized(wide.unflatten(-1, (-1, group)), (group,), None, None, eps, rms=rms).flatten(-2)
+    out = normalize(wide.unflatten(-1, (-1, group)), (group,), None, None, eps, rms=rms).flatten(-2)
     out = out * weight.float()
     out = out if bias is None else out + bias.float()
     if z is not None and before:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gapless.emulation.standins.launch import State, launch
+from gapless.emulation.standins.launch import LaunchState, launch
 
 _POOLED = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
 _SCHEMAS = (
@@ -49,8 +49,8 @@ def define() -> None:
 
 
 def _say_so() -> None:
-    if State.core is not None:
-        State.core.note(_COMPUTED)
+    if LaunchState.core is not None:
+        LaunchState.core.note(_COMPUTED)
 
 
 def nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from gapless.emulation.standins.known import Known
+from gapless.emulation.standins.known import LibraryWait
 from gapless.emulation.waits.call import Call
 
 _NEVER = (
@@ -38,8 +38,10 @@ def _version() -> tuple[int, int]:
 OPERATORS = {
     **{f"torchvision::{name}": () for name in _NEVER},
     "torchvision::nms": (
-        Known("size", "a mask selects the boxes that are kept", _SOURCE, _chosen_on_device),
-        Known("d2h", "the mask of overlaps is copied to the CPU", _SOURCE, _chosen_on_host),
-        Known("h2d", "the numbers of the boxes that are kept are copied back", _SOURCE, _chosen_on_host),
+        LibraryWait("size", "a mask selects the boxes that are kept", _SOURCE, _chosen_on_device),
+        LibraryWait("d2h", "the mask of overlaps is copied to the CPU", _SOURCE, _chosen_on_host),
+        LibraryWait(
+            "h2d", "the numbers of the boxes that are kept are copied back", _SOURCE, _chosen_on_host
+        ),
     ),
 }

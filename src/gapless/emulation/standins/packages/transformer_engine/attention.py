@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gapless.emulation.standins.attention import WHOLE, Rules, attend
+from gapless.emulation.standins.attention import NO_WINDOW, AttentionRules, attend
 from gapless.emulation.standins.launch import differentiable
 from gapless.emulation.standins.packages.flash_attn import interface
 from gapless.emulation.standins.packages.transformer_engine._package import PACKAGE
@@ -103,10 +103,10 @@ class DotProductAttention(nn.Module):
         layout = qkv_format or self.qkv_format
         kind = attn_mask_type or self.attn_mask_type
         dropout = self.attention_dropout if self.training else 0.0
-        rules = Rules(
+        rules = AttentionRules(
             self.softmax_scale,
             "causal" in kind,
-            tuple(window_size or self.window_size or WHOLE),  # type: ignore[arg-type]
+            tuple(window_size or self.window_size or NO_WINDOW),  # type: ignore[arg-type]
             0.0,
             alibi_slopes,
             dropout,
@@ -128,7 +128,7 @@ class DotProductAttention(nn.Module):
         return out.transpose(0, 1).contiguous() if turned else out
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, rules: Rules, added: Tensor | None) -> Tensor:
+def _attention(q: Tensor, k: Tensor, v: Tensor, rules: AttentionRules, added: Tensor | None) -> Tensor:
     """Over ``[batch, length, heads, width]``."""
     if q.dtype not in _HALVES:
         return _in_parts(q, k, v, rules, added)
@@ -146,7 +146,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, rules: Rules, added: Tensor | No
     )  # fmt: skip
 
 
-def _in_parts(q: Tensor, k: Tensor, v: Tensor, rules: Rules, added: Tensor | None) -> Tensor:
+def _in_parts(q: Tensor, k: Tensor, v: Tensor, rules: AttentionRules, added: Tensor | None) -> Tensor:
     """Two products with a softmax between them, as for types that no fused kernel takes."""
     query, key, value = (part.transpose(1, 2) for part in (q, k, v))
     times = query.shape[1] // key.shape[1]

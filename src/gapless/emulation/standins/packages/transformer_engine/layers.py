@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gapless.emulation.standins.launch import differentiable
-from gapless.emulation.standins.norms import normalized
+from gapless.emulation.standins.norms import normalize
 from gapless.emulation.standins.packages.transformer_engine._package import PACKAGE
 
 _MODULES = ("transformer_engine.pytorch", "transformer_engine.pytorch.module")
@@ -22,7 +22,7 @@ def _norm(
     x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, rms: bool, centered: bool, dtype: torch.dtype
 ) -> Tensor:
     def body(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return normalized(x, tuple(weight.shape), weight, bias, eps, rms=rms, centered=centered).to(dtype)
+        return normalize(x, tuple(weight.shape), weight, bias, eps, rms=rms, centered=centered).to(dtype)
 
     name = "rmsnorm" if rms else "layernorm"
     return differentiable(  # type: ignore[no-any-return]

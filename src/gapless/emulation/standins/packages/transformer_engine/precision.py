@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gapless.emulation.standins.launch import State
+from gapless.emulation.standins.launch import LaunchState
 from gapless.emulation.standins.packages.transformer_engine._package import PACKAGE
 
 _PYTORCH, _FP8, _RECIPE = (
@@ -22,8 +22,8 @@ _EFFECTLESS = "Transformer Engine's fp8 has no effect here: layers compute in th
 @contextmanager
 def _ignored(enabled: bool = True, *_: Any, **__: Any) -> Iterator[None]:
     """A context that changes nothing, which the report says."""
-    if enabled and State.core is not None:
-        State.core.note(_EFFECTLESS)
+    if enabled and LaunchState.core is not None:
+        LaunchState.core.note(_EFFECTLESS)
     yield
 
 
@@ -35,7 +35,7 @@ for _name in ("fp8_autocast", "fp8_model_init", "autocast", "quantized_model_ini
 def _capable(least: tuple[int, int]) -> Any:
     def available(*_: Any, **kwargs: Any) -> Any:
         """Whether the emulated GPU has it; with ``return_reason`` also why not."""
-        can = State.core is not None and State.core.gpu.capability >= least
+        can = LaunchState.core is not None and LaunchState.core.gpu.capability >= least
         reason = "" if can else f"compute capability {least[0]}.{least[1]} or later is needed"
         return (can, reason) if kwargs.get("return_reason") else can
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gapless.emulation.standins.attention import Rules, attend
+from gapless.emulation.standins.attention import AttentionRules, attend
 from gapless.emulation.standins.launch import differentiable
 from gapless.emulation.standins.packages.xformers._package import PACKAGE
 
@@ -30,7 +30,9 @@ def _heads(one: Tensor) -> Tensor:
     return one[:, :, None] if one.dim() == 3 else one.flatten(2, 3) if one.dim() == 5 else one
 
 
-def _body(rules: Rules, bias: Any, query: Tensor, key: Tensor, value: Tensor, added: Tensor | None) -> Tensor:
+def _body(
+    rules: AttentionRules, bias: Any, query: Tensor, key: Tensor, value: Tensor, added: Tensor | None
+) -> Tensor:
     q, k, v = _heads(query), _heads(key), _heads(value)
     if bias is not None:
         added = bias.materialize((q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
@@ -61,7 +63,7 @@ def memory_efficient_attention(
     work = [(q.shape[0], q.shape[2], q.shape[1], q.shape[3]), *[(q.shape[0], q.shape[2], *k.shape[1::2])] * 2]
     out: Tensor = differentiable(
         "xformers::efficient_attention_forward",
-        partial(_body, Rules(scale=scale, dropout=p), bias),
+        partial(_body, AttentionRules(scale=scale, dropout=p), bias),
         query,
         key,
         value,

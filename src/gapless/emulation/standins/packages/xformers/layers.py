@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gapless.emulation.standins.launch import differentiable
-from gapless.emulation.standins.norms import normalized
+from gapless.emulation.standins.norms import normalize
 from gapless.emulation.standins.packages.xformers._package import PACKAGE
 
 _OPS = "xformers.ops"
@@ -78,7 +78,7 @@ class RMSNorm(nn.Module):
         """`x` normalized."""
 
         def body(eps: float, x: Tensor, weight: Tensor | None) -> Tensor:
-            return normalized(x, x.shape[-1:], weight, None, eps, rms=True).to(x.dtype)
+            return normalize(x, x.shape[-1:], weight, None, eps, rms=True).to(x.dtype)
 
         return differentiable("xformers::rms_norm", partial(body, self.eps), x, self.weight)  # type: ignore[no-any-return]
 
