@@ -183,9 +183,9 @@ def decorated(frame):
 
 
 def test_a_failure_for_want_of_a_package_names_who_looked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    asks = Requests()
-    asks.refuse("flash-attn", Requester(sys._getframe(), "library", True, False))
-    monkeypatch.setattr(finder, "requests", asks)
+    requests = Requests()
+    requests.add_refusal("flash-attn", Requester(sys._getframe(), "library", True, False))
+    monkeypatch.setattr(finder, "requests", requests)
     (note,) = standins._refused_notes("ImportError: the package flash_attn seems to be not installed")
     assert note.startswith("library looked for flash-attn, which is not installed here: `--standins`")
     assert list(standins._refused_notes("ValueError: three heads")) == []

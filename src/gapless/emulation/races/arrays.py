@@ -30,7 +30,7 @@ class WatchedArray(np.ndarray):
     _base: int
 
     def __array_finalize__(self, source: Any) -> None:
-        self._listener = getattr(source, "_told", None)
+        self._listener = getattr(source, "_listener", None)
         self._base = getattr(source, "_base", 0)
 
     def _report(self, writes: bool, action: str) -> None:
