@@ -25,9 +25,10 @@ TRACE = training(steps=3).text()
 
 @dataclass(frozen=True)
 class Attack:
-    """`words` of the command, what `prepare` makes in the folder first, and which files it may change.
+    """A command (`words`), what `prepare` makes in its folder first, and the files it may change.
 
-    `reports` says whether a report has to come out of it, and `statuses` how it may end.
+    `reports` says whether it has to write a report, `statuses` the exit codes allowed, `limit` the size of a
+    file in bytes (0: none).
     """
 
     name: str
@@ -56,7 +57,7 @@ def _file(name: str, data: bytes, mode: int = 0o644) -> Callable[[Path], object]
     return make
 
 
-def _all(*makers: Callable[[Path], object]) -> Callable[[Path], object]:
+def _make_all(*makers: Callable[[Path], object]) -> Callable[[Path], object]:
     return lambda folder: [make(folder) for make in makers]
 
 
@@ -74,7 +75,7 @@ def _read_by_another(folder: Path) -> None:
     threading.Thread(target=(folder / "pipe").read_bytes, daemon=True).start()
 
 
-def _fed(data: bytes) -> Callable[[Path], object]:
+def _feed_through_pipe(data: bytes) -> Callable[[Path], object]:
     def make(folder: Path) -> None:
         os.mkfifo(folder / "fed")
         threading.Thread(target=(folder / "fed").write_bytes, args=(data,), daemon=True).start()
@@ -91,16 +92,16 @@ def _zip(data: bytes, count: int = 1) -> bytes:
 
 
 def _session(**more: object) -> bytes:
-    found = json.loads((SAVED / "session.json").read_bytes())
-    found["session"].update(more)
-    return json.dumps(found).encode()
+    session = json.loads((SAVED / "session.json").read_bytes())
+    session["session"].update(more)
+    return json.dumps(session).encode()
 
 
-def _named(code: str) -> bytes:
-    found = json.loads((SAVED / "session.json").read_bytes())
-    for line in found["lines"]:
+def _session_with_code(code: str) -> bytes:
+    session = json.loads((SAVED / "session.json").read_bytes())
+    for line in session["lines"]:
         line["file"] = line["code"] = code
-    return json.dumps(found).encode()
+    return json.dumps(session).encode()
 
 
 EVENT = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":1},'
@@ -112,14 +113,16 @@ ATTACKS = (
     Attack(
         "-o a link to a file",
         [*SAVE, "out", "t.json"],
-        _all(_file("real", b"x", 0o640), _link("out", "real")),
+        _make_all(_file("real", b"x", 0o640), _link("out", "real")),
         ("real",),
         True,
         (0,),
     ),
     Attack("-o a link to nothing", [*SAVE, "out", "t.json"], _link("out", "real"), ("real",), True, (0,)),
     Attack("-o a link to itself", [*SAVE, "out", "t.json"], _link("out", "out")),
-    Attack("-o a link to a folder", [*SAVE, "out", "t.json"], _all(_folder("there"), _link("out", "there"))),
+    Attack(
+        "-o a link to a folder", [*SAVE, "out", "t.json"], _make_all(_folder("there"), _link("out", "there"))
+    ),
     Attack(
         "-o a link to standard output",
         [*SAVE, "out", "t.json"],
@@ -187,7 +190,7 @@ ATTACKS = (
     Attack(
         "a folder with links to itself",
         ["trace", "-q", "."],
-        _all(_link("a", "."), _link("b", "."), _link("c", ".")),
+        _make_all(_link("a", "."), _link("b", "."), _link("c", ".")),
         (),
         True,
         (0,),
@@ -195,14 +198,16 @@ ATTACKS = (
     Attack(
         "a pattern over links to itself",
         ["trace", "-q", "**/*.json"],
-        _all(_link("a", "."), _link("b", ".")),
+        _make_all(_link("a", "."), _link("b", ".")),
         (),
         True,
         (0,),
     ),
     Attack("a folder with noise", ["trace", "-q", "."], _file("x.json", NOISE), (), True, (0,)),
     Attack("a pipe that nobody writes to", ["trace", "-q", "pipe"], _pipe("pipe"), statuses=(3,)),
-    Attack("a pipe that a session comes through", ["show", "fed"], _fed(_session()), (), True, (0,)),
+    Attack(
+        "a pipe that a session comes through", ["show", "fed"], _feed_through_pipe(_session()), (), True, (0,)
+    ),
     Attack("a device", ["show", "/dev/null"], statuses=(3,)),
     Attack("a folder as a session", ["show", "."], statuses=(3,)),
     Attack("a gzip bomb as a trace", ["trace", "-q", "x.gz"], _file("x.gz", BOMB), statuses=(3,)),
@@ -259,7 +264,7 @@ ATTACKS = (
     Attack(
         "a session whose source is a pipe",
         ["show", "-f", "html", "x.json"],
-        _all(_pipe("s.py"), _file("x.json", _named("s.py"))),
+        _make_all(_pipe("s.py"), _file("x.json", _session_with_code("s.py"))),
         (),
         True,
         (0,),
@@ -267,7 +272,7 @@ ATTACKS = (
     Attack(
         "a session whose source is /dev/null",
         ["show", "-f", "html", "x.json"],
-        _file("x.json", _named("/dev/null")),
+        _file("x.json", _session_with_code("/dev/null")),
         (),
         True,
         (0,),
@@ -275,7 +280,7 @@ ATTACKS = (
     Attack(
         "a session whose lines steer the terminal",
         ["show", "x.json"],
-        _file("x.json", _named("\x1b[2J\x07")),
+        _file("x.json", _session_with_code("\x1b[2J\x07")),
         (),
         True,
         (0,),
@@ -283,7 +288,7 @@ ATTACKS = (
     Attack(
         "a session whose lines are commands of a CI service",
         ["show", "-f", "github", "x.json"],
-        _file("x.json", _named("a\n::error::b")),
+        _file("x.json", _session_with_code("a\n::error::b")),
         (),
         True,
         (0,),
@@ -291,7 +296,7 @@ ATTACKS = (
     Attack(
         "a session whose lines are formulas",
         ["show", "-f", "csv", "x.json"],
-        _file("x.json", _named("=cmd|' /C calc'!A0")),
+        _file("x.json", _session_with_code("=cmd|' /C calc'!A0")),
         (),
         True,
         (0,),
@@ -299,7 +304,7 @@ ATTACKS = (
     Attack(
         "a session whose lines are 100 kB long",
         ["show", "x.json"],
-        _file("x.json", _named("x" * 100_000)),
+        _file("x.json", _session_with_code("x" * 100_000)),
         (),
         True,
         (0,),
@@ -307,7 +312,7 @@ ATTACKS = (
     Attack(
         "a session whose lines nest in brackets",
         ["show", "x.json"],
-        _file("x.json", _named("(" * 50_000)),
+        _file("x.json", _session_with_code("(" * 50_000)),
         (),
         True,
         (0,),

@@ -15,23 +15,23 @@ from transformers import BertConfig, BertForSequenceClassification
 
 
 class Softmax(torch.autograd.Function):
-    """What torch did before 1.11: it kept what softmax was given as well as what it gave."""
+    """Softmax as torch had it before 1.11: keeps its input for backward as well as its output."""
 
     @staticmethod
-    def forward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
-        made = torch.softmax(given, -1)
-        ctx.save_for_backward(given, made)
-        return made
+    def forward(ctx: Any, scores: torch.Tensor) -> torch.Tensor:
+        weights = torch.softmax(scores, -1)
+        ctx.save_for_backward(scores, weights)
+        return weights
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        made = ctx.saved_tensors[1]
-        return torch._softmax_backward_data(gradient, made, -1, made.dtype)
+        weights = ctx.saved_tensors[1]
+        return torch._softmax_backward_data(gradient, weights, -1, weights.dtype)
 
 
-def softmax(given: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """For ``torch.nn.functional.softmax`` over the last dimension; autocast makes it float32."""
-    wide = given.float() if dtype is not None or torch.is_autocast_enabled("cuda") else given
+def softmax(scores: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Stand in for ``torch.nn.functional.softmax`` over the last dimension; float32 under autocast."""
+    wide = scores.float() if dtype is not None or torch.is_autocast_enabled("cuda") else scores
     return Softmax.apply(wide)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--softmax-of-today", action="store_true", help="it does not keep its input")
     parser.add_argument("--steps", type=int, default=4)
     options = parser.parse_args()
-    # bert-large-uncased, with attention in parts and gradients that are zeroed, as they were then.
+    # bert-large-uncased with eager attention and zeroed gradients, as they were at that time.
     config = BertConfig(
         hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
         attn_implementation="eager",

@@ -19,26 +19,26 @@ _AGAIN = re.compile(r"Recompiling function \S+ in (\S+):(\d+)")
 
 
 class _Listener(logging.Handler):
-    def __init__(self, told: list[str]) -> None:
+    def __init__(self, messages: list[str]) -> None:
         super().__init__(logging.DEBUG)
-        self._told = told
+        self._messages = messages
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._told.append(record.getMessage())
+        self._messages.append(record.getMessage())
 
 
-def place(script: str, file: str, line: str) -> str:
-    """The line, with the file's name where that is not the script."""
+def place_text(script: str, file: str, line: str) -> str:
+    """Return the line number, preceded by the file's name unless the file is the script."""
     same = os.path.abspath(file) == os.path.abspath(script)
     return line if same else f"{os.path.basename(file)}:{line}"
 
 
-def _users(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Places outside of installed packages and of Python itself."""
+def _user_places(places: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the (file, line) pairs outside installed packages and Python itself."""
     inside = (sys.prefix, sys.base_prefix, os.path.abspath(__file__))
     return [
         (file, line)
-        for file, line in found
+        for file, line in places
         if not file.startswith("<") and not os.path.abspath(file).startswith(inside)
     ]
 
@@ -53,17 +53,17 @@ def main(script: str) -> None:
     breaks: list[str] = []
     again: list[str] = []
     for name in list(logging.root.manager.loggerDict):
-        told = {"__graph_breaks": breaks, "__recompiles": again}.get(name.rpartition(".")[2])
-        if told is not None:
+        messages = {"__graph_breaks": breaks, "__recompiles": again}.get(name.rpartition(".")[2])
+        if messages is not None:
             logger = logging.getLogger(name)
-            logger.handlers, logger.propagate = [_Listener(told)], False
+            logger.handlers, logger.propagate = [_Listener(messages)], False
             logger.setLevel(logging.DEBUG)
     compile_fx.compile_fx = lambda graph, *_, **__: graph.forward
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         runpy.run_path(script, run_name="__main__")
-    lines = {place(script, *own[-1]) for text in breaks if (own := _users(_BREAK.findall(text)))}
-    places = [found for text in again if (found := _AGAIN.search(text)) is not None]
-    own = sorted(int(one[2]) for one in places if os.path.abspath(one[1]) == os.path.abspath(script))
+    lines = {place_text(script, *own[-1]) for text in breaks if (own := _user_places(_BREAK.findall(text)))}
+    places = [match for text in again if (match := _AGAIN.search(text)) is not None]
+    own = sorted(int(place[2]) for place in places if os.path.abspath(place[1]) == os.path.abspath(script))
     print(
         json.dumps({
             "breaks": len(breaks),

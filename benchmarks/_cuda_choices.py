@@ -29,12 +29,12 @@ from gapless.emulation.emulator import Emulator
 
 Tensor = torch.Tensor
 _OVERLAPS = 1
-"""What torch answers of a tensor some of whose elements share memory for sure."""
+"""torch's answer for a tensor that surely has elements sharing memory."""
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Sample(NamedTuple):
-    """One call: `function` of the tensors in `args` and `kwargs`, which are on the host."""
+    """A call of `function`; the tensors in `args` and `kwargs` are on the host."""
 
     name: str
     dtype: torch.dtype
@@ -45,9 +45,9 @@ class Sample(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The operators of a call, the tensors it keeps (shape, type), and those it gives; or its error.
+    """What a call ran, kept for backward (shape, dtype) and returned (shape, dtype), or its error.
 
-    `backward` are the operators of its backward pass, and `gradients` what that gives; or its error.
+    `backward` and `gradients` are the same for its backward pass, or `backward_error`.
     """
 
     operators: tuple[str, ...] = ()
@@ -62,13 +62,14 @@ class Choice(NamedTuple):
 # -- samples ---------------------------------------------------------------------------------------------
 
 
-def of_operators(
+def samples_of_operators(
     entries: list[Any],
     most: int,
     dtypes: tuple[torch.dtype, ...] = DTYPES,
     learning: tuple[bool, ...] = (True, False),
 ) -> Iterator[Sample]:
-    """Up to `most` samples of each entry of ``op_db``, type and grad mode; images with channels last, too."""
+    """Yield up to `most` samples of each entry of ``op_db``, dtype and grad mode; images also in channels
+    last."""
     for op, dtype, learns in itertools.product(entries, dtypes, learning):
         if dtype not in op.supported_dtypes("cuda"):
             continue
@@ -79,19 +80,19 @@ def of_operators(
             for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=learns), most):
                 args = (sample.input, *sample.args)
                 yield Sample(name, dtype, learns, op.op, args, sample.kwargs)
-                if any(isinstance(one, Tensor) and one.dim() == 4 for one in args):
+                if any(isinstance(arg, Tensor) and arg.dim() == 4 for arg in args):
                     laid = tuple(map(_channels_last, args))
                     yield Sample(f"{name} channels last", dtype, learns, op.op, laid, sample.kwargs)
 
 
-def _channels_last(one: Any) -> Any:
-    if not isinstance(one, Tensor) or one.dim() != 4:
-        return one
-    return one.detach().to(memory_format=torch.channels_last).requires_grad_(one.requires_grad)
+def _channels_last(value: Any) -> Any:
+    if not isinstance(value, Tensor) or value.dim() != 4:
+        return value
+    return value.detach().to(memory_format=torch.channels_last).requires_grad_(value.requires_grad)
 
 
-def of_modules(most: int, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[Sample]:
-    """Up to `most` samples of each module of torch, type and mode."""
+def samples_of_modules(most: int, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[Sample]:
+    """Yield up to `most` samples of each module of torch, dtype and mode."""
     for info, dtype, training in itertools.product(module_db, dtypes, (True, False)):
         if dtype not in info.dtypes or issubclass(info.module_cls, LazyModuleMixin):
             continue
@@ -99,19 +100,19 @@ def of_modules(most: int, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[
             inputs = info.module_inputs_func(
                 info, device="cpu", dtype=dtype, requires_grad=training, training=training
             )
-            for one in itertools.islice(inputs, most):
-                if one.forward_input is None:
+            for module_input in itertools.islice(inputs, most):
+                if module_input.forward_input is None:
                     continue
-                made, given = one.constructor_input, one.forward_input
-                module = info.module_cls(*made.args, **made.kwargs).to(dtype).train(training)
+                constructor, call = module_input.constructor_input, module_input.forward_input
+                module = info.module_cls(*constructor.args, **constructor.kwargs).to(dtype).train(training)
                 yield Sample(
-                    info.name, dtype, training, _called(module),
-                    (list(module.state_dict().items()), *given.args), given.kwargs,
+                    info.name, dtype, training, _as_function(module),
+                    (list(module.state_dict().items()), *call.args), call.kwargs,
                 )  # fmt: skip
 
 
-def _called(module: nn.Module) -> Callable[..., Any]:
-    """`module` as a function of its state, which goes where a sample is put."""
+def _as_function(module: nn.Module) -> Callable[..., Any]:
+    """Return a function that calls `module` with the state it is given."""
 
     def call(state: list[tuple[str, Tensor]], *args: Any, **kwargs: Any) -> Any:
         return torch.func.functional_call(module, dict(state), args, kwargs)
@@ -119,8 +120,8 @@ def _called(module: nn.Module) -> Callable[..., Any]:
     return call
 
 
-def of_ours(dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[Sample]:
-    """What neither of torch's lists has: numbers that change type on the way, dropout inside, cells."""
+def own_samples(dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[Sample]:
+    """Yield samples that torch's lists lack: dtypes that change on the way, dropout, cells."""
     narrow, wide = torch.randn(3, 8), torch.randn(2, 4, 6, 6)
     cases: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "softmax to float32": (lambda x: torch.softmax(x, -1, dtype=torch.float32), (narrow,)),
@@ -136,15 +137,15 @@ def of_ours(dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[Sample]:
     }  # fmt: skip
     for (name, (function, args)), dtype, learns in itertools.product(cases.items(), dtypes, (True, False)):
         yield Sample(
-            name, dtype, learns, function, tuple(one.to(dtype).requires_grad_(learns) for one in args), {}
+            name, dtype, learns, function, tuple(arg.to(dtype).requires_grad_(learns) for arg in args), {}
         )
 
 
 # -- what runs -----------------------------------------------------------------------------------------------
 
 
-class _Seen(TorchDispatchMode):
-    """Names of the operators that launch something."""
+class _LaunchRecorder(TorchDispatchMode):
+    """Records the names of the operators that launch something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,128 +158,133 @@ class _Seen(TorchDispatchMode):
         return out
 
 
-def choice(sample: Sample, put: Callable[[Tensor], Tensor]) -> Choice:
-    """What runs for `sample`, whose tensors `put` places on the device."""
+def record_choice(sample: Sample, put: Callable[[Tensor], Tensor]) -> Choice:
+    """Run `sample` with its tensors placed by `put`; return which operators ran."""
     kept: list[tuple[Any, ...]] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        kept.append(_described(tensor))
+        kept.append(_describe(tensor))
         return tensor
 
-    placed = tree_map(lambda one: put(one) if isinstance(one, Tensor) else one, (sample.args, sample.kwargs))
-    seen = _Seen()
+    placed = tree_map(
+        lambda leaf: put(leaf) if isinstance(leaf, Tensor) else leaf, (sample.args, sample.kwargs)
+    )
+    launched = _LaunchRecorder()
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
     try:
-        with torch.set_grad_enabled(sample.learns), seen, hooks:
+        with torch.set_grad_enabled(sample.learns), launched, hooks:
             out = sample.function(*placed[0], **placed[1])
     except Exception as error:
-        return Choice(error=_short(error))
-    outs = [one for one in tree_flatten(out)[0] if isinstance(one, Tensor)]
-    forward = Choice(tuple(seen.names), tuple(kept), tuple(map(_described, outs)))
-    leaves = [one for one in tree_flatten(placed)[0] if isinstance(one, Tensor) and one.requires_grad]
-    return _with_backward(forward, [one for one in outs if one.requires_grad], leaves)
+        return Choice(error=_error_text(error))
+    outs = [tensor for tensor in tree_flatten(out)[0] if isinstance(tensor, Tensor)]
+    forward = Choice(tuple(launched.names), tuple(kept), tuple(map(_describe, outs)))
+    leaves = [leaf for leaf in tree_flatten(placed)[0] if isinstance(leaf, Tensor) and leaf.requires_grad]
+    return _with_backward(forward, [tensor for tensor in outs if tensor.requires_grad], leaves)
 
 
 def _with_backward(forward: Choice, outs: list[Tensor], leaves: list[Tensor]) -> Choice:
-    """`forward` with what runs to get from `outs` to the gradients of `leaves`."""
+    """Return `forward` with the operators that run from `outs` to the gradients of `leaves`."""
     if not outs or not leaves:
         return forward
-    seen = _Seen()
+    launched = _LaunchRecorder()
     try:
-        given = [torch.ones_like(one) for one in outs]
-        with seen:
-            gradients = _gradients(outs, leaves, given)
+        seeds = [torch.ones_like(out) for out in outs]
+        with launched:
+            gradients = _gradients(outs, leaves, seeds)
     except Exception as error:
-        return forward._replace(backward_error=_short(error))
-    made = tuple(() if one is None else _described(one) for one in gradients)
-    return forward._replace(backward=tuple(seen.names), gradients=made)
+        return forward._replace(backward_error=_error_text(error))
+    described = tuple(() if gradient is None else _describe(gradient) for gradient in gradients)
+    return forward._replace(backward=tuple(launched.names), gradients=described)
 
 
-def _gradients(outs: list[Tensor], leaves: list[Tensor], given: list[Tensor]) -> list[Tensor | None]:
-    """As of ``torch.autograd.grad``, whose engine wants a device of CUDA's to be there: node after node, in
-    the order of its numbers."""
-    there: dict[Any, list[Tensor | None]] = {}
-    found: dict[int, Tensor] = {}
+def _gradients(outs: list[Tensor], leaves: list[Tensor], seeds: list[Tensor]) -> list[Tensor | None]:
+    """Compute gradients node by node, in sequence order, as ``torch.autograd.grad`` does.
+
+    That engine itself insists on a CUDA device.
+    """
+    pending: dict[Any, list[Tensor | None]] = {}
+    gradients_of: dict[int, Tensor] = {}
     ready: list[tuple[int, int, Any]] = []
 
     def add(node: Any, at: int, gradient: Tensor | None) -> None:
         if node is None or gradient is None:
             return
-        if node not in there:
-            there[node] = [None] * len(node._input_metadata)
-            heapq.heappush(ready, (-node._sequence_nr(), len(there), node))
-        known, like = there[node][at], node._input_metadata[at]
+        if node not in pending:
+            pending[node] = [None] * len(node._input_metadata)
+            heapq.heappush(ready, (-node._sequence_nr(), len(pending), node))
+        previous, like = pending[node][at], node._input_metadata[at]
         if gradient.shape != like.shape:
             gradient = gradient.sum_to_size(like.shape)
         gradient = gradient.to(like.dtype)
-        there[node][at] = gradient if known is None else known + gradient
+        pending[node][at] = gradient if previous is None else previous + gradient
 
     with torch.no_grad():
-        for out, one in zip(outs, given, strict=True):
-            add(*(out.grad_fn, out.output_nr) if out.grad_fn else (_leaf_of(out), 0), one)
+        for out, seed in zip(outs, seeds, strict=True):
+            add(*(out.grad_fn, out.output_nr) if out.grad_fn else (_leaf_of(out), 0), seed)
         while ready:
             node = heapq.heappop(ready)[-1]
-            gradients = there.pop(node)
+            gradients = pending.pop(node)
             if hasattr(node, "variable"):
-                found[id(node.variable)] = gradients[0]
+                gradients_of[id(node.variable)] = gradients[0]
                 continue
-            made = (getattr(node, "apply", None) or node)(*gradients)
-            made = made if isinstance(made, tuple) else (made,)
-            if len(made) > len(
+            inputs = (getattr(node, "apply", None) or node)(*gradients)
+            inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+            if len(inputs) > len(
                 node.next_functions
             ):  # of a function in Python, with those of what is no tensor
-                made = tuple(one for one in made if one is not None)
-            for (after, at), gradient in zip(node.next_functions, made, strict=False):
+                inputs = tuple(gradient for gradient in inputs if gradient is not None)
+            for (after, at), gradient in zip(node.next_functions, inputs, strict=False):
                 add(after, at, gradient)
-    return [found.get(id(leaf)) for leaf in leaves]
+    return [gradients_of.get(id(leaf)) for leaf in leaves]
 
 
 def _leaf_of(tensor: Tensor) -> Any:
     return torch.autograd.graph.get_gradient_edge(tensor).node
 
 
-def _short(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
-def _described(tensor: Tensor) -> tuple[Any, ...]:
+def _describe(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
 
-def on_fakes(samples: list[Sample], alone: list[str]) -> list[Choice]:
-    """What torch chooses on CUDA; `alone` are composite operators that have a kernel there."""
+def choices_on_fakes(samples: list[Sample], alone: list[str]) -> list[Choice]:
+    """Return torch's choices on CUDA for fake tensors; operators in `alone` are composites with a kernel
+    there."""
     library = torch.library.Library("aten", "IMPL")
     for name in alone:
-        library.impl(name, _no_work, "CUDA")
+        library.impl(name, _refuse_to_run, "CUDA")
     try:
-        found = []
+        choices = []
         for sample in samples:
             with fake_cuda(), FakeTensorMode(allow_non_fake_inputs=True):
-                found.append(choice(sample, _faked))
-        return found
+                choices.append(record_choice(sample, _to_fake))
+        return choices
     finally:
         library._destroy()
 
 
-def _no_work(*_: Any, **__: Any) -> Any:
+def _refuse_to_run(*_: Any, **__: Any) -> Any:
     raise NotImplementedError("fakes ask for shapes alone")
 
 
-def _faked(tensor: Tensor) -> Tensor:
+def _to_fake(tensor: Tensor) -> Tensor:
     if tensor.layout is not torch.strided:
         return tensor
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
-    return made.requires_grad_(tensor.requires_grad)
+    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
+    return fake.requires_grad_(tensor.requires_grad)
 
 
-def on_emulated(samples: list[Sample], gpu: str = "H100") -> list[Choice]:
-    """What runs on the emulated device."""
+def choices_on_emulator(samples: list[Sample], gpu: str = "H100") -> list[Choice]:
+    """Return what runs on the emulated device."""
     with warnings.catch_warnings(), Emulator(gpu):
         warnings.simplefilter("ignore")
-        return [choice(sample, _moved) for sample in samples]
+        return [record_choice(sample, _to_device) for sample in samples]
 
 
-def _moved(tensor: Tensor) -> Tensor:
+def _to_device(tensor: Tensor) -> Tensor:
     overlaps = tensor.layout is torch.strided and torch._debug_has_internal_overlap(tensor) == _OVERLAPS
     if tensor.layout is not torch.strided or overlaps:
         return tensor.detach().to("cuda").requires_grad_(tensor.requires_grad)
@@ -293,20 +299,21 @@ def all_entries() -> list[Any]:
 
 
 def operators_and_kept(call: Callable[..., Tensor], tensors: list[Tensor]) -> tuple[int, list[str]]:
-    """Bytes that `call` keeps for backward beside `tensors`, and the operators that launch in both passes."""
-    known = {one.untyped_storage()._cdata for one in tensors}
+    """Return the bytes `call` keeps for backward beside `tensors`, and the operators launched in both
+    passes."""
+    inputs = {tensor.untyped_storage()._cdata for tensor in tensors}
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in known:
+        if storage._cdata not in inputs:
             sizes[storage._cdata] = storage.nbytes()
         return tensor
 
-    seen = _Seen()
-    with seen, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    launched = _LaunchRecorder()
+    with launched, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         out = call(*tensors)
     gradient = torch.ones_like(out)
-    with seen:
+    with launched:
         out.backward(gradient)
-    return sum(sizes.values()), seen.names
+    return sum(sizes.values()), launched.names

@@ -103,9 +103,9 @@ def rows() -> list[list[object]]:
 def _row(case: Case) -> list[object]:
     host = operators_and_kept(case.call, _tensors(case, "cpu"))
     with Emulator(GPU, programme=True) as emulator:
-        given = _tensors(case, "cuda")
+        tensors = _tensors(case, "cuda")
         emulator.recorder.mark("user", "gapless.step")
-        device = operators_and_kept(case.call, given)
+        device = operators_and_kept(case.call, tensors)
         emulator.recorder.mark("user", "gapless.step")
         programme: Any = emulator.recorder.programme.programme()
     bodies = [programme.bodies[segment.body] for segment in programme.segments[1:]]
@@ -121,4 +121,4 @@ def _row(case: Case) -> list[object]:
 
 def _tensors(case: Case, device: str) -> list[Tensor]:
     leaves = [torch.zeros(shape, dtype=case.dtype, device=device) for shape in case.shapes]
-    return [*(one.requires_grad_() for one in leaves), *(one.to(device) for one in case.numbers)]
+    return [*(leaf.requires_grad_() for leaf in leaves), *(leaf.to(device) for leaf in case.numbers)]

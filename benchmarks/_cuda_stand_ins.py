@@ -15,9 +15,9 @@ from pathlib import Path
 
 _FAMILY = re.compile(r"lib(cu|nv|nccl)")
 _DRIVER = "libcuda.so.1"
-"""It is not to be had without a GPU, and what needs it is loaded where there is one."""
+"""Not installable without a GPU, and loaded only where there is one."""
 _NO_DRIVER = 35
-"""``cudaErrorInsufficientDriver``: what the runtime answers where no driver is."""
+"""``cudaErrorInsufficientDriver``: the runtime's answer without a driver."""
 
 _SPECIAL = {
     "cudaDriverGetVersion": "int cudaDriverGetVersion(int *version) { *version = 0; return 0; }",
@@ -26,37 +26,39 @@ _SPECIAL = {
     "cudaGetErrorName": 'const char *cudaGetErrorName(int e) { return "no driver"; }',
 }
 _HANDLES = ("__cuda", "nvtx")
-"""What these begin with is called while libraries are loaded, and answers nothing."""
+"""Prefixes of functions called while libraries load; they return 0."""
 
 
 def provide(lib: Path) -> list[str]:
-    """Write a library for each of CUDA's that those in `lib` (``torch/lib``) ask for; gives their names.
+    """Write a stand-in for each CUDA library that those in `lib` (``torch/lib``) need; return their names.
 
     Raises:
-        subprocess.CalledProcessError: a compiler or ``readelf`` is missing, or fails.
+    subprocess.CalledProcessError: a compiler or ``readelf`` is missing, or fails.
     """
-    asked: dict[str, set[str]] = {}
+    symbols_of: dict[str, set[str]] = {}
     versions: dict[str, set[str]] = {}
     unbound: set[str] = set()
     defined: set[str] = set()
     for library in sorted(lib.glob("*.so*")):
-        for name in _needed(library):
+        for name in _needed_libraries(library):
             if _FAMILY.match(name) and name != _DRIVER and not any(lib.glob(f"{name}*")):
-                asked.setdefault(name, set())
-        homes = _homes(library)
-        for symbol, version, there in _symbols(library):
-            if there:
+                symbols_of.setdefault(name, set())
+        homes = _library_of_version(library)
+        for symbol, version, is_defined in _symbols(library):
+            if is_defined:
                 defined.add(symbol)
             elif version in homes:
-                asked.setdefault(homes[version], set()).add(symbol)
+                symbols_of.setdefault(homes[version], set()).add(symbol)
                 versions.setdefault(homes[version], set()).add(version)
             elif not version:
                 unbound.add(symbol)
-    names = sorted(asked)
+    names = sorted(symbols_of)
     if names:  # symbols without a version may be in any of them
-        asked[names[0]] |= {one for one in unbound - defined if re.match(r"(cu|nv|nccl|__cuda)", one)}
+        symbols_of[names[0]] |= {
+            symbol for symbol in unbound - defined if re.match(r"(cu|nv|nccl|__cuda)", symbol)
+        }
     for name in names:
-        _build(lib / name, asked[name], versions.get(name, ()))
+        _build(lib / name, symbols_of[name], versions.get(name, ()))
     return names
 
 
@@ -64,24 +66,24 @@ def _run(*words: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-def _needed(library: Path) -> list[str]:
+def _needed_libraries(library: Path) -> list[str]:
     return re.findall(r"\(NEEDED\).*\[(.+)\]", _run("readelf", "-d", str(library)))
 
 
-def _homes(library: Path) -> dict[str, str]:
-    """Versions of symbols that CUDA's libraries have, and the library that is to have each."""
+def _library_of_version(library: Path) -> dict[str, str]:
+    """Return the version names of CUDA's symbols, each with the library to define it."""
     homes = {}
     home = ""
     for line in _run("readelf", "-W", "-V", str(library)).splitlines():
-        if found := re.search(r"File: (\S+)", line):
-            home = found[1]
-        elif (found := re.search(r"Name: (\S+)", line)) and _FAMILY.match(home) and home != _DRIVER:
-            homes[found[1]] = home
+        if match := re.search(r"File: (\S+)", line):
+            home = match[1]
+        elif (match := re.search(r"Name: (\S+)", line)) and _FAMILY.match(home) and home != _DRIVER:
+            homes[match[1]] = home
     return homes
 
 
 def _symbols(library: Path) -> Iterable[tuple[str, str, bool]]:
-    """Dynamic symbols: name, version it is asked in, and whether the library has it itself."""
+    """Yield each dynamic symbol: name, version, and whether the library defines it."""
     for line in _run("readelf", "-W", "--dyn-syms", str(library)).splitlines():
         words = line.split()
         if len(words) < 8 or not words[0].endswith(":"):
@@ -91,7 +93,7 @@ def _symbols(library: Path) -> Iterable[tuple[str, str, bool]]:
 
 
 def _build(path: Path, symbols: set[str], versions: Iterable[str]) -> None:
-    lines = [_SPECIAL.get(one) or _function(one) for one in sorted(symbols)]
+    lines = [_SPECIAL.get(symbol) or _stub_source(symbol) for symbol in sorted(symbols)]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "source.c")
         source.write_text("\n".join([*lines, ""]))
@@ -108,10 +110,10 @@ def _build(path: Path, symbols: set[str], versions: Iterable[str]) -> None:
         ]
         if versions:
             script = Path(folder, "versions")
-            script.write_text("".join(f"{one} {{ global: *; }};\n" for one in versions))
+            script.write_text("".join(f"{version} {{ global: *; }};\n" for version in versions))
             words.append(f"-Wl,--version-script={script}")
         _run(*words)
 
 
-def _function(name: str) -> str:
+def _stub_source(name: str) -> str:
     return f"long {name}() {{ return {0 if name.startswith(_HANDLES) else _NO_DRIVER}; }}"

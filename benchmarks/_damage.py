@@ -131,7 +131,7 @@ def followed(whole: Whole, random: Random) -> bytes:
 
 
 def thinned(test: Test) -> Callable[[Whole, Random], bytes]:
-    """Some of these events are missing, here and there."""
+    """Drop some of the events matching `test`, at random."""
 
     def damage(whole: Whole, random: Random) -> bytes:
         share = random.choice((0.02, 0.1, 0.3, 0.6, 0.95))
@@ -141,7 +141,7 @@ def thinned(test: Test) -> Callable[[Whole, Random], bytes]:
 
 
 def stretch_lost(test: Test) -> Callable[[Whole, Random], bytes]:
-    """Some of these events are missing, one after the other as they stand in the file: a dropped buffer."""
+    """Drop a run of the matching events, as they follow in the file: a dropped buffer."""
 
     def damage(whole: Whole, random: Random) -> bytes:
         places = [at for at, event in enumerate(whole.events) if test(event)]
@@ -154,7 +154,7 @@ def stretch_lost(test: Test) -> Callable[[Whole, Random], bytes]:
 
 
 def window_lost(test: Test) -> Callable[[Whole, Random], bytes]:
-    """Events are missing that begin within a while."""
+    """Drop the matching events that begin within an interval."""
 
     def damage(whole: Whole, random: Random) -> bytes:
         low, high = whole.spans
@@ -168,7 +168,7 @@ def window_lost(test: Test) -> Callable[[Whole, Random], bytes]:
 
 
 def ended_early(test: Test) -> Callable[[Whole, Random], bytes]:
-    """Nothing of these is there after some moment: full buffers, or a profiler that was stopped."""
+    """Drop the matching events after some moment: full buffers, or a stopped profiler."""
 
     def damage(whole: Whole, random: Random) -> bytes:
         low, high = whole.spans
@@ -201,7 +201,7 @@ def stream_lost(whole: Whole, random: Random) -> bytes:
 
 
 def graphs_without_kernels(whole: Whole, random: Random) -> bytes:
-    """Graph launches whose kernels were not recorded; of any launch, where there are no graphs."""
+    """Drop the kernels of some graph launches, or of any launches if no graph is launched."""
     calls = [e for e in whole.events if is_call(e) and "GraphLaunch" in e["name"]]
     calls = calls or [e for e in whole.events if is_call(e) and "Launch" in e["name"]]
     chosen = {e["args"].get("correlation") for e in calls if random.random() < 0.8}
@@ -211,7 +211,7 @@ def graphs_without_kernels(whole: Whole, random: Random) -> bytes:
 
 
 def without_numbers(whole: Whole, random: Random) -> bytes:
-    """Correlation ids are missing, of calls, of work, or of both."""
+    """Drop the correlation ids of calls, of work, or of both."""
     of_calls, of_work = random.choice(((True, False), (False, True), (True, True)))
     share = random.choice((0.3, 1.0))
 
@@ -264,7 +264,7 @@ def events_doubled(whole: Whole, random: Random) -> bytes:
 
 
 def two_processes(whole: Whole, random: Random) -> bytes:
-    """Another process's events among its own, as tools that merge ranks write them."""
+    """Add another process's events, as tools that merge ranks write them."""
     same_clock = random.random() < 0.5
     low = whole.spans[0]
     other = Whole(whole.other)
@@ -272,12 +272,12 @@ def two_processes(whole: Whole, random: Random) -> bytes:
     renamed = random.random() < 0.5
     moved = []
     for event in other.events:
-        one = copy.copy(event)
-        if "ts" in one:
-            one["ts"] = float(one["ts"]) + shift
-        if renamed and not on_device(one) and isinstance(one.get("pid"), int):
-            one["pid"] += 100_000
-        moved.append(one)
+        moved_event = copy.copy(event)
+        if "ts" in moved_event:
+            moved_event["ts"] = float(moved_event["ts"]) + shift
+        if renamed and not on_device(moved_event) and isinstance(moved_event.get("pid"), int):
+            moved_event["pid"] += 100_000
+        moved.append(moved_event)
     return whole.with_events([*whole.events, *moved])
 
 
@@ -288,7 +288,7 @@ def clock_of_the_device_off(whole: Whole, random: Random) -> bytes:
 
 
 def clock_reset(whole: Whole, random: Random) -> bytes:
-    """From some moment on all times are another clock's."""
+    """Shift all times after some moment, as when the clock is reset."""
     low, high = whole.spans
     when = random.uniform(low, high)
     shift = random.choice((-(when - low), -0.3 * (high - low), 3 * (high - low), 60e6))
@@ -298,44 +298,44 @@ def clock_reset(whole: Whole, random: Random) -> bytes:
     )
 
 
-def _number(event: Event) -> Any:
-    """What ties a launch to its work, None for other events."""
+def _correlation(event: Event) -> Any:
+    """Return the correlation id that ties a launch to its work; None for other events."""
     tied = on_device(event) or (is_call(event) and "Synchronize" not in event["name"])
     return event.get("args", {}).get("correlation") if tied else None
 
 
 def _without_pairs(whole: Whole, gone: set[Any]) -> bytes:
-    """Without these launches, their work and the arrows between them."""
+    """Drop these launches, their work and the arrows between them."""
     return whole.with_events(
         e for e in whole.events
-        if not (_number(e) in gone or (is_arrow(e) and e.get("cat") != "fwdbwd" and e.get("id") in gone))
+        if not (_correlation(e) in gone or (is_arrow(e) and e.get("cat") != "fwdbwd" and e.get("id") in gone))
     )  # fmt: skip
 
 
 def _launches(whole: Whole) -> list[Event]:
-    work = {_number(e) for e in whole.events if on_device(e)}
-    calls = [e for e in whole.events if is_call(e) and _number(e) in work]
+    work = {_correlation(e) for e in whole.events if on_device(e)}
+    calls = [e for e in whole.events if is_call(e) and _correlation(e) in work]
     return sorted(calls, key=lambda e: float(e["ts"]))
 
 
 def pairs_thinned(whole: Whole, random: Random) -> bytes:
-    """Some launches are missing, and all that would tell of them."""
+    """Drop some launches with everything that records them."""
     share = random.choice((0.1, 0.3, 0.7))
-    return _without_pairs(whole, {_number(e) for e in _launches(whole) if random.random() < share})
+    return _without_pairs(whole, {_correlation(e) for e in _launches(whole) if random.random() < share})
 
 
 def pairs_of_a_while_lost(whole: Whole, random: Random) -> bytes:
-    """The launches of one or more whiles are missing, with all that would tell of them."""
+    """Drop the launches of one or more intervals with everything that records them."""
     calls, gone = _launches(whole), set()
     for _ in range(random.choice((1, 1, 3))):
         length = max(int(random.choice((0.05, 0.2, 0.5)) * len(calls)), 1)
         begin = random.randrange(max(len(calls) - length, 1))
-        gone |= {_number(e) for e in calls[begin : begin + length]}
+        gone |= {_correlation(e) for e in calls[begin : begin + length]}
     return _without_pairs(whole, gone)
 
 
 def everything_of_whiles_lost(whole: Whole, random: Random) -> bytes:
-    """Host events of several whiles are missing, and the work that was launched in them."""
+    """Drop host events of several intervals, and the work launched in them."""
     low, high = whole.spans
     length = random.choice((0.02, 0.1)) * (high - low)
     begins = [random.uniform(low, high - length) for _ in range(random.choice((1, 3, 5)))]
@@ -344,14 +344,14 @@ def everything_of_whiles_lost(whole: Whole, random: Random) -> bytes:
         when = float(event.get("ts", 0))
         return any(begin <= when < begin + length for begin in begins)
 
-    gone = {_number(e) for e in _launches(whole) if lost(e)} - {None}
+    gone = {_correlation(e) for e in _launches(whole) if lost(e)} - {None}
     return whole.with_events(
-        e for e in whole.events if not (_number(e) in gone if on_device(e) else anything(e) and lost(e))
+        e for e in whole.events if not (_correlation(e) in gone if on_device(e) else anything(e) and lost(e))
     )
 
 
 def holes(whole: Whole, random: Random) -> bytes:
-    """Several stretches of events are missing as they stand in the file."""
+    """Drop several runs of events, as they follow in the file."""
     events = whole.events
     for _ in range(random.choice((2, 5))):
         length = int(random.choice((0.02, 0.1)) * len(events))
@@ -363,13 +363,13 @@ def holes(whole: Whole, random: Random) -> bytes:
 
 
 def cut_and_closed(whole: Whole, random: Random) -> bytes:
-    """Cut off, and made valid JSON again."""
+    """Cut the events off and close the JSON again."""
     events = whole.events
     return whole.with_events(events[: random.randrange(len(events) // 20, len(events))])
 
 
 def cut_by_time(whole: Whole, random: Random) -> bytes:
-    """The end or the beginning is missing, of all but the mark of the recording."""
+    """Drop the beginning or the end, except the profiler's own marks."""
     low, high = whole.spans
     when = random.uniform(low, high)
     after = random.random() < 0.5
@@ -389,7 +389,7 @@ def lines_lost(whole: Whole, random: Random) -> bytes:
 
 
 def thread_lost(whole: Whole, random: Random) -> bytes:
-    """All that one thread did is missing."""
+    """Drop everything one thread did."""
     threads = sorted({str(e.get("tid")) for e in whole.events if is_operator(e)})
     thread = random.choice(threads or [""])
     return whole.with_events(
@@ -398,7 +398,7 @@ def thread_lost(whole: Whole, random: Random) -> bytes:
 
 
 def marks_lost(whole: Whole, random: Random) -> bytes:
-    """The marks of steps are missing, some or all."""
+    """Drop step marks, some or all."""
     share = random.choice((0.4, 1.0))
 
     def mark(event: Event) -> bool:
@@ -408,7 +408,7 @@ def marks_lost(whole: Whole, random: Random) -> bytes:
 
 
 def lengths_off(whole: Whole, random: Random) -> bytes:
-    """Lengths that are not those of the events."""
+    """Scale durations wrongly."""
     factor, share = random.choice((0.0, 10.0)), random.choice((0.05, 1.0))
     return whole.with_events(
         {**e, "dur": round(float(e["dur"]) * factor, 3)} if on_device(e) and random.random() < share else e
@@ -417,17 +417,17 @@ def lengths_off(whole: Whole, random: Random) -> bytes:
 
 
 def numbers_swapped(whole: Whole, random: Random) -> bytes:
-    """Correlation ids are those of other launches."""
+    """Exchange correlation ids between launches."""
     wanted = [e for e in whole.events if on_device(e)]
-    numbers = [_number(e) for e in wanted]
+    numbers = [_correlation(e) for e in wanted]
     some = random.sample(range(len(wanted)), max(int(random.choice((0.1, 1.0)) * len(wanted)), 1))
-    others = [numbers[at] for at in some]
-    random.shuffle(others)
-    for at, number in zip(some, others, strict=True):
+    shuffled_numbers = [numbers[at] for at in some]
+    random.shuffle(shuffled_numbers)
+    for at, number in zip(some, shuffled_numbers, strict=True):
         numbers[at] = number
-    given = dict(zip(map(id, wanted), numbers, strict=True))
+    number_of = dict(zip(map(id, wanted), numbers, strict=True))
     return whole.with_events(
-        _args(e, correlation=given[id(e)]) if id(e) in given else e for e in whole.events
+        _args(e, correlation=number_of[id(e)]) if id(e) in number_of else e for e in whole.events
     )
 
 
@@ -450,16 +450,16 @@ _TESTS: dict[str, Test] = {
     "annotations": is_annotation,
 }
 KINDS: dict[str, Callable[[Whole, Random], bytes]] = {
-    **{one.__name__: one for one in (*BYTES, *EVENTS)},
+    **{damage.__name__: damage for damage in (*BYTES, *EVENTS)},
     **{f"thinned {name}": thinned(test) for name, test in _TESTS.items()},
     **{f"stretch of {name} lost": stretch_lost(test) for name, test in _TESTS.items()},
     **{f"window of {name} lost": window_lost(_TESTS[name]) for name in ("anything", "work", "calls")},
-    # Without anything after some moment it is a shorter recording, and a whole one.
+    # `anything` is absent: cut off at some moment it is just a shorter recording.
     **{f"{name} ended early": ended_early(_TESTS[name]) for name in ("work", "calls")},
 }
 """Every kind of damage, by name."""
 
 
-def damaged(whole: Whole, kind: str, seed: int) -> bytes:
-    """The version of `whole` that `kind` and `seed` make."""
+def damage_profile(whole: Whole, kind: str, seed: int) -> bytes:
+    """Return the version of `whole` damaged by `kind` with random `seed`."""
     return KINDS[kind](whole, Random(f"{kind} {seed}"))

@@ -22,7 +22,7 @@ Make = Callable[[int], DataLoader]
 
 
 def _picture(rng: np.random.Generator, side: int) -> Image.Image:
-    """Smooth colours with some noise: it compresses about as a photo does."""
+    """Return an image of smooth colours with noise, which compresses about as a photo does."""
     small = rng.integers(0, 255, (side // 16, side // 16, 3), dtype=np.uint8)
     large = np.asarray(Image.fromarray(small).resize((side, side), Image.Resampling.BICUBIC)).astype(np.int16)
     noisy = np.clip(large + rng.integers(-12, 12, large.shape), 0, 255).astype(np.uint8)
@@ -30,7 +30,7 @@ def _picture(rng: np.random.Generator, side: int) -> Image.Image:
 
 
 class Pictures(Dataset):
-    """Files in folders, one for each class; cropped, flipped, normalized."""
+    """Image files in a folder per class; cropped, flipped, normalized."""
 
     def __init__(self, root: Path, size: int) -> None:
         self.files = sorted(root.glob("*/*"))
@@ -62,7 +62,7 @@ def pictures(root: Path, kind: str, side: int, size: int, batch: int) -> Make:
 
 
 class Speech(Dataset):
-    """A second of each recording, as a spectrogram of logarithms."""
+    """One second of each recording as a log spectrogram."""
 
     def __init__(self, root: Path) -> None:
         self.files = sorted(root.glob("*.wav"))
@@ -89,7 +89,7 @@ def speech(root: Path) -> Make:
     return lambda workers: DataLoader(Speech(root), 16, shuffle=True, num_workers=workers)
 
 
-def _mine() -> tuple[int, int]:
+def _worker_share() -> tuple[int, int]:
     info = get_worker_info()
     return (info.id, info.num_workers) if info is not None else (0, 1)
 
@@ -99,14 +99,14 @@ def _words(rng: np.random.Generator, count: int) -> str:
 
 
 class Lines(IterableDataset):
-    """Documents in compressed files, one a line, turned into numbers of words."""
+    """Documents in compressed files, one per line, as word ids."""
 
     def __init__(self, files: list[Path], length: int = 512) -> None:
         self.files, self.length = files, length
         self.vocabulary = {f"w{number}": number for number in range(9000)}
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        worker, workers = _mine()
+        worker, workers = _worker_share()
         for file in self.files[worker::workers]:
             with gzip.open(file, "rt") as rows:
                 for row in rows:
@@ -124,7 +124,7 @@ def lines(root: Path) -> Make:
 
 
 class Tokens(Dataset):
-    """Windows of a long file of numbers of words."""
+    """Windows of a long file of word ids."""
 
     def __init__(self, file: Path, length: int = 1024) -> None:
         self.tokens = np.memmap(file, dtype=np.uint16, mode="r")
@@ -145,13 +145,13 @@ def tokens(root: Path) -> Make:
 
 
 class Shards(IterableDataset):
-    """Pairs of a picture and its description from archives."""
+    """Pairs of an image and its label from archives."""
 
     def __init__(self, files: list[Path]) -> None:
         self.files = files
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        worker, workers = _mine()
+        worker, workers = _worker_share()
         for name in self.files[worker::workers]:
             with tarfile.open(name) as archive:
                 pair: dict[str, bytes] = {}
@@ -189,7 +189,7 @@ class Rows(IterableDataset):
         self.files = files
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
-        worker, workers = _mine()
+        worker, workers = _worker_share()
         for name in self.files[worker::workers]:
             with name.open(newline="") as opened:
                 for row in csv.DictReader(opened):
@@ -213,7 +213,7 @@ def rows(root: Path) -> Make:
 
 
 class Stored(Dataset):
-    """Rows of a data base, each process with a connection of its own."""
+    """Rows of a database, with one connection per process."""
 
     def __init__(self, file: Path, count: int) -> None:
         self.file, self.count = file, count
@@ -234,8 +234,8 @@ def stored(root: Path) -> Make:
     rng, count = np.random.default_rng(7), 20_000
     connection = sqlite3.connect(root / "samples.db")
     connection.execute("CREATE TABLE samples (id INTEGER PRIMARY KEY, vector BLOB, label INTEGER)")
-    made = ((at, rng.normal(size=256).astype(np.float32).tobytes(), at % 7) for at in range(count))
-    connection.executemany("INSERT INTO samples VALUES (?, ?, ?)", made)
+    records = ((at, rng.normal(size=256).astype(np.float32).tobytes(), at % 7) for at in range(count))
+    connection.executemany("INSERT INTO samples VALUES (?, ?, ?)", records)
     connection.commit()
     connection.close()
     file = root / "samples.db"
@@ -243,7 +243,7 @@ def stored(root: Path) -> Make:
 
 
 class Graphs(Dataset):
-    """Neighbourhoods of nodes, sampled from a graph of many."""
+    """Neighbourhoods of nodes, sampled from a large graph."""
 
     def __init__(self, nodes: int = 50_000, degree: int = 12) -> None:
         rng = np.random.default_rng(8)
@@ -255,21 +255,21 @@ class Graphs(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         rng = np.random.default_rng(index)
-        found, frontier, edges = [np.array([index])], np.array([index]), []
+        visited, frontier, edges = [np.array([index])], np.array([index]), []
         for fan in (8, 5):
             chosen = rng.integers(0, self.neighbours.shape[1], (len(frontier), fan))
             reached = self.neighbours[frontier[:, None], chosen]
             edges.append(np.stack([reached.ravel(), frontier.repeat(fan)]))
             frontier = np.unique(reached)
-            found.append(frontier)
-        nodes, where = np.unique(np.concatenate(found), return_inverse=True)
+            visited.append(frontier)
+        nodes, where = np.unique(np.concatenate(visited), return_inverse=True)
         del where
         ends = np.searchsorted(nodes, np.concatenate(edges, axis=1))
         return self.features[torch.from_numpy(nodes)], torch.from_numpy(ends)
 
 
 def together(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """One graph of several that do not touch."""
+    """Merge graphs into one with separate components."""
     begins = np.cumsum([0, *(len(nodes) for nodes, _ in parts)])
     ends = [edges + int(begin) for (_, edges), begin in zip(parts, begins, strict=False)]
     return torch.cat([nodes for nodes, _ in parts]), torch.cat(ends, dim=1)
@@ -281,7 +281,7 @@ def graphs(root: Path) -> Make:
 
 
 class Volumes(Dataset):
-    """Compressed volumes of which a part is cut out, one at a time."""
+    """Random crops of compressed volumes."""
 
     def __init__(self, root: Path) -> None:
         self.files = sorted(root.glob("*.npz"))
@@ -317,18 +317,18 @@ DATASETS: dict[str, Callable[[Path], Make]] = {
     "graphs": graphs,
     "npz": volumes,
 }
-"""A function for each that writes the files and gives a maker of loaders with so many workers."""
+"""By name: a function that writes the files and returns a maker of loaders for a number of workers."""
 
 
-def written(name: str, folder: Path) -> Make:
-    """The files of one dataset in `folder`, and its loaders."""
+def write_dataset(name: str, folder: Path) -> Make:
+    """Write the files of one dataset into `folder`; return its maker of loaders."""
     root = folder / name
     root.mkdir(parents=True)
     return DATASETS[name](root)
 
 
 def shape(batch: Any) -> str:
-    """How many bytes a batch has, for the sheet."""
+    """Return the size of a batch in MB, for the sheet."""
     parts = batch if isinstance(batch, list | tuple) else [batch]
     total = sum(part.numel() * part.element_size() for part in parts if isinstance(part, torch.Tensor))
     return f"{total / 1e6:.2f} MB"

@@ -23,7 +23,7 @@ def model(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
     return register
 
 
-def _trained(
+def _train(
     net: nn.Module, loss_of: Callable[[nn.Module], torch.Tensor], half: bool = False, **how: Any
 ) -> None:
     net = net.cuda().train()
@@ -39,7 +39,7 @@ def _trained(
 
 def _language(net: nn.Module, vocabulary: int = 1000, half: bool = False) -> None:
     ids = torch.randint(0, vocabulary, (2, 64), device="cuda")
-    _trained(net, lambda model: model(input_ids=ids, labels=ids).loss, half)
+    _train(net, lambda model: model(input_ids=ids, labels=ids).loss, half)
 
 
 def _vision(net: nn.Module, classes: int = 10, size: int = 64, half: bool = False) -> None:
@@ -50,7 +50,7 @@ def _vision(net: nn.Module, classes: int = 10, size: int = 64, half: bool = Fals
         out = model(images)
         return functional.cross_entropy(getattr(out, "logits", out), labels)
 
-    _trained(net, loss, half)
+    _train(net, loss, half)
 
 
 class _Residual(nn.Module):
@@ -96,7 +96,7 @@ def _encoder() -> None:
     net = nn.Sequential(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(256, 500))
     x = torch.randn(4, 128, 256, device="cuda")
     y = torch.randint(0, 500, (4 * 128,), device="cuda")
-    _trained(net, lambda model: functional.cross_entropy(model(x).view(-1, 500), y))
+    _train(net, lambda model: functional.cross_entropy(model(x).view(-1, 500), y))
 
 
 @model("GPT-2")
@@ -169,7 +169,7 @@ def _convnext() -> None:
 
 
 def print_large(steps: int = 4) -> None:
-    """Train a 7B model for some steps and print what it took, as JSON."""
+    """Train a 7B model for `steps` steps and print times (s) and memory (bytes) as JSON."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     import gapless
@@ -192,5 +192,5 @@ def print_large(steps: int = 4) -> None:
             taken.append(time.perf_counter() - began)
         peak = torch.cuda.max_memory_allocated()
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    found = {"build": built, "first": taken[0], "step": min(taken), "resident": resident, "peak": peak}
-    print(json.dumps(found))
+    result = {"build": built, "first": taken[0], "step": min(taken), "resident": resident, "peak": peak}
+    print(json.dumps(result))

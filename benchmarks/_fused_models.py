@@ -23,7 +23,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDE, 4 * WIDE), nn.Linear(4 * WIDE, WIDE)
 
     def attend(self, x: Tensor) -> Tensor:
-        q, k, v = (one.unflatten(-1, (4, -1)).transpose(1, 2) for one in self.qkv(x).chunk(3, dim=-1))
+        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
         if self.written_out:
             mask = torch.ones(LONG, LONG, dtype=torch.bool, device=x.device).tril()
             scores = (q @ k.transpose(-1, -2) / 4).masked_fill(~mask, float("-inf"))
@@ -75,7 +75,7 @@ class RMSNorm(nn.Module):
 
 
 class Gated(nn.Module):
-    """Norm-heavy: gated products with norms before and behind each."""
+    """Gated products with a norm before and behind each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Gated(nn.Module):
 
 
 class Reduced(nn.Module):
-    """`inner`, and a number to differentiate."""
+    """Reduces the output of `inner` to a scalar to differentiate."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "attention written out": (lambda: Reduced(Block(written_out=True)), _rows),
     "dropout": (lambda: Reduced(nn.Sequential(_mlp(), nn.Dropout(0.1))), _rows),
 }
-"""Each model gives its loss; forward and backward pass are counted."""
+"""Each returns its loss, so forward and backward pass are counted."""
 
 
 def adam(parameters: list[Any], gradients: list[Any], first: list[Any], second: list[Any]) -> None:

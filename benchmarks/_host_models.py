@@ -40,7 +40,7 @@ class Language(nn.Module):
 
 
 class Mixer(nn.Module):
-    """Rows and columns in turn."""
+    """Mixes rows and columns in turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Mixer(nn.Module):
 
 
 class Graph(nn.Module):
-    """Messages along edges, summed up at nodes."""
+    """Sends messages along edges and sums them at nodes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Graph(nn.Module):
 
 
 class Gated(nn.Module):
-    """A recurrent cell, step by step."""
+    """A recurrent cell, unrolled step by step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Recommender(nn.Module):
 
 
 class Experts(nn.Module):
-    """Every expert runs; a softmax weighs them."""
+    """A mixture whose experts all run, weighted by a softmax."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weights = self.gate(x).softmax(-1)
         return sum(
-            (weights[:, n : n + 1] * one(x) for n, one in enumerate(self.experts)), torch.zeros_like(x)
+            (weights[:, n : n + 1] * expert(x) for n, expert in enumerate(self.experts)), torch.zeros_like(x)
         )
 
 
@@ -183,8 +183,8 @@ def _step(
 
 
 def models() -> dict[str, Callable[[str], Step]]:
-    """By name, what makes a training step on a device."""
-    told: dict[str, tuple[Make, tuple[int, ...], Callable[[Tensor, Tensor], Tensor], str]] = {
+    """Return for each model a function that makes its training step on a device."""
+    settings: dict[str, tuple[Make, tuple[int, ...], Callable[[Tensor, Tensor], Tensor], str]] = {
         "perceptron": (perceptron, _ROWS, _square, "sgd"),
         "transformer": (Language, _WORDS, _tokens, "adamw"),
         "mixer": (lambda: nn.Sequential(*[Mixer() for _ in range(4)]), _SEQUENCE, _square, "momentum"),
@@ -202,6 +202,6 @@ def models() -> dict[str, Callable[[str], Step]]:
         ),
     }  # fmt: skip
     return {
-        name: lambda device, made=made: _step(device, *made)  # type: ignore[misc]
-        for name, made in told.items()
+        name: lambda device, setting=setting: _step(device, *setting)  # type: ignore[misc]
+        for name, setting in settings.items()
     }

@@ -36,7 +36,9 @@ _A100 = SimpleNamespace(
 
 @dataclass(frozen=True)
 class Kernels:
-    """Launches in generated code: `triton` kernels, and names of the `others` (products, convolutions…)."""
+    """Launches in generated code: number of Triton kernels, and the names of the `others` (products,
+    convolutions…).
+    """
 
     triton: int
     others: tuple[str, ...]
@@ -44,13 +46,13 @@ class Kernels:
 
     @property
     def count(self) -> int:
-        """All launches."""
+        """Number of launches."""
         return self.triton + len(self.others)
 
 
-def of_model(call: Callable[[], Any], *modules: torch.nn.Module) -> dict[str, list[Kernels]]:
-    """Kernels of what `call` computes with `modules`, which are compiled in place: its ``forward``,
-    ``backward`` and (without gradients) ``inference`` graphs."""
+def kernels_of_model(call: Callable[[], Any], *modules: torch.nn.Module) -> dict[str, list[Kernels]]:
+    """Return the kernels of what `call` computes with `modules`, which are compiled in place: of their
+    ``forward``, ``backward`` and (without gradients) ``inference`` graphs."""
     from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 
     common = importlib.import_module("torch._dynamo.backends.common")
@@ -70,42 +72,42 @@ def of_model(call: Callable[[], Any], *modules: torch.nn.Module) -> dict[str, li
         partition_fn=min_cut_rematerialization_partition,
         decompositions=_decompositions(),
     )
-    _do_nothing_guard()
+    _install_null_guard()
     for module in modules:
         module.forward = torch.compile(module.forward, backend=backend)
     call()
-    found: dict[str, list[Kernels]] = {"forward": [], "backward": [], "inference": []}
+    kernels_of: dict[str, list[Kernels]] = {"forward": [], "backward": [], "inference": []}
     for kind, graph, inputs in graphs:  # not while the compiler's own fakes are about
-        found[kind].append(_lowered(graph, inputs, kind))
-    return found
+        kernels_of[kind].append(_lower_on_gpu(graph, inputs, kind))
+    return kernels_of
 
 
-def of_function(function: Callable[..., Any], *inputs: Any) -> Kernels:
-    """Kernels of a function without gradients, whose `inputs` are tensors that lie where they say (a fake
-    "cuda" may be asked for in it)."""
+def kernels_of_function(function: Callable[..., Any], *inputs: Any) -> Kernels:
+    """Return the kernels of `function` without gradients; the tensors in `inputs` are on the devices they
+    name, where "cuda" may be a fake."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    _do_nothing_guard()
+    _install_null_guard()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        fakes = [_on_gpu(one) for one in inputs]
+        fakes = [_on_gpu(tensor) for tensor in inputs]
         graph = make_fx(torch.func.functionalize(function), decomposition_table=_decompositions())(*fakes)
-    return _generated(graph, fakes, mode, "inference")
+    return _generate(graph, fakes, mode, "inference")
 
 
 def _decompositions() -> Any:
     return importlib.import_module("torch._inductor.decomposition").select_decomp_table()
 
 
-def _on_gpu(one: Any) -> Any:
-    if not isinstance(one, torch.Tensor):
-        return one
-    sizes, strides = tuple(map(int, one.shape)), tuple(map(int, one.stride()))
-    return torch.empty_strided(sizes, strides, dtype=one.dtype, device="cuda:0")
+def _on_gpu(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    sizes, strides = tuple(map(int, value.shape)), tuple(map(int, value.stride()))
+    return torch.empty_strided(sizes, strides, dtype=value.dtype, device="cuda:0")
 
 
-def _lowered(graph: Any, inputs: Any, kind: str) -> Kernels:
-    """A graph of the CPU's, put on the GPU."""
+def _lower_on_gpu(graph: Any, inputs: Any, kind: str) -> Kernels:
+    """Move a CPU graph to the GPU and lower it."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -114,12 +116,12 @@ def _lowered(graph: Any, inputs: Any, kind: str) -> Kernels:
             node.kwargs = {**node.kwargs, "device": torch.device("cuda", 0)}
     graph.recompile()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        fakes = [_on_gpu(one) for one in inputs]
-        made = make_fx(graph, decomposition_table=_decompositions())(*fakes)
-    return _generated(made, fakes, mode, kind)
+        fakes = [_on_gpu(tensor) for tensor in inputs]
+        traced = make_fx(graph, decomposition_table=_decompositions())(*fakes)
+    return _generate(traced, fakes, mode, kind)
 
 
-def _generated(graph: Any, fakes: Any, mode: Any, kind: str) -> Kernels:
+def _generate(graph: Any, fakes: Any, mode: Any, kind: str) -> Kernels:
     inductor = "torch._inductor"
     config = importlib.import_module(f"{inductor}.config")
     virtualized = importlib.import_module(f"{inductor}.virtualized").V
@@ -129,12 +131,12 @@ def _generated(graph: Any, fakes: Any, mode: Any, kind: str) -> Kernels:
     lowering = importlib.import_module(f"{inductor}.graph").GraphLowering
     debug = importlib.import_module(f"{inductor}.debug").DebugContext
     inference = kind == "inference"
-    with _installed(), virtualized.set_fake_mode(mode):
+    with _pretend_gpu(), virtualized.set_fake_mode(mode):
         random.replace_random_passes(graph)
         compile_fx.view_to_reshape(graph)
         post.post_grad_passes(graph, is_inference=inference)
     graph.recompile()
-    with _installed():
+    with _pretend_gpu():
         lowered = lowering(
             graph,
             example_inputs=fakes,
@@ -144,21 +146,21 @@ def _generated(graph: Any, fakes: Any, mode: Any, kind: str) -> Kernels:
         )
     plainly = config.patch(max_autotune=False, compile_threads=1, force_disable_caches=True)
     handling = virtualized.set_graph_handler(lowered)
-    with _installed(), debug(), handling, virtualized.set_fake_mode(mode), plainly:
+    with _pretend_gpu(), debug(), handling, virtualized.set_fake_mode(mode), plainly:
         lowered.run(*fakes)
         written = lowered.codegen()[0]
     code = str(getattr(written, "value", written))
     body = code[code.index("def call(") :] if "def call(" in code else code[code.index(" call(") :]
-    others = tuple(one or two for one, two in _OTHER.findall(body))
+    names = tuple(extern or operator for extern, operator in _OTHER.findall(body))
     return Kernels(
-        len(_TRITON.findall(body)), tuple(name for name in others if "inductor_seeds" not in name), code
+        len(_TRITON.findall(body)), tuple(name for name in names if "inductor_seeds" not in name), code
     )
 
 
 @contextlib.contextmanager
-def _installed() -> Iterator[None]:
-    """What the code generator asks of an A100 and of Triton's driver, answered."""
-    _driver()
+def _pretend_gpu() -> Iterator[None]:
+    """Answer the code generator's queries as an A100 and Triton's driver would."""
+    _set_stub_driver()
     interface = importlib.import_module("torch._dynamo.device_interface").CudaInterface
     utilities = importlib.import_module("torch.utils._triton")
     scheduler = importlib.import_module("torch._inductor.scheduler")
@@ -168,11 +170,11 @@ def _installed() -> Iterator[None]:
         "_lazy_init": lambda: None, "is_initialized": lambda: True,
         "get_device_name": lambda _=None: _A100.name, "is_bf16_supported": lambda *_, **__: True,
     }  # fmt: skip
-    asked = {"get_device_properties", "current_device", "is_available", "device_count"}
+    device_queries = {"get_device_properties", "current_device", "is_available", "device_count"}
     with contextlib.ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(patch.object(torch.cuda, name, answer))
-            if name in asked:
+            if name in device_queries:
                 stack.enter_context(patch.object(interface, name, staticmethod(answer)))
         stack.enter_context(
             patch.object(interface, "get_compute_capability", staticmethod(lambda _=None: 80))
@@ -183,19 +185,19 @@ def _installed() -> Iterator[None]:
         yield
 
 
-def _do_nothing_guard() -> None:
-    """A torch without CUDA has no guard for its devices: it gets Meta's, which does nothing."""
+def _install_null_guard() -> None:
+    """Give CUDA the device guard of Meta, which does nothing: a torch without CUDA has none."""
     library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
     registry = (ctypes.c_void_p * 24).in_dll(library, _REGISTRY)
     registry[_CUDA] = registry[_CUDA] or registry[_META]
 
 
-def _driver() -> None:
+def _set_stub_driver() -> None:
     compiler = importlib.import_module("triton.backends.compiler")
     driver = importlib.import_module("triton.runtime.driver").driver
 
     class Stub:
-        """What is asked of a driver before anything is launched."""
+        """Answers the queries made before anything is launched."""
 
         def get_current_target(self) -> Any:
             return compiler.GPUTarget("cuda", 80, 32)

@@ -21,30 +21,32 @@ SHARES = {
 
 
 def kernel_time_before(entry: Entry, gpu: Gpu) -> float:
-    """Nanoseconds, as version 0.1 of the formulas had them."""
-    asked = work(entry)
-    start, memory, arithmetic = SHARES[asked.family]
-    start *= 1 + 0.7 * (asked.kernels - 1)
-    # Elements of backward passes were counted once then.
-    moving = (entry.reads + entry.writes if entry.backward else asked.moved) / (gpu.bandwidth * memory)
-    if _ragged(entry, asked):
+    """Return nanoseconds as version 0.1 of the formulas estimated them."""
+    request = work(entry)
+    start, memory, arithmetic = SHARES[request.family]
+    start *= 1 + 0.7 * (request.kernels - 1)
+    # Version 0.1 counted elements of backward passes once.
+    moving = (entry.reads + entry.writes if entry.backward else request.moved) / (gpu.bandwidth * memory)
+    if _is_misaligned(entry, request):
         moving *= 2.0
-    if not asked.flops:
+    if not request.flops:
         return start + moving
-    flops = asked.flops / (2.25 if asked.winograd else 1.0)
-    return start + max(moving, flops / (peak(gpu, asked.unit) * 1e3 * arithmetic) / _filled(asked, gpu))
+    flops = request.flops / (2.25 if request.winograd else 1.0)
+    return start + max(
+        moving, flops / (peak(gpu, request.unit) * 1e3 * arithmetic) / _occupancy(request, gpu)
+    )
 
 
-def _ragged(entry: Entry, asked: Work) -> bool:
-    if asked.family not in ("matmul", "softmax"):
+def _is_misaligned(entry: Entry, request: Work) -> bool:
+    if request.family not in ("matmul", "softmax"):
         return False
-    return any(len(one) > 1 and one[-1] > 64 and one[-1] * asked.size % 16 for one in entry.inputs)
+    return any(len(shape) > 1 and shape[-1] > 64 and shape[-1] * request.size % 16 for shape in entry.inputs)
 
 
-def _filled(asked: Work, gpu: Gpu) -> float:
-    tiles = sum(b * -(-m // 128) * -(-n // 128) for b, m, n, _ in asked.products)
-    if asked.family == "attention":
-        tiles = sum(heads * -(-queries // 128) for heads, queries, _, _ in asked.products)
+def _occupancy(request: Work, gpu: Gpu) -> float:
+    tiles = sum(b * -(-m // 128) * -(-n // 128) for b, m, n, _ in request.products)
+    if request.family == "attention":
+        tiles = sum(heads * -(-queries // 128) for heads, queries, _, _ in request.products)
     if not tiles or not gpu.multiprocessors:
         return 1.0
     return math.sqrt(tiles / (math.ceil(tiles / gpu.multiprocessors) * gpu.multiprocessors))

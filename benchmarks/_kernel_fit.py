@@ -20,9 +20,10 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Sized:
-    """Measured products of one GPU and source as columns: sizes, bytes moved and those of them that are in no
-    cache, microseconds."""
+class ProductColumns:
+    """Measured products of one GPU and source as columns: sizes, bytes moved, bytes not in a cache, and
+    microseconds.
+    """
 
     sizes: Array
     moved: Array
@@ -32,7 +33,7 @@ class Sized:
 
 @dataclass(frozen=True)
 class Constants:
-    """What is fitted together: the form, the start in nanoseconds, and what the L2 cache adds."""
+    """The constants fitted together: the form, the launch time in ns, and the L2 cache's extra bandwidth."""
 
     form: Form
     start: float
@@ -46,18 +47,20 @@ class Constants:
         return cls(Form(*map(float, flat[:6]), fp32=fp32), float(flat[6]), float(flat[7]))
 
 
-def sized(rows: Sequence[Row]) -> Sized:
-    sizes = np.array([one.dims for one in rows], float)
+def product_columns(rows: Sequence[Row]) -> ProductColumns:
+    sizes = np.array([row.dims for row in rows], float)
     batch, m, n, k = sizes.T
     size = 4 if rows[0].dtype == "fp32" else 2
-    bias = np.array([one.op == "linear" for one in rows]) * n
-    cold = np.array([one.work.cold for one in rows])
+    bias = np.array([row.op == "linear" for row in rows]) * n
+    cold = np.array([row.work.cold for row in rows])
     moved = (batch * (m * k + k * n + m * n) + bias) * size
-    return Sized(sizes, moved, cold, np.array([one.us for one in rows]))
+    return ProductColumns(sizes, moved, cold, np.array([row.us for row in rows]))
 
 
-def product_times(rows: Sized, gpu: str, share: float, memory: float, c: Constants, half: bool) -> Array:
-    """Microseconds by the formulas of `gapless.analyze.estimate`, for all rows at once."""
+def product_times(
+    rows: ProductColumns, gpu: str, share: float, memory: float, c: Constants, half: bool
+) -> Array:
+    """Return microseconds by the formulas of `gapless.analyze.estimate`, for all rows at once."""
     card, form = GPUS[gpu], c.form
     batch, m, n, k = rows.sizes.T
     procs = card.multiprocessors
@@ -89,7 +92,7 @@ def product_times(rows: Sized, gpu: str, share: float, memory: float, c: Constan
     return (c.start + np.maximum(joined, flops)) / 1e3
 
 
-def _errors(rows: Sized, *more: object) -> Array:
+def _errors(rows: ProductColumns, *more: object) -> Array:
     return np.log(product_times(rows, *more) / rows.us)  # type: ignore[arg-type]
 
 
@@ -102,14 +105,14 @@ def fit(
     most: int = 900,
     rounds: int = 4,
 ) -> tuple[Constants, dict[str, float]]:
-    """The constants for these rows by GPU and source, and each GPU's share of its peak.
+    """Fit the constants to rows grouped by (GPU, source); return them and each GPU's share of its peak.
 
-    Each GPU and source weighs the same, whatever it has of rows; within one, short and long times do.
+    Every group has the same weight, and within a group short and long times have.
     """
     rng = np.random.default_rng(0)
-    chosen = {key: sized(_balanced(rows, most, rng)) for key, rows in sorted(groups.items())}
+    chosen = {key: product_columns(_sample_balanced(rows, most, rng)) for key, rows in sorted(groups.items())}
     gpus = sorted({gpu for gpu, _ in chosen})
-    found = dict(shares)
+    fitted_shares = dict(shares)
     scale = np.array(begin.flat())
 
     def loss(flat: Array) -> float:
@@ -119,12 +122,14 @@ def fit(
         if c.form.whole > 1:
             return 9.0
         each = [
-            np.minimum(np.abs(_errors(rows, key[0], found[key[0]], memory[key[0]], c, half)), 1).mean()
+            np.minimum(
+                np.abs(_errors(rows, key[0], fitted_shares[key[0]], memory[key[0]], c, half)), 1
+            ).mean()
             for key, rows in chosen.items()
         ]
         return float(np.mean(each))
 
-    # Times with the host's part in them tell nothing of the start, nor of what the cache does.
+    # Times that include the host's part say nothing about the launch or the cache.
     free = range(len(scale) if half else 6)
     flat = np.ones(len(scale))
     for _ in range(rounds):
@@ -140,20 +145,20 @@ def fit(
         )  # fmt: skip
         flat = moved(result.x)
         c = Constants.of(flat * scale, not half)
-        found = {gpu: _share(gpu, found[gpu], chosen, memory, c, half) for gpu in gpus}
-    return Constants.of(flat * scale, not half), found
+        fitted_shares = {gpu: _share(gpu, fitted_shares[gpu], chosen, memory, c, half) for gpu in gpus}
+    return Constants.of(flat * scale, not half), fitted_shares
 
 
 def _share(
     gpu: str,
     before: float,
-    chosen: Mapping[tuple[str, str], Sized],
+    chosen: Mapping[tuple[str, str], ProductColumns],
     memory: Mapping[str, float],
     c: Constants,
     half: bool,
 ) -> float:
-    """The share of its peak near `before` at which long products of this GPU are off least."""
-    mine = [_long(rows) for key, rows in chosen.items() if key[0] == gpu]
+    """Return the share of peak near `before` with the smallest error on this GPU's long products."""
+    mine = [_long_products(rows) for key, rows in chosen.items() if key[0] == gpu]
 
     def off(share: float) -> float:
         errors = [np.median(np.abs(_errors(rows, gpu, share, memory[gpu], c, half))) for rows in mine]
@@ -162,16 +167,16 @@ def _share(
     return float(min(before * np.geomspace(0.86, 1.17, 21), key=off))
 
 
-def _long(rows: Sized) -> Sized:
+def _long_products(rows: ProductColumns) -> ProductColumns:
     keep = rows.us > min(50, np.quantile(rows.us, 0.6))
-    return Sized(*(column[keep] for column in (rows.sizes, rows.moved, rows.cold, rows.us)))
+    return ProductColumns(*(column[keep] for column in (rows.sizes, rows.moved, rows.cold, rows.us)))
 
 
-def _balanced(rows: Sequence[Row], most: int, rng: np.random.Generator) -> list[Row]:
-    """At most so many, of all lengths alike."""
+def _sample_balanced(rows: Sequence[Row], most: int, rng: np.random.Generator) -> list[Row]:
+    """Sample at most `most` rows, evenly over durations."""
     if len(rows) <= most:
         return list(rows)
-    bins = np.digitize(np.log10([one.us for one in rows]), [0.7, 1, 1.3, 1.7, 2, 2.5, 3, 4])
+    bins = np.digitize(np.log10([row.us for row in rows]), [0.7, 1, 1.3, 1.7, 2, 2.5, 3, 4])
     weight = 1 / np.bincount(bins)[bins]
     chosen = rng.choice(len(rows), most, replace=False, p=weight / weight.sum())
     return [rows[place] for place in sorted(chosen)]
@@ -179,8 +184,8 @@ def _balanced(rows: Sequence[Row], most: int, rng: np.random.Generator) -> list[
 
 def by_source(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
     groups: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
-    for one in rows:
-        groups[one.gpu, one.source].append(one)
+    for row in rows:
+        groups[row.gpu, row.source].append(row)
     return dict(groups)
 
 
@@ -188,17 +193,17 @@ def by_source(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def times(rows: Sequence[Row]) -> Array:
-    """Microseconds that the model gives these rows."""
-    return np.array([device_time(one.work, GPUS[one.gpu]) for one in rows]) / 1e3
+    """Return the model's estimates for these rows in microseconds."""
+    return np.array([device_time(row.work, GPUS[row.gpu]) for row in rows]) / 1e3
 
 
 def log_errors(rows: Sequence[Row]) -> Array:
-    return np.log(times(rows) / np.array([one.us for one in rows]))
+    return np.log(times(rows) / np.array([row.us for row in rows]))
 
 
 @contextmanager
 def constants(**values: object) -> Iterator[None]:
-    """The model with other constants than it has."""
+    """Replace constants of the model for a while."""
     before = {name: getattr(kernels, name) for name in values}
     try:
         for name, value in values.items():
@@ -210,7 +215,7 @@ def constants(**values: object) -> Iterator[None]:
 
 
 def search(names: Sequence[str], groups: Mapping[tuple[str, str], Sequence[Row]]) -> dict[str, float]:
-    """The values of these constants that come closest to the rows, each GPU weighing the same."""
+    """Return the values of these constants that fit the rows best, each group having the same weight."""
     begin = np.array([getattr(kernels, name) for name in names])
 
     def loss(part: Array) -> float:
@@ -231,19 +236,21 @@ def search(names: Sequence[str], groups: Mapping[tuple[str, str], Sequence[Row]]
 
 
 def share_of(rows: Sequence[Row], field: str) -> float:
-    """The share of the data sheet at which the model's median error on these rows of one GPU is none."""
-    (gpu,) = {one.gpu for one in rows}
+    """Return the share of the data sheet's value that makes the median error on these rows of one GPU
+    zero."""
+    (gpu,) = {row.gpu for row in rows}
     usual = getattr(reach(GPUS[gpu]), field)
     return float(usual * np.exp(np.median(log_errors(rows))))
 
 
 def by_columns(rows: Sequence[Row], table: Sequence[float]) -> list[float]:
-    """A table of shares by columns, from 2⁸ on, at which the median error around each place is none."""
+    """Return the table of shares by columns (from 2⁸ on), each corrected to a median error of zero around
+    it."""
     errors = log_errors(rows)
-    places = np.log2([one.dims[1] for one in rows]) - 8
-    found = list(table)
+    places = np.log2([row.dims[1] for row in rows]) - 8
+    corrected = list(table)
     for place in range(len(table)):
         near = np.abs(places - place) < 0.5
         if near.sum() > 10:
-            found[place] = float(table[place] * np.exp(np.median(errors[near])))
-    return found
+            corrected[place] = float(table[place] * np.exp(np.median(errors[near])))
+    return corrected

@@ -19,8 +19,8 @@ from gapless.model.programme import Entry, Shape
 
 
 @dataclass(frozen=True)
-class Listed:
-    """An operator of a model: how often, its entries forward and backward, and its own microseconds."""
+class ListedOperator:
+    """An operator of a model: how often it runs, its entries in each pass, and its microseconds."""
 
     kind: str
     times: int
@@ -32,12 +32,12 @@ class Listed:
 
 @dataclass(frozen=True)
 class ModelRun:
-    """One run of a model in fp32, forward or forward and backward, and what it took in microseconds."""
+    """One fp32 run of a model, inference or training, and its microseconds."""
 
     gpu: str
     name: str
     trains: bool
-    operators: tuple[Listed, ...]
+    operators: tuple[ListedOperator, ...]
     forward_us: float
     backward_us: float
 
@@ -46,27 +46,28 @@ class ModelRun:
         return self.forward_us + self.backward_us
 
     def entries(self) -> Iterator[tuple[Entry, int]]:
-        for one in self.operators:
-            for entry in one.forward + (one.backward if self.trains else ()):
-                yield entry, one.times
+        for operator in self.operators:
+            for entry in operator.forward + (operator.backward if self.trains else ()):
+                yield entry, operator.times
 
 
 def runs(folder: Path) -> list[ModelRun]:
-    """Runs on a single GPU whose operators are listed; not of mixtures of experts, nor compiled ones."""
+    """Return the runs on a single GPU whose operators are listed, without mixtures of experts and
+    compiled runs."""
     listed: dict[tuple[str, str], list[dict[str, str]]] = {}
     for line in _lines(folder / "neusight_model_ops.csv.gz"):
         listed.setdefault((line["gpu"], line["run"]), []).append(line)
-    found = []
+    model_runs = []
     for line in _lines(folder / "neusight_e2e.csv.gz"):
         name = f"{line['model']}-{line['mode']}-{line['seq']}-{line['batch']}"
         lines = listed.get((line["gpu"], name))
         if lines is None or line["option"] or not line["layers"] or line["model"].startswith("switch"):
             continue
         trains, layers = line["mode"] == "train", int(float(line["layers"]))
-        operators = tuple(_listed(one, layers, trains) for one in lines)
+        operators = tuple(_parse_operator(operator_line, layers, trains) for operator_line in lines)
         forward, backward = float(line["fw_us"]), float(line["bw_us"])
-        found.append(ModelRun(line["gpu"], name, trains, operators, forward, backward))
-    return found
+        model_runs.append(ModelRun(line["gpu"], name, trains, operators, forward, backward))
+    return model_runs
 
 
 def _lines(path: Path) -> Iterator[dict[str, str]]:
@@ -74,19 +75,19 @@ def _lines(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _listed(line: dict[str, str], layers: int, trains: bool) -> Listed:
-    inputs = [tuple(one) for one in json.loads(line["inputs"]) if one != [1]]
-    output = tuple(int(one) for one in re.findall(r"\d+", line["output"]))
+def _parse_operator(line: dict[str, str], layers: int, trains: bool) -> ListedOperator:
+    inputs = [tuple(sizes) for sizes in json.loads(line["inputs"]) if sizes != [1]]
+    output = tuple(int(digits) for digits in re.findall(r"\d+", line["output"]))
     kind = _kind(line["name"], line["target"])
     if kind == "dropout" and trains and not float(line["bw_us"]):
-        kind = ""  # of probability 0, as OPT's attention has it: what it is given is returned
+        kind = ""  # of probability 0, as in OPT's attention: the input is returned
     times = layers if line["in_layer"] == "1" else 1
     forward: tuple[Entry, ...] = ()
     backward: tuple[Entry, ...] = ()
     if kind and inputs and output != (1,):
         forward, backward = _passes(kind, inputs, output, trains)
     backward_us = float(line["bw_us"]) + float(line["acc_us"])
-    return Listed(kind, times, forward, backward, float(line["fw_us"]), backward_us)
+    return ListedOperator(kind, times, forward, backward, float(line["fw_us"]), backward_us)
 
 
 _FUNCTIONS = {
@@ -98,7 +99,7 @@ _FUNCTIONS = {
 
 
 def _kind(name: str, target: str) -> str:
-    """What a traced node is; empty for what launches nothing."""
+    """Return the operator of a traced node; empty if it launches nothing."""
     if "." not in target and not target.startswith("lm_head"):
         return _FUNCTIONS.get(target.split()[-1], "")
     last = target.rsplit(".", 1)[-1].lower()
@@ -113,10 +114,10 @@ def _kind(name: str, target: str) -> str:
     return "linear"
 
 
-def _made(
+def _fp32_entry(
     name: str, inputs: list[Shape], outputs: list[Shape], bytes_each: float = 0.0, **more: bool
 ) -> Entry:
-    """An entry in fp32; `bytes_each` of traffic for each element of the output, where shapes do not tell."""
+    """Return an fp32 entry; `bytes_each` is traffic per output element where shapes do not say."""
     reads = 4 * sum(map(math.prod, inputs))
     writes = 4 * sum(map(math.prod, outputs))
     if bytes_each:
@@ -130,58 +131,60 @@ def _made(
 def _passes(
     kind: str, inputs: list[Shape], output: Shape, trains: bool
 ) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-    """What PyTorch launches for it, forward and backward."""
+    """Return what PyTorch launches for it, forward and backward."""
     if kind == "linear":
         return _linear(inputs, output)
     if kind == "bmm":
         a, b = inputs[:2]
         batch = math.prod(a[:-2])
         m, k, n = a[-2], a[-1], b[-1]
-        first, second, made = (batch, m, k), (batch, k, n), (batch, m, n)
-        to_first = _made("bmm", [made, (batch, n, k)], [first], backward=True)
-        to_second = _made("bmm", [(batch, k, m), made], [second], backward=True)
-        return (_made("bmm", [first, second], [made]),), (to_first, to_second)
+        first, second, product = (batch, m, k), (batch, k, n), (batch, m, n)
+        to_first = _fp32_entry("bmm", [product, (batch, n, k)], [first], backward=True)
+        to_second = _fp32_entry("bmm", [(batch, k, m), product], [second], backward=True)
+        return (_fp32_entry("bmm", [first, second], [product]),), (to_first, to_second)
     if kind == "layer norm":
         side = output[-1]
-        back = _made(
+        back = _fp32_entry(
             "native_layer_norm_backward", [output, output, (side,)], [output, (side,), (side,)], backward=True
         )
-        return (_made("native_layer_norm", [output, (side,), (side,)], [output]),), (back,)
+        return (_fp32_entry("native_layer_norm", [output, (side,), (side,)], [output]),), (back,)
     if kind == "softmax":
-        back = _made("_softmax_backward_data", [output, output], [output], backward=True)
-        return (_made("_softmax", [output], [output]),), (back,)
+        back = _fp32_entry("_softmax_backward_data", [output, output], [output], backward=True)
+        return (_fp32_entry("_softmax", [output], [output]),), (back,)
     if kind == "dropout":
         if not trains:
             return (), ()
-        back = _made("native_dropout_backward", [output, output], [output], 9, backward=True)
-        return (_made("native_dropout", [output], [output], 9),), (back,)
+        back = _fp32_entry("native_dropout_backward", [output, output], [output], 9, backward=True)
+        return (_fp32_entry("native_dropout", [output], [output], 9),), (back,)
     if kind == "embedding":
         columns = output[-1]
         words = output if len(output) > 1 else (1, columns)
-        back = _made("embedding_dense_backward", [words], [(50_000, columns)], backward=True)
-        return (_made("embedding", [(50_000, columns), words[:-1]], [words]),), (back,)
+        back = _fp32_entry("embedding_dense_backward", [words], [(50_000, columns)], backward=True)
+        return (_fp32_entry("embedding", [(50_000, columns), words[:-1]], [words]),), (back,)
     if kind == "copy":
-        return (_made("copy_", [output], [output]),), ()
-    return (_made(kind, inputs, [output]),), _pointwise_backward(kind, inputs, output)
+        return (_fp32_entry("copy_", [output], [output]),), ()
+    return (_fp32_entry(kind, inputs, [output]),), _pointwise_backward(kind, inputs, output)
 
 
 def _linear(inputs: list[Shape], output: Shape) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-    given = next(one for one in inputs if len(one) > 1)
-    rows, inner, columns = math.prod(given[:-1]), given[-1], output[-1]
-    forward = _made("addmm", [(columns,), (rows, inner), (inner, columns)], [(rows, columns)])
+    shape = next(candidate for candidate in inputs if len(candidate) > 1)
+    rows, inner, columns = math.prod(shape[:-1]), shape[-1], output[-1]
+    forward = _fp32_entry("addmm", [(columns,), (rows, inner), (inner, columns)], [(rows, columns)])
     back = (
-        _made("mm", [(rows, columns), (columns, inner)], [(rows, inner)], backward=True),
-        _made("mm", [(columns, rows), (rows, inner)], [(columns, inner)], backward=True),
-        _made("sum", [(rows, columns)], [(columns,)], backward=True),
-        _made("add_", [(columns, inner), (columns, inner)], [(columns, inner)], backward=True),  # to .grad
+        _fp32_entry("mm", [(rows, columns), (columns, inner)], [(rows, inner)], backward=True),
+        _fp32_entry("mm", [(columns, rows), (rows, inner)], [(columns, inner)], backward=True),
+        _fp32_entry("sum", [(rows, columns)], [(columns,)], backward=True),
+        _fp32_entry(
+            "add_", [(columns, inner), (columns, inner)], [(columns, inner)], backward=True
+        ),  # to .grad
     )
     return (forward,), back
 
 
 def _pointwise_backward(kind: str, inputs: list[Shape], output: Shape) -> tuple[Entry, ...]:
     two = len(inputs) > 1 and inputs[0] == inputs[1]
-    times = _made("mul", [output, output], [output], backward=True)
-    by_number = _made("mul", [output], [output], backward=True)
+    times = _fp32_entry("mul", [output, output], [output], backward=True)
+    by_number = _fp32_entry("mul", [output], [output], backward=True)
     if kind == "mul":
         return (times, times) if two else (by_number,)
     if kind == "pow":
@@ -192,5 +195,5 @@ def _pointwise_backward(kind: str, inputs: list[Shape], output: Shape) -> tuple[
         return (by_number, by_number, times, times)
     if kind in ("gelu", "tanh", "relu"):
         name = {"relu": "threshold"}.get(kind, kind)
-        return (_made(f"{name}_backward", [output, output], [output], backward=True),)
+        return (_fp32_entry(f"{name}_backward", [output, output], [output], backward=True),)
     return ()

@@ -26,10 +26,10 @@ KINDS = {
     "elementwise, one by one": r"^void at::native::(\(anonymous .*\)::)?(unrolled_)?elementwise_kernel",
     "reductions": r"reduce_kernel",
 }
-FEWEST = 10
-"""Kernels of a kind that a profile needs."""
+MIN_KERNELS = 10
+"""Kernels of a kind a profile must have."""
 FLOOR, SHORTEST, SMALLEST = 10.0, 100.0, 1_000_000
-"""Microseconds of the host in NeuSight's times of models; the shortest and the smallest looked at."""
+"""Host's microseconds in NeuSight's model times; shortest time (µs) and smallest output considered."""
 MOVED = {
     "contiguous": ("contiguous",),
     "one of two is broadcast": ("add", "where"),
@@ -37,81 +37,89 @@ MOVED = {
 
 
 def shortest(folder: Path, besides: frozenset[str]) -> list[list[object]]:
-    """For each GPU what the shortest quarter of kernels of each kind takes, in the mean over profiles that
-    are none of `besides`."""
-    found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    """Return for each GPU the lower quartile of each kind's durations, averaged over profiles not in
+    `besides`."""
+    lengths_of: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for path in sorted(folder.glob("*.json.gz")):
         if path.name in besides:
             continue
         try:
             timeline = read(path)
-        except Exception:  # one that cannot be read tells nothing
+        except Exception:  # an unreadable profile is skipped
             continue
         name = timeline.facts.gpus[0].name if timeline.facts.gpus else ""
         for kind, pattern in KINDS.items() if name else ():
             length = _lengths(timeline, pattern)
-            if len(length) >= FEWEST:
-                found[name, kind].append(float(np.quantile(length, 0.25)))
-    gpus = sorted({gpu for gpu, _ in found})
+            if len(length) >= MIN_KERNELS:
+                lengths_of[name, kind].append(float(np.quantile(length, 0.25)))
+    gpus = sorted({gpu for gpu, _ in lengths_of})
     return [
-        [gpu, *(f"{np.mean(found[gpu, kind]):.1f}" if (gpu, kind) in found else "–" for kind in KINDS)]
+        [
+            gpu,
+            *(
+                f"{np.mean(lengths_of[gpu, kind]):.1f}" if (gpu, kind) in lengths_of else "–"
+                for kind in KINDS
+            ),
+        ]
         for gpu in gpus
     ]
 
 
 def _lengths(timeline: Timeline, pattern: str) -> np.ndarray:
-    """Microseconds of the kernels whose names match."""
-    named = timeline.names_where(lambda one: re.search(pattern, one) is not None)
+    """Return the microseconds of the kernels whose names match."""
+    named = timeline.names_where(lambda name: re.search(pattern, name) is not None)
     rows = named[timeline.work.name] & (timeline.work.kind == WorkKind.KERNEL)
     return (timeline.work.end[rows] - timeline.work.start[rows]) / 1e3
 
 
 def speeds(path: Path, operators: Sequence[Sample]) -> list[object]:
-    """How fast the GPU of a profile was: the shortest of its elementwise kernels in vectors, microseconds;
-    TFLOP/s of its products in 16 bits and GB/s of its elementwise operators on tensors that are laid out
-    alike, of those over 100 µs a tenth is faster."""
+    """Return how fast a profile's GPU was: its shortest vectorized elementwise kernel in microseconds,
+    and the 90th percentiles of TFLOP/s of 16-bit products and of GB/s of contiguous elementwise
+    operators, of those over 100 µs."""
     shortest = _lengths(read(path), KINDS["elementwise, in vectors"])
-    made: dict[str, list[float]] = {MATMUL: [], "pointwise": []}
-    for one in operators:
-        asked = work(one.entry)
-        narrow = asked.size == 2 if asked.products else not asked.strided
-        if one.device > 1e3 * SHORTEST and asked.family in made and narrow:
-            made[asked.family].append((asked.flops / 1e3 if asked.products else asked.moved) / one.device)
+    rates: dict[str, list[float]] = {MATMUL: [], "pointwise": []}
+    for sample in operators:
+        request = work(sample.entry)
+        narrow = request.size == 2 if request.products else not request.strided
+        if sample.device > 1e3 * SHORTEST and request.family in rates and narrow:
+            rates[request.family].append(
+                (request.flops / 1e3 if request.products else request.moved) / sample.device
+            )
     return [
         f"{shortest.min():.1f}" if len(shortest) else "–",
-        *(f"{np.quantile(each, 0.9):.0f}" if each else "–" for each in made.values()),
+        *(f"{np.quantile(each, 0.9):.0f}" if each else "–" for each in rates.values()),
     ]
 
 
 ROWS = re.compile(r"softmax_warp_forward<float, float, float, 10,")
-"""Before a loss over so many classes this softmax has a warp for each row, four in each block."""
+"""This softmax before a loss over up to 1024 classes has a warp per row, four in each block."""
 
 
 def one_block(folder: Path) -> list[list[object]]:
-    """Microseconds of losses whose rows are summed up by one block of 32 threads, in the mean, forward and
-    backward, by profile."""
+    """Return by profile the mean microseconds of losses summed by one block of 32 threads, forward and
+    backward."""
     rows: list[list[object]] = []
     for path in sorted(folder.glob("*.json.gz")):
         text = gzip.decompress(path.read_bytes()).decode("utf-8", "replace")
         if "nll_loss_forward_reduce_cuda_kernel_2d" not in text:
             continue
         document = json.loads(text, strict=False)
-        kernels = [one for one in document["traceEvents"] if "grid" in (one.get("args") or {})]
-        blocks = next((one["args"]["grid"][0] for one in kernels if ROWS.search(one["name"])), 0)
+        kernels = [event for event in document["traceEvents"] if "grid" in (event.get("args") or {})]
+        blocks = next((kernel["args"]["grid"][0] for kernel in kernels if ROWS.search(kernel["name"])), 0)
         took = [
-            np.mean([one["dur"] for one in kernels if f"nll_loss_{way}_reduce" in one["name"]])
+            np.mean([kernel["dur"] for kernel in kernels if f"nll_loss_{way}_reduce" in kernel["name"]])
             for way in ("forward", "backward")
         ]
         gpu = document["deviceProperties"][0]["name"]
         name = path.name.removesuffix(".json.gz")
-        rows.append([name, gpu, 4 * blocks or "–", *(f"{one:.1f}" for one in took)])
+        rows.append([name, gpu, 4 * blocks or "–", *(f"{us:.1f}" for us in took)])
     return rows
 
 
 def one_by_one(folder: Path) -> list[list[object]]:
-    """Elements that a multiprocessor moves in a nanosecond where tensors are laid out otherwise, or
-    broadcast: the operators of NeuSight's models in fp32, forward."""
-    found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    """Return elements per nanosecond and multiprocessor for operators on differing layouts or with
+    broadcasting, in NeuSight's fp32 models, forward."""
+    rates_of: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     with gzip.open(folder / "neusight_model_ops.csv.gz", "rt", newline="") as file:
         for line in csv.DictReader(file):
             op = line["target"].split()[-1].split(".")[-1]
@@ -120,9 +128,9 @@ def one_by_one(folder: Path) -> list[list[object]]:
             if not kind or line["gpu"] not in GPUS or us < SHORTEST:
                 continue
             shape = json.loads("[" + line["output"].strip("(), ") + "]")
-            sizes = [one for one in json.loads(line["inputs"]) if math.prod(one) > 1]
-            if math.prod(shape) < SMALLEST or (op != "contiguous" and all(one == shape for one in sizes)):
+            sizes = [sizes for sizes in json.loads(line["inputs"]) if math.prod(sizes) > 1]
+            if math.prod(shape) < SMALLEST or (op != "contiguous" and all(size == shape for size in sizes)):
                 continue
             rate = math.prod(shape) / (us - FLOOR) / 1e3 / GPUS[line["gpu"]].multiprocessors
-            found[kind, line["gpu"]].append(rate)
-    return [[*key, len(rates), f"{np.median(rates):.2f}"] for key, rates in sorted(found.items())]
+            rates_of[kind, line["gpu"]].append(rate)
+    return [[*key, len(rates), f"{np.median(rates):.2f}"] for key, rates in sorted(rates_of.items())]

@@ -23,9 +23,9 @@ from gapless.analyze.kernel_times.operator_work import Work, work
 from gapless.model.programme import Entry, Gpu, Shape
 
 HOST = 0.55
-"""What of an operator's shortest time in NeuSight's tables is the host's."""
+"""The host's part of an operator's shortest time in NeuSight's tables."""
 SHORTEST = 150.0
-"""Microseconds below which a time with the host's part in it says little of the kernel."""
+"""Microseconds; a shorter time that includes the host's part says little about the kernel."""
 
 MIB = 1 << 20
 
@@ -67,12 +67,12 @@ GPUS = {
         "NVIDIA RTX PRO 6000 Blackwell Server Edition", 1597, 120, 503.8, 128, 188, 2430, 251.9
     ),
 }
-"""By the tables' names; NVIDIA's data sheets."""
+"""By the tables' names; figures from NVIDIA's data sheets."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measured kernel: what it was asked, microseconds, and the same with the host's part (`raw`)."""
+    """One measured kernel: what was run, its microseconds, and these with the host's part (`raw`)."""
 
     gpu: str
     family: str
@@ -86,44 +86,45 @@ class Row:
 
     @property
     def entry(self) -> Entry:
-        """The operator of torch that was measured."""
+        """The torch operator that was measured."""
         return entry(self.family, self.op, self.dtype, self.dims)
 
     @property
     def work(self) -> Work:
-        """What that asks for. Repeated calls on the same data find them in the cache, as far as they fit; the
-        layers of a model do not."""
-        asked = work(self.entry)
-        return asked if self.source == "llmservingsim" else asked._replace(cold=0.0)
+        """The work of `entry`. Repeated calls on the same data find it in the cache, as far as it fits; a
+        model's layers do not."""
+        request = work(self.entry)
+        return request if self.source == "llmservingsim" else request._replace(cold=0.0)
 
     @property
-    def told(self) -> bool:
-        """Whether the time says something of the kernel."""
+    def tells_of_kernel(self) -> bool:
+        """Whether the time says something about the kernel."""
         return self.source != "neusight" or self.raw > SHORTEST
 
 
 def rows(folder: Path) -> list[Row]:
-    """All rows of the tables in `folder`; a fifth, chosen by the shape, is kept from the fit (`Row.kept`)."""
-    found = [
-        one for path in sorted(folder.glob("*_kernels.csv.gz")) for one in _read(path) if not _foreign(one)
+    """Return all rows of the tables in `folder`; a fifth, chosen by shape, is held out from the fit
+    (`Row.kept`)."""
+    tables_rows = [
+        row for path in sorted(folder.glob("*_kernels.csv.gz")) for row in _read(path) if not _is_foreign(row)
     ]
     shortest: defaultdict[tuple[str, str], float] = defaultdict(lambda: float("inf"))
-    for one in found:
-        if one.source == "neusight":
-            key = one.gpu, one.op
-            shortest[key] = min(shortest[key], one.raw)
+    for row in tables_rows:
+        if row.source == "neusight":
+            key = row.gpu, row.op
+            shortest[key] = min(shortest[key], row.raw)
     return [
-        replace(one, us=one.raw - HOST * shortest[one.gpu, one.op]) if one.source == "neusight" else one
-        for one in found
+        replace(row, us=row.raw - HOST * shortest[row.gpu, row.op]) if row.source == "neusight" else row
+        for row in tables_rows
     ]
 
 
 _FOREIGN = ("rms_norm_residual", "rope", "silu_and_mul", "rms_norm")
-"""Kernels of an inference server's own, which PyTorch has not; its `gelu` is one as well."""
+"""Kernels of inference servers that PyTorch lacks; so is vidur's `gelu`."""
 
 
-def _foreign(one: Row) -> bool:
-    return one.op in _FOREIGN or (one.op == "gelu" and one.source == "vidur")
+def _is_foreign(row: Row) -> bool:
+    return row.op in _FOREIGN or (row.op == "gelu" and row.source == "vidur")
 
 
 def _read(path: Path) -> Iterator[Row]:
@@ -159,7 +160,7 @@ def entry(family: str, op: str, dtype: str, dims: tuple[int, ...]) -> Entry:
     Raises:
         ValueError: nothing in torch stands for it.
     """
-    name, inputs, outputs = _called(family, op, dims)
+    name, inputs, outputs = _torch_call(family, op, dims)
     kind, size = DTYPES[dtype]
 
     def count(shapes: list[Shape]) -> int:
@@ -178,28 +179,28 @@ def entry(family: str, op: str, dtype: str, dims: tuple[int, ...]) -> Entry:
     )  # fmt: skip
 
 
-def _called(family: str, op: str, dims: tuple[int, ...]) -> tuple[str, list[Shape], list[Shape]]:
+def _torch_call(family: str, op: str, dims: tuple[int, ...]) -> tuple[str, list[Shape], list[Shape]]:
     if family == "matmul":
         batch, rows, columns, inner = dims
         if op == "bmm":
             return "bmm", [(batch, rows, inner), (batch, inner, columns)], [(batch, rows, columns)]
-        made = (batch * rows, columns)
+        side_out = (batch * rows, columns)
         if op == "linear":
-            return "addmm", [(columns,), (batch * rows, inner), (inner, columns)], [made]
-        return "mm", [(batch * rows, inner), (inner, columns)], [made]
+            return "addmm", [(columns,), (batch * rows, inner), (inner, columns)], [side_out]
+        return "mm", [(batch * rows, inner), (inner, columns)], [side_out]
     if family == "convolution":
         batch, taken, out, kernel, side, stride, padding = dims
-        made = (side + 2 * padding - kernel) // stride + 1
+        side_out = (side + 2 * padding - kernel) // stride + 1
         shapes: list[Shape] = [(batch, taken, side, side), (out, taken, kernel, kernel)]
-        return "cudnn_convolution", shapes, [(batch, out, made, made)]
+        return "cudnn_convolution", shapes, [(batch, out, side_out, side_out)]
     if family == "attention":
         batch, length, heads, groups, size = dims
         q, kv = (batch, heads, length, size), (batch, groups, length, size)
         return "_scaled_dot_product_flash_attention", [q, kv, kv], [q]
-    return _memory(family, op, dims)
+    return _memory_call(family, op, dims)
 
 
-def _memory(family: str, op: str, dims: tuple[int, ...]) -> tuple[str, list[Shape], list[Shape]]:
+def _memory_call(family: str, op: str, dims: tuple[int, ...]) -> tuple[str, list[Shape], list[Shape]]:
     rows, columns = dims
     shape: Shape = (rows, columns)
     plain: dict[str, Callable[[], tuple[str, list[Shape], list[Shape]]]] = {

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 
 class Items(Dataset):
-    """Sixty thousand items, which `load` makes."""
+    """Sixty thousand items, each returned by `load`."""
 
     def __len__(self) -> int:
         return 60_000
@@ -32,7 +32,7 @@ class Items(Dataset):
 
 
 class NumpyRows(Items):
-    """A gather by an index array: no call."""
+    """A gather by an index array, without a call."""
 
     def __init__(self) -> None:
         self.data = np.random.default_rng(0).standard_normal((60_000, 7)).astype(np.float32)
@@ -49,7 +49,7 @@ class NumpyRows(Items):
 
 
 class NumpyOperators(Items):
-    """Arithmetic of arrays by operators."""
+    """Array arithmetic by operators."""
 
     def __init__(self) -> None:
         self.a, self.b = np.random.default_rng(0).standard_normal((2, 200_000))
@@ -63,7 +63,7 @@ class NumpyOperators(Items):
 
 
 class Loops(Items):
-    """Loops of Python in two functions, one of them twice as long."""
+    """Python loops in two functions, one twice as long."""
 
     def load(self, index: int) -> Any:
         return torch.tensor(self.count(index) + self.words(index))
@@ -98,7 +98,7 @@ class Comprehensions(Items):
 
 
 class Jpeg(Items):
-    """A picture is decoded and resized in C."""
+    """Decodes and resizes an image in C."""
 
     def __init__(self) -> None:
         small = np.random.default_rng(0).integers(0, 255, (16, 16, 3), dtype=np.uint8)
@@ -115,7 +115,7 @@ class Jpeg(Items):
 
 
 class Zipped(Items):
-    """Text is inflated without Python's lock and parsed with it."""
+    """Inflates text without the GIL and parses it holding the GIL."""
 
     def __init__(self) -> None:
         rows = [{"at": at, "words": "a photo of a dog " * 4} for at in range(1500)]
@@ -129,7 +129,7 @@ class Zipped(Items):
 
 
 class Sleeping(Items):
-    """A wait, then a computation."""
+    """A sleep, then a computation."""
 
     def load(self, index: int) -> Any:
         time.sleep(0.004)
@@ -138,7 +138,7 @@ class Sleeping(Items):
 
 
 class FilesRead(Items):
-    """A file is opened for each item and summed."""
+    """Reads and sums a file for each item."""
 
     def __init__(self, root: Path) -> None:
         self.file = root / "item.bin"
@@ -152,7 +152,7 @@ class FilesRead(Items):
 
 
 class Nested(Items):
-    """Functions that call functions; time is in the innermost and in the middle."""
+    """Nested calls; time is in the innermost and in the middle function."""
 
     def __init__(self) -> None:
         self.data = np.random.default_rng(0).standard_normal(60_000)
@@ -175,7 +175,7 @@ class Nested(Items):
 
 
 class Generated(Items):
-    """An item is collected from a generator that does the work."""
+    """Collects an item from a generator that does the work."""
 
     def __init__(self) -> None:
         self.data = np.random.default_rng(0).standard_normal((4, 20_000))
@@ -191,7 +191,7 @@ class Generated(Items):
 
 
 class Stream(IterableDataset):
-    """A stream that divides itself among workers."""
+    """A stream split among workers."""
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
@@ -203,7 +203,7 @@ class Stream(IterableDataset):
 
 
 class Collated(Items):
-    """Cheap items; the collating function, below, does the work."""
+    """Cheap items; the collate function below does the work."""
 
     def load(self, index: int) -> Any:
         return np.full(6_000, index, np.float32)
@@ -261,7 +261,7 @@ class Recursive(Items):
 
 
 class LongCalls(Items):
-    """One call of C in a line, for milliseconds."""
+    """One long C call per line, for milliseconds."""
 
     def __init__(self) -> None:
         self.words = [str(at * 7919 % 10_007) for at in range(10_000)]
@@ -274,7 +274,7 @@ class LongCalls(Items):
 
 
 class Tensors(Items):
-    """Tensors by operators and subscripts."""
+    """Tensors, by operators and subscripts."""
 
     def __init__(self) -> None:
         self.data = torch.randn(60_000, 8)
@@ -288,7 +288,7 @@ class Tensors(Items):
 
 
 class Strings(Items):
-    """Texts by operators: no call of Python's own functions."""
+    """Strings, by operators: no call of Python functions."""
 
     def __init__(self) -> None:
         self.text = "a photo of a dog, " * 40_000
@@ -296,12 +296,12 @@ class Strings(Items):
     def load(self, index: int) -> Any:
         text = self.text
         longer = text + "!" * 200_000
-        there = "no such words" in longer
-        return torch.tensor([len(longer), there])
+        contained = "no such words" in longer
+        return torch.tensor([len(longer), contained])
 
 
 class Together(Items):
-    """All items of a batch at once."""
+    """Loads all items of a batch at once."""
 
     def __init__(self) -> None:
         self.data = np.random.default_rng(0).standard_normal((60_000, 64)).astype(np.float32)
@@ -331,7 +331,7 @@ class Guarded(Items):
 
 
 class Database(Items):
-    """A query of a database in memory."""
+    """A query of an in-memory database."""
 
     def __init__(self) -> None:
         self.base = sqlite3.connect(":memory:")
@@ -345,9 +345,9 @@ class Database(Items):
 
 
 class Case(NamedTuple):
-    """A loader, and whether the clock that it is checked by stands around functions and not at lines.
+    """A loader; with `functions` its reference clock times functions instead of lines.
 
-    A line clock takes longer than a short line: it cannot say what loops of Python take.
+    A line clock takes longer than a short line, so it cannot time Python loops.
     """
 
     name: str

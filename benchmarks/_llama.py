@@ -37,7 +37,7 @@ def rotations(width: int, length: int) -> Tensor:
     return torch.polar(torch.ones_like(angles), angles)
 
 
-def rotated(x: Tensor, by: Tensor) -> Tensor:
+def rotate(x: Tensor, by: Tensor) -> Tensor:
     pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * by[None, : x.shape[1], None, :]).flatten(3).type_as(x)
 
@@ -54,13 +54,13 @@ class Attention(nn.Module):
         query, key, value = (
             layer(x).unflatten(-1, (-1, self.width)) for layer in (self.wq, self.wk, self.wv)
         )
-        query, key = rotated(query, by), rotated(key, by)
-        key, value = (self.repeated(one) for one in (key, value))
-        heads = (one.transpose(1, 2) for one in (query, key, value))
+        query, key = rotate(query, by), rotate(key, by)
+        key, value = (self.repeat_heads(part) for part in (key, value))
+        heads = (part.transpose(1, 2) for part in (query, key, value))
         out = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
         return self.wo(out.transpose(1, 2).flatten(2))
 
-    def repeated(self, x: Tensor) -> Tensor:
+    def repeat_heads(self, x: Tensor) -> Tensor:
         return x[:, :, :, None].expand(-1, -1, -1, self.repeats, -1).flatten(2, 3)
 
 
@@ -86,17 +86,17 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, asked: argparse.Namespace) -> None:
+    def __init__(self, settings: argparse.Namespace) -> None:
         super().__init__()
-        dim, heads = asked.dim, asked.heads
-        self.tok_embeddings = nn.Embedding(asked.vocabulary, dim)
+        dim, heads = settings.dim, settings.heads
+        self.tok_embeddings = nn.Embedding(settings.vocabulary, dim)
         self.layers = nn.ModuleList(
-            Block(dim, heads, asked.shared_heads, asked.hidden) for _ in range(asked.layers)
+            Block(dim, heads, settings.shared_heads, settings.hidden) for _ in range(settings.layers)
         )
         self.norm = nn.RMSNorm(dim, eps=1e-5)
-        self.output = nn.Linear(dim, asked.vocabulary, bias=False)
-        self.register_buffer("by", rotations(dim // heads, asked.length), persistent=False)
-        self.width, self.length = dim // heads, asked.length
+        self.output = nn.Linear(dim, settings.vocabulary, bias=False)
+        self.register_buffer("by", rotations(dim // heads, settings.length), persistent=False)
+        self.width, self.length = dim // heads, settings.length
 
     def init_weights(self) -> None:
         self.by.copy_(rotations(self.width, self.length))
@@ -123,8 +123,9 @@ KEPT = {
 }
 
 
-def selective() -> Any:
-    """Contexts of a checkpoint that keeps what `KEPT` names, but of products every second one."""
+def selective_contexts() -> Any:
+    """Return the contexts of a checkpoint that saves the operators in `KEPT`, but only every second
+    product."""
     products: dict[bool, int] = defaultdict(int)
 
     def policy(context: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -142,7 +143,8 @@ WHOLE = {
     "norm": SequenceParallel(),
     "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
 }
-"""How the model's own parts are split over ranks of a node, and the sequence between them; then a block's."""
+"""How the model's own parts are split over the ranks of a node (tensor and sequence parallel), then a
+block's."""
 LAYER = {
     "attention_norm": SequenceParallel(),
     "attention": PrepareModuleInput(
@@ -157,7 +159,7 @@ LAYER = {
 }
 
 
-def sharded(model: Llama, mesh: Any, tensor_parallel: int, checkpointed: bool = True) -> Llama:
+def shard(model: Llama, mesh: Any, tensor_parallel: int, checkpointed: bool = True) -> Llama:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     spread = mesh["copies", "dp"] if mesh["copies"].size() > 1 else mesh["dp"]
     shared: dict[str, Any] = {"mesh": spread, "mp_policy": policy}
@@ -167,14 +169,16 @@ def sharded(model: Llama, mesh: Any, tensor_parallel: int, checkpointed: bool = 
         if tensor_parallel > 1:
             parallelize_module(layer, mesh["tp"], LAYER)
         if checkpointed:
-            model.layers[number] = checkpoint_wrapper(layer, context_fn=selective, preserve_rng_state=False)
+            model.layers[number] = checkpoint_wrapper(
+                layer, context_fn=selective_contexts, preserve_rng_state=False
+            )
     for number, layer in enumerate(model.layers):
         fully_shard(layer, reshard_after_forward=number + 1 < len(model.layers), **shared)
     fully_shard(model, reshard_after_forward=True, **shared)
     return model
 
 
-def options() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     sizes = {
         "tensor-parallel": 1, "copies": 1, "vocabulary": 128_256, "dim": 4096, "heads": 32, "shared-heads": 8,
@@ -187,21 +191,21 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    asked = options()
+    settings = parse_options()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
-    sharded_over = dist.get_world_size() // asked.tensor_parallel // asked.copies
-    shape = (asked.copies, sharded_over, asked.tensor_parallel)
+    sharded_over = dist.get_world_size() // settings.tensor_parallel // settings.copies
+    shape = (settings.copies, sharded_over, settings.tensor_parallel)
     mesh = init_device_mesh("cuda", shape, mesh_dim_names=("copies", "dp", "tp"))
     with torch.device("meta"):
-        model = Llama(asked)
-    model = sharded(model, mesh, asked.tensor_parallel, checkpointed=not asked.all_kept)
+        model = Llama(settings)
+    model = shard(model, mesh, settings.tensor_parallel, checkpointed=not settings.all_kept)
     model.to_empty(device="cuda")
     with torch.no_grad():
         model.init_weights()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), fused=True)
-    for step in range(asked.steps):
-        tokens = torch.randint(asked.vocabulary, (asked.batch, asked.length + 1), device="cuda")
+    for step in range(settings.steps):
+        tokens = torch.randint(settings.vocabulary, (settings.batch, settings.length + 1), device="cuda")
         optimizer.zero_grad()
         out = model(tokens[:, :-1])
         loss = nn.functional.cross_entropy(out.flatten(0, 1).float(), tokens[:, 1:].flatten())
@@ -209,7 +213,7 @@ def main() -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
-        if step + 1 == asked.steps and dist.get_rank() == 0:
+        if step + 1 == settings.steps and dist.get_rank() == 0:
             print(f"loss {loss.item():.3f}")
     dist.destroy_process_group()
 

@@ -35,7 +35,7 @@ class Block(nn.Module):
 
 
 def transformer(device: str, width: int = 64, batch: int = 4, length: int = 32) -> Step:
-    """A four-block language model with AdamW; the loss is read in each step."""
+    """Return a step of a four-block language model with AdamW that reads its loss."""
     torch.manual_seed(0)
     blocks = [Block(width, 4) for _ in range(4)]
     model = nn.Sequential(nn.Embedding(256, width), *blocks, nn.Linear(width, 256)).to(device)
@@ -69,7 +69,8 @@ class Residual(nn.Module):
 
 
 def cnn(device: str, autocast: torch.dtype | None = None) -> Step:
-    """A small residual network on 32×32 images with SGD; with `autocast` in that dtype, with a scaler."""
+    """Return a step of a small residual network on 32×32 images with SGD; `autocast` adds a gradient
+    scaler."""
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
     layers += [Residual(16) for _ in range(4)]
@@ -92,12 +93,12 @@ def cnn(device: str, autocast: torch.dtype | None = None) -> Step:
 
 
 def half(device: str) -> Step:
-    """The same network under autocast to float16 with a scaler; in float32 on the plain CPU."""
+    """Return a step of the same network under float16 autocast with a scaler; float32 on the plain CPU."""
     return cnn(device, None if device == "cpu" else torch.float16)
 
 
 def lstm(device: str) -> Step:
-    """A two-layer LSTM language model over sequences of 32 tokens, and a cell stepped by hand."""
+    """Return a step of a two-layer LSTM language model over 32 tokens, with a cell stepped by hand."""
     torch.manual_seed(0)
     embed, core = nn.Embedding(128, 32).to(device), nn.LSTM(32, 64, 2, batch_first=True).to(device)
     cell, head = nn.LSTMCell(64, 64).to(device), nn.Linear(64, 128).to(device)
@@ -125,14 +126,14 @@ def lstm(device: str) -> Step:
 
 
 class Poles:
-    """Several carts that balance poles, advanced together."""
+    """Several cart-pole games, advanced together."""
 
     def __init__(self, number: int) -> None:
         self.random = np.random.default_rng(0)
         self.state = self.random.uniform(-0.05, 0.05, (number, 4))
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Observations, rewards, and which have fallen (and begin anew)."""
+        """Return observations, rewards, and which games ended (and restarted)."""
         x, v, angle, spin = self.state.T
         push = np.where(action == 1, 10.0, -10.0) + 0.05 * spin**2 * np.sin(angle)
         turn = (9.8 * np.sin(angle) - np.cos(angle) * push / 1.1) / (
@@ -146,19 +147,21 @@ class Poles:
 
 
 def advantages(rewards: Tensor, values: Tensor, ends: Tensor, over: Tensor, following: Tensor) -> Tensor:
-    """A rollout's generalized advantages; `over` and `following` are ends and values behind its last step."""
+    """Return a rollout's generalized advantages; `over` and `following` are the ends and values after its
+    last step."""
     length, poles = rewards.shape
-    found, last = torch.zeros_like(rewards).to(rewards.device), torch.zeros(poles, device=rewards.device)
+    gains, last = torch.zeros_like(rewards).to(rewards.device), torch.zeros(poles, device=rewards.device)
     for t in reversed(range(length)):
         alive = 1.0 - (over if t == length - 1 else ends[t + 1])
         after = following if t == length - 1 else values[t + 1]
         delta = rewards[t] + 0.99 * after * alive - values[t]
-        found[t] = last = (delta + 0.99 * 0.95 * alive * last).flatten()
-    return found
+        gains[t] = last = (delta + 0.99 * 0.95 * alive * last).flatten()
+    return gains
 
 
 def ppo(device: str, length: int = 32, poles: int = 4) -> Step:
-    """PPO as it is commonly written in one file: a rollout, advantages, four epochs of four minibatches."""
+    """Return a step of PPO as single-file scripts write it: rollout, advantages, four epochs of four
+    minibatches."""
     torch.manual_seed(0)
 
     def network(last: int) -> nn.Module:
@@ -167,14 +170,14 @@ def ppo(device: str, length: int = 32, poles: int = 4) -> Step:
     actor, critic, games = network(2).to(device), network(1).to(device), Poles(poles)
     weights = [*actor.parameters(), *critic.parameters()]
     optimizer = torch.optim.Adam(weights, lr=2.5e-4, eps=1e-5)
-    seen = torch.zeros(length, poles, 4, device=device)
+    observations = torch.zeros(length, poles, 4, device=device)
     actions, logs, rewards, ends, values = (torch.zeros(length, poles, device=device) for _ in range(5))
     now, over = torch.tensor(games.state.astype(np.float32)).to(device), torch.zeros(poles, device=device)
 
     def rollout() -> None:
         nonlocal now, over
         for t in range(length):
-            seen[t], ends[t] = now, over
+            observations[t], ends[t] = now, over
             with torch.no_grad():
                 policy = torch.distributions.Categorical(logits=actor(now))
                 action = policy.sample()
@@ -203,11 +206,11 @@ def ppo(device: str, length: int = 32, poles: int = 4) -> Step:
         rollout()
         with torch.no_grad():
             gains = advantages(rewards, values, ends, over, critic(now).reshape(1, -1))
-        flat = [one.flatten(0, 1) for one in (seen, actions, logs, gains, gains + values)]
+        flat = [column.flatten(0, 1) for column in (observations, actions, logs, gains, gains + values)]
         for _ in range(4):
             order = torch.randperm(length * poles, device=device)
             for rows in order.chunk(4):
-                update(*(one[rows] for one in flat))
+                update(*(column[rows] for column in flat))
 
     return step
 

@@ -33,7 +33,7 @@ NUMBERED = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
     6: torch.float32, 7: torch.float64, 11: torch.bool, 15: torch.bfloat16,
 }  # fmt: skip
-"""Types as the numbers by which profiles tell an argument `dtype`."""
+"""Types by the numbers that profiles record for a `dtype` argument."""
 LIKE_INPUT = (
     "threshold_backward",
     "cudnn_batch_norm",
@@ -43,39 +43,40 @@ LIKE_INPUT = (
     "relu",
     "gelu",
 )
-"""Operators of old profiles, without the numbers among their arguments, that write what they read."""
+"""Operators of old profiles (without scalar arguments) whose output is like their input."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One call: what it asked for, and its nanoseconds and kernels on the device."""
+    """One call: its entry, and its nanoseconds and kernels on the device."""
 
     entry: Entry
     device: int
     kernels: int
 
 
-def composite(name: str, known: dict[str, bool] = {}) -> bool:  # noqa: B006 - a cache
-    """Whether an operator is made of others before it comes to the dispatch mode."""
-    if name not in known:
+def is_composite(name: str, cache: dict[str, bool] = {}) -> bool:  # noqa: B006 - a cache
+    """Whether an operator is decomposed before it reaches the dispatch mode."""
+    if name not in cache:
         packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
-        found = False
+        is_decomposed = False
         if packet is not None:
             first = getattr(packet, packet.overloads()[0]).name()
             has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-            found = has(first, "CompositeImplicitAutograd") and not has(first, "CUDA")
-        known[name] = found
-    return known[name]
+            is_decomposed = has(first, "CompositeImplicitAutograd") and not has(first, "CUDA")
+        cache[name] = is_decomposed
+    return cache[name]
 
 
 def samples(path: Path) -> list[Sample]:
-    """The operators of `path` whose arguments are known well enough to say what they move."""
+    """Return the operators of the profile at `path` whose recorded arguments suffice to compute their
+    traffic."""
     timeline = read(path)
     recorded = _arguments(path)
     described: dict[str, Entry | None] = {}
-    found = []
-    for row, work in _launched(timeline).items():
-        if any(_crosses(timeline, one) for one in work):
+    timed_samples = []
+    for row, work in _launched_work(timeline).items():
+        if any(_crosses(timeline, work_row) for work_row in work):
             continue
         arguments = recorded.get(int(timeline.host.external[row]))
         if arguments is None:
@@ -85,19 +86,19 @@ def samples(path: Path) -> list[Sample]:
             described[key] = _entry(*arguments)
         entry = described[key]
         if entry is not None:
-            if _bias_copied(entry, timeline, work[0]):
+            if _copies_bias(entry, timeline, work[0]):
                 entry = msgspec.structs.replace(entry, inputs=((), *entry.inputs[1:]))
             took = int((timeline.work.end[work] - timeline.work.start[work]).sum())
-            found.append(Sample(entry, took, len(work)))
-    return found
+            timed_samples.append(Sample(entry, took, len(work)))
+    return timed_samples
 
 
 LARGEST = 65535 * 32
-"""Up to CUDA 12.0 larger sides were not for cublasLt, whose products take a bias (ATen's ``Blas.cpp``)."""
+"""Up to CUDA 12.0 cublasLt, whose products take a bias, refused larger sides (ATen's ``Blas.cpp``)."""
 
 
-def _bias_copied(entry: Entry, timeline: Timeline, first: int) -> bool:
-    """Whether this is a layer of a torch of then that copied its bias to the result first."""
+def _copies_bias(entry: Entry, timeline: Timeline, first: int) -> bool:
+    """Whether this layer's torch copied the bias into the result first."""
     if entry.name != "aten::addmm" or all(side < LARGEST for shape in entry.inputs for side in shape):
         return False
     return "direct_copy_kernel" in timeline.names[timeline.work.name[first]]
@@ -109,27 +110,27 @@ def _crosses(timeline: Timeline, work: int) -> bool:
     return timeline.work.kind[work] == WorkKind.MEMCPY and "DtoD" not in name
 
 
-def _launched(timeline: Timeline) -> dict[int, list[int]]:
-    """For each operator that a programme would hold the device work that it launched."""
+def _launched_work(timeline: Timeline) -> dict[int, list[int]]:
+    """Return for each operator that a recording would keep the device work it launched."""
     names, host = timeline.names, timeline.host
-    wanted = [name.startswith("aten::") and not composite(name) for name in names]
-    found: defaultdict[int, list[int]] = defaultdict(list)
+    wanted = [name.startswith("aten::") and not is_composite(name) for name in names]
+    launched: defaultdict[int, list[int]] = defaultdict(list)
     for work, call in enumerate(timeline.launchers.tolist()):
         if call < 0:
             continue
         chain = [row for row in timeline.with_ancestors(call) if host.kind[row] == HostKind.OPERATOR]
         outer = [row for row in chain if wanted[host.name[row]]]
         if outer:
-            found[outer[-1]].append(work)
-    return found
+            launched[outer[-1]].append(work)
+    return launched
 
 
 def _arguments(path: Path) -> dict[int, tuple[str, list[Any], list[str], list[str]]]:
-    """By external id: an operator's name, and the shapes, types and values of its arguments."""
+    """Return by external id an operator's name and its arguments' shapes, types and values."""
     text = gzip.decompress(path.read_bytes()).decode("utf-8", "replace")
     document = json.loads(text, strict=False)
     events = document["traceEvents"] if isinstance(document, dict) else document
-    found = {}
+    arguments_of = {}
     for event in events:
         values = event.get("args") or {}
         shapes = values.get("Input Dims", values.get("Input dims"))
@@ -137,28 +138,28 @@ def _arguments(path: Path) -> dict[int, tuple[str, list[Any], list[str], list[st
         if shapes is not None and number is not None:
             types = values.get("Input type") or values.get("Input types") or [""] * len(shapes)
             concrete = values.get("Concrete Inputs") or [""] * len(shapes)
-            found[int(number)] = (event["name"], shapes, types, concrete)
-    return found
+            arguments_of[int(number)] = (event["name"], shapes, types, concrete)
+    return arguments_of
 
 
 def _entry(name: str, shapes: list[Any], types: list[str], concrete: list[str]) -> Entry | None:
     if nested(name, types):
         return None
-    given: list[Any] = []
+    arguments: list[Any] = []
     inputs: list[torch.Tensor] = []
     for shape, kind, value in zip(shapes, types, concrete, strict=False):
         if kind in DTYPES:
-            given.append(torch.empty(shape, dtype=DTYPES[kind], device="meta"))
-            inputs.append(given[-1])
+            arguments.append(torch.empty(shape, dtype=DTYPES[kind], device="meta"))
+            inputs.append(arguments[-1])
         elif shape and isinstance(shape[0], list):
-            given.append([torch.empty(one, device="meta") for one in shape])
-            inputs += given[-1]
+            arguments.append([torch.empty(sizes, device="meta") for sizes in shape])
+            inputs += arguments[-1]
         else:
-            given.append(_value(value))
-    outputs = _run(name, given)
+            arguments.append(_value(value))
+    outputs = _run(name, arguments)
     stem = name.removeprefix("aten::")
     if outputs is None and stem == "cudnn_convolution_backward":
-        source, gradient, weight = (one for one in inputs if one.dim() > 2)
+        source, gradient, weight = (tensor for tensor in inputs if tensor.dim() > 2)
         inputs, outputs = [gradient, source, weight], [source, weight]
     if outputs is None and stem in LIKE_INPUT and inputs:
         outputs = [max(inputs, key=torch.Tensor.numel)]
@@ -167,12 +168,12 @@ def _entry(name: str, shapes: list[Any], types: list[str], concrete: list[str]) 
     return Entry(
         name=name,
         dtype=str((inputs + outputs)[0].dtype).removeprefix("torch."),
-        inputs=tuple(tuple(one.shape) for one in inputs[:8]),
-        outputs=tuple(tuple(one.shape) for one in outputs),
+        inputs=tuple(tuple(tensor.shape) for tensor in inputs[:8]),
+        outputs=tuple(tuple(tensor.shape) for tensor in outputs),
         tensors=len(inputs),
-        elements=sum(math.prod(one.shape) for one in inputs),
-        reads=sum(one.nbytes for one in inputs),
-        writes=sum(one.nbytes for one in outputs),
+        elements=sum(math.prod(tensor.shape) for tensor in inputs),
+        reads=sum(tensor.nbytes for tensor in inputs),
+        writes=sum(tensor.nbytes for tensor in outputs),
         tf32="convolution" in name,  # torch's settings, where nobody changes them
     )
 
@@ -187,11 +188,11 @@ def _value(text: str) -> Any:
         return None
 
 
-def _run(name: str, given: list[Any]) -> list[torch.Tensor] | None:
-    """What the operator gives for these arguments; None where no overload takes them."""
+def _run(name: str, arguments_given: list[Any]) -> list[torch.Tensor] | None:
+    """Run the operator on meta tensors; None if no overload takes the arguments."""
     for function in _overloads(name):
         arguments = {}
-        for argument, value in zip(function._schema.arguments, given, strict=False):
+        for argument, value in zip(function._schema.arguments, arguments_given, strict=False):
             if argument.name == "device":
                 arguments["device"] = torch.device("meta")
             elif argument.name == "dtype":
@@ -200,13 +201,13 @@ def _run(name: str, given: list[Any]) -> list[torch.Tensor] | None:
                 arguments[argument.name] = value
         try:
             out = function(**arguments)
-        except Exception:  # whatever a meta kernel says of arguments that are not for it
+        except Exception:  # meta kernels raise anything for arguments of another overload
             continue
         first = function._schema.arguments[0].alias_info if function._schema.arguments else None
         if first is not None and first.is_write:
-            out = given[0]
+            out = arguments_given[0]
         outputs = out if isinstance(out, (tuple, list)) else [out]
-        return [one for one in outputs if isinstance(one, torch.Tensor)]
+        return [tensor for tensor in outputs if isinstance(tensor, torch.Tensor)]
     return None
 
 

@@ -17,7 +17,7 @@ VOCABULARY, LENGTH, WIDTH, HEADS, LAYERS, BATCH, DROPPED = 50_257, 1024, 768, 12
 
 
 class Norm(nn.Module):
-    """Layer normalization of single operators."""
+    """Layer normalization out of single operators."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Norm(nn.Module):
 
 
 class Gelu(nn.Module):
-    """GELU of single operators."""
+    """GELU out of single operators."""
 
     def forward(self, x: Tensor) -> Tensor:
         inner = torch.sqrt(torch.tensor(2.0 / math.pi)) * (x + 0.044715 * torch.pow(x, 3))
@@ -38,7 +38,7 @@ class Gelu(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention whose scores are written out; the mask is kept, or made in each call."""
+    """Attention with explicit scores; the mask is a buffer, or made in each call."""
 
     def __init__(self, kept: bool) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Attention(nn.Module):
 
 
 class Fused(nn.Module):
-    """Attention in one operator, its three products in one."""
+    """Attention as one operator, with one product for queries, keys and values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,10 +78,10 @@ class Fused(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, asked: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
         super().__init__()
-        norm, gelu = (nn.LayerNorm, nn.GELU("tanh")) if asked.native else (Norm, Gelu())
-        self.attention = Fused() if asked.flash else Attention(kept=not asked.mask_made)
+        norm, gelu = (nn.LayerNorm, nn.GELU("tanh")) if options.native else (Norm, Gelu())
+        self.attention = Fused() if options.flash else Attention(kept=not options.mask_made)
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), gelu, nn.Linear(4 * WIDTH, WIDTH))
         self.before, self.between = norm(WIDTH), norm(WIDTH)
         self.dropout = nn.Dropout(DROPPED)
@@ -92,22 +92,22 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, asked: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.dropout = nn.Dropout(DROPPED)
-        self.blocks = nn.Sequential(*(Block(asked) for _ in range(LAYERS)))
-        self.norm = (nn.LayerNorm if asked.native else Norm)(WIDTH)
+        self.blocks = nn.Sequential(*(Block(options) for _ in range(LAYERS)))
+        self.norm = (nn.LayerNorm if options.native else Norm)(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
-    def forward(self, given: Tensor) -> Tensor:
-        x = self.tokens(given) + self.places(torch.arange(given.shape[1], device=given.device))
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         return self.head(self.norm(self.blocks(self.dropout(x))))
 
 
 def loss_of(model: Gpt) -> Tensor:
-    given, wanted = torch.randint(VOCABULARY, (2, BATCH, LENGTH)).cuda()
-    logits = model(given)
+    tokens, wanted = torch.randint(VOCABULARY, (2, BATCH, LENGTH)).cuda()
+    logits = model(tokens)
     return nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
 
 
@@ -117,17 +117,17 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true", help="all of the model in bfloat16, AdamW fused")
     parser.add_argument("--native", action="store_true", help="torch's LayerNorm and GELU")
     parser.add_argument("--flash", action="store_true", help="scaled_dot_product_attention")
-    asked = parser.parse_args()
-    model = Gpt(asked).cuda()
-    if asked.bf16:
+    options = parser.parse_args()
+    model = Gpt(options).cuda()
+    if options.bf16:
         model = model.to(torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.1, fused=asked.bf16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.1, fused=options.bf16)
     for step in range(6):
         optimizer.zero_grad()
         loss = loss_of(model)
         loss.backward()
         optimizer.step()
-        if step % 3 == 0:  # theirs evaluates every 15 steps
+        if step % 3 == 0:  # the source evaluates every 15 steps
             model.eval()
             with torch.no_grad():
                 print(loss_of(model).item(), loss_of(model).item())

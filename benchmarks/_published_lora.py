@@ -21,7 +21,7 @@ RANK, SCALE, DROPPED, PIECE = 8, 2.0, 0.05, 128
 
 
 class Sizes(NamedTuple):
-    """A model: what it has of each, how much of a head is rotated, and the tokens of the longest sample."""
+    """A model's sizes: counts, how much of a head is rotated, and the longest sample in tokens."""
 
     layers: int
     width: int
@@ -43,7 +43,7 @@ MODELS = {
 
 
 class Norm(nn.Module):
-    """Root mean square normalization of single operators."""
+    """Root mean square normalization out of single operators."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Norm(nn.Module):
 
 
 class Adapted(nn.Module):
-    """The linear layer of queries, keys and values; (N, T, width) to (N, T, 3 × width)."""
+    """The adapted linear layer of queries, keys and values; (N, T, width) to (N, T, 3 × width)."""
 
     def __init__(self, width: int, bias: bool) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ class Adapted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         plain = self.linear(x)
         low = functional.linear(self.dropout(x), self.down).transpose(-2, -1)
-        return plain + self.padded(functional.conv1d(low, self.up[..., None], groups=2).transpose(-2, -1)) * (
+        return plain + self.pad(functional.conv1d(low, self.up[..., None], groups=2).transpose(-2, -1)) * (
             SCALE
         )
 
-    def padded(self, x: Tensor) -> Tensor:
+    def pad(self, x: Tensor) -> Tensor:
         x = x.transpose(0, 1)
         whole = x.new_zeros((*x.shape[:-1], self.linear.out_features)).flatten(0, 1)
         places = torch.tensor(self.places, device=x.device)
@@ -80,7 +80,7 @@ class Adapted(nn.Module):
         return whole.view(*x.shape[:-1], -1).transpose(0, 1)
 
 
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).type_as(x)
 
@@ -97,7 +97,7 @@ class Attention(nn.Module):
         query, key, value = (part.reshape(part.shape[0], -1, *part.shape[3:]) for part in parts.split(1, 2))
         n = self.sizes.rotated
         query, key = (
-            torch.cat((rotated(one[..., :n], cos, sin), one[..., n:]), dim=-1) for one in (query, key)
+            torch.cat((rotate(part[..., :n], cos, sin), part[..., n:]), dim=-1) for part in (query, key)
         )
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(x.shape))
@@ -120,7 +120,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP beside each other, or one after the other where the MLP is gated."""
+    """Attention and MLP in parallel, or in sequence where the MLP is gated."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -157,13 +157,13 @@ class Model(nn.Module):
 
 
 def loss_of(logits: list[Tensor], targets: Tensor) -> Tensor:
-    """The mean of the cross entropies, each token's next one as its target."""
+    """Return the mean cross entropy of each token's prediction of the next."""
     logits[-1] = logits[-1][..., :-1, :]
     pairs = zip(logits, targets[..., 1:].split(PIECE, dim=1), strict=True)
     return torch.cat(
         [
-            functional.cross_entropy(one.reshape(-1, one.shape[-1]), wanted.reshape(-1), reduction="none")
-            for one, wanted in pairs
+            functional.cross_entropy(piece.reshape(-1, piece.shape[-1]), wanted.reshape(-1), reduction="none")
+            for piece, wanted in pairs
         ]
     ).mean()
 
@@ -173,27 +173,27 @@ def main() -> None:
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--accumulate", type=int, default=2, help="micro-batches in a step")
-    asked = parser.parse_args()
-    sizes = MODELS[asked.model]
+    options = parser.parse_args()
+    sizes = MODELS[options.model]
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
         model = Model(sizes)
     torch.set_default_dtype(torch.float32)
     for name, parameter in model.named_parameters():
         parameter.requires_grad = name.endswith((".qkv.down", ".qkv.up"))
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=3e-4, weight_decay=0.01)
     for _ in range(3):
-        for _ in range(asked.accumulate):
-            tokens, targets = torch.randint(sizes.vocabulary, (2, asked.batch, sizes.longest)).cuda()
-            # Lightning Fabric, which runs the source's models in "bf16-true", makes what they return float32.
+        for _ in range(options.accumulate):
+            tokens, targets = torch.randint(sizes.vocabulary, (2, options.batch, sizes.longest)).cuda()
+            # Lightning Fabric converts the outputs of models in "bf16-true" to float32.
             logits = [piece.float() for piece in model(tokens)]
             loss = loss_of(logits, targets)
-            (loss / asked.accumulate).backward()
+            (loss / options.accumulate).backward()
             print(loss.item())
         optimizer.step()
         optimizer.zero_grad()
-    print(sum(one.numel() for one in trained), torch.cuda.max_memory_allocated() / 1e9)
+    print(sum(parameter.numel() for parameter in trained), torch.cuda.max_memory_allocated() / 1e9)
 
 
 if __name__ == "__main__":

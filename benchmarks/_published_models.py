@@ -18,28 +18,32 @@ Tensor = torch.Tensor
 
 
 class Bottleneck(nn.Module):
-    """A block of ResNet-50 v1.5, whose 3×3 convolution has the stride."""
+    """A block of ResNet-50 v1.5, with the stride in its 3×3 convolution."""
 
     def __init__(self, taken: int, width: int, stride: int) -> None:
         super().__init__()
-        given = 4 * width
-        self.narrow = _normed(taken, width, 1)
-        self.across = _normed(width, width, 3, stride)
-        self.wide = _normed(width, given, 1)
-        self.beside = _normed(taken, given, 1, stride) if stride > 1 or taken != given else nn.Identity()
+        outputs = 4 * width
+        self.narrow = _conv_norm(taken, width, 1)
+        self.across = _conv_norm(width, width, 3, stride)
+        self.wide = _conv_norm(width, outputs, 1)
+        self.beside = (
+            _conv_norm(taken, outputs, 1, stride) if stride > 1 or taken != outputs else nn.Identity()
+        )
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        made = self.wide(self.relu(self.across(self.relu(self.narrow(x)))))
-        return self.relu(made + self.beside(x))  # type: ignore[no-any-return]
+        mixed = self.wide(self.relu(self.across(self.relu(self.narrow(x)))))
+        return self.relu(mixed + self.beside(x))  # type: ignore[no-any-return]
 
 
-def _normed(taken: int, given: int, side: int, stride: int = 1) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(taken, given, side, stride, side // 2, bias=False), nn.BatchNorm2d(given))
+def _conv_norm(taken: int, outputs: int, side: int, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(taken, outputs, side, stride, side // 2, bias=False), nn.BatchNorm2d(outputs)
+    )
 
 
 def resnet50() -> nn.Module:
-    layers: list[nn.Module] = [_normed(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    layers: list[nn.Module] = [_conv_norm(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     taken = 64
     for stage, count in enumerate((3, 4, 6, 3)):
         width = 64 << stage
@@ -50,7 +54,7 @@ def resnet50() -> nn.Module:
 
 
 class Encoder(nn.Module):
-    """A layer of a vision transformer or a GPT, with attention in its parts; `causal` with a mask."""
+    """A layer of a vision transformer, or with `causal` of a GPT; attention in single operators."""
 
     def __init__(self, width: int, heads: int, length: int, causal: bool) -> None:
         super().__init__()
@@ -63,12 +67,12 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = self.attend(self.first(x)).chunk(3, -1)
-        query, key, value = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in parts)
+        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         scores = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]))
         if self.causal:
             scores = scores.masked_fill(self.seen == 0, -math.inf)
-        made = scores.softmax(-1) @ value
-        x = x + self.out(made.transpose(1, 2).reshape(x.shape))
+        mixed = scores.softmax(-1) @ value
+        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
         wide = self.up(self.second(x))
         if self.causal:  # GELU in its parts
             cubed = 0.044715 * torch.pow(wide, 3.0)
@@ -121,25 +125,30 @@ def main() -> None:
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--adam", action="store_true", help="parameter by parameter, as until torch 2.0")
     parser.add_argument("--steps", type=int, default=4)
-    asked = parser.parse_args()
-    words = asked.model == "gpt2"
-    order = torch.channels_last if asked.channels_last else torch.contiguous_format
-    model = MODELS[asked.model]().cuda().train(asked.train)
+    options = parser.parse_args()
+    words = options.model == "gpt2"
+    order = torch.channels_last if options.channels_last else torch.contiguous_format
+    model = MODELS[options.model]().cuda().train(options.train)
     model = model.to(memory_format=order)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    if asked.adam:
+    if options.adam:
         optimizer = torch.optim.Adam(model.parameters(), foreach=False)
     if words:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if words:
-        given, wanted = torch.randint(50_257, (2, asked.batch, 1024), device="cuda")
+        inputs, wanted = torch.randint(50_257, (2, options.batch, 1024), device="cuda")
     else:
-        given = torch.randn(asked.batch, 3, 224, 224, device="cuda").to(memory_format=order)
-        wanted = torch.randint(1000, (asked.batch,), device="cuda")
-    for _ in range(asked.steps):
-        with torch.set_grad_enabled(asked.train), torch.autocast("cuda", torch.float16, enabled=asked.half):
-            made = model(given)
-            loss = functional.cross_entropy(made.flatten(0, -2), wanted.flatten()) if asked.train else None
+        inputs = torch.randn(options.batch, 3, 224, 224, device="cuda").to(memory_format=order)
+        wanted = torch.randint(1000, (options.batch,), device="cuda")
+    for _ in range(options.steps):
+        with (
+            torch.set_grad_enabled(options.train),
+            torch.autocast("cuda", torch.float16, enabled=options.half),
+        ):
+            logits = model(inputs)
+            loss = (
+                functional.cross_entropy(logits.flatten(0, -2), wanted.flatten()) if options.train else None
+            )
         if loss is not None:
             optimizer.zero_grad(set_to_none=True)
             loss.backward()

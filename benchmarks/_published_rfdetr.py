@@ -17,11 +17,11 @@ from rfdetr.utilities.tensors import NestedTensor
 
 CONFIGS = {"nano": RFDETRNanoConfig, "small": RFDETRSmallConfig}
 BOXES = 7
-"""Boxes of an image, about as many as an image of COCO has."""
+"""Boxes per image, about as many as in COCO."""
 
 
 def targets(batch: int) -> list[dict[str, torch.Tensor]]:
-    """Boxes and labels of a batch."""
+    """Return boxes and labels for a batch."""
     sizes = torch.full((BOXES, 2), 0.2, device="cuda")
     return [
         {
@@ -39,21 +39,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=sorted(CONFIGS))
     parser.add_argument("--batch", type=int, default=4)
-    asked = parser.parse_args()
-    # The measured releases match on the CPU; later ones do it on the GPU, with a package of CUDA kernels.
+    options = parser.parse_args()
+    # The measured releases match on the CPU; later ones match on the GPU, with CUDA kernels.
     HungarianMatcher._compact_path_applicable = lambda *args, **kwargs: False
-    config = CONFIGS[asked.model](pretrain_weights=None, device="cuda")
-    training = TrainConfig(dataset_dir=".", output_dir=".", batch_size=asked.batch)
+    config = CONFIGS[options.model](pretrain_weights=None, device="cuda")
+    training = TrainConfig(dataset_dir=".", output_dir=".", batch_size=options.batch)
     model = build_model_from_config(config, training).cuda().train()
     criterion, _ = build_criterion_from_config(config, training)
     criterion = criterion.cuda().train()
     groups = get_param_dict(_namespace_from_configs(config, training), model)
     optimizer = torch.optim.AdamW(groups, lr=1e-4, weight_decay=1e-4, fused=True)
     side = config.resolution
-    images = torch.rand(asked.batch, 3, side, side, device="cuda")
-    mask = torch.zeros(asked.batch, side, side, dtype=torch.bool, device="cuda")
+    images = torch.rand(options.batch, 3, side, side, device="cuda")
+    mask = torch.zeros(options.batch, side, side, dtype=torch.bool, device="cuda")
     for _ in range(12):
-        boxes = targets(asked.batch)
+        boxes = targets(options.batch)
         with torch.autocast("cuda", torch.bfloat16):
             outputs = model(NestedTensor(images, mask), boxes)
             losses = criterion(outputs, boxes)

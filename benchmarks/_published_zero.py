@@ -18,16 +18,16 @@ from torch.nn.parallel import DistributedDataParallel
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sharded", action="store_true")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     rank = int(os.environ["LOCAL_RANK"])
     dist.init_process_group("gloo")
     model = nn.Sequential(*(nn.Linear(2000, 2000).to(f"cuda:{rank}") for _ in range(20)))
     parallel = DistributedDataParallel(model, device_ids=[rank])
-    # When the recipe was written, Adam went through one parameter after another.
+    # In the recipe's time Adam updated one parameter after another.
     kind, options = torch.optim.Adam, {"lr": 0.01, "foreach": False}
     optimizer = (
         ZeroRedundancyOptimizer(parallel.parameters(), optimizer_class=kind, **options)
-        if asked.sharded
+        if arguments.sharded
         else kind(parallel.parameters(), **options)
     )
     outputs = parallel(torch.randn(20, 2000).to(rank))

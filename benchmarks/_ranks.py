@@ -26,8 +26,8 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(dim, 4 * dim, bias=False), nn.Linear(4 * dim, dim, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        given = self.norm(x)
-        parts = (layer(given) for layer in (self.query, self.key, self.value))
+        normed = self.norm(x)
+        parts = (layer(normed) for layer in (self.query, self.key, self.value))
         heads = (part.unflatten(-1, (-1, self.width)).transpose(1, 2) for part in parts)
         mixed = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
@@ -64,28 +64,28 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--steps", type=int, default=6)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
-    shape = (dist.get_world_size() // asked.tensor_parallel, asked.tensor_parallel)
+    shape = (dist.get_world_size() // options.tensor_parallel, options.tensor_parallel)
     mesh = init_device_mesh("cuda", shape, mesh_dim_names=("dp", "tp"))
     torch.manual_seed(0)
-    model = Decoder(asked.vocabulary, asked.dim, asked.heads, asked.layers).to("cuda")
+    model = Decoder(options.vocabulary, options.dim, options.heads, options.layers).to("cuda")
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:
-        if asked.tensor_parallel > 1:
+        if options.tensor_parallel > 1:
             parallelize_module(block, mesh["tp"], PLAN)
         fully_shard(block, mesh=mesh["dp"], mp_policy=policy)
     fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    for step in range(asked.steps):
-        tokens = torch.randint(asked.vocabulary, (asked.batch, asked.length + 1), device="cuda")
+    for step in range(options.steps):
+        tokens = torch.randint(options.vocabulary, (options.batch, options.length + 1), device="cuda")
         out = model(tokens[:, :-1]).float()
         loss = nn.functional.cross_entropy(out.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if step + 1 == asked.steps and dist.get_rank() == 0:
+        if step + 1 == options.steps and dist.get_rank() == 0:
             print(f"loss {loss.item():.3f}")
     dist.destroy_process_group()
 

@@ -20,7 +20,7 @@ from gapless.model.loading import save as save_diagnosis
 from gapless.model.memory import save as save_memory
 
 SECONDS = 300
-"""How long a command may take to make its file."""
+"""Time limit of a command that makes a file, s."""
 
 TRAIN = """
 import torch
@@ -73,7 +73,7 @@ COMMANDS = {
     "profile": ["trace", "rank0.json"],
     "profile_ranks": ["trace", "rank0.json", "rank1.json"],
 }
-"""What makes each file, but for its ``-o``; memory runs and diagnoses are made by hand."""
+"""Commands that make each file, without ``-o``; memory runs and diagnoses are made in code."""
 PRINTED = {
     "report": ["show", "-f", "json", "session.json"],
     "comparison": ["compare", "-f", "json", "session.json", "session_graphs.json"],
@@ -82,11 +82,11 @@ PRINTED = {
         *("losses.py:plain", "losses.py:fixed"),
     ],
 }
-"""What prints JSON that may be taken for a saved file."""
+"""Commands printing JSON that could be mistaken for a saved file."""
 
 
 def make(folder: Path) -> list[Path]:
-    """The files, in `folder`, and the saved ones of earlier versions."""
+    """Make the files in `folder`, add saved ones of earlier versions, and return their paths."""
     (folder / "train.py").write_text(TRAIN)
     (folder / "race.py").write_text(RACE)
     (folder / "losses.py").write_text(LOSSES)
@@ -98,9 +98,9 @@ def make(folder: Path) -> list[Path]:
     save_memory((trained(4), trained(3, "critic")), folder / "memory_ranks.json")
     export(trained(4), folder / "snapshot.pickle")
     for name, words in COMMANDS.items():
-        _gapless(folder, [words[0], "-q", "-o", f"{name}.json", *words[1:]])
+        _run_gapless(folder, [words[0], "-q", "-o", f"{name}.json", *words[1:]])
     for name, words in PRINTED.items():
-        (folder / f"{name}.json").write_bytes(_gapless(folder, words))
+        (folder / f"{name}.json").write_bytes(_run_gapless(folder, words))
     earlier = sorted((TESTS / "model" / "saved").glob("*.json"))
     for file in earlier:
         shutil.copy(file, folder / f"earlier_{file.name}")
@@ -113,7 +113,7 @@ def make(folder: Path) -> list[Path]:
     ]
 
 
-def _gapless(folder: Path, words: Sequence[str]) -> bytes:
+def _run_gapless(folder: Path, words: Sequence[str]) -> bytes:
     command = [sys.executable, "-m", "gapless", *words]
     ended = subprocess.run(command, cwd=folder, capture_output=True, timeout=SECONDS, check=False)
     if ended.returncode not in (0, 1):

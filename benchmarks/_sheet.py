@@ -17,7 +17,7 @@ SHEETS = HERE / "sheets"
 
 
 def processor() -> str:
-    """The CPU's model name, where the system tells it."""
+    """Return the CPU's model name, or what the platform says."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -28,7 +28,7 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The commit measured, marked when the working tree differs from it; without git, MEASURED_COMMIT."""
+    """Return the measured commit, marked if the working tree differs; MEASURED_COMMIT overrides it."""
     if "MEASURED_COMMIT" in os.environ:
         return os.environ["MEASURED_COMMIT"]
 
@@ -41,7 +41,7 @@ def commit() -> str:
 
 
 def header(title: str, command: str, method: str) -> str:
-    """The opening of a sheet, in Markdown."""
+    """Return the opening of a sheet, in Markdown."""
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
@@ -55,52 +55,56 @@ def header(title: str, command: str, method: str) -> str:
 
 
 def table(columns: list[str], rows: list[list[object]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def write(name: str, text: str, folder: Path = SHEETS) -> Path:
-    """Write the sheet `name` into `folder` and give its path."""
+    """Write the sheet `name` into `folder`; return its path."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.md"
     path.write_text(text)
     return path
 
 
-def fitted(doc: str, name: str, fit: Callable[[Path], None], text: Callable[[Path], str]) -> None:
-    """The command line of a script that fits constants to the tables in a folder, or tells how far off they
-    are: ``FOLDER``, ``--fit`` to print the constants, ``--write`` to keep the sheet `name`."""
+def fit_main(doc: str, name: str, fit: Callable[[Path], None], text: Callable[[Path], str]) -> None:
+    """Run the command line of a script that fits constants to the tables in a folder or reports their errors:
+    ``FOLDER``, ``--fit`` to print the constants, ``--write`` to keep the sheet `name`.
+    """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--fit", action="store_true")
-    asked = parser.parse_args()
-    if asked.fit:
-        fit(asked.folder)
+    options = parser.parse_args()
+    if options.fit:
+        fit(options.folder)
         return
-    told = text(asked.folder)
-    if asked.write:
-        write(name, told)
-    print(told)
+    sheet = text(options.folder)
+    if options.write:
+        write(name, sheet)
+    print(sheet)
 
 
-def main(name: str, about: str, made: Callable[[argparse.Namespace], str], **options: dict[str, Any]) -> None:
-    """Print the sheet that `made` gives for the command's arguments; with ``--write`` it is kept.
+def main(
+    name: str, about: str, text_of: Callable[[argparse.Namespace], str], **options: dict[str, Any]
+) -> None:
+    """Print the sheet that `text_of` returns for the command's arguments; ``--write`` saves it.
 
-    `options` are the arguments by name, as `argparse` takes them; those without a default come by place.
+    `options` are the arguments by name, with the settings `argparse` takes; those without a default are
+    positional.
     """
     import torch
 
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option, known in options.items():
-        parser.add_argument(f"--{option}" if "default" in known else option, **known)
+    for option, settings in options.items():
+        parser.add_argument(f"--{option}" if "default" in settings else option, **settings)
     parser.add_argument("--write", action="store_true", help=f"write it to sheets/{name}.md")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    text = made(asked)
-    if asked.write:
+    text = text_of(arguments)
+    if arguments.write:
         write(name, text)
     print(text)

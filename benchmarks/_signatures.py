@@ -40,14 +40,14 @@ LISTS = ("TensorList", "GenericList")
 KINDS = {"float": float, "double": float, "Double": float, "Int": int, "Bool": bool}
 NO_ARGUMENTS = "no arguments were recorded"
 SMALL = 48
-"""Sizes above this are made smaller, all alike, wherever the operator then still takes them."""
+"""Larger sides are shrunk, consistently, wherever the operator still accepts them."""
 LARGEST = 1 << 25
-"""Numbers in all tensors together above which nothing is called."""
+"""Largest number of elements in all tensors of a call that is made."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """An operator with what a profile recorded of its arguments; None where nothing was."""
+    """An operator with the arguments a profile recorded, and counts of its calls."""
 
     op: str
     dims: str
@@ -58,19 +58,19 @@ class Signature:
 
     @property
     def arguments(self) -> list[tuple[Any, str, str | None]] | None:
-        """``(sizes, type, value as text)`` of each argument; None where a profile has not recorded them."""
-        dims, types, concrete = (json.loads(one) for one in (self.dims, self.types, self.concrete))
+        """``(sizes, type, value as text)`` of each argument; None if a profile did not record them."""
+        dims, types, concrete = (json.loads(text) for text in (self.dims, self.types, self.concrete))
         if not types or len(dims) != len(types):
             return None
         values = concrete if concrete and len(concrete) == len(types) else [None] * len(types)
         return list(zip(dims, types, values, strict=True))
 
 
-class Seen(NamedTuple):
-    """What the emulated device says of one call.
+class Observation(NamedTuple):
+    """What one call does on the emulated device.
 
-    How often the CPU waits, whether there are copies to and from the host, the rows of the table of waits
-    that it met, those of its operators that did not apply, and how many of its arguments were on the host.
+    Its waits, whether it copies from or to the host, the rows of the table of waits that applied, rows of its
+    operators that did not, and the number of arguments on the host.
     """
 
     waits: int
@@ -82,7 +82,7 @@ class Seen(NamedTuple):
 
 
 def read(file: Path) -> Iterator[Signature]:
-    """The signatures of a file with these `COLUMNS`, separated by tabs."""
+    """Yield the signatures of a TSV file with these `COLUMNS`."""
     with file.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
             counts = Counts(*(int(row[name]) for name in COLUMNS[4:10]))
@@ -90,10 +90,17 @@ def read(file: Path) -> Iterator[Signature]:
 
 
 def write(file: Path, signatures: Sequence[Signature]) -> None:
-    """Write `signatures` to `file`, as `read` takes them."""
+    """Write `signatures` to `file` in the format of `read`."""
     lines = ["\t".join(COLUMNS)]
-    for one in signatures:
-        words = [one.op, one.dims, one.types, one.concrete, *map(str, one.counts), one.gpus]
+    for signature in signatures:
+        words = [
+            signature.op,
+            signature.dims,
+            signature.types,
+            signature.concrete,
+            *map(str, signature.counts),
+            signature.gpus,
+        ]
         lines.append("\t".join(words))
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -101,22 +108,28 @@ def write(file: Path, signatures: Sequence[Signature]) -> None:
 # -- fewer signatures that say the same --------------------------------------------------------------------
 
 
-def condensed(signatures: Sequence[Signature]) -> list[Signature]:
-    """Signatures that differ in sizes alone, and in which the CPU waited alike, are one: its smallest."""
+def condense(signatures: Sequence[Signature]) -> list[Signature]:
+    """Merge signatures that differ only in sizes and waited alike into the smallest of them."""
     kinds: dict[Any, list[Signature]] = {}
-    for one in signatures:
-        kinds.setdefault(_kind(one), []).append(one)
-    return [_joined(alike) for _, alike in sorted(kinds.items(), key=lambda item: repr(item[0]))]
+    for signature in signatures:
+        kinds.setdefault(_group_key(signature), []).append(signature)
+    return [_join(alike) for _, alike in sorted(kinds.items(), key=lambda item: repr(item[0]))]
 
 
-def _kind(one: Signature) -> Any:
-    counts = one.counts
-    seen = tuple(_share(part, counts.calls) for part in (counts[1], counts[3], counts[4]))
-    arguments = one.arguments
+def _group_key(signature: Signature) -> Any:
+    counts = signature.counts
+    shares = tuple(_share(part, counts.calls) for part in (counts[1], counts[3], counts[4]))
+    arguments = signature.arguments
     if arguments is None:
-        return one.op, one.dims if counts.calls_that_waited else "", "", seen
+        return signature.op, signature.dims if counts.calls_that_waited else "", "", shares
     parts = tuple((_sizes(dims, kind), kind, _value(value)) for dims, kind, value in arguments)
-    return one.op, parts, one.concrete == "null", seen, counts.waits // max(counts.calls_that_waited, 1)
+    return (
+        signature.op,
+        parts,
+        signature.concrete == "null",
+        shares,
+        counts.waits // max(counts.calls_that_waited, 1),
+    )
 
 
 def _share(part: int, whole: int) -> str:
@@ -128,80 +141,87 @@ def _sizes(dims: Any, kind: str) -> Any:
         return min(len(dims), 3), len(dims[0])
     numbers = math.prod(dims)
     size = next((step for step in (0, 1, 1 << 10, 1 << 14, 1 << 18) if numbers <= step), -1)
-    return len(dims), size, tuple(one if one < 2 else "n" for one in dims)
+    return len(dims), size, tuple(side if side < 2 else "n" for side in dims)
 
 
 def _value(value: str | None) -> str | None:
-    """Small whole numbers stay: they are types, dimensions and flags."""
+    """Return `value` with large numbers replaced; small ones are types, dimensions and flags."""
     if value is None or re.fullmatch(r"-?\d|1\d|True|False|", value):
         return value
     return re.sub(r"-?\d[\d.e+-]*", "n", value)
 
 
-def _joined(alike: list[Signature]) -> Signature:
-    smallest = min(alike, key=lambda one: (_numbers(json.loads(one.dims)), one.dims, one.concrete))
+def _join(alike: list[Signature]) -> Signature:
+    smallest = min(
+        alike,
+        key=lambda signature: (
+            _element_count(json.loads(signature.dims)),
+            signature.dims,
+            signature.concrete,
+        ),
+    )
     counts = alike[0].counts
-    for one in alike[1:]:
-        counts += one.counts
-    gpus = sorted({name for one in alike for name in one.gpus.split("; ") if name != "?"})
+    for signature in alike[1:]:
+        counts += signature.counts
+    gpus = sorted({name for signature in alike for name in signature.gpus.split("; ") if name != "?"})
     return Signature(
         smallest.op, smallest.dims, smallest.types, smallest.concrete, counts, "; ".join(gpus) or "?"
     )
 
 
-def _numbers(dims: Any) -> int:
+def _element_count(dims: Any) -> int:
     if not dims:
         return 0
-    return sum(map(_numbers, dims)) if isinstance(dims[0], list) or dims[0] == [] else math.prod(dims)
+    return sum(map(_element_count, dims)) if isinstance(dims[0], list) or dims[0] == [] else math.prod(dims)
 
 
 # -- arguments like those ----------------------------------------------------------------------------------
 
 
 class Unknown(Exception):
-    """A signature that cannot be called again, and why."""
+    """A signature that cannot be called, with the reason."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way in which a signature may have been called: what is said of its arguments, and what makes them."""
+    """One possible call of a signature: words on where its arguments are, and what makes them."""
 
     words: str
     function: Callable[..., Any]
     arguments: Callable[[], list[Any]]
 
 
-def smaller(one: Signature) -> Signature | None:
-    """The same signature of small tensors; None where the size counts, or is small already."""
-    if COPIES.fullmatch(one.op):
+def shrink(signature: Signature) -> Signature | None:
+    """Return the signature with small tensors; None if sizes matter or are small already."""
+    if COPIES.fullmatch(signature.op):
         return None
 
     def shrunk(text: re.Match[str]) -> str:
         number = int(text[0])
         return text[0] if number <= SMALL else str(SMALL // 2 + number % (SMALL // 2))
 
-    dims = re.sub(r"\d+", shrunk, one.dims)
-    return None if dims == one.dims else replace(one, dims=dims)
+    dims = re.sub(r"\d+", shrunk, signature.dims)
+    return None if dims == signature.dims else replace(signature, dims=dims)
 
 
-def ways(one: Signature) -> Iterator[Way]:
-    """Each way in which the signature may have been called. Without a wait or a copy all was on the device.
+def ways(signature: Signature) -> Iterator[Way]:
+    """Yield each possible call of the signature; only the one on the device if it never waited or copied.
 
     Raises:
-        Unknown: no operator of this torch takes such arguments, or none were recorded.
+    Unknown: no operator of this torch takes such arguments, or none were recorded.
     """
-    arguments = one.arguments
+    arguments = signature.arguments
     if arguments is None:
         raise Unknown(NO_ARGUMENTS)
-    if COPIES.fullmatch(one.op) and arguments[0][1] == "":
+    if COPIES.fullmatch(signature.op) and arguments[0][1] == "":
         raise Unknown("a tensor was copied of which nothing was recorded")
-    if _numbers(json.loads(one.dims)) > LARGEST:
+    if _element_count(json.loads(signature.dims)) > LARGEST:
         raise Unknown("too large to be called without need")
-    overloads = list(_overloads(one.op, arguments))
+    overloads = list(_overloads(signature.op, arguments))
     if not overloads:
         raise Unknown("no overload of this torch takes such arguments")
     first, second, *_ = [dims for dims, kind, _ in arguments if kind in DTYPES] + [[], []]
-    plainly = not (one.counts.waits or one.counts.with_h2d_copy or one.counts.with_d2h_copy)
+    plainly = not (signature.counts.waits or signature.counts.with_h2d_copy or signature.counts.with_d2h_copy)
     for function, expected in overloads:
         for pinned in (False, True):
             for choice in _choices(arguments, expected, Host(pinned, first, second)):
@@ -216,7 +236,7 @@ def ways(one: Signature) -> Iterator[Way]:
 
 @dataclass(frozen=True)
 class Host:
-    """What is made on the host, and the sizes of the tensor that indices are for, and of what they put."""
+    """Makes arguments on the host; knows the sizes of the indexed tensor and of the values put into it."""
 
     pinned: bool
     indexed: list[int]
@@ -226,12 +246,12 @@ class Host:
         return tensor.pin_memory() if self.pinned else tensor
 
     def behind(self, number: int) -> list[Tensor | None]:
-        """So many indices behind the dimensions that none of them is for, as what is put there tells."""
+        """Return `number` indices after the dimensions not indexed, as the shape of the values implies."""
         first: list[Tensor | None] = [None] * (len(self.put_there) - 1)
         return first + [self.put(_index(self.put_there[-1:]))] * number
 
     def mask(self, dimensions: int) -> Tensor:
-        """Over the first dimensions; as many are true as rows are put there, all where nothing is."""
+        """Return a mask over the first dimensions with as many true elements as rows are put, or all."""
         mask = torch.zeros(self.indexed[:dimensions], dtype=torch.bool)
         mask.view(-1)[: self.put_there[0] if self.put_there else None] = True
         return mask
@@ -241,19 +261,19 @@ def _overloads(op: str, arguments: list[tuple[Any, str, str | None]]) -> Iterato
     space, _, name = op.partition("::")
     packet = getattr(getattr(torch.ops, space), name, None)
     for schema in schemas_of_operator(op):
-        expected = [one.type for one in schema.arguments]
-        if len(expected) == len(arguments) and all(map(_takes, expected, arguments)) and packet is not None:
-            positions = sum(not one.kwarg_only for one in schema.arguments)
-            names = [one.name for one in schema.arguments[positions:]]
+        expected = [argument.type for argument in schema.arguments]
+        if len(expected) == len(arguments) and all(map(_accepts, expected, arguments)) and packet is not None:
+            positions = sum(not argument.kwarg_only for argument in schema.arguments)
+            names = [argument.name for argument in schema.arguments[positions:]]
             function = getattr(packet, schema.overload_name or "default")
-            if op == "aten::to":  # what it is made of asks C++ for the device
-                yield _moved([one.name for one in schema.arguments]), expected
+            if op == "aten::to":  # its decomposition asks C++ for the device
+                yield _converter([argument.name for argument in schema.arguments]), expected
             else:
                 yield _by_name(function, positions, names), expected
 
 
 def never_waits(op: str) -> bool:
-    """Whether it is no copy, made of no others, and the table of waits has no row for it."""
+    """Whether it is no copy, decomposes into no others, and has no row in the table of waits."""
     names = [name for name in names_of_operators() if name.partition(".")[0] == op]
     rows = [row for row in table().rows if row.name.partition(".")[0] == op]
     made_of_others = any(has_kernel(name, "CompositeImplicitAutograd") for name in names)
@@ -264,7 +284,7 @@ def _by_name(function: Any, positions: int, names: list[str]) -> Callable[..., A
     return lambda *values: function(*values[:positions], **dict(zip(names, values[positions:], strict=True)))
 
 
-def _moved(names: list[str]) -> Callable[..., Any]:
+def _converter(names: list[str]) -> Callable[..., Any]:
     def to(tensor: Tensor, *values: Any) -> Tensor:
         words = {name: value for name, value in zip(names[1:], values, strict=True) if value is not None}
         words.pop("layout", None), words.pop("pin_memory", None)
@@ -288,10 +308,10 @@ _SCALAR_TYPES = {
     )
     if dtype is not None
 }  # fmt: skip
-"""The numbers that c10 gives the types."""
+"""c10's numbers of the types."""
 
 
-def _takes(expected: Any, argument: tuple[Any, str, str | None]) -> bool:
+def _accepts(expected: Any, argument: tuple[Any, str, str | None]) -> bool:
     dims, kind, value = argument
     text = str(expected)
     if kind in DTYPES and (dims or "Tensor" in text):
@@ -303,8 +323,8 @@ def _takes(expected: Any, argument: tuple[Any, str, str | None]) -> bool:
         return text.removeprefix("Optional[").removesuffix("]") in (_PLAIN if named else (*_PLAIN, "bool"))
     if kind == "ScalarList":
         return text.removeprefix("Optional[").startswith("List[") and "Tensor" not in text
-    others = ("Device", "str", "Generator", "Layout", "number", "Tensor", "int", "bool")
-    return text in others or text.startswith(("Optional[", "List["))
+    plain_types = ("Device", "str", "Generator", "Layout", "number", "Tensor", "int", "bool")
+    return text in plain_types or text.startswith(("Optional[", "List["))
 
 
 _PLAIN = ("number", "int", "float", "bool", "SymInt", "Device", "Layout")
@@ -317,11 +337,11 @@ def _choices(
     each = [
         list(_ways(argument, str(kind), host)) for argument, kind in zip(arguments, expected, strict=True)
     ]
-    if sum(len(one) > 1 for one in each) > 5:  # all on the device, or one of them on the host
-        first = tuple(one[0] for one in each)
+    if sum(len(options) > 1 for options in each) > 5:  # all on the device, or one argument on the host
+        first = tuple(options[0] for options in each)
         yield first
-        for at, one in enumerate(each):
-            for other in one[1:]:
+        for at, options in enumerate(each):
+            for other in options[1:]:
                 yield (*first[:at], other, *first[at + 1 :])
         return
     yield from itertools.product(*each)
@@ -329,8 +349,8 @@ def _choices(
 
 def _ways(argument: tuple[Any, str, str | None], expected: str, host: Host) -> Iterator[tuple[str, Make]]:
     dims, kind, value = argument
-    if kind == "" and expected == "Tensor":  # one without a storage, whose parts are of several lengths
-        yield "", lambda: _jagged().cuda()
+    if kind == "" and expected == "Tensor":  # a nested tensor: it has no storage
+        yield "", lambda: _jagged_tensor().cuda()
     elif kind in DTYPES and expected in ("Tensor", "Optional[Tensor]"):
         yield "", lambda: _tensor(dims, DTYPES[kind]).cuda()
         yield "on the host", lambda: host.put(_tensor(dims, DTYPES[kind]))
@@ -341,7 +361,7 @@ def _ways(argument: tuple[Any, str, str | None], expected: str, host: Host) -> I
         yield "", lambda: [_index(each).cuda() for each in sizes]
         for number in range(1, len(host.indexed) + 1):
             yield "masks", lambda number=number: [host.mask(number).cuda()]
-        for number in (1, 2, 3):  # how many there are is not recorded
+        for number in (1, 2, 3):  # their number is not recorded
             yield "indices on the host", lambda number=number: [host.put(_index(sizes[0]))] * number
             yield "indices on the host", lambda number=number: host.behind(number)
     elif expected.removeprefix("Optional[").startswith("Device"):
@@ -377,11 +397,11 @@ def _number(word: str, real: bool = False) -> bool | int | float | None:
 
 
 def _tensor(dims: list[int], dtype: torch.dtype) -> Tensor:
-    made = torch.zeros(dims, dtype=dtype)
-    return made if made.numel() < 2 else made.view(-1).index_fill_(0, torch.tensor([0]), 1).view(dims)
+    tensor = torch.zeros(dims, dtype=dtype)
+    return tensor if tensor.numel() < 2 else tensor.view(-1).index_fill_(0, torch.tensor([0]), 1).view(dims)
 
 
-def _jagged() -> Tensor:
+def _jagged_tensor() -> Tensor:
     return torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)], layout=torch.jagged)
 
 
@@ -393,10 +413,10 @@ def _index(dims: list[int]) -> Tensor:
 
 
 class Replayer:
-    """Calls signatures on an emulated device, and says what it sees there.
+    """Calls signatures on an emulated device and observes them.
 
     with Replayer("NVIDIA H100") as replayer:
-        replayer.see(call)
+    replayer.see(call)
     """
 
     def __init__(self, gpu: str) -> None:
@@ -421,9 +441,9 @@ class Replayer:
 
         def wait(site: int, mechanism: str, detail: str, times: int, size: int, operator: str) -> None:
             self.copies.add(mechanism)
-            known = (*table().for_op(operator), *table().for_call(operator))
-            rows = [row for row in known if row.mechanism == mechanism]
-            self.rows |= set(rows if len(rows) == 1 else ())  # what is read for Python asks no table
+            candidates = (*table().for_op(operator), *table().for_call(operator))
+            rows = [row for row in candidates if row.mechanism == mechanism]
+            self.rows |= set(rows if len(rows) == 1 else ())  # reads for Python consult no table
             waits(site, mechanism, detail, times, size, operator)
 
         def event(entry: Any) -> None:
@@ -438,8 +458,8 @@ class Replayer:
         OperatorMode.count = self._count  # type: ignore[method-assign]
         self.emulator.stop()
 
-    def see(self, way: Way) -> Seen:
-        """What a call waits for and copies, once its arguments are there."""
+    def see(self, way: Way) -> Observation:
+        """Return what a call waits for and copies, its arguments made beforehand."""
         arguments = way.arguments()
         before = self.emulator.recorder.total
         self.copies.clear()
@@ -451,4 +471,4 @@ class Replayer:
         back = bool({"d2h", "read", "size", "values"} & self.copies)
         spared = frozenset(self.spared - self.rows)
         on_host = way.words.count("on the host")
-        return Seen(waits, "h2d" in self.copies, back, frozenset(self.rows), spared, on_host)
+        return Observation(waits, "h2d" in self.copies, back, frozenset(self.rows), spared, on_host)

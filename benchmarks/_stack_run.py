@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 STEPS = 12
-"""As many as `gapless check` looks at, the two that warm up included."""
+"""Steps `gapless check` analyses, including two of warm-up."""
 
 
-class After:
-    """Does something with a module once it has been imported, or before and after."""
+class ImportHook:
+    """Calls functions before and after a module is first imported."""
 
     def __init__(self, name: str, after: Callable[[Any], None], before: Callable[[], None]) -> None:
         self.name, self.after, self.before = name, after, before
@@ -43,21 +43,21 @@ class After:
         return spec
 
 
-def timed(path: Path) -> None:
-    """Have the optimizers' steps written to `path`, in seconds of a clock."""
+def record_step_times(path: Path) -> None:
+    """Write the times of the optimizers' steps to `path`, in seconds of a clock."""
     stepped: list[float] = []
 
     def registered(module: Any) -> None:
         module.register_optimizer_step_post_hook(lambda *_: stepped.append(time.perf_counter()))
 
-    sys.meta_path.insert(0, After("torch.optim.optimizer", registered, lambda: None))
+    sys.meta_path.insert(0, ImportHook("torch.optim.optimizer", registered, lambda: None))
     atexit.register(lambda: path.write_text(json.dumps(stepped[:STEPS])))
 
 
-def with_nms() -> None:
-    """Let a torchvision that is built for CUDA be imported beside a torch for the CPU: `nms` in plain torch.
+def provide_nms() -> None:
+    """Let a torchvision built for CUDA be imported with a CPU torch, by defining `nms` in plain torch.
 
-    Under Gapless this is not needed: it has its own.
+    Not needed under Gapless, which defines its own.
     """
     libraries: list[Any] = []
 
@@ -73,7 +73,7 @@ def with_nms() -> None:
             module.extension._has_ops = lambda: True
             libraries[0].impl("nms", _nms, "CPU")
 
-    sys.meta_path.insert(0, After("torchvision", implement, define))
+    sys.meta_path.insert(0, ImportHook("torchvision", implement, define))
 
 
 def _nms(boxes: Any, scores: Any, threshold: float) -> Any:
@@ -91,15 +91,15 @@ def _nms(boxes: Any, scores: Any, threshold: float) -> Any:
 
 
 def main() -> None:
-    """Run what the command line says."""
+    """Run the script as the command line says."""
     times, how, *rest = sys.argv[1:]
-    timed(Path(times))
+    record_step_times(Path(times))
     if how == "check":
         from gapless.commands import main as gapless
 
         sys.argv = ["gapless", "check", *rest]
         raise SystemExit(gapless())
-    with_nms()
+    provide_nms()
     sys.argv = [rest[0], "cpu"]
     sys.path[0] = str(Path(rest[0]).resolve().parent)
     runpy.run_path(rest[0], run_name="__main__")

@@ -35,7 +35,7 @@ from gapless.trace.timeline import Timeline
 
 Step = Callable[[], None]
 Steps = Callable[[str], dict[str, Step]]
-"""Gives the training step of each stage on a device, by name."""
+"""Returns the training step of each stage on a device, by name."""
 
 _WORDS = "synchronizing CUDA operation"
 _EMULATED = 8
@@ -44,10 +44,11 @@ _WINDOW = profiling.Schedule(wait=1, warmup=2, active=6)
 
 @dataclass
 class Measured:
-    """One stage. Times in seconds a step; `predicted` is what the next stage's fix saves, -1: no wait goes.
+    """One stage. Times in seconds per step; `predicted` is what the next stage's fix saves (-1: it removes
+    no wait).
 
     `emulated` and `debug` are waits, `estimated` the step on the emulated GPU, `light` and `heavy` the step
-    in a profile without Python stacks and with. `ratio` is to the first stage, block by block.
+    in a profile without and with Python stacks. `ratio` is to the first stage, block by block.
     """
 
     name: str
@@ -64,51 +65,51 @@ class Measured:
     predicted: float = -1.0
 
 
-def gpu() -> bool:
-    """Whether there is a device to measure on."""
+def has_gpu() -> bool:
+    """Whether there is a GPU to measure on."""
     return torch.cuda.is_available()
 
 
 def measure(steps: Steps, rounds: int, block: int, emulated: Steps | None = None) -> list[Measured]:
-    """Everything of every stage. `emulated`: the same at sizes that the emulated device can carry."""
-    device = "cuda" if gpu() else "cpu"
+    """Measure every stage; `emulated` are the stages at sizes the emulated device can run."""
+    device = "cuda" if has_gpu() else "cpu"
     rows = [Measured(name) for name in steps(device)]
     for row in rows:
-        look(emulated or steps, row)
-    made = steps(device)
-    if gpu():
+        run_emulated(emulated or steps, row)
+    step_of = steps(device)
+    if has_gpu():
         for row in rows:
-            row.debug = debug_waits(made[row.name])
-    samples = in_turn(list(made.values()), rounds, block)
+            row.debug = debug_waits(step_of[row.name])
+    samples = in_turn(list(step_of.values()), rounds, block)
     for row, taken in zip(rows, samples, strict=True):
         row.step = median_interval(taken)
         row.ratio = median_interval([own / first for own, first in zip(taken, samples[0], strict=True)])
     with tempfile.TemporaryDirectory() as folder:
         for row in rows:
-            window(made[row.name], row, Path(folder))
+            record_profile(step_of[row.name], row, Path(folder))
     for row, following in pairwise(rows):
-        row.predicted = on_gpu(row, following) if gpu() else emulation(row, following)
+        row.predicted = saving_on_gpu(row, following) if has_gpu() else saving_emulated(row, following)
     return rows
 
 
 # Waits --------------------------------------------------------------------------------------------
 
 
-def look(steps: Steps, row: Measured) -> None:
-    """Run the stage on the emulated device."""
+def run_emulated(steps: Steps, row: Measured) -> None:
+    """Run the stage on the emulated device and note its waits and estimate in `row`."""
     with Emulator(programme=True) as emulator:
         step = steps("cuda")[row.name]
         for _ in range(_EMULATED):
             step()
     row.session = emulator.session()
-    found = report(row.session)
-    row.emulated = found.steps.waits_per_step
-    if found.estimate is not None:
-        row.estimated = found.estimate.step.likely / 1e9
+    stage_report = report(row.session)
+    row.emulated = stage_report.steps.waits_per_step
+    if stage_report.estimate is not None:
+        row.estimated = stage_report.estimate.step.likely / 1e9
 
 
 def debug_waits(step: Step, times: int = 5) -> float:
-    """Waits of a step as torch's synchronization debug mode counts them; explicit ones it does not see."""
+    """Return the waits of a step that torch's synchronization debug mode counts; it misses explicit ones."""
     for _ in range(3):
         step()
     torch.cuda.synchronize()
@@ -120,26 +121,27 @@ def debug_waits(step: Step, times: int = 5) -> float:
                 step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum(_WORDS in str(one.message) for one in heard) / times
+    return sum(_WORDS in str(warning.message) for warning in heard) / times
 
 
 # Time ---------------------------------------------------------------------------------------------
 
 
 def in_turn(steps: Sequence[Step], rounds: int, block: int) -> list[list[float]]:
-    """Seconds per step of each, in blocks A B C A B C …; a device is done when the clock is read."""
-    wait = torch.cuda.synchronize if gpu() else lambda: None
-    # Without a GPU the processor's own time: that of a busy machine says nothing.
-    clock = time.perf_counter if gpu() else time.process_time
+    """Return the seconds per step of each, in alternating blocks A B C A B C …; the device is
+    synchronized around each."""
+    wait = torch.cuda.synchronize if has_gpu() else lambda: None
+    # Without a GPU take processor time: wall time on a busy machine says nothing.
+    clock = time.perf_counter if has_gpu() else time.process_time
     for step in steps:
         for _ in range(max(3, block // 2)):
             step()
-    found: list[list[float]] = [[] for _ in steps]
+    samples: list[list[float]] = [[] for _ in steps]
     gc.collect()
     gc.disable()
     try:
         for _ in range(rounds):
-            for step, own in zip(steps, found, strict=True):
+            for step, own in zip(steps, samples, strict=True):
                 wait()
                 begun = clock()
                 for _ in range(block):
@@ -148,16 +150,16 @@ def in_turn(steps: Sequence[Step], rounds: int, block: int) -> list[list[float]]
                 own.append((clock() - begun) / block)
     finally:
         gc.enable()
-    return found
+    return samples
 
 
 # Profiles -----------------------------------------------------------------------------------------
 
 
-def window(step: Step, row: Measured, folder: Path) -> None:
-    """A window of the profiler, recorded as `gapless profile` does: without stacks, then with."""
+def record_profile(step: Step, row: Measured, folder: Path) -> None:
+    """Record profiles as `gapless profile` does, without stacks and with; note their step times in `row`."""
     machine = (
-        profiling.machine() if gpu() else profiling.Machine("CPU", (torch.profiler.ProfilerActivity.CPU,))
+        profiling.machine() if has_gpu() else profiling.Machine("CPU", (torch.profiler.ProfilerActivity.CPU,))
     )
     recipe = profiling.Recipe(folder, "".join(filter(str.isalnum, row.name)), _WINDOW)
     capture = profiling.Profiling(recipe, machine, StepEnds()).start()
@@ -168,20 +170,20 @@ def window(step: Step, row: Measured, folder: Path) -> None:
         taken.append(time.process_time() - begun)
     capture.stop()
     light, heavy = (read(path) for path in capture.saved)
-    if gpu():
-        row.light, row.heavy = _length(light), _length(heavy)
+    if has_gpu():
+        row.light, row.heavy = _mean_step(light), _mean_step(heavy)
         row.timeline = join(light, heavy).timeline
         row.profile = profile(row.timeline)
         return
-    # The last step of a pass ends with the writing of its file.
+    # The last step of a pass includes writing its file.
     begin = _WINDOW.wait + _WINDOW.warmup
     row.light = median(taken[begin : begin + _WINDOW.active - 1])
     begin += _WINDOW.active + _WINDOW.warmup
     row.heavy = median(taken[begin : begin + _WINDOW.active - 1])
 
 
-def _length(timeline: Timeline) -> float:
-    """Seconds from one step's beginning to the next one's, in the mean."""
+def _mean_step(timeline: Timeline) -> float:
+    """Return the mean seconds between the beginnings of steps."""
     host = timeline.host
     rows = [n for n in range(len(host)) if timeline.names[host.name[n]].startswith("ProfilerStep#")]
     starts = sorted(int(host.start[row]) for row in rows)
@@ -191,13 +193,16 @@ def _length(timeline: Timeline) -> float:
 # Prices -------------------------------------------------------------------------------------------
 
 
-def on_gpu(row: Measured, following: Measured) -> float:
-    """What the replay of the profile says that leaving out the waits saves which the next stage lacks."""
+def saving_on_gpu(row: Measured, following: Measured) -> float:
+    """Return the seconds per step that a replay of the profile saves without the waits the next stage
+    lacks."""
     assert row.timeline is not None
     assert row.profile is not None
     assert following.profile is not None
-    kept = {one.code for one in findings([following.profile])}
-    gone = sorted({one.code for one in findings([row.profile]) if one.code.startswith("GAP1")} - kept)
+    kept = {finding.code for finding in findings([following.profile])}
+    gone = sorted(
+        {finding.code for finding in findings([row.profile]) if finding.code.startswith("GAP1")} - kept
+    )
     if not gone:
         return -1.0
     prices = profile(row.timeline, asked=gone).prices
@@ -206,33 +211,33 @@ def on_gpu(row: Measured, following: Measured) -> float:
     return prices.asked.saved / max(len(row.profile.steps.start), 1) / 1e9
 
 
-def emulation(row: Measured, following: Measured) -> float:
-    """The same as `gapless check` estimates it, for the GPU that is emulated."""
+def saving_emulated(row: Measured, following: Measured) -> float:
+    """Return the saving that `gapless check` estimates for the emulated GPU."""
     assert row.session is not None
     assert following.session is not None
     session = row.session
-    kept = {_what(site) for site in following.session.sites}
-    gone = [number for number, site in enumerate(session.sites) if _what(site) not in kept]
-    found = estimate(session, find_steps(session.marks), {0: gone}) if gone else None
-    if found is None or not found.prices.each:
+    kept = {_site_key(site) for site in following.session.sites}
+    gone = [number for number, site in enumerate(session.sites) if _site_key(site) not in kept]
+    estimated = estimate(session, find_steps(session.marks), {0: gone}) if gone else None
+    if estimated is None or not estimated.prices.each:
         return -1.0
-    return found.prices.each[0].alone / 1e9
+    return estimated.prices.each[0].alone / 1e9
 
 
-def _what(site: Site) -> tuple[str, ...]:
-    """A site by the text of its line: stages are written in different files."""
+def _site_key(site: Site) -> tuple[str, ...]:
+    """Return a key of a site by the text of its line, since stages are in different files."""
     first: Any = site.stack[0] if site.stack else None
     return (site.operator, site.node, *((first.function, first.code) if first else ()))
 
 
-def measured(experiment: ModuleType, size: object, rounds: int, block: int) -> list[Measured]:
-    """The stages of `experiment` at `size`; on a GPU the emulated device runs them small."""
-    small = experiment.SMALL if gpu() else size
+def measure_experiment(experiment: ModuleType, size: object, rounds: int, block: int) -> list[Measured]:
+    """Measure the stages of `experiment` at `size`; on a GPU the emulated device runs them small."""
+    small = experiment.SMALL if has_gpu() else size
     return measure(experiment.steps(size), rounds, block, emulated=experiment.steps(small))
 
 
 def main(doc: str | None, experiment: ModuleType, name: str, block: int) -> int:
-    """The command line of an experiment: small on a CPU, at full size on a GPU."""
+    """Run the command line of an experiment: small on a CPU, full size on a GPU."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--block", type=int, default=block)
@@ -240,8 +245,8 @@ def main(doc: str | None, experiment: ModuleType, name: str, block: int) -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    size = experiment.FULL if gpu() else experiment.SMALL
-    rows = measured(experiment, size, options.rounds, options.block)
+    size = experiment.FULL if has_gpu() else experiment.SMALL
+    rows = measure_experiment(experiment, size, options.rounds, options.block)
     command = f"python benchmarks/{name}.py --write"
     text = experiment.sheet(rows, size, options.rounds, options.block, command)
     print(text)
@@ -254,16 +259,16 @@ def main(doc: str | None, experiment: ModuleType, name: str, block: int) -> int:
 
 
 def table(rows: Sequence[Measured]) -> str:
-    """What was measured, as Markdown."""
-    on = "GPU" if gpu() else "CPU"
+    """Return what was measured as a Markdown table."""
+    on = "GPU" if has_gpu() else "CPU"
     columns = ["stage", "waits a step, emulated"]
-    columns += ["by torch's debug mode", "GPU idle"] if gpu() else ["ms a step, estimated"]
+    columns += ["by torch's debug mode", "GPU idle"] if has_gpu() else ["ms a step, estimated"]
     columns += [f"ms a step ({on})", "between", "× first, in turn", "ms in a profile", "with stacks"]
-    columns += ["next fix saves, predicted", "measured" if gpu() else f"measured ({on})"]
+    columns += ["next fix saves, predicted", "measured" if has_gpu() else f"measured ({on})"]
     lines: list[list[object]] = []
     for row, following in zip(rows, [*rows[1:], None], strict=True):
         cells: list[object] = [row.name, f"{row.emulated:g}"]
-        if gpu() and row.profile is not None:
+        if has_gpu() and row.profile is not None:
             cells += [f"{row.debug:g}", f"{100 * row.profile.idle / max(row.profile.steps.total, 1):.1f} %"]
         else:
             cells.append(_ms(row.estimated))
@@ -281,11 +286,11 @@ def _ms(seconds: float) -> str:
 
 
 def method(rounds: int, block: int, sizes: str) -> str:
-    """How it was measured, in words."""
+    """Return how it was measured, in words."""
     where = (
         "time on the GPU, the device synchronized at both ends of a block; predicted: replay of the profile "
         "without the waits whose rules the next stage lacks"
-        if gpu()
+        if has_gpu()
         else "processor time, one thread, on the CPU, where waits cost nothing; estimated and predicted: "
         f"what `gapless check` says of an emulated {gpus.DEFAULT.name} at this size"
     )

@@ -30,7 +30,7 @@ from torchmetrics import (
 )
 
 N, C, L = 12, 5, 4
-"""Size of a batch, classes, labels."""
+"""Batch size, classes, labels."""
 
 
 class Make:
@@ -41,15 +41,15 @@ class Make:
         self.device = device
 
     def score(self, *shape: int) -> Tensor:
-        """Probabilities, floats of `shape` in [0, 1)."""
+        """Return probabilities of `shape` in [0, 1)."""
         return torch.rand(shape, generator=self.generator).to(self.device)
 
     def real(self, *shape: int) -> Tensor:
-        """Standard normal floats of `shape`."""
+        """Return standard normal floats of `shape`."""
         return torch.randn(shape, generator=self.generator).to(self.device)
 
     def label(self, high: int, *shape: int) -> Tensor:
-        """Integers of `shape` in [0, high)."""
+        """Return integers of `shape` in [0, high)."""
         return torch.randint(high, shape, generator=self.generator).to(self.device)
 
     def put(self, tensor: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ Batch = Callable[[Make], tuple[Any, ...]]
 class Case:
     """One way to build a metric, and the inputs of one update.
 
-    `best` are the metric's own options that make it wait least.
+    `best` are the options with which it waits least.
     """
 
     name: str
@@ -120,7 +120,7 @@ CURVES = [
 
 
 def classification_cases() -> Iterator[Case]:
-    """Every class of `torchmetrics.classification`, as it comes, and its common variants."""
+    """Yield every class of `torchmetrics.classification`, with defaults and in common variants."""
     for name in sorted(classification.__all__):
         task = next((task for task in INPUTS if name.startswith(task)), None)
         if task is None:
@@ -261,7 +261,7 @@ def squad(m: Make) -> tuple[Any, ...]:
 
 
 class Features(nn.Module):
-    """A feature extractor of no use but its shape: images (N, 3, H, W) to (N, 8)."""
+    """A stand-in feature extractor: images (N, 3, H, W) to (N, 8)."""
 
     num_features = 8
 
@@ -310,7 +310,7 @@ def image_cases() -> Iterator[Case]:
 
 
 def in_turn(build: Callable[[], Any], steps: tuple[dict[str, Any], ...]) -> Any:
-    """A metric whose updates take keywords in turn: see `update`."""
+    """Return a metric whose updates take these keywords in turn (see `update`)."""
     metric = build()
     metric._case_keywords = steps
     return metric
@@ -331,7 +331,7 @@ def audio_cases() -> Iterator[Case]:
     pit = importlib.import_module("torchmetrics.functional.audio.pit")
 
     def permuted() -> Any:
-        pit._ps_dict.clear()  # tensors it has kept from an emulated device that has gone
+        pit._ps_dict.clear()  # drop tensors kept from an earlier emulated device
         return audio.PermutationInvariantTraining(scale_invariant_signal_noise_ratio, eval_func="max")
 
     yield Case("PermutationInvariantTraining", permuted, pair(2, 2, 400))
@@ -340,7 +340,7 @@ def audio_cases() -> Iterator[Case]:
 def clustering_cases() -> Iterator[Case]:
     labels: Batch = lambda m: (m.label(3, N), m.label(3, N))  # noqa: E731
     features: Batch = lambda m: (m.real(N, 4), m.label(3, N))  # noqa: E731
-    for name in sorted(set(clustering.__all__) - {"ClusterAccuracy"}):  # needs a package of its own
+    for name in sorted(set(clustering.__all__) - {"ClusterAccuracy"}):  # needs another package
         more = {"num_classes": 3} if name == "ClusterAccuracy" else {}
         inner = name in ("CalinskiHarabaszScore", "DaviesBouldinScore", "DunnIndex")
         yield Case(name, partial(getattr(clustering, name), **more), features if inner else labels)
@@ -420,23 +420,23 @@ FAMILIES: dict[str, Callable[[], Iterator[Case]]] = {
 
 
 def cases() -> Iterator[Case]:
-    """Every case of every family, under its family's name in order."""
+    """Yield every case of every family, in order."""
     for family in FAMILIES.values():
         yield from family()
 
 
 def update(metric: Any, batch: tuple[Any, ...], step: int = 0) -> None:
-    """One update, with the keywords the metric wants in this step."""
+    """Run one update, with the keywords of this step."""
     keywords = getattr(metric, "_case_keywords", ())
     metric.update(*batch, **(keywords[step % len(keywords)] if keywords else {}))
 
 
-def host(value: Any) -> Any:
-    """`value` with its tensors on the host."""
+def to_host(value: Any) -> Any:
+    """Return `value` with its tensors on the host."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     if isinstance(value, dict):
-        return {key: host(one) for key, one in value.items()}
+        return {key: to_host(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [host(one) for one in value]
+        return [to_host(item) for item in value]
     return value

@@ -1,4 +1,4 @@
-"""A profile that is whole, and what its events are."""
+"""An undamaged profile, and tests of its events."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ Test = Callable[[Event], bool]
 
 @dataclass(frozen=True)
 class Whole:
-    """A profile as it was: its bytes, and what is in them. `other` is one more, of another process."""
+    """An undamaged profile: its bytes and content. `other` is a profile of another process."""
 
     data: bytes
     other: bytes = b""
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        return parsed(self.data)
+        return parse(self.data)
 
     @property
     def events(self) -> list[Event]:
-        """A list of its own; the events in it are shared and must not be changed."""
+        """A new list; the events in it are shared and must not be changed."""
         return list(self.document["traceEvents"])
 
     @cached_property
     def spans(self) -> tuple[float, float]:
-        """When the first event begins and the last one ends, microseconds."""
-        timed = [one for one in self.document["traceEvents"] if one.get("ph") == "X"]
-        starts = [float(one["ts"]) for one in timed if float(one["ts"]) > 0]
-        return min(starts), max(float(one["ts"]) + float(one.get("dur", 0)) for one in timed)
+        """Begin of the first event and end of the last, microseconds."""
+        timed = [event for event in self.document["traceEvents"] if event.get("ph") == "X"]
+        starts = [float(event["ts"]) for event in timed if float(event["ts"]) > 0]
+        return min(starts), max(float(event["ts"]) + float(event.get("dur", 0)) for event in timed)
 
     def with_events(self, events: Iterable[Event]) -> bytes:
-        """The same file with other events."""
+        """Return the same file with other events."""
         return json.dumps({**self.document, "traceEvents": list(events)}).encode()
 
 
-def parsed(data: bytes) -> dict[str, Any]:
-    found = json.loads(data.decode(errors="replace"), strict=False)
-    return found if isinstance(found, dict) else {"traceEvents": found}
+def parse(data: bytes) -> dict[str, Any]:
+    document = json.loads(data.decode(errors="replace"), strict=False)
+    return document if isinstance(document, dict) else {"traceEvents": document}
 
 
 def category(event: Event) -> str:

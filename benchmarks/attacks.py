@@ -28,14 +28,15 @@ from pathlib import Path
 import _sheet
 from _attacks import ATTACKS, TRACE, Attack
 
-SECONDS = 60
-"""In which a command ends even where others use the machine."""
+TIMEOUT = 60
+"""Seconds; a command ends sooner even on a busy machine."""
 State = dict[str, tuple[str, int, str]]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attack went: `said` is the last line on standard error, `failed` what is wrong, if anything."""
+    """The result of an attack: `said` is the last line on standard error, `failed` what is wrong, or
+    empty."""
 
     attack: Attack
     status: int
@@ -44,25 +45,25 @@ class Outcome:
     failed: str
 
 
-def _state(folder: Path) -> State:
-    """Every file in `folder`: its kind, its mode, and what it holds."""
-    found = {}
+def _folder_state(folder: Path) -> State:
+    """Return the mode, links and content of every file in `folder`."""
+    state = {}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
         held = os.readlink(path) if path.is_symlink() else ""
         if stat.S_ISREG(mode):
             held = hashlib.sha256(path.read_bytes()).hexdigest()
-        found[str(path.relative_to(folder))] = (stat.filemode(mode), path.lstat().st_nlink, held)
-    return found
+        state[str(path.relative_to(folder))] = (stat.filemode(mode), path.lstat().st_nlink, held)
+    return state
 
 
-def outcome(attack: Attack) -> Outcome:
-    """Run it in a folder of its own."""
+def run_attack(attack: Attack) -> Outcome:
+    """Run an attack in a folder of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "t.json").write_bytes(TRACE)
         attack.prepare(folder)
-        before = _state(folder)
+        before = _folder_state(folder)
         begin = time.perf_counter()
         limit = (attack.limit, attack.limit) if attack.limit else None
 
@@ -76,12 +77,12 @@ def outcome(attack: Attack) -> Outcome:
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=SECONDS,
+                timeout=TIMEOUT,
                 preexec_fn=limited,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Outcome(attack, -1, time.perf_counter() - begin, "", f"hangs for {SECONDS} s")
+            return Outcome(attack, -1, time.perf_counter() - begin, "", f"hangs for {TIMEOUT} s")
         seconds = time.perf_counter() - begin
         said = done.stderr.decode(errors="replace").strip().splitlines()
         return Outcome(
@@ -89,11 +90,11 @@ def outcome(attack: Attack) -> Outcome:
             done.returncode,
             seconds,
             said[-1] if said else "",
-            _wrong(attack, done, before, _state(folder)),
+            _failure(attack, done, before, _folder_state(folder)),
         )
 
 
-def _wrong(
+def _failure(
     attack: Attack,
     done: subprocess.CompletedProcess[bytes],
     before: State,
@@ -117,29 +118,35 @@ def _wrong(
     return ""
 
 
-def sheet(found: Sequence[Outcome], command: str) -> str:
-    """How all of them went."""
+def sheet(outcomes: Sequence[Outcome], command: str) -> str:
+    """Return the sheet of all outcomes."""
     method = (
         "each attack runs the command in a process and a folder of its own; what the folder holds is compared"
     )
     text = _sheet.header("Attacks", command, method)
     count = {
-        word: sum(word in one.failed for one in found)
+        word: sum(word in outcome.failed for outcome in outcomes)
         for word in ("traceback", "hangs", "changed", "lost", "kind")
     }
     text += (
-        f"- {len(found)} attacks; tracebacks: {count['traceback']}; hangs: {count['hangs']}; files changed "
-        f"that were not named: {count['changed'] + count['kind']}; reports lost: {count['lost']}; "
-        f"failed in all: {sum(bool(one.failed) for one in found)}\n\n"
+        f"- {len(outcomes)} attacks; tracebacks: {count['traceback']}; hangs: {count['hangs']}; "
+        f"files changed that were not named: {count['changed'] + count['kind']}; "
+        f"reports lost: {count['lost']}; "
+        f"failed in all: {sum(bool(outcome.failed) for outcome in outcomes)}\n\n"
     )
     rows: list[list[object]] = [
-        [one.attack.name, one.status, _shown(one.said) or "(shown)", one.failed or "as it should"]
-        for one in found
+        [
+            result.attack.name,
+            result.status,
+            _shorten(result.said) or "(shown)",
+            result.failed or "as it should",
+        ]
+        for result in outcomes
     ]
     return text + _sheet.table(["attack", "exit status", "what is said", "outcome"], rows)
 
 
-def _shown(said: str) -> str:
+def _shorten(said: str) -> str:
     plain = said.replace("|", "\\|").replace(tempfile.gettempdir(), "")
     return plain if len(plain) <= 110 else plain[:107] + "…"
 
@@ -149,12 +156,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only attacks with this in their name")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    found = [outcome(attack) for attack in ATTACKS if options.only in attack.name]
-    text = sheet(found, "python benchmarks/attacks.py --write")
+    outcomes = [run_attack(attack) for attack in ATTACKS if options.only in attack.name]
+    text = sheet(outcomes, "python benchmarks/attacks.py --write")
     print(text)
     if options.write:
         print(_sheet.write("attacks", text))
-    return 1 if any(one.failed for one in found) else 0
+    return 1 if any(outcome.failed for outcome in outcomes) else 0
 
 
 if __name__ == "__main__":

@@ -26,89 +26,89 @@ from gapless.model import Profile
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One profile: nanoseconds of idleness, of all its parts together, without a cause, with a line."""
+class ProfileIdleness:
+    """One profile: nanoseconds of idleness, of all its parts, without a cause, with a line."""
 
     name: str
     idle: int
     parts: int
     unexplained: int
-    placed: int
+    with_line: int
     stacks: bool
     device_rows: int
     largest: str
 
     @property
-    def unknown(self) -> float:
-        """The share without a cause."""
+    def share_unexplained(self) -> float:
+        """The share of idleness without a cause."""
         return self.unexplained / self.parts if self.parts else 0.0
 
 
-def measure(path: Path) -> Measured | None:
-    """Attributes one profile; None where the GPU is never idle in it, or not seen at all."""
+def measure(path: Path) -> ProfileIdleness | None:
+    """Attribute one profile's idleness; None if the GPU is never idle or not recorded."""
     try:
-        found = of_file(str(path), priced=False)
+        file_profile = of_file(str(path), priced=False)
     except UnreadableInput:
         return None
-    if not found.idle:
+    if not file_profile.idle:
         return None
     causes: Counter[str] = Counter()
-    for cost in found.costs:
+    for cost in file_profile.costs:
         causes[cost.cause] += cost.idle
-    return Measured(
+    return ProfileIdleness(
         path.name,
-        found.idle,
+        file_profile.idle,
         sum(causes.values()),
         causes["unknown"],
-        sum(cost.idle for cost in found.costs if cost.site.stack),
-        any(cost.site.stack for cost in found.costs),
-        operations(found),
+        sum(cost.idle for cost in file_profile.costs if cost.site.stack),
+        any(cost.site.stack for cost in file_profile.costs),
+        operations(file_profile),
         causes.most_common(1)[0][0],
     )
 
 
-def operations(found: Profile) -> int:
-    """Kernels and copies on the device."""
-    return sum(kernel.calls for kernel in found.kernels)
+def operations(file_profile: Profile) -> int:
+    """Return the number of kernels and copies on the device."""
+    return sum(kernel.calls for kernel in file_profile.kernels)
 
 
-def short(name: str) -> str:
-    """The name without its extension, its middle left out."""
+def shorten_name(name: str) -> str:
+    """Return the file name without extension, shortened in the middle."""
     bare = re.sub(r"\.(pt\.trace\.)?json(\.gz)?$", "", name)
     return bare if len(bare) <= 48 else f"{bare[:30]}…{bare[-16:]}"
 
 
-def sheet(found: list[Measured], folder: str) -> str:
-    """The whole sheet."""
+def sheet(rows_: list[ProfileIdleness], folder: str) -> str:
+    """Return the sheet."""
     method = (
         "each stretch in which the GPU idles within the profile's steps is laid to a cause and a place, as "
         "docs/trace.md defines them; what has no cause, and what has a line, is summed up"
     )
     command = f"python benchmarks/attribution.py {folder} --write"
-    idle = sum(one.parts for one in found)
-    unknown = sum(one.unexplained for one in found)
-    lined = [one for one in found if one.stacks]
-    lines = sum(one.placed for one in lined) / max(sum(one.parts for one in lined), 1)
-    exact = sum(one.idle == one.parts for one in found)
+    idle = sum(row.parts for row in rows_)
+    unknown = sum(row.unexplained for row in rows_)
+    lined = [row for row in rows_ if row.stacks]
+    lines = sum(row.with_line for row in lined) / max(sum(row.parts for row in lined), 1)
+    exact = sum(row.idle == row.parts for row in rows_)
     text = _sheet.header("Idleness of real profiles, laid to causes and lines", command, method)
     text += (
-        f"- the parts add up to the idleness, to the nanosecond: {exact} of {len(found)}\n"
+        f"- the parts add up to the idleness, to the nanosecond: {exact} of {len(rows_)}\n"
         f"- without a cause: {unknown / max(idle, 1):.1%} of {idle / 1e9:.2f} s in all, "
-        f"{statistics.median(one.unknown for one in found):.2%} of a profile in the median\n"
+        f"{statistics.median(row.share_unexplained for row in rows_):.2%} of a profile in the median\n"
         f"- with a line, where stacks were recorded ({len(lined)} profiles): {lines:.0%} of their idleness, "
-        f"{statistics.median(one.placed / one.parts for one in lined):.0%} of a profile in the median\n\n"
+        f"{statistics.median(row.with_line / row.parts for row in lined):.0%} of a profile in the median\n\n"
     )
     columns = ["profile", "kernels", "idle ms", "without a cause", "with a line", "most of it"]
     rows: list[list[object]] = [
         [
-            short(one.name),
-            one.device_rows,
-            f"{one.idle / 1e6:.2f}",
-            f"{one.unknown:.1%}",
-            f"{one.placed / one.parts:.0%}" if one.stacks else "no stacks",
-            one.largest,
+            shorten_name(row.name),
+            row.device_rows,
+            f"{row.idle / 1e6:.2f}",
+            f"{row.share_unexplained:.1%}",
+            f"{row.with_line / row.parts:.0%}" if row.stacks else "no stacks",
+            row.largest,
         ]
-        for one in sorted(found, key=lambda one: -one.unknown)
+        for row in sorted(rows_, key=lambda row: -row.share_unexplained)
     ]
     return text + _sheet.table(columns, rows)
 
@@ -119,12 +119,12 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     paths = sorted(p for p in options.folder.iterdir() if p.name.endswith((".json", ".json.gz")))
-    found = [one for one in map(measure, paths) if one is not None]
-    text = sheet(found, options.folder.name)
+    rows_ = [row for row in map(measure, paths) if row is not None]
+    text = sheet(rows_, options.folder.name)
     print(text)
     if options.write:
         print(_sheet.write("attribution", text))
-    return 0 if all(one.idle == one.parts for one in found) else 1
+    return 0 if all(row.idle == row.parts for row in rows_) else 1
 
 
 if __name__ == "__main__":

@@ -47,71 +47,72 @@ class Row(NamedTuple):
 
 
 def rows(folder: Path) -> list[Row]:
-    """Collectives within a machine whose GPU is known."""
-    found = []
+    """Return the collectives within a machine of known GPU."""
+    measured = []
     with gzip.open(folder / "collectives.csv.gz", "rt", newline="") as file:
         for line in csv.DictReader(file):
             machine, ranks = line["node"].split("/")[0], int(line["ranks"])
             kind = line["op"].replace("alltoall", "all_to_all")
-            known = machine in MACHINES or machine == "rtx_pro_6000_server"
-            if known and kind in KINDS and int(line["per_node"]) == ranks:
+            is_known = machine in MACHINES or machine == "rtx_pro_6000_server"
+            if is_known and kind in KINDS and int(line["per_node"]) == ranks:
                 kept = zlib.crc32((line["node"] + line["nbytes"]).encode()) % 5 == 0
                 size = int(float(line["nbytes"]))
-                found.append(Row(machine, line["source"], kind, ranks, size, float(line["us"]), kept))
-    return found
+                measured.append(Row(machine, line["source"], kind, ranks, size, float(line["us"]), kept))
+    return measured
 
 
 def gpu_of(machine: str) -> Gpu:
     return sheet(find(MACHINES[machine])) if machine in MACHINES else RTX_PRO
 
 
-def asked(one: Row) -> tuple[Entry, Programme]:
+def entry_of(row: Row) -> tuple[Entry, Programme]:
     entry = Entry(
-        kind="collective", name=one.kind, ranks=one.ranks, group=f"all {one.ranks} ranks",
-        reads=one.nbytes, writes=one.nbytes,
+        kind="collective", name=row.kind, ranks=row.ranks, group=f"all {row.ranks} ranks",
+        reads=row.nbytes, writes=row.nbytes,
     )  # fmt: skip
-    return entry, Programme(gpu=gpu_of(one.machine), node=8)
+    return entry, Programme(gpu=gpu_of(row.machine), node=8)
 
 
-def table(found: Sequence[Row]) -> list[list[object]]:
+def table(measured: Sequence[Row]) -> list[list[object]]:
     groups: defaultdict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for one in found:
-        if one.kept:
-            groups[one.source, one.machine, one.kind].append(one)
-    told: list[list[object]] = []
+    for row in measured:
+        if row.kept:
+            groups[row.source, row.machine, row.kind].append(row)
+    cells: list[list[object]] = []
     for (source, machine, kind), mine in sorted(groups.items()):
-        real = np.array([one.us for one in mine])
-        guess = np.array([collective_time(*asked(one)) for one in mine]) / 1e3
-        before = np.array([_before(one) for one in mine]) / 1e3
-        wide = np.array([1.2816 * collective_spread(*asked(one)) for one in mine])
+        real = np.array([row.us for row in mine])
+        guess = np.array([collective_time(*entry_of(row)) for row in mine]) / 1e3
+        before = np.array([_time_before(row) for row in mine]) / 1e3
+        wide = np.array([1.2816 * collective_spread(*entry_of(row)) for row in mine])
         inside = (np.abs(np.log(real / guess)) <= wide).mean()
-        errors = [f"{np.abs(one / real - 1).mean():.0%}" for one in (before, guess)]
-        told.append([source, machine, kind, len(mine), *errors, f"{inside:.0%}"])
-    return told
+        errors = [f"{np.abs(estimates / real - 1).mean():.0%}" for estimates in (before, guess)]
+        cells.append([source, machine, kind, len(mine), *errors, f"{inside:.0%}"])
+    return cells
 
 
-def _before(one: Row) -> float:
-    """Nanoseconds by the constants before: one latency, and one share of the links."""
-    gpu = gpu_of(one.machine)
+def _time_before(row: Row) -> float:
+    """Return nanoseconds by the earlier constants: one latency and one share of the links."""
+    gpu = gpu_of(row.machine)
     link = gpu.link * 0.78 if gpu.link > gpu.pcie else gpu.pcie * 0.39
-    moving = (one.ranks - 1) / one.ranks * (2 if one.kind == "all_reduce" else 1) * one.nbytes / link
+    moving = (row.ranks - 1) / row.ranks * (2 if row.kind == "all_reduce" else 1) * row.nbytes / link
     return float(21_000 + moving + 0.75 * np.sqrt(21_000 * moving))
 
 
-def fit(found: Sequence[Row]) -> None:
-    """Print, for each machine: begin and step in microseconds, the bend, shares by kind for 2, 4, 8 ranks."""
+def fit(measured: Sequence[Row]) -> None:
+    """Print for each machine: launch and step in microseconds, the bend, and shares by kind for 2, 4, 8
+    ranks."""
     for name in (*dict.fromkeys(FITTED.values()), "RTX PRO 6000"):
         mine = [
-            one for one in found
-            if one.source == "aiconfigurator" and not one.kept and one.machine != "b300_sxm"
-            and FITTED.get(one.machine, "RTX PRO 6000") == name
+            row for row in measured
+            if row.source == "aiconfigurator" and not row.kept and row.machine != "b300_sxm"
+            and FITTED.get(row.machine, "RTX PRO 6000") == name
         ]  # fmt: skip
-        kind = np.array([KINDS.index(one.kind) for one in mine])
-        ranks = np.array([one.ranks for one in mine])
-        link = np.array([max(gpu_of(one.machine).link, gpu_of(one.machine).pcie) for one in mine])
-        bus = (ranks - 1) / ranks * np.where(kind == 0, 2, 1) * np.array([one.nbytes for one in mine]) / link
+        kind = np.array([KINDS.index(row.kind) for row in mine])
+        ranks = np.array([row.ranks for row in mine])
+        link = np.array([max(gpu_of(row.machine).link, gpu_of(row.machine).pcie) for row in mine])
+        bus = (ranks - 1) / ranks * np.where(kind == 0, 2, 1) * np.array([row.nbytes for row in mine]) / link
         steps = (ranks - 1) * np.array([2, 1, 1, 0.4])[kind]
-        real = np.log([one.us * 1e3 for one in mine])
+        real = np.log([row.us * 1e3 for row in mine])
         place = np.log2(ranks).astype(int) - 1
 
         def loss(
@@ -144,4 +145,4 @@ def sheet_of(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    _sheet.fitted(__doc__ or "", "collective_times", lambda folder: fit(rows(folder)), sheet_of)
+    _sheet.fit_main(__doc__ or "", "collective_times", lambda folder: fit(rows(folder)), sheet_of)

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import _sheet
-from _compiled_plain import place
+from _compiled_plain import place_text
 
 HERE = Path(__file__).resolve().parent
 CASES = HERE / "compiled_cases"
 _CALLS = 20_000
 TIMED = ("train_and_eval", "dynamic_batches")
-"""The scripts whose compilation is timed: the others take minutes."""
+"""Scripts whose compilation is timed; the others take minutes."""
 
 
-def plain(script: Path) -> dict[str, Any]:
-    """What the compiler logs of `script` on this machine's CPU."""
+def log_of_compiler(script: Path) -> dict[str, Any]:
+    """Return what the compiler logs of `script` on this CPU."""
     words = [sys.executable, str(HERE / "_compiled_plain.py"), str(script)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -33,8 +33,8 @@ def plain(script: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def ours(script: Path) -> dict[str, Any]:
-    """The same as `gapless check` tells it."""
+def log_of_check(script: Path) -> dict[str, Any]:
+    """Return what `gapless check` says of `script`, in the same form."""
     from gapless.model.session import load
 
     with tempfile.TemporaryDirectory() as folder:
@@ -46,21 +46,23 @@ def ours(script: Path) -> dict[str, Any]:
         if done.returncode:
             raise SystemExit(f"{script.name} fails under gapless check:\n{done.stderr[-2000:]}")
         compiled = load(str(saved)).compiled
-    breaks = [one for made in compiled for one in made.breaks if not one.raises]  # an error is no break
-    lines = {one.line for one in breaks} - {None}
-    functions = {one.line for made in compiled for one in made.recompiles}
+    breaks = [
+        graph_break for report in compiled for graph_break in report.breaks if not graph_break.raises
+    ]  # an error is no break
+    lines = {graph_break.line for graph_break in breaks} - {None}
+    functions = {recompile.line for report in compiled for recompile in report.recompiles}
     name = os.fspath(script)
     return {
-        "breaks": sum(one.times for one in breaks),
-        "lines": sorted(place(name, line.file, str(line.line)) for line in lines),
-        "recompiles": sum(one.again for one in compiled),
+        "breaks": sum(graph_break.times for graph_break in breaks),
+        "lines": sorted(place_text(name, line.file, str(line.line)) for line in lines),
+        "recompiles": sum(report.again for report in compiled),
         "functions": sorted({line.line for line in functions if line is not None and line.file == name}),
-        "graphs": sum(one.graphs for one in compiled),
+        "graphs": sum(report.graphs for report in compiled),
     }
 
 
 def cost_of_a_call() -> float:
-    """Microseconds that taking note adds to a call whose kind was seen already."""
+    """Return the microseconds that recording adds to a call of a kind seen before."""
     import torch
 
     import gapless
@@ -84,7 +86,7 @@ def cost_of_a_call() -> float:
 
 
 def processor_time(words: list[str], **environment: str) -> float:
-    """Seconds of the CPU that a command takes, with all that it starts."""
+    """Return the CPU seconds of a command with its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(words, env={**os.environ, **environment}, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -92,8 +94,8 @@ def processor_time(words: list[str], **environment: str) -> float:
 
 
 def cost_of_the_pass(script: Path) -> tuple[float, float]:
-    """Seconds of the CPU that the pass adds to a check, and that compiling adds to the script: by inductor
-    for the CPU, once, with nothing from a cache."""
+    """Return the CPU seconds that the pass adds to a check, and that compiling (inductor for the CPU,
+    uncached) adds to the script."""
     alone = [sys.executable, str(script)]
     check = [sys.executable, "-m", "gapless", "check", "--steps", "all", "--no-loader", "--no-prices", "-q"]
     with tempfile.TemporaryDirectory() as folder:
@@ -109,13 +111,13 @@ def _cost_table() -> str:
     for name in TIMED:
         added, compiled = cost_of_the_pass(CASES / f"{name}.py")
         rows.append([name, f"{added:.1f} s", f"{compiled:.1f} s", f"{added / compiled:.0%}"])
-    told = "CPU time that the pass adds to a check, beside what compiling adds to the script on the CPU:"
-    return f"\n{told}\n\n" + _sheet.table(["script", "the pass", "compiling", "share"], rows)
+    words = "CPU time that the pass adds to a check, beside what compiling adds to the script on the CPU:"
+    return f"\n{words}\n\n" + _sheet.table(["script", "the pass", "compiling", "share"], rows)
 
 
 def _cell(first: Any, second: Any) -> str:
     if isinstance(first, list):
-        first, second = (", ".join(map(str, one)) or "–" for one in (first, second))
+        first, second = (", ".join(map(str, values)) or "–" for values in (first, second))
     return f"{first}" if first == second else f"**{first}, here {second}**"
 
 
@@ -135,11 +137,11 @@ def main() -> None:
         if not options.cases or script.name.startswith(tuple(options.cases))
     ]
     with ThreadPoolExecutor(options.jobs) as pool:
-        pairs = list(pool.map(lambda script: (plain(script), ours(script)), scripts))
-    equal = sum(reference == found for reference, found in pairs)
+        pairs = list(pool.map(lambda script: (log_of_compiler(script), log_of_check(script)), scripts))
+    equal = sum(reference == here for reference, here in pairs)
     rows: list[list[object]] = [
-        [script.stem, *(_cell(reference[name], found[name]) for name in reference)]
-        for script, (reference, found) in zip(scripts, pairs, strict=True)
+        [script.stem, *(_cell(reference[name], here[name]) for name in reference)]
+        for script, (reference, here) in zip(scripts, pairs, strict=True)
     ]
     text = _sheet.header(
         "Graph breaks and recompilations, told without a GPU",

@@ -149,15 +149,20 @@ def samples(most: int, entries: list[Any] | None = None) -> list[choices.Sample]
     """All samples, up to `most` of each entry."""
     torch.manual_seed(0)
     chosen = choices.all_entries() if entries is None else entries
-    found = list(choices.of_operators(chosen, most))
-    return found if entries is not None else [*found, *choices.of_ours(), *choices.of_modules(most)]
+    found = list(choices.samples_of_operators(chosen, most))
+    return (
+        found if entries is not None else [*found, *choices.own_samples(), *choices.samples_of_modules(most)]
+    )
 
 
 def choices_made(given: list[choices.Sample]) -> Listed:
     """Each sample on the emulated device beside the reference."""
     found = Listed()
     pairs = zip(
-        given, choices.on_fakes(given, composite_with_kernel()), choices.on_emulated(given), strict=True
+        given,
+        choices.choices_on_fakes(given, composite_with_kernel()),
+        choices.choices_on_emulator(given),
+        strict=True,
     )
     for sample, wanted, made in pairs:
         outcome, text = compared(wanted, made)

@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import _sheet
-from _damage import KINDS, damaged
+from _damage import KINDS, damage_profile
 from _whole import Whole
 
 from gapless.analyze.profile.building import of_file
@@ -113,7 +113,7 @@ def of_profile(path: Path, other: Path, wanted: Sequence[tuple[str, int]], into:
     whole = Whole(_bytes(path), _bytes(other))
     of_whole = shares(of_file(str(path)))
     for kind, seed in wanted:
-        data = damaged(whole, kind, seed)
+        data = damage_profile(whole, kind, seed)
         # What a version costs is measured without what making it took: in a child of its own.
         child = _FORK.Process(target=_measure, args=(data, of_whole, path.name, kind, seed, into))
         begin = time.perf_counter()

@@ -57,13 +57,13 @@ def generated(name: str) -> Counts:
     torch.manual_seed(0)
     if name == OPTIMIZER:
         lists = [torch.rand(64, 64) for _ in range(24)]
-        made = _inductor.of_function(
+        made = _inductor.kernels_of_function(
             lambda *all_of_them: adam(*(list(all_of_them[at : at + 6]) for at in range(0, 24, 6))), *lists
         )
         return {"optimizer": made.count}
     make, given = MODELS[name]
     model, x = make(), given()
-    made_of = _inductor.of_model(lambda: model(x).backward(), model)
+    made_of = _inductor.kernels_of_model(lambda: model(x).backward(), model)
     return {part: sum(one.count for one in made_of[part]) for part in ("forward", "backward")}
 
 

@@ -55,7 +55,7 @@ def drawn(found: Sequence[Row], most: int = MOST) -> list[Row]:
 def _select(found: Sequence[Row], family: str, half: bool | None = None) -> list[Row]:
     return [
         one for one in found
-        if one.family == family and one.told and (half is None or (one.dtype != "fp32") == half)
+        if one.family == family and one.tells_of_kernel and (half is None or (one.dtype != "fp32") == half)
     ]  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def kernel_rows(found: Sequence[Row]) -> list[list[object]]:
     """By family, width of numbers, source and GPU: errors before and now, and what the interval holds."""
     groups: defaultdict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
     for one in found:
-        if one.kept and one.told:
+        if one.kept and one.tells_of_kernel:
             groups[one.family, "fp32" if one.dtype == "fp32" else "16 bits", one.source, one.gpu].append(one)
     table: list[list[object]] = []
     for (family, width, source, gpu), mine in sorted(groups.items()):
@@ -159,7 +159,7 @@ def unseen_rows(found: Sequence[Row]) -> list[list[object]]:
         chosen = _select(found, "matmul", half)
         for gpu in sorted({one.gpu for one in chosen} - {"P4"}):
             constants, share, reached = without(found, half, gpu)
-            kept = fitting.sized(drawn([one for one in chosen if one.gpu == gpu and one.kept]))
+            kept = fitting.product_columns(drawn([one for one in chosen if one.gpu == gpu and one.kept]))
             now = fitting.product_times(kept, gpu, share, reached, constants, half)
             width = "16 bits" if half else "fp32"
             table.append([f"products, {width}", gpu, len(kept.us), f"{share:.2f}", _off(now, kept.us)])
@@ -277,7 +277,7 @@ def sheet(folder: Path) -> str:
     )
     by_cell: defaultdict[tuple[str, bool, str, str], list[Row]] = defaultdict(list)
     for one in found:
-        if one.kept and one.told:
+        if one.kept and one.tells_of_kernel:
             by_cell[one.family, one.dtype == "fp32", one.gpu, one.source].append(one)
     kept = [one for mine in by_cell.values() for one in drawn(mine)]
     text += _sheet.table(["kind", "length", "GPUs", "within", "between", "spread"], spreads(kept))
@@ -331,4 +331,4 @@ SOURCES = """
 
 
 if __name__ == "__main__":
-    _sheet.fitted(__doc__ or "", "kernel_times", lambda folder: fit(rows(folder)), sheet)
+    _sheet.fit_main(__doc__ or "", "kernel_times", lambda folder: fit(rows(folder)), sheet)

@@ -26,7 +26,7 @@ from typing import Any
 
 import _sheet
 import torch
-from _datasets import DATASETS, Make, shape, written
+from _datasets import DATASETS, Make, shape, write_dataset
 from loader import neighbours
 from torch.utils.data import DataLoader
 
@@ -198,7 +198,7 @@ def main() -> int:
     done = {(one["dataset"], one["workers"], one["busy"]) for one in kept}
     for name in wishes.datasets:
         with tempfile.TemporaryDirectory() as folder:
-            make = written(name, Path(folder))
+            make = write_dataset(name, Path(folder))
             print(name, "a batch:", shape(next(iter(make(0)))), flush=True)
             for busy in BUSY if wishes.busy is None else (wishes.busy,):
                 for workers in WORKERS:

@@ -166,5 +166,5 @@ def sheet(rows: list[_stages.Measured], size: Size, rounds: int, block: int, com
 
 
 if __name__ == "__main__":
-    block = 20 if _stages.gpu() else 10
+    block = 20 if _stages.has_gpu() else 10
     sys.exit(_stages.main(__doc__, sys.modules[__name__], "metric_overhead", block))

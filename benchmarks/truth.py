@@ -25,14 +25,14 @@ import _sheet
 from _signatures import (
     FILE,
     NO_ARGUMENTS,
+    Observation,
     Replayer,
-    Seen,
     Signature,
     Unknown,
-    condensed,
+    condense,
     never_waits,
     read,
-    smaller,
+    shrink,
     ways,
     write,
 )
@@ -97,10 +97,10 @@ class Outcome:
 
 def outcome(one: Signature, replayer: Replayer) -> Outcome:
     """Call `one` in all ways, and add up what those wait whose copies the profiles have."""
-    seen: set[Seen] = set()
+    seen: set[Observation] = set()
     problem = ""
     try:
-        for like in filter(None, (smaller(one), one)):
+        for like in filter(None, (shrink(one), one)):
             for way in ways(like):
                 try:
                     seen.add(replayer.see(way))
@@ -125,7 +125,7 @@ def outcome(one: Signature, replayer: Replayer) -> Outcome:
     return Outcome(one, least, most, frozenset(rows), frozenset(spared))
 
 
-def _simplest(fits: list[Seen], waits: int | None, number: int) -> list[Seen]:
+def _simplest(fits: list[Observation], waits: int | None, number: int) -> list[Observation]:
     """Those with the waits that were seen, where that is known, and of them those with least on the host."""
     right = [each for each in fits if waits in (None, each.waits * number)] or fits
     least = min(each.on_host for each in right)
@@ -392,7 +392,7 @@ def main() -> int:
     options = parser.parse_args()
     signatures = [one for file in options.files or [FILE] for one in read(file)]
     if options.condense:
-        write(FILE, condensed(signatures))
+        write(FILE, condense(signatures))
         return 0
     found = with_operators_alone(list(outcomes(signatures)))
     text = sheet(found)

@@ -240,10 +240,10 @@ def experiment(doc: str | None, module: ModuleType, name: str, waits: list[float
     options = options_of.parse_args()
     warnings.simplefilter("ignore")
     if options.self_check:
-        return checked(_stages.measured(module, module.TINY, 1, 1), waits)
+        return checked(_stages.measure_experiment(module, module.TINY, 1, 1), waits)
     if not REAL:
         return no_gpu()
-    rows = _stages.measured(module, module.FULL, options.rounds, options.block)
+    rows = _stages.measure_experiment(module, module.FULL, options.rounds, options.block)
     text = module.sheet(rows, module.FULL, options.rounds, options.block, f"python benchmarks/gpu/{name}.py")
     print(text)
     _sheet.write(name, text, HERE)
