@@ -1,4 +1,4 @@
-"""From what was saved to what it means: ordered, pure functions, `Session` in, `Report` out."""
+"""Turn what was saved into what it means: pure functions from a `Session` to a `Report`."""
 
 from gapless.analyze.reports import report
 from gapless.analyze.run.steps import WARM_UP, StepTally

@@ -1,4 +1,4 @@
-"""Several runs at once: what each rule costs all of them together, and which run loses most."""
+"""Summarise several runs: what each rule costs all of them, and which run loses most."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from gapless.model.verdict import Level
 from gapless.model.wording import count, duration, in_column, percent
 
 MAX_ROWS_SHOWN = 20
-"""Findings and runs that stand unfolded."""
+"""Findings and runs shown without unfolding; about what fits on a screen."""
 
 
 @dataclass
 class RuleCost:
-    """One rule over several runs: in which it was met, the idleness of the GPU that it goes with
-    (nanoseconds over all of their steps), the most that mending one such finding saves per step (prices are
-    never added up), and its syncs per step where they are most. `most` is the run that loses most by it."""
+    """What one rule costs over several runs.
+
+    `runs` are those with a finding of it, `idle` the GPU idleness of its findings in nanoseconds over all
+    steps, `saved` the largest saving per step of a single finding (prices are never added up), `syncs` its
+    highest number of syncs per step, and `most` the run that loses most by it.
+    """
 
     code: str
     name: str
@@ -32,11 +35,11 @@ class RuleCost:
 
     @property
     def is_about_profiling(self) -> bool:
-        """Whether it is about how the profile was taken, which costs the training nothing."""
+        """Whether the rule is about how the profile was taken, which costs training nothing."""
         return self.code.startswith("GAP7")
 
     def add(self, run: int, members: Sequence[Finding]) -> None:
-        """What `members`, findings of one run, cost it."""
+        """Add what `members`, the findings of one run, cost it."""
         idle = sum(finding.loss.idle for finding in members if finding.loss is not None)
         priced = (
             finding.price for finding in members if finding.price is not None and finding.price.estimated
@@ -51,7 +54,7 @@ class RuleCost:
 
 
 def rule_costs(reports: Sequence[Report]) -> list[RuleCost]:
-    """Every rule that was met in `reports`, what loses most first."""
+    """Return the cost of every rule with a finding in `reports`, the most expensive first."""
     by_code: dict[str, RuleCost] = {}
     for number, report in enumerate(reports):
         members: dict[str, list[Finding]] = {}
@@ -74,14 +77,14 @@ def rule_costs(reports: Sequence[Report]) -> list[RuleCost]:
 
 
 def with_summary(reports: Sequence[Report]) -> list[Report]:
-    """`reports`, and before them, where they are several runs, one that sums them up."""
+    """Return `reports`, preceded by a report that summarises them if they are several runs."""
     if len(reports) < 2 or any(report.kind not in ("session", "profile") for report in reports):
         return list(reports)
     return [summary(reports), *reports]
 
 
 def summary(reports: Sequence[Report]) -> Report:
-    """What `reports` have in common: findings over all runs, ranked, and the runs themselves.
+    """Return a report on `reports` together: their rules, ranked, and the runs.
 
     >>> [table.title for table in summary(reports).tables]
     ['Finding', 'Run']
@@ -94,12 +97,12 @@ def summary(reports: Sequence[Report]) -> Report:
 
 
 def _step_time(reports: Sequence[Report]) -> int:
-    """The length of all recorded steps of which enough is known."""
+    """Return the length of all steps in the complete profiles, in nanoseconds."""
     return sum(profile.steps.total for profile in _complete_profiles(reports))
 
 
 def _complete_profiles(reports: Sequence[Report]) -> list[Profile]:
-    """The profiles that hold enough of what happened."""
+    """Return the profiles with enough records for a verdict."""
     profiles = (report.profile for report in reports)
     return [profile for profile in profiles if profile is not None and profile.coverage.complete]
 
@@ -131,7 +134,7 @@ def _verdict(ranked: Sequence[RuleCost], reports: Sequence[Report]) -> Verdict:
 
 
 def _names(reports: Sequence[Report]) -> list[str]:
-    """What tells the runs' files apart: their paths without the folders that all of them are in."""
+    """Return the files' paths without the folders that all of them share."""
     parts = [re.split(r"[\\/]", report.file) for report in reports]
     most = min(map(len, parts)) - 1
     levels = zip(*parts, strict=False)
@@ -140,7 +143,7 @@ def _names(reports: Sequence[Report]) -> list[str]:
 
 
 def _findings_table(ranked: Sequence[RuleCost], reports: Sequence[Report]) -> Table:
-    """Finding × runs × GPU time lost; a column only where a run has such a number."""
+    """Return a row per rule; a column appears only if some rule has a number in it."""
     total = _step_time(reports)
     longest = max((rule.idle for rule in ranked), default=0) or 1
     columns: dict[str, Callable[[RuleCost], Cell]] = {
@@ -161,7 +164,7 @@ def _findings_table(ranked: Sequence[RuleCost], reports: Sequence[Report]) -> Ta
 
 
 def _runs_table(reports: Sequence[Report]) -> Table:
-    """One row for each run, in their order."""
+    """Return a row per run, in order."""
 
     def of_profile(show: Callable[[Profile], str]) -> Callable[[Report], Cell]:
         return lambda report: (

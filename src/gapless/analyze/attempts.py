@@ -1,4 +1,4 @@
-"""A session that was recorded to see whether it fits, as an `Attempt`."""
+"""Turn a session that was recorded to see whether it fits into an `Attempt`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDED_WELL = ("finished", "enough-steps", "exit")
 
 
 def attempt(session: Session, label: str, *, value: int = -1, seconds: float = 0.0) -> Attempt:
-    """What `session` came to: memory on the device that has least left, and a step's length."""
+    """Return whether `session` fits, on its fullest device, and how long a step takes."""
     result = Attempt(what=label, value=value, seconds=seconds)
     failed = _failure(session)
     if failed:
@@ -38,15 +38,15 @@ def attempt(session: Session, label: str, *, value: int = -1, seconds: float = 0
 
 
 def steps_until_full(run: MemoryRun, room: int, finished: bool) -> int:
-    """After how many more steps the memory of `run` fills `room` bytes; -1 where it does not grow, or has
-    `finished`."""
+    """Return after how many steps the growing memory of `run` fills `room` bytes; -1 if it does not grow
+    or the run has `finished`."""
     from gapless.memory.growth import find_growth
 
     return lasts(replay_memory(run), room) if not finished and find_growth(run) else -1
 
 
 def _failure(session: Session) -> str:
-    """Why it tells nothing of memory; "" where it does."""
+    """Return why `session` says nothing about memory; "" if it does."""
     ending = session.ending
     if ending.how not in _ENDED_WELL or ending.status:
         return ending.message or f"it exited with status {ending.status}"

@@ -1,7 +1,7 @@
-"""What profiles of real GPUs say of operators: how often each was called, and how often the CPU waited in it.
+"""Count what profiles of real GPUs show of operators: calls, and calls in which the CPU waited.
 
-A signature is an outermost ATen operator with its arguments' sizes, types and plain values; the columns are
-those of ``benchmarks/evidence/signatures.tsv``, to which anybody can add.
+A signature is an outermost ATen operator with the sizes, types and plain values of its arguments; the columns
+are those of ``benchmarks/evidence/signatures.tsv``, to which anybody can add.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ COLUMNS = (
     "with_d2h_copy", "profiles", "gpus",
 )  # fmt: skip
 COPIES = re.compile(r"aten::(to|_to_copy|copy_|item|_local_scalar_dense|pin_memory|cuda|cpu)")
-"""Operators that copy: there the number of bytes counts, and not how it is laid out."""
+"""Operators that copy: for them the number of bytes matters, not the layout."""
 _CHUNK_BYTES = 1 << 22
+"""Bytes read at a time, so that a compressed file is not unpacked in one call."""
 _WAITS = re.compile(
     r"(cuda|hip)(Stream|Device|Event|Ctx)Synchronize|cu(Stream|Event|Ctx)Synchronize"
     r"|(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?"
 )
 _TO_DEVICE, _FROM_DEVICE = re.compile(r"HtoD|HostToDevice"), re.compile(r"DtoH|DeviceToHost")
 _MIN_LEFT_OUT = 20
-"""Whole numbers below this are dimensions, types and flags."""
+"""Whole numbers from here on are left out as sizes; smaller ones are dimensions, types and flags."""
 
 
 class Counts(NamedTuple):
-    """What profiles saw of a signature."""
+    """How often profiles show a signature, and with how many waits and copies."""
 
     calls: int = 0
     calls_that_waited: int = 0
@@ -52,7 +53,7 @@ class Counts(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """An operator as it was called: sizes, types and plain values of its arguments in JSON, and the GPU."""
+    """An operator call: sizes, types and plain values of its arguments as JSON, and the GPU."""
 
     op: str
     dims: str
@@ -84,7 +85,7 @@ class _File(msgspec.Struct, rename={"events": "traceEvents"}):
 
 
 def arguments(path: str | os.PathLike[str]) -> dict[int, tuple[Any, Any, Any]]:
-    """Sizes, types and values of the arguments of each operator, by its external id, as far as recorded.
+    """Return sizes, types and values of each operator's arguments, by external id, where recorded.
 
     Raises:
         UnreadableInput: the file cannot be read.
@@ -100,7 +101,7 @@ def arguments(path: str | os.PathLike[str]) -> dict[int, tuple[Any, Any, Any]]:
 
 
 def _read_events(path: str | os.PathLike[str]) -> Iterator[_Event]:
-    """The events of a file whose operators have shapes; none of a damaged one."""
+    """Yield the events of a file that records shapes; none if the file is damaged."""
     with open_source(os.fspath(path)) as source:
         data = bytearray()
         while piece := source.read(_CHUNK_BYTES):
@@ -140,7 +141,7 @@ def signatures(
 
 
 def _by_operator(timeline: Timeline) -> tuple[Counter[int], Counter[tuple[int, bool]]]:
-    """Waits by the row of the outermost operator around, and copies by that row, to the device or not."""
+    """Count waits by row of the outermost operator, and copies by that row and by direction."""
     host, work = timeline.host, timeline.work
     outermost = _outermost(timeline)
     blocks = timeline.names_where(_WAITS.fullmatch)
@@ -160,7 +161,7 @@ def _by_operator(timeline: Timeline) -> tuple[Counter[int], Counter[tuple[int, b
 
 
 def _outermost(timeline: Timeline) -> Any:
-    """For each row of the host the outermost ATen operator around it, or -1; those around come first."""
+    """Return for each host row its outermost ATen operator, or -1."""
     host, parents = timeline.host, timeline.parents
     aten = timeline.names_where(lambda name: name.startswith("aten::"))
     is_operator = (host.kind == HostKind.OPERATOR) & (aten[host.name] if len(host) else False)
@@ -176,10 +177,10 @@ def _outermost(timeline: Timeline) -> Any:
 
 
 def reduce_arguments(op: str, dims: Any, types: Any, concrete: Any) -> tuple[Any, Any, Any]:
-    """The arguments with other sizes, as far as they decide no wait: same sizes stay the same, 0 and 1 stay.
+    """Replace sizes that decide no wait: equal sizes stay equal, 0 and 1 stay.
 
-    For an operator that copies, the next smaller power of two of a tensor's elements stands for its sizes.
-    Whole numbers from 20 up, and all that are not whole, are left out.
+    For an operator that copies, the sizes become the next lower power of two of its element count. Whole
+    numbers from 20 up, and all other numbers, are dropped.
     """
     if not isinstance(dims, list):
         return dims, types, concrete
@@ -212,7 +213,7 @@ def _is_small(word: str) -> bool:
 
 
 def add_counts(parts: Iterable[Mapping[Signature, Counts]]) -> dict[Signature, Counts]:
-    """What several profiles say, together."""
+    """Add up the counts of several profiles."""
     totals: dict[Signature, Counts] = defaultdict(Counts)
     for part in parts:
         for signature, counts in part.items():
@@ -221,7 +222,7 @@ def add_counts(parts: Iterable[Mapping[Signature, Counts]]) -> dict[Signature, C
 
 
 def lines(by_signature: Mapping[Signature, Counts]) -> Iterator[str]:
-    """`by_signature` as lines of cells separated by tabs, the names of the columns first."""
+    """Yield `by_signature` as tab-separated lines, the column names first."""
     yield "\t".join(COLUMNS)
     for signature, counts in sorted(by_signature.items()):
         *words, gpu = signature

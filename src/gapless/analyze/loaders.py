@@ -1,4 +1,4 @@
-"""How a run's loaders fed it, to findings; and what was measured of a loader, to those of a profile."""
+"""Findings about how loaders fed a run, and about a profile whose loader was measured."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from gapless.rules import _loader as loader_advice
 from gapless.rules import rules_of_kind
 
 STARVED = "GAP301"
+"""The rule for a loader that does not keep up with the steps."""
 _Z_90 = NormalDist().inv_cdf(0.9)
+"""The standard normal's 90th percentile: the ends of an interval, in standard deviations."""
 _STEP_QUANTILES = [NormalDist().inv_cdf((place + 0.5) / 64) for place in range(64)]
-"""Ends of an interval, and lengths of a step that are alike likely, in standard deviations."""
+"""Equally likely lengths of a step, in standard deviations."""
 _MAX_RATIO = 2.0
-"""A factor by which measurement and profile may differ and still speak of the same loader."""
+"""Factor by which measurement and profile may differ and still describe the same loader."""
 
 
 def report(diagnosis: Diagnosis) -> Report:
-    """The diagnosis of a loader as a document."""
+    """Return the diagnosis of a loader as a report."""
     return Report(
         verdict=verdict(diagnosis),
         kind="loader",
@@ -42,7 +44,7 @@ def report(diagnosis: Diagnosis) -> Report:
 
 
 def _single_use(diagnosis: Diagnosis) -> LoaderUse:
-    """The loader as a run would have used it that asks for one batch in each step."""
+    """Return the loader as a run uses it that takes one batch per step."""
 
     def exactly(nanoseconds: float) -> Range:
         return Range(*[round(nanoseconds)] * 3)
@@ -69,7 +71,7 @@ def _single_use(diagnosis: Diagnosis) -> LoaderUse:
 
 
 def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
-    """What the rules find in each of `uses`, each once, though several loops meet it; the dearest first."""
+    """Yield what the rules find in `uses`, each finding once, the most expensive first."""
     results = [finding for use in uses for finding in _of_use(use)]
     yield from dict.fromkeys(
         sorted(results, key=lambda finding: -(finding.price.last if finding.price is not None else 0))
@@ -77,7 +79,7 @@ def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
 
 
 def _of_use(use: LoaderUse) -> Iterator[Finding]:
-    """What the rules find in one use. A step is with its wait, and with its part of a pass's beginning."""
+    """Yield what the rules find in one use; prices are shares of a step including its wait for data."""
     hits = list(_hits(use))
     step = use.step.likely + use.late.likely + _start_time(hits)
     for rule, hit in hits:
@@ -104,7 +106,7 @@ def _frequency(hit: Hit) -> Frequency:
 
 
 def _price(use: LoaderUse, hit: Hit, step: int) -> Price:
-    """How much shorter a `step` would be, over what the estimate allows, without what is left of waiting."""
+    """Return how much shorter a `step` would be if it waited only for what remains after the change."""
     late = _wait(use, hit)
     left = use.left if use.late.likely == hit.idle else Range()
     likely = max(late.likely - left.likely, 0)
@@ -123,7 +125,7 @@ def _price(use: LoaderUse, hit: Hit, step: int) -> Price:
 
 
 def _at_most(saves: int, step: int) -> Price:
-    """The price of work in a `step` that nobody needs."""
+    """Return the price of work in a `step` that nobody needs: an upper limit."""
     return Price(
         alone=saves,
         last=saves,
@@ -137,11 +139,11 @@ def _at_most(saves: int, step: int) -> Price:
 
 
 def with_input_limit(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
-    """`estimate`, limited by its input where that is more likely than what it is limited by now.
+    """Return `estimate`, limited by its input if that is the likeliest limit.
 
-    Of a loader with workers nothing else is the limit once a step waits for it; one without takes its turn
-    with the rest of the step, and limits where it takes more. The step's own length is drawn as its interval
-    has it, and what it then waits for its batches goes by that.
+    A loader with workers is the limit as soon as a step waits for it; one without takes turns with the rest
+    of the step, and is the limit if it takes longer. Step lengths are drawn from the estimate's interval, and
+    waits follow from them.
     """
     estimate = _with_waiting(estimate, uses)
     starved = (use for use in uses if any(finding.code == STARVED for finding in findings([use])))
@@ -165,7 +167,7 @@ def with_input_limit(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
 
 
 def _with_waiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
-    """`estimate` with its steps' wait for batches: that of the loader that a step waits for longest."""
+    """Return `estimate` with the time a step waits for the slowest of its loaders."""
     waits = [(wait, use) for use in uses if (wait := _wait_of_step(use)).likely]
     if not waits or not estimate.step.likely:
         return estimate
@@ -176,7 +178,7 @@ def _with_waiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
 
 
 def _wait_of_step(use: LoaderUse) -> Range:
-    """How long each step waits: for its batch, and for its part of a pass's beginning."""
+    """Return how long each step waits: for its batch, and for its share of a pass's start."""
     hits = list(_hits(use))
     late = use.late if any(rule.code == STARVED for rule, _ in hits) else Range()
     begins = _start_time(hits)
@@ -184,9 +186,9 @@ def _wait_of_step(use: LoaderUse) -> Range:
 
 
 def reprice_for_steps(findings: Iterable[Finding], estimate: Estimate | None) -> Iterator[Finding]:
-    """`findings` of loaders, each price as a part of the step that `estimate` has.
+    """Yield `findings` of loaders with prices as parts of the estimated step.
 
-    However little the GPU has to do, a step takes as long as the CPU needs to launch it.
+    A step takes at least as long as the CPU needs to launch it.
     """
     for each in findings:
         price = each.price
@@ -205,17 +207,17 @@ def _hits(use: LoaderUse) -> Iterator[tuple[LoaderRule, Hit]]:
 
 
 def _start_time(hits: Iterable[tuple[LoaderRule, Hit]]) -> int:
-    """A step's part of what a pass takes to begin, and of what else makes it wait besides its batch."""
+    """Return a step's share of what else than batches it waits for, such as the start of a pass."""
     return sum(hit.idle for rule, hit in hits if rule.code != STARVED)
 
 
 def _wait(use: LoaderUse, hit: Hit) -> Range:
-    """How long a step waits: what was measured of the loader, or what the rule says of it."""
+    """Return how long a step waits: as measured of the loader, else as the rule says."""
     return use.late if use.late.likely == hit.idle else Range(hit.idle, hit.idle, hit.idle)
 
 
 def notes(uses: Iterable[LoaderUse]) -> Iterator[str]:
-    """What could not be told of each of `uses`."""
+    """Yield what could not be determined about each loader."""
     for use in uses:
         line = use.line
         where = f"the loader of {line.short}" if line is not None else f"a loader of {use.dataset}"
@@ -227,22 +229,22 @@ def notes(uses: Iterable[LoaderUse]) -> Iterator[str]:
 
 
 def own_step(profile: Profile) -> float:
-    """Nanoseconds of a step without the host's time in the loader; 0 where the profile has no steps."""
+    """Return nanoseconds of a step without host time in the loader; 0 if the profile has no steps."""
     if not profile.steps.count or profile.steps.source == "span":
         return 0.0
     return max(profile.steps.mean - loader_time(profile), 0.0)
 
 
 def loader_time(profile: Profile) -> float:
-    """Nanoseconds that the host is in the loader, per step."""
+    """Return nanoseconds per step that the host spends in the loader."""
     spent = sum(phase.host for phase in profile.phases if phase.name == "loading")
     return spent / max(profile.steps.count, 1)
 
 
 def with_measurement(report: Report, diagnosis: Diagnosis) -> Report:
-    """The report of a profile, its waits for input explained by `diagnosis`, the loader measured.
+    """Return the report of a profile with its waits for input explained by a measured loader.
 
-    `diagnosis` is what follows from the measurement for this profile's own step. Prices stay the replay's.
+    `diagnosis` was computed for this profile's own step. Prices stay those of the replay.
     """
     profile = report.profile
     if profile is None or diagnosis.now is None or diagnosis.advised is None:
@@ -276,7 +278,7 @@ def _explain(finding: Finding, profile: Profile, diagnosis: Diagnosis) -> Findin
 
 
 def _advice(profile: Profile, diagnosis: Diagnosis) -> tuple[str, str]:
-    """What to write instead, and the same in a few words."""
+    """Return what to write instead, in full and in a few words."""
     assert diagnosis.now is not None
     assert diagnosis.advised is not None
     now, advised = diagnosis.now, diagnosis.advised
@@ -299,7 +301,7 @@ def _advice(profile: Profile, diagnosis: Diagnosis) -> tuple[str, str]:
 
 
 def _differences(profile: Profile, diagnosis: Diagnosis, starved: bool) -> Iterator[str]:
-    """Where profile and measurement do not seem to be of the same loader on the same machine."""
+    """Say where profile and measurement seem to be of different loaders or machines."""
     assert diagnosis.now is not None
     observed, predicted, step = loader_time(profile), diagnosis.now.wait, profile.steps.mean
     if max(observed, predicted) < loader_advice.MIN_SHARE_OF_STEP * step:

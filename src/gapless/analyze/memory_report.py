@@ -1,4 +1,4 @@
-"""What a run did with the GPU's memory, to findings."""
+"""Turn what a run did with the GPU's memory into findings."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def replay_memory(
     run: MemoryRun, drawn: bool = False, finished: bool = False, read: ReadSource = source_text
 ) -> MemoryReport:
-    """What replaying the allocator on `run` says and the rules find; if `drawn`, laid out for a page.
+    """Replay the allocator on `run` and return the report with findings; if `drawn`, laid out for a page.
 
-    `finished` says that the program came to its own end; `read` gives the text of its source files.
+    `finished` says that the program ended by itself; `read` returns the text of source files.
     """
     from gapless.memory.report import report as replay  # loaded when memory was recorded
     from gapless.memory.tracking import build_track
@@ -40,7 +40,7 @@ def replay_memory(
 
 
 def with_handler(report: MemoryReport, run: MemoryRun, read: ReadSource = source_text) -> MemoryReport:
-    """`report` of `run`, with the line that handles its lack of memory, where the emulated run had none."""
+    """Return `report` with the line that handles the missing memory, if only the emulated run lacked it."""
     lack = report.lack
     if lack is None or lack.recorded:
         return report
@@ -53,8 +53,7 @@ def with_longest(
     uses: Sequence[LoaderUse],
     where: TrialConditions | None = None,
 ) -> tuple[MemoryReport, ...]:
-    """`reports` of `runs`, with what the longest item needs that the loaders of their steps have, `where`
-    it is asked about."""
+    """Return `reports` with what the longest item of the loaders needs; `where` sets other conditions."""
     lengths = [
         max(use.fetch.padding.lengths)
         for use in uses
@@ -76,19 +75,19 @@ def with_longest(
 
 
 def lasts(report: MemoryReport, room: int) -> int:
-    """Steps after which memory that grows fills `room` bytes; -1 where it does not grow, or has ended."""
+    """Return after how many steps growing memory fills `room` bytes; -1 if it does not grow or has ended."""
     if report.finished or not growth(report) or not report.grows_by:
         return -1
     return max((room - report.baseline.peak_allocated) * report.grows_every // report.grows_by, 0)
 
 
 def of_run(run: MemoryRun, drawn: bool = False) -> Report:
-    """The document of what replaying `run` says."""
+    """Replay `run` and return the report."""
     return report(replay_memory(run, drawn))
 
 
 def findings(memory: MemoryReport) -> tuple[Finding, ...]:
-    """What the rules find in `memory`, by code."""
+    """Return what the rules find in `memory`, by code."""
     return tuple(
         finding(rule, hit, _frequency(hit, memory), place="the GPU's memory")
         for rule in rules_of_kind(MemoryRule)
@@ -104,7 +103,7 @@ def _frequency(hit: Hit, memory: MemoryReport) -> Frequency:
 
 
 def report(memory: MemoryReport) -> Report:
-    """What replaying a run's memory says, as a document."""
+    """Return a report on the replayed memory of one run."""
     return Report(
         verdict=verdict(memory),
         kind="memory",

@@ -1,7 +1,7 @@
-"""One recorded run on other GPUs: whether it fits, how long a step takes, what that costs.
+"""Estimate one recorded run on other GPUs: whether it fits, how long a step takes, what that costs.
 
-The script ran once. What it asked of the allocator and of the GPU in a step is replayed and reckoned for each
-GPU; both are the same on another one unless the script asks which GPU it has (`Session.asked`).
+The script ran once. Its memory requests and GPU work are replayed for each GPU; they are the same on all of
+them unless the script asks which GPU it has (`Session.asked`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from gapless.model.offer import Offer
 from gapless.model.programme import sheet
 
 _HOUR_NS = 3600e9
+"""Nanoseconds per hour: prices are per hour."""
 _SAMPLES_PRICED = 1e6
+"""Samples or tokens that the cost is for."""
 
 
 def offers(
     session: Session, steps: Steps, estimate: Estimate | None, memory: Sequence[MemoryReport]
 ) -> tuple[Offer, ...]:
-    """What `session.wanted` asks for: one for each GPU, in that order, the emulated one among them."""
+    """Return an offer for each GPU in `session.wanted`, in that order, the emulated one among them."""
     wanted = session.wanted
     if wanted is None:
         return ()
@@ -77,7 +79,7 @@ def _need_of_report(report: MemoryReport) -> tuple[int, bool, int]:
 
 
 def _need_of_replay(run: MemoryRun, card: Card, recorded_on: str, room: int) -> tuple[int, bool, int]:
-    """Bytes that it needs there, whether it fits, and how many requests find the GPU full."""
+    """Replay `run` on `card`; return bytes needed, whether it fits, and requests that find the GPU full."""
     from gapless.memory.fits import fits
     from gapless.memory.trials import TrialConditions
 
@@ -86,7 +88,7 @@ def _need_of_replay(run: MemoryRun, card: Card, recorded_on: str, room: int) -> 
 
 
 def with_workspaces(run: MemoryRun, recorded_on: str, card: Card) -> MemoryRun:
-    """`run` with the workspaces that torch gives cuBLAS on `card`, where it had the default ones."""
+    """Return `run` with the cuBLAS workspaces that torch allocates on `card`, if it had the default ones."""
     try:
         before = find_card(recorded_on).workspace
     except UsageError:
@@ -102,7 +104,7 @@ def with_workspaces(run: MemoryRun, recorded_on: str, card: Card) -> MemoryRun:
 
 
 def _estimate_on(card: Card, session: Session, steps: Steps) -> Estimate | None:
-    """The estimate of the same programme on `card`, by its data sheet."""
+    """Estimate the same program on `card` from its data sheet."""
     programme = session.programme
     if programme is None:
         return None
@@ -116,7 +118,7 @@ def _estimate_on(card: Card, session: Session, steps: Steps) -> Estimate | None:
 
 
 def _with_unit_and_price(offer: Offer, price: float) -> Offer:
-    """`offer` with what it counts, samples or tokens, and with the price of an hour."""
+    """Return `offer` with its unit, samples or tokens, and the price per hour."""
     done = offer.throughput
     unit = "" if done is None else "tokens" if done.tokens else "samples" if done.samples else ""
     return msgspec.structs.replace(offer, unit=unit, price=price)
@@ -125,14 +127,16 @@ def _with_unit_and_price(offer: Offer, price: float) -> Offer:
 def with_costs(
     offers: Iterable[Offer], uses: Sequence[LoaderUse], estimate: Estimate | None, steps: int
 ) -> tuple[Offer, ...]:
-    """`offers` with what a step waits for its batches, and what its work costs with that: a million samples,
-    an epoch where a loader of the steps tells how long one is, and all `steps` of the run (0: not known)."""
+    """Return `offers` with the wait for batches and the cost of a million samples, an epoch and the run.
+
+    An epoch has a cost if a loader of the steps has a length; the run if `steps` is known (not 0).
+    """
     epoch = max((use.length / use.per_step for use in uses if use.per_step and use.length > 0), default=0.0)
     return tuple(_with_cost(_with_waiting(offer, estimate), epoch, steps) for offer in offers)
 
 
 def _with_waiting(offer: Offer, estimate: Estimate | None) -> Offer:
-    """`offer` with its steps' wait for batches, which are made on the same CPU as those of `estimate`."""
+    """Return `offer` with the wait for batches, which are made on the same CPU as those of `estimate`."""
     if estimate is None or not estimate.waiting.likely or not offer.step.likely:
         return offer
     if offer.emulated or not estimate.overlapped:

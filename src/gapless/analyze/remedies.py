@@ -1,4 +1,4 @@
-"""What may make a run fit that does not: what is worth trying, and what can only be reckoned."""
+"""Changes that may make a run fit that does not: those to try, and those only calculated."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from gapless.model.memory import ALLOC, MemoryRun
 from gapless.model.memory_report import MemoryReport
 
 _MIN_ACTIVATION_SHARE = 0.05
-"""The share of the peak that activations of a class must have for its checkpointing to be tried."""
+"""Share of the peak that a class's activations must hold for its checkpointing to be tried."""
 _MAX_CLASSES = 2
+"""Classes to try: the layers, and the largest part of them; each try is a run of the script."""
 _SHARDING_RANKS = 8
-"""GPUs over which sharded optimizer states are reckoned."""
+"""GPUs over which optimizer states are sharded in the calculation: one node."""
 _MIN_ELEMENTS_8BIT = 4096
-"""Elements below which optimizers with states of 8 bits keep them in full (bitsandbytes)."""
+"""Elements below which 8-bit optimizers keep full states (bitsandbytes)."""
 _BLOCK_ELEMENTS = 256
-"""Elements that share one factor of 4 bytes there."""
+"""Elements that share one 4-byte factor there."""
 
 
 class Candidate(NamedTuple):
-    """A change to try: what it is called, what to write, and the option that makes it from outside."""
+    """A change to try: its label, and the option that applies it from outside."""
 
     what: str
     option: str
@@ -37,7 +38,7 @@ class Candidate(NamedTuple):
 
 
 def candidates(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Candidate]:
-    """What can be changed from outside, what promises most first."""
+    """Yield changes that can be applied from outside, the most promising first."""
     for run, report in zip(session.memory, memory, strict=True):
         if report.lack is None:
             continue
@@ -49,8 +50,10 @@ def candidates(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Can
 
 
 def _classes(run: MemoryRun, report: MemoryReport) -> list[tuple[str, str]]:
-    """Paths and classes of repeated modules that hold most activations when memory runs out: the layers
-    themselves, and the largest part of them."""
+    """Return paths and classes of the repeated modules that hold most activations when memory runs out.
+
+    They are the layers themselves, and the largest part of them.
+    """
     held = _activations(run, report)
     total = sum(part.bytes for part in (report.failing or report.peak).parts) or 1
     classes = dict(run.classes)
@@ -73,7 +76,7 @@ def _classes(run: MemoryRun, report: MemoryReport) -> list[tuple[str, str]]:
 
 
 def _activations(run: MemoryRun, report: MemoryReport) -> Counter[str]:
-    """Bytes of activations by module, numbers left out, when memory runs out."""
+    """Return bytes of activations by module, with numbers folded, when memory runs out."""
     held: Counter[str] = Counter()
     for owner in (report.failing or report.peak).owners:
         if owner.kind in ("activation", "forward", "kept") and owner.module:
@@ -82,13 +85,13 @@ def _activations(run: MemoryRun, report: MemoryReport) -> Counter[str]:
 
 
 def _zeroes_gradients(session: Session) -> bool:
-    """Whether gradients are set to zero and not to None."""
+    """Whether gradients are set to zero rather than to None."""
     entries = session.programme.entries if session.programme is not None else ()
     return any(entry.name == "aten::_foreach_zero_" for entry in entries)
 
 
 def calculate_attempts(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Attempt]:
-    """Changes that no option makes: what was recorded is replayed with the sizes that they would give."""
+    """Replay what was recorded with other sizes, for changes that no option makes."""
     pairs = zip(session.memory, memory, strict=True)
     run = next((run for run, report in pairs if report.lack is not None), None)
     if run is None:
@@ -125,7 +128,7 @@ def _replay_attempt(run: MemoryRun, label: str, note: str, finished: bool) -> At
 
 
 def _optimizer_states(run: MemoryRun) -> list[int]:
-    """The rows in which optimizer states are asked for."""
+    """Return the rows that allocate optimizer states."""
     rows = {run.ident[row]: row for row, action in enumerate(run.action) if action == ALLOC}
     roles = kinds_of(run, {ident: run.place[row] for ident, row in rows.items()}, -1)
     by_kind: defaultdict[str, list[int]] = defaultdict(list)

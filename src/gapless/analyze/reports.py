@@ -1,4 +1,4 @@
-"""`report`: whatever was saved or measured, to the one document that every renderer receives."""
+"""Build the report that every renderer receives from whatever was saved or measured."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ _REPORTERS: dict[type, tuple[str, str]] = {
     Comparison: ("compare.comparison_report", "of_runs"),
     Proof: ("compare.comparison_report", "of_callables"),
 }
-"""For each kind the module, which is imported when it is asked for, and its function: of a session nobody
-pays for the replay of profiles."""
+"""Module and function for each kind of capture; imported on use, so a session does not load the replay."""
 
 
 def report(capture: Any, *how: Any, **more: Any) -> Report:

@@ -1,4 +1,4 @@
-"""`Session` to `Report`."""
+"""Turn a `Session` into a `Report`."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def report(
     drawn: bool = False,
     by_line: bool = False,
 ) -> Report:
-    """What `session` means, all of it: waits, loaders and memory. `read` gives the text of source files.
+    """Return the report on `session`: waits, loaders and memory. `read` returns the text of source files.
 
-    With `priced`, what a step and each wait in it would take on the GPU is estimated, where the session holds
-    what its steps asked of the device; with `drawn` the memory is laid out for a page to draw. `by_line`
-    keeps apart what one change mends at several lines, so that two runs can be compared line by line.
+    ``priced=True`` estimates what a step and each of its waits take on the GPU, if the session holds the work
+    of its steps; ``drawn=True`` lays the memory out for a page. ``by_line=True`` keeps apart the lines that
+    one change mends, so that two runs can be compared line by line.
     """
     steps = find_steps(session.marks, read)
     recorded, session = session, with_late_sites(session, steps)
@@ -122,7 +122,7 @@ def report(
 
 
 def _planned(session: Session, steps: Steps) -> Planned:
-    """How many steps the run has: those that were seen where it ended by itself."""
+    """Return how many steps the run has: the steps seen, if it ended by itself."""
     if session.ending.how != "finished":
         return session.planned
     later = later_steps(session.later, session, steps) if session.later is not None else 0
@@ -138,10 +138,10 @@ def _readiness(session: Session, steps: Steps) -> Readiness | None:
 
 
 def with_loaders(report: Report, uses: Sequence[LoaderUse], runs: Sequence[MemoryRun] = ()) -> Report:
-    """`report`, the report of a session, complete: with how its loaders fed it, in order, with its verdict.
+    """Complete the report of a session: add how its loaders fed it, order its findings, give the verdict.
 
     A running check measures the loaders for the step that the report without them estimates. `runs` are the
-    requests of which the report's memory tells: the longest item of a loader decides whether they fit.
+    memory requests behind the report's memory: a loader's longest item decides whether they fit.
     """
     estimate = with_input_limit(report.estimate, uses) if report.estimate is not None else None
     report = msgspec.structs.replace(
@@ -160,7 +160,7 @@ def with_loaders(report: Report, uses: Sequence[LoaderUse], runs: Sequence[Memor
 def _estimate_prices(
     session: Session, steps: Steps, groups: Sequence[Group], findings: list[Finding]
 ) -> tuple[Estimate | None, list[Finding]]:
-    """The estimate, where there is one, and the findings of training steps with their prices in it."""
+    """Return the estimate, if there is one, and `findings` with the prices of training steps."""
     if session.programme is None:
         return None, findings
     from gapless.analyze.estimate.estimate import estimate  # the replay is loaded when it is needed
@@ -180,7 +180,7 @@ def _estimate_prices(
 
 
 def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
-    """Waits per steady training step; those of evaluation in between and of the set-up do not count."""
+    """Return waits per steady training step; those of evaluation and set-up do not count."""
     if not steps.seen:
         return StepSummary()
     counts = [sum(group.steps[step] for group in groups) for step in steps.steady]
@@ -196,7 +196,7 @@ def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
 
 
 def _side_by_side(groups: Sequence[Group], steps: Steps) -> tuple[float, ...]:
-    """Waits per steady step of each thread that trains; empty where one does."""
+    """Return waits per steady step of each training thread; empty if there is one thread."""
     if not steps.strands:
         return ()
     steady = frozenset(steps.steady)
@@ -205,7 +205,7 @@ def _side_by_side(groups: Sequence[Group], steps: Steps) -> tuple[float, ...]:
 
 
 def _fallback_notes(sites: Sequence[Site], session: Session) -> Iterator[str]:
-    """Which package is not installed, where these `sites` are in what a library runs in its stead."""
+    """Yield which missing package made a library take the path that these `sites` are in."""
     for fallback in session.fallbacks:
         inside = [any(map(fallback.runs, site.stack)) for site in sites]
         if any(inside):
@@ -218,7 +218,6 @@ def _fallback_notes(sites: Sequence[Site], session: Session) -> Iterator[str]:
 
 
 def _make_finding(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
-    """`group` as a finding."""
     often = frequency(group, steps)
     sites = [session.sites[number] for number in group.by_site]
     evidence = (*source_basis(sites), *_fallback_notes(sites, session))

@@ -1,1 +1,1 @@
-"""Findings made of what rules say, and their order."""
+"""Findings made from what rules return, and their order."""

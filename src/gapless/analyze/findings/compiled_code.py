@@ -1,4 +1,4 @@
-"""Compiled code to findings and notes."""
+"""Findings and notes about compiled code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gapless.rules import rules_of_kind
 
 
 def findings(compiled: Sequence[Compiled]) -> list[Finding]:
-    """What the rules say of each callable that was compiled."""
+    """Return what the rules find in each compiled callable."""
     often = Frequency(when="no-steps", waits=0.0)
     return [
         finding(rule, hit, often, place=f"in {code.name}", backward=False)
@@ -22,7 +22,7 @@ def findings(compiled: Sequence[Compiled]) -> list[Finding]:
 
 
 def notes(compiled: Sequence[Compiled]) -> Iterator[str]:
-    """What could not be told of compiled code, what is not compiled, and values that graphs read."""
+    """Yield what could not be determined, what is not compiled, and which values graphs read."""
     for code in compiled:
         where = f" ({code.line.short})" if code.line is not None else ""
         if code.failed:

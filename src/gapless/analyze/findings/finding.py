@@ -1,4 +1,4 @@
-"""Where a rule was met, as a `Finding`: the one place that makes them."""
+"""Create a `Finding` from a rule's hit: the only place that creates them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gapless.model.profile import Price
 from gapless.model.wording import count
 
 _OF_TORCH = ("aten/", "torch/")
+"""Folders of PyTorch's own sources."""
 
 
 def finding(
@@ -23,11 +24,11 @@ def finding(
     loss: Loss | None = None,
     price: Price | None = None,
 ) -> Finding:
-    """`hit` of `rule`, with what is known of it beside the rule.
+    """Return the finding for `hit` of `rule`.
 
-    `sites` are all that were gathered in it (else that of the hit), `line` the line to change (else that of
-    the first site) and `place` what is said in its stead. `backward` says that it happens in backward of the
-    line, which is otherwise read off the first site.
+    `sites` are all sites it covers (default: that of the hit), `line` is the line to change (default: that of
+    the first site) and `place` is named if there is no line. `backward` says whether it happens in the
+    backward of the line (default: read from the first site).
     """
     sites = tuple(sites) or ((hit.site,) if hit.site is not None else ())
     first = sites[0] if sites else Site(operator="", mechanism="none")
@@ -53,7 +54,7 @@ def finding(
 
 
 def source_basis(sites: Sequence[Site]) -> tuple[str, ...]:
-    """What says that these sites wait where no real GPU was seen to: the library's source, in a sentence."""
+    """Say that these sites wait according to a library's source, not observed on a GPU; empty if observed."""
     basis = dict.fromkeys(site.basis for site in sites if site.basis)
     if not basis:
         return ()

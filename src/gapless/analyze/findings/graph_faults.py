@@ -1,4 +1,4 @@
-"""Mistakes with CUDA graphs to findings: one for each place."""
+"""Findings about mistakes with CUDA graphs, one for each place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gapless.rules import rules_of_kind
 
 
 def findings(faults: Sequence[GraphFault]) -> list[Finding]:
-    """What the rules say of `faults`, in the order in which they were met."""
+    """Return what the rules find in `faults`, in the order they happened."""
     return [finding for fault in faults for finding in _fault_findings(fault)]
 
 

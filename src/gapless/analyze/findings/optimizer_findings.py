@@ -1,4 +1,4 @@
-"""How a run's optimizers go through their parameters, to findings."""
+"""Findings about how optimizers go through their parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapless.rules import rules_of_kind
 
 
 def findings(estimate: Estimate | None) -> Iterator[Finding]:
-    """What the rules find in the optimizers of an estimated step, with what it would save."""
+    """Yield what the rules find in the optimizers of an estimated step, with what a change would save."""
     if estimate is None or estimate.reasons:
         return
     for use in estimate.optimizers:

@@ -1,4 +1,4 @@
-"""The order of findings, decided here alone: what a step loses most to comes first."""
+"""Order findings, in this place only: what a step loses most to comes first."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ _PHASE_RANKS = {
     "first-step": 2,
     "set-up": 3,
 }
+"""Training steps before phases, and phases before what happens once."""
 _LAST_RANK = 4
+"""Rank of what happens after the last step."""
 
 
 def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """`findings`, the worst first.
+    """Sort `findings`, the worst first.
 
-    What may make numbers wrong comes first. Training steps come before evaluation and other phases, and those
-    before what happens once. Within each, time that the step loses decides, whatever it is lost to; then the
-    number of waits and the time the CPU spends in them.
+    What may make numbers wrong comes first; then training steps, then evaluation and other phases, then what
+    happens once. Within each, the time that a step loses decides, then the number of waits and the time the
+    CPU is blocked in them.
     """
     return tuple(sorted(findings, key=_sort_key))
 

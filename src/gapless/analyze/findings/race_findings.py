@@ -1,4 +1,4 @@
-"""Races to findings: one for each pair of lines."""
+"""Findings about races, one for each pair of lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapless.rules import rules_of_kind
 
 
 def findings(races: Sequence[Race]) -> list[Finding]:
-    """What the rules say of `races`, those met most often first."""
+    """Return what the rules find in `races`, the most frequent first."""
     pairs: dict[object, Race] = {}
     for race in races:
         key = (race.kind, _line_key(race.earlier.line), _line_key(race.later.line))
@@ -31,7 +31,7 @@ def _line_key(line: object) -> tuple[object, object]:
 
 
 def _merge_races(first: Race, race: Race) -> Race:
-    """Two races of the same pair of lines: the first, with what the second adds."""
+    """Return `first` with the counts of `race`, which is between the same lines."""
     return msgspec.structs.replace(
         first,
         times=first.times + race.times,

@@ -1,1 +1,1 @@
-"""Words for numbers that verdicts and tables both use."""
+"""Words for numbers that both verdicts and tables show."""

@@ -1,19 +1,20 @@
-"""How much of the steps copies between host and device take by themselves."""
+"""How much of the steps is spent on copies between host and device alone."""
 
 from __future__ import annotations
 
 from gapless.model import Profile
 
 MIN_CAUSE_SHARE = 0.1
-"""A share of the steps from which copies are a cause of their own, where idleness has no larger one."""
+"""Share of the steps from which copies count as a cause, if no idleness is a larger one."""
 
 
 def copies_dominate(profile: Profile) -> bool:
-    """Whether copies take more of the steps than idleness for any one reason."""
+    """Whether copies alone take more of the steps than idleness of any single cause."""
     causes = profile.idle_by_cause()
     alone = copies_alone(profile)
     return alone >= MIN_CAUSE_SHARE * profile.steps.total and alone >= (causes[0][1] if causes else 0)
 
 
 def copies_alone(profile: Profile) -> int:
+    """Return nanoseconds in which the GPU does nothing but copy."""
     return sum(kind.alone for kind in profile.copies)

@@ -1,4 +1,4 @@
-"""Whether runs fit GPUs, in words."""
+"""Say in words whether runs fit GPUs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gapless.model.wording import binary_size, in_unit, unit_of
 
 
 def until_full(lasts: int) -> str:
-    """``for 12 more steps``: how long memory that grows still fits; "" where it does not grow."""
+    """Return how long growing memory still fits, ``for 12 more steps``; "" if it does not grow."""
     return f"for {lasts:,} more step{'' if lasts == 1 else 's'}" if lasts >= 0 else ""
 
 
 def memory_of(attempt: Attempt) -> str:
-    """``66.7 of 78.7 GiB``; what is needed alone where nothing says what there is."""
+    """Return ``66.7 of 78.7 GiB``; only what is needed if the capacity is unknown."""
     if attempt.has < 0:
         return binary_size(attempt.needs)
     unit = unit_of(attempt.has)
@@ -24,11 +24,11 @@ def memory_of(attempt: Attempt) -> str:
 
 
 def cheapest(offers: Iterable[Offer]) -> Offer | None:
-    """The one that fits and costs least for what it does; None where no price is known."""
+    """Return the offer that fits and costs least per unit of work; None if no price is known."""
     priced = [offer for offer in offers if offer.cost >= 0 and offer.fits is not False]
     return min(priced, key=lambda offer: offer.cost, default=None)
 
 
 def short_name(gpu: str) -> str:
-    """The name without its vendor."""
+    """Return the GPU's name without its vendor."""
     return gpu.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("GeForce ")

@@ -1,4 +1,4 @@
-"""What limits a step, in words."""
+"""Say in words what limits a step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _LIMIT_WORDS = {
 
 
 def limit_sentence(estimate: Estimate) -> str:
-    """``Almost certainly limited by the CPU, which launches the work (its speed is …)``; where nothing limits
-    most of the drawn machines ``Cannot tell what limits it: the GPU (54 %) or the CPU (46 %)``."""
+    """Return a sentence on what limits a step and how sure that is.
+
+    ``Almost certainly limited by the CPU, which launches the work (its speed is …)``, or, if no limit holds
+    for most of the drawn machines, ``Cannot tell what limits it: the GPU (54 %) or the CPU (46 %)``.
+    """
     limit, speed = limiter(estimate), estimate.speed
     if not estimate.clear:
         assumed = "host" in [*estimate.limiters][:2] and not estimate.calibrated and speed is None
@@ -30,7 +33,7 @@ def limit_sentence(estimate: Estimate) -> str:
 
 
 def limiter(estimate: Estimate) -> str:
-    """What limits a step; the two likeliest, with their shares, where neither does in most machines."""
+    """Name what limits a step; the two likeliest limits with their shares if neither is clear."""
     if estimate.clear:
         return "".join(_LIMIT_WORDS[estimate.limiter])
     two = [*estimate.limiters.items()][:2]

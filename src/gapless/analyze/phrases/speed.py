@@ -1,4 +1,4 @@
-"""What a step does, in words: samples and tokens per second, the share of the peak, phases."""
+"""Say in words what a step gets done: samples and tokens per second, share of the peak, phases."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gapless.model.wording import about, duration, number, percent, reach, three
 
 
 def time_range(time: Range) -> str:
-    """``502 µs (320–860 µs)``; without the interval where its ends look alike."""
+    """Return ``502 µs (320–860 µs)``; without the interval if its ends look alike."""
     ends = {duration(each) for each in (time.least, time.likely, time.most)}
     return duration(time.likely) + (f" ({reach(time.least, time.most)})" if len(ends) > 1 else "")
 
 
 def speeds(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
-    """What a step of that length does, a row for each number."""
+    """Yield a label and a value for each number of what steps of length `step` get done."""
     for name, counted in (("samples", done.samples), ("tokens", done.tokens)):
         if counted is not None:
             per_step = number(round(counted.number, 2))
@@ -32,7 +32,7 @@ def speeds(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
 
 
 def samples_or_tokens(done: Throughput | None) -> tuple[float, str]:
-    """What is counted in a step, tokens before samples, and its name; 0 and "" where nothing is."""
+    """Return the tokens, else samples, per step and that unit's name; 0 and "" if neither is counted."""
     if done is None:
         return 0.0, ""
     if done.tokens is not None:
@@ -41,17 +41,17 @@ def samples_or_tokens(done: Throughput | None) -> tuple[float, str]:
 
 
 def speed(each: float, step: Range) -> str:
-    """So many a second, where a step has `each`: ``3,050 (1,530–4,720)``."""
+    """Return how many per second if a step has `each`: ``3,050 (1,530–4,720)``."""
     least, likely, most = (about(each * 1e9 / length) for length in (step.most, step.likely, step.least))
     return f"{likely} ({least}–{most})"
 
 
 MIN_PERCENT_SHOWN = 0.1
-"""Percent of the peak below which no number is told."""
+"""Percent of the peak below which no number is shown: it would be all rounding."""
 
 
 def utilisation(done: Throughput, step: Range) -> str:
-    """``41 % (32–48)``."""
+    """Return the share of the peak: ``41 % (32–48)``."""
     least, likely, most = (100 * done.utilisation(length) for length in (step.most, step.likely, step.least))
     if likely < MIN_PERCENT_SHOWN:
         return f"below {MIN_PERCENT_SHOWN} %"
@@ -59,7 +59,7 @@ def utilisation(done: Throughput, step: Range) -> str:
 
 
 def counting_notes(done: Throughput | None) -> Iterator[str]:
-    """What samples and tokens are told by."""
+    """Yield how samples, tokens and operations are counted."""
     if done is not None:
         for name, counted in (("samples", done.samples), ("tokens", done.tokens)):
             if counted is not None:

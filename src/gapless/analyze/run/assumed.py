@@ -1,4 +1,4 @@
-"""Which of the values that a dry run assumed decided something: a branch, a size, a loop's end."""
+"""Find the values assumed by a dry run that decided a branch, a size or a loop's end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def decisions(assumptions: Sequence[Assumption], read: ReadSource = source_text) -> tuple[Assumption, ...]:
-    """Those that decided something, by line: what broke a loop first, then sizes and branches.
+    """Return the assumptions that decided something, by line: endless loops, then sizes, then branches.
 
-    Numbers that are only kept or printed decide nothing; of values copied to the CPU it is not known.
+    Numbers that are only kept or printed decide nothing; for values copied to the CPU it is unknown.
     """
     deciding = [
         assumption for assumption in assumptions if not assumption.given and _decides(assumption, read)
@@ -41,7 +41,7 @@ def _decides(assumption: Assumption, read: ReadSource) -> bool:
 
 
 def _is_used_to_decide(stack: Stack, read: ReadSource) -> bool:
-    """Whether a number that was read at `stack` is compared, indexes something, or counts a loop's turns."""
+    """Whether a number read at `stack` is compared, used as an index, or bounds a loop."""
     for frame in stack:
         tree = tree_of(frame.file, read)
         decides = _line_decides(tree, frame.line) if tree is not None else None
@@ -53,7 +53,7 @@ def _is_used_to_decide(stack: Stack, read: ReadSource) -> bool:
 
 
 def _line_decides(tree: ast.Module, line: int) -> bool | None:
-    """What the line does with a value; None where it hands it on to its caller."""
+    """Whether `line` uses a value to decide something; None if it returns the value to its caller."""
     scope = _enclosing_scope(tree, line)
     if any(_contains_line(test, line) for test in _deciding_nodes(scope)):
         return True
@@ -79,7 +79,7 @@ def _enclosing_scope(tree: ast.Module, line: int) -> ast.AST:
 
 
 def _deciding_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """Everything in a function that decides which way it goes, or how much there is of something."""
+    """Yield all expressions in a function that decide a branch or the size of something."""
     for node in ast.walk(scope):
         if isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
             yield node.test

@@ -1,4 +1,4 @@
-"""Which of a running script's marks end a step, told while they arrive."""
+"""Decide which marks of a running script end a step, as they arrive."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from gapless.analyze.run.steps import StepTally
 from gapless.model import Mark
 
 _MAX_STEPS_WITHOUT_PROFILER = 20
-"""Optimizer steps after which a profiler that steps no more is taken not to tell steps."""
+"""Optimizer steps without a profiler step after which the profiler no longer defines steps."""
 
 
 class StepEnds:
-    """``ends(mark)`` is true where a step ends that was not counted before; `count` are those that ended.
+    """Call with each mark: true if a step ends that was not counted yet; `count` is their number.
 
-    What ends steps may turn out later: the first mark of a kind that knows better (``gapless.step()``, the
-    script's own ``profiler.step()``) ends one, whatever optimizers had been counted for. From then on that
-    kind does, until a profiler is stepped no more.
+    What ends steps may become known later: the first mark of a better kind (``gapless.step()``, the script's
+    own ``profiler.step()``) ends a step, whatever optimizers were counted before. That kind then defines
+    steps, until a profiler stops stepping.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which events count, and whether for training or for evaluation."""
+"""Select the events that count, and whether they belong to training or evaluation."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gapless.analyze.run.steps import Steps
 from gapless.model import Event, Session
 
 _SiteStep = tuple[int, int]
-"""A site and a step."""
+"""A site number and a step."""
 
 
 def select_events(session: Session, steps: Steps) -> tuple[Event, ...]:
-    """The events of `session` that say something of the script, each in the phase it belongs to.
+    """Return the events that tell about the script, each in the phase it belongs to.
 
-    Left out is what a script does once it has been stopped: it would not have done it there. Counted as
-    training is what a capture takes for evaluation only because nothing tells yet that it is over: the
-    next batch, for one, is copied before the next forward pass.
+    What a stopped script does afterwards is left out: it would not have done it there. Events counted as
+    evaluation only because its end was not visible yet move to training, such as the copy of the next batch
+    before the next forward pass.
     """
     events = session.events
     if session.ending.how == "enough-steps" and steps.seen:
@@ -43,7 +43,7 @@ def select_events(session: Session, steps: Steps) -> tuple[Event, ...]:
 
 
 def _missing_in_training(events: tuple[Event, ...], steps: Steps) -> Counter[_SiteStep]:
-    """How many waits each site lacks in a step, against what it has in most steps."""
+    """Count the waits each site lacks in a step, compared with the median step."""
     training: Counter[_SiteStep] = Counter()
     evaluating: set[_SiteStep] = set()
     for event in events:

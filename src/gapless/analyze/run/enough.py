@@ -1,4 +1,4 @@
-"""Whether a running script has been seen for long enough: its steps, and what recurs between them."""
+"""Decide whether a running script has run long enough: its steps, and what recurs between them."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from gapless.files.input import source_text
 from gapless.model import Mark, Recurrence
 
 MAX_EXTRA_SECONDS = 10.0
-"""Seconds for which a script runs on, after the steps it is run for, to come to what recurs between them."""
+"""Seconds a script runs on after its steps to reach what recurs between them."""
 _MAX_MARKS = 20
+"""Marks kept to find the loops: enough for a few steps of several optimizers."""
 
 Look = Callable[[Loop], Variables | None]
-"""Gives the variables of the running function that `Loop` is in; None where none runs in it."""
+"""Returns the variables of the running function that contains `Loop`; None if none is running."""
 
 
 @dataclass
 class _WatchedPart:
-    """Something that recurs, and how far the run is on the way to it; `due` is in steps, -1 where unknown."""
+    """A recurring part and how far the run is from it; `due` is in steps, -1 if unknown."""
 
     part: Recurring
     times: int = 0
     every: int = 0
     passes: int = 0
-    """How often the training loop goes around from one to the next; 0 where unknown."""
+    """Passes of the training loop from one to the next; 0 if unknown."""
     due: int = -1
     held: bool = False
-    """Whether its test held at the mark before."""
+    """Whether its test was true at the previous mark."""
     counted: object = None
     is_tellable: bool = True
-    """Whether it can be told that the run has come to it."""
+    """Whether reaching it can be recognised."""
 
 
 @dataclass
 class Enough:
-    """Tells at each mark whether the script has run for long enough.
+    """Decide at each mark whether the script has run long enough.
 
-    That is after `steps` steps; or later, while within `longer` seconds of script time from there on it may
-    come to a part of its loop that it has not come to yet.
+    That is after `steps` steps, or up to `longer` seconds of script time later while the run may still reach
+    a part of its loop that it has not reached.
     """
 
     steps: int
@@ -50,7 +51,7 @@ class Enough:
     longer: float = MAX_EXTRA_SECONDS
     read: ReadSource = source_text
     batches: Callable[[Loop], float] = lambda loop: 0.0
-    """How many batches each step has of a DataLoader that `Loop` goes through; 0 where nobody knows."""
+    """Returns batches per step from the DataLoader that `Loop` iterates over; 0 if unknown."""
     _marks: list[Mark] = field(default_factory=list)
     _loops: tuple[Loop, ...] = ()
     _watched: tuple[_WatchedPart, ...] = ()
@@ -63,7 +64,7 @@ class Enough:
     _strand: int = -1
 
     def __call__(self, mark: Mark, count: int) -> bool:
-        """Whether `mark`, with which `count` steps have been made, is the last that is needed."""
+        """Whether `mark`, the end of step number `count`, is the last one needed."""
         if not self.longer:
             return count >= self.steps
         if self._strand < 0:
@@ -86,18 +87,18 @@ class Enough:
         self._follow(count)
 
     def overdue(self, seconds: float) -> bool:
-        """Whether, at `seconds` since the capture began, the script is within a part that takes too long."""
+        """Whether, `seconds` after the start, the script is inside a part that takes too long."""
         return 0 <= self._reached < seconds - 2 * self.longer
 
     def waiting_for(self) -> list[str]:
-        """What the script runs on for."""
+        """Return the names of the parts that the script runs on for."""
         return [
             recurrence.name
             for recurrence in prefer_named(recurrence for recurrence in self.phases() if not recurrence.times)
         ]
 
     def phases(self) -> tuple[Recurrence, ...]:
-        """What recurs in the loop, and how often the run has come to it, as far as can be told."""
+        """Return what recurs in the loop and how often the run reached it, as far as recognised."""
         return tuple(
             Recurrence(name=watch.part.name, every=watch.every, times=watch.times, line=watch.part.line)
             for watch in self._watched
@@ -117,7 +118,7 @@ class Enough:
     # -- what the run comes to --------------------------------------------------------------------
 
     def _follow(self, count: int) -> None:
-        """Take note of how far the loops are at the mark that was just seen."""
+        """Update how far each loop is at the latest mark."""
         variables = [self.look(loop) for loop in self._loops]
         around = self._find_new_passes(variables, count)
         self._count_turns(count, variables[0] if variables else None)
@@ -136,9 +137,9 @@ class Enough:
                 self._predict_pass(watch, variables, count)
 
     def _find_new_passes(self, variables: list[Variables | None], count: int) -> set[int]:
-        """The loops above the training loop that began another pass since the last mark.
+        """Return the levels of outer loops that began another pass since the last mark.
 
-        One did whose variable changed, or in which that of the next loop within counts from the start again.
+        A loop did if its variable changed, or if the variable of the loop inside it restarted.
         """
         values: dict[int, object] = {}
         for level, (loop, names) in enumerate(zip(self._loops, variables, strict=True)):
@@ -156,10 +157,10 @@ class Enough:
         return around
 
     def _count_turns(self, count: int, names: Variables | None) -> None:
-        """How often the training loop goes around for a step: several times where gradients are accumulated.
+        """Update how many passes of the training loop a step takes: several if gradients accumulate.
 
-        Its own variable tells it where that counts, else the batches it is given. `_counter` is that variable
-        at the mark before, and at an earlier one, which was the first in its turn, with the steps until then.
+        Its loop variable tells if it counts, else the number of batches. `_counter` holds the variable at the
+        last mark and at an earlier one, the first of its pass, with the steps until then.
         """
         node, now = node_of(self._loops[0], self.read) if self._loops else None, self._passes.get(0)
         each = stride(node.iter, names or {}) if isinstance(node, ast.For) else 0
@@ -174,7 +175,7 @@ class Enough:
         self._counter = (now, 0, 0) if now < last else (now, first, since)
 
     def _check_test(self, watch: _WatchedPart, names: Variables) -> bool:
-        """Whether the test of `watch` holds now; how often it does, and when next, is noted."""
+        """Whether the test of `watch` is true now; also updates how often it is, and when next."""
         modulo = watch.part.modulo
         if watch.part.test is None or modulo is None:
             return False
@@ -197,7 +198,8 @@ class Enough:
         return holds and counted != 0
 
     def _predict_pass(self, watch: _WatchedPart, variables: list[Variables | None], count: int) -> None:
-        """When the loop of `watch` begins its next pass, where the loops within say how long they are."""
+        """Update when the loop of `watch` begins its next pass, if the lengths of its inner loops are
+        known."""
         if not watch.passes:
             watch.passes = 1
             for loop, names in zip(self._loops[: watch.part.level], variables, strict=False):
@@ -212,7 +214,7 @@ class Enough:
         )
 
     def _is_affordable(self, watch: _WatchedPart, left: float) -> bool:
-        """Whether the run may come to `watch` in the seconds that are `left`."""
+        """Whether the run may reach `watch` within `left` seconds."""
         if watch.times or not watch.is_tellable:
             return False
         (began, first), (now, last) = self._times[0], self._times[-1]

@@ -1,4 +1,4 @@
-"""A script that failed without values: whether an assumed value may be why, and what a report says of it."""
+"""Decide whether a dry run failed because of an assumed value, and say so in the verdict."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _UNRELATED_ERRORS = frozenset(
         "OutOfMemoryError", "PermissionError", "SyntaxError",
     }
 )  # fmt: skip
-"""Errors that no number in a tensor brings about."""
+"""Errors that no number in a tensor causes."""
 _SHAPE_NEEDED = "which a dry run does not have"
-"""What `NotEmulated` says where a result's shape depends on values."""
+"""What `NotEmulated` says if a result's shape depends on values."""
 _MAX_NAMED = 2
-"""Assumptions that are named as the likely reason."""
+"""Assumptions named as the likely reason."""
 
 
 def failure_without_values(session: Session, read: ReadSource = source_text) -> FailedDry | None:
-    """How the script failed, if values that it does not have may be why; None if they cannot be."""
+    """Return how the script failed if assumed values may be the reason, else None."""
     ending = session.ending
     if not session.environment.dry:
         return None
@@ -41,7 +41,7 @@ def failure_without_values(session: Session, read: ReadSource = source_text) -> 
 
 
 def _nearest(assumptions: tuple[Assumption, ...], where: str) -> tuple[str, ...]:
-    """Those that are the most likely reasons: the last ones before the line that failed, in its file."""
+    """Return the likeliest reasons: the last assumptions before the failing line in its file."""
     file, _, number = where.rpartition(":")
     line = int(number) if number.isdigit() else 0
 
@@ -59,7 +59,7 @@ def _nearest(assumptions: tuple[Assumption, ...], where: str) -> tuple[str, ...]
 
 
 def with_failed_dry(verdict: Verdict, failed_dry: FailedDry | None) -> Verdict:
-    """`verdict`, which says first that the script failed without values, where it did."""
+    """Return `verdict` with the failure without values first, if there was one."""
     if failed_dry is None:
         return verdict
     at = f" at {failed_dry.where}" if failed_dry.where else ""

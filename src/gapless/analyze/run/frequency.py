@@ -1,4 +1,4 @@
-"""How often a group of waits happens."""
+"""Determine how often a group of waits happens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OUTSIDE: dict[Part, When] = {"before": "set-up", "after": "after"}
 
 
 def frequency(group: Group, steps: Steps) -> Frequency:
-    """When and how often the waits of `group` happen."""
+    """Return when and how often the waits of `group` happen."""
     total = group.total
     whole = float(total)
     if group.phase is not None:
@@ -42,7 +42,7 @@ def frequency(group: Group, steps: Steps) -> Frequency:
 
 
 def _of_phase(phase: Recurrence, total: int) -> Frequency:
-    """Waits of a phase, for each of those that were seen."""
+    """Return the frequency of waits in a phase, per occurrence."""
     return Frequency(
         when="evaluation" if phase.name == EVALUATION else "phase",
         waits=total / max(phase.times, 1),
@@ -54,17 +54,17 @@ def _of_phase(phase: Recurrence, total: int) -> Frequency:
 
 
 def _twice_in_a_row(group: Group, steps: Steps) -> bool:
-    """Whether a wait of all steady steps is known to be one of every step.
+    """Whether a wait in all steady steps is known to happen in every step.
 
-    A single steady step may be the tenth of every ten. The step before it, which
-    warmed up, or what stands behind the last optimizer's step tells.
+    A single steady step may be the tenth of every ten; the warm-up step before it, or the code after the last
+    optimizer step, tells.
     """
     steady = steps.steady
     return len(steady) > 1 or group.steps[steady[0] - 1] > 0 or group.trailing > 0
 
 
 def _distance(hit: Sequence[int], step_count: int) -> int:
-    """N where `hit` are every N-th of `step_count` steps, 0 where they are not, or too few to tell."""
+    """Return N if `hit` are every N-th of `step_count` steps; 0 if they are not, or too few to tell."""
     if len(hit) < 2:
         return 0
     distances = {later - earlier for earlier, later in pairwise(hit)}

@@ -1,4 +1,4 @@
-"""Events that are one and the same to the user, gathered: same pattern, same line, same remedy."""
+"""Group the events that are the same to the user: same pattern, same line, same remedy."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from gapless.rules import match_rule
 _Description = tuple[WaitRule, SourceLine, str, bool]
 
 UNKNOWN = SourceLine("<unknown>", 0)
-"""Stands where no Python frame was there: a thread of a library's own."""
+"""The line of events without a Python frame: a thread of a library."""
 
 
 _LOOP_WORDS = "the loop"
-"""What a remedy says that presumes one."""
+"""Words in a remedy that assumes a loop."""
 
 Part = Literal["steps", "before", "after", "phase"]
-"""Where in a run waits are: in its training steps, before the first, behind the last, or in a phase, such as
-evaluation, that recurs between steps."""
+"""Where in a run waits are: in training steps, before the first, after the last, or in a recurring phase."""
 
 
 @dataclass
 class Group:
-    """What becomes one finding: waits of one `part` of the run.
+    """The waits of one `part` of the run that become one finding.
 
-    `by_site` counts waits by the number of their site, `steps` by step. `trailing` are those of an
-    iteration's code behind the last optimizer's step, and `outside` those of a part that is no step. `phase`
-    is that of a group whose part is one. `parts` are the groups that were made one. `loop` tells apart the
-    training loops that run side by side, where a line waits otherwise in one than in another.
+    `by_site` counts waits by site number, `steps` by step. `trailing` counts waits of an iteration's code
+    after the last optimizer step, `outside` those of a part outside steps. `phase` is set if the part is a
+    phase. `parts` are the groups merged into this one. `loop` numbers the training loop, if several run side
+    by side and the line waits differently in each.
     """
 
     rule: WaitRule
@@ -57,7 +56,7 @@ class Group:
 
 
 def group_events(session: Session, steps: Steps, loops: Sequence[Loop], phases: Phases) -> list[Group]:
-    """The session's events in groups, in order of their first event; each wait is in one of them."""
+    """Return the session's events in groups, by first event; each wait is in exactly one group."""
     described = [_describe(site) for site in session.sites]
     in_loop = _sites_in_loop(session, steps, loops)
     extra = _extra_sites(session, steps, described)
@@ -86,7 +85,7 @@ def group_events(session: Session, steps: Steps, loops: Sequence[Loop], phases: 
 
 
 def _join_equal_loops(groups: Mapping[tuple[object, ...], Group], steps: Steps) -> list[Group]:
-    """The groups with those made one that differ in nothing but the training loop that they are in."""
+    """Merge the groups that differ only in their training loop."""
     by_key: dict[tuple[object, ...], Group] = {}
     for (*place, _), group in groups.items():
         steady = steps.steady_with(group.steps)
@@ -108,9 +107,9 @@ def _part(step: int, steps: Steps, in_loop: bool) -> Part:
 
 
 def _split_off_excess(group: Group, steps: Steps) -> list[Group]:
-    """What `group` waits beyond its usual in the first steps and behind the last one, taken out of it.
+    """Split off what `group` waits beyond its usual in the first steps and after the last one.
 
-    A line that fills a cache in the first step and then waits once in each is told of for both.
+    A line that fills a cache in the first step and then waits once per step becomes two findings.
     """
     steady = steps.steady
     usual = max((group.steps[step] for step in steady), default=0)
@@ -139,10 +138,10 @@ def _place_key(described: _Description) -> tuple[object, ...]:
 
 
 def _extra_sites(session: Session, steps: Steps, described: Sequence[_Description]) -> set[int]:
-    """Sites that wait in some steps, at a place where others wait the same number of times in every one.
+    """Return sites that wait in some steps, where other sites of the line wait equally often in every step.
 
-    What happens in each step is one finding, and what the same line does besides, now and then, is another.
-    Where the others make up for it, the line is reached on several ways in turn, and is one finding.
+    The waits of every step are one finding, the occasional ones another. If the sites take turns, the line is
+    reached in several ways and is one finding.
     """
     counts: dict[int, Counter[int]] = {}
     for event in session.events:
@@ -163,11 +162,11 @@ def _extra_sites(session: Session, steps: Steps, described: Sequence[_Descriptio
 
 
 def happens_once(group: Group, session: Session, steps: Steps, read: ReadSource) -> bool:
-    """Whether `group` is in no loop, so that what is advised for one would be wrong.
+    """Whether `group` is outside all loops, so that advice for a loop would be wrong.
 
-    What steps and phases hold is in the training loop. Elsewhere the source tells; where it cannot be read,
-    what comes before the first step or after the last is taken to be in none. A run without steps may be a
-    piece of a loop: there only advice that names one asks for it.
+    Steps and phases are inside the training loop. Elsewhere the source tells; if it cannot be read, what
+    comes before the first step or after the last is taken to be outside. A run without steps may be one pass
+    of a loop: there, only advice that mentions a loop needs one.
     """
     if group.part == "phase" or (group.part == "steps" and steps.seen):
         return False
@@ -186,9 +185,9 @@ def _describe(site: Site) -> _Description:
 
 
 def _sites_in_loop(session: Session, steps: Steps, loops: Sequence[Loop]) -> set[int]:
-    """Sites whose waits before the first step mark belong to the first step and not to the set-up.
+    """Return sites whose waits before the first step mark belong to the first step, not to set-up.
 
-    What waits again in a later step is no set-up, wherever it is.
+    What waits again in a later step is not set-up, wherever it is.
     """
     outside = {*steps.firsts, steps.seen}
     again = {event.site for event in session.events if steps.of(event.tick) not in outside}

@@ -1,4 +1,4 @@
-"""Whether a script handles its own out-of-memory errors, as sweeps over sizes do."""
+"""Find whether a script handles its own out-of-memory errors, as sweeps over sizes do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gapless.model.memory_answer import OutOfMemory
 
 _ERROR = "OutOfMemoryError"
 _GENERAL_ERRORS = ("RuntimeError", "Exception")
-"""What is caught where a handler then looks at the message."""
+"""Types a handler may catch to then look at the message."""
 _MESSAGE = "out of memory"
 
 
 def handler_of(run: MemoryRun, lack: OutOfMemory, read: ReadSource) -> SourceLine | None:
-    """The line of the script that catches the error of the request which fails; None where none does."""
+    """Return the line that catches the error of the failing request; None if none does."""
     if not 0 <= lack.event < len(run.place):
         return None
     for frame in run.stack(run.place[lack.event]):
@@ -29,7 +29,7 @@ def handler_of(run: MemoryRun, lack: OutOfMemory, read: ReadSource) -> SourceLin
 
 
 def _handlers(tree: ast.Module, line: int) -> Iterator[int]:
-    """The lines of the handlers of out-of-memory errors around `line`."""
+    """Yield the lines of out-of-memory handlers around `line`."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Try) or not node.body:
             continue
@@ -38,7 +38,7 @@ def _handlers(tree: ast.Module, line: int) -> Iterator[int]:
 
 
 def _catches_out_of_memory(handler: ast.ExceptHandler) -> bool:
-    """Whether `handler` is for running out of memory: by its type, or because it looks for the message."""
+    """Whether `handler` is for running out of memory: by its type, or by the message it looks for."""
     named = {
         each.attr if isinstance(each, ast.Attribute) else each.id
         for each in ast.walk(handler.type or ast.Name("Exception"))

@@ -1,4 +1,4 @@
-"""Runs that train nothing: what their iterations are called, and whether a script may yet begin to train."""
+"""Runs that train nothing: what their iterations are called, and whether training may still begin."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ TRAINING_STEP = "step"
 ITERATION, BATCH, TOKEN, DENOISING, REQUEST = "iteration", "batch", "token", "denoising step", "request"
 
 _TRAINS = re.compile(r"\bbackward\(|\boptim\b|[Oo]ptimizer|Trainer\(|\.fit\(|autograd\.grad")
-"""What the source of a script that trains says somewhere."""
+"""Words in the source of a script that trains."""
 _HAS_MODULES = re.compile(r"\bnn\.(?!functional\b)|\bModule\b|from_pretrained|pipeline\(|\bjit\.|hub\.load")
-"""The same for one that calls modules."""
+"""Words in the source of a script that calls modules."""
 _BY_HEADER = (
     (DENOISING, re.compile(r"time_?steps?|denois|sigmas?\b|diffusion|num_inference_steps", re.IGNORECASE)),
     (TOKEN, re.compile(r"token|max_length|generat", re.IGNORECASE)),
     (REQUEST, re.compile(r"request", re.IGNORECASE)),
 )
-"""What the first line of a loop says of its iterations."""
+"""Words in a loop's first line that tell what its iterations are."""
 
 
 def noun(steps: Steps, marks: Sequence[Mark], loops: Sequence[Loop], read: ReadSource) -> str:
-    """What an iteration of the run is called: ``step`` where something is trained."""
+    """Return what an iteration of the run is called: ``step`` if something is trained."""
     if not steps.marks or steps.marks[0].kind not in UNTRAINED:
         return TRAINING_STEP
     frames = [frame for mark in steps.marks for frame in mark.stack]
@@ -49,25 +49,28 @@ def noun(steps: Steps, marks: Sequence[Mark], loops: Sequence[Loop], read: ReadS
 
 
 def noun_of(session: Session, read: ReadSource = source_text) -> str:
-    """What an iteration of `session` is called."""
+    """Return what an iteration of `session` is called."""
     steps = find_steps(session.marks, read)
     return noun(steps, session.marks, training_loops(steps.marks, session.marks, read), read)
 
 
 def may_train(mark: Mark, read: ReadSource = source_text) -> bool:
-    """Whether the files of the user's that led to `mark` speak of training, which is then still to come."""
+    """Whether the user's files that led to `mark` mention training, which then may still come."""
     return any(_TRAINS.search(text) for text in _sources(mark.stack, read))
 
 
 def waits_end_iterations(stack: Stack, read: ReadSource = source_text) -> bool:
-    """Whether the wait at `stack` may end an iteration: the user's files that led there are known, and speak
-    of neither modules nor training, whose marks tell iterations better."""
+    """Whether the wait at `stack` may end an iteration.
+
+    That is if the user's files that led there can be read and mention neither modules nor training, whose
+    marks define iterations better.
+    """
     texts = list(_sources(stack, read))
     return bool(texts) and not any(_TRAINS.search(text) or _HAS_MODULES.search(text) for text in texts)
 
 
 def _sources(stack: Stack, read: ReadSource) -> Iterator[str]:
-    """The texts of the user's files in `stack`, as far as they can be read."""
+    """Yield the texts of the user's files in `stack` that can be read."""
     for file in dict.fromkeys(frame.file for frame in stack if frame.is_user):
         with contextlib.suppress(OSError, SyntaxError, ValueError):
             yield read(file)
@@ -81,7 +84,7 @@ def _header(loop: Loop, read: ReadSource) -> str:
 
 
 def with_own_noun(report: Report) -> Report:
-    """`report` of a run that trains nothing, with its iterations called what they are."""
+    """Return `report` of a run that trains nothing with its iterations called by their noun."""
     if report.steps.noun == TRAINING_STEP:
         return report
     words = partial(renamed, noun=report.steps.noun)
@@ -148,7 +151,7 @@ def _table(table: Table, words: Callable[[str], str]) -> Table:
 
 
 def with_tokens_only(estimate: Estimate | None, name: str) -> Estimate | None:
-    """`estimate` of the generation of tokens: each call of the model makes one of each sample."""
+    """Return `estimate` of token generation: each model call makes one token per sample."""
     done = estimate.throughput if estimate is not None else None
     if estimate is None or done is None or name != TOKEN:
         return estimate

@@ -1,4 +1,4 @@
-"""What a long run did after the steps that are kept one by one, set beside those."""
+"""Compare what a long run did later, kept only in sums, with the steps kept one by one."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gapless.model.tally import ADVANCING
 from gapless.model.wording import count, number
 
 _MIN_RATIO = 1.1
-"""Times that a line waits more or less often per step later than before, from which on that is said."""
+"""Factor by which a line's waits per step must differ to be reported."""
 _MIN_DIFFERENCE = 0.005
-"""Syncs per step of a line by which the two have to differ at least."""
+"""Syncs per step by which a line must differ, so that single waits do not count."""
 _MAX_LINES_NAMED = 3
-"""Lines that are named."""
+"""Lines named in the remark."""
 
 
 def later_steps(later: Later, session: Session, steps: Steps) -> int:
-    """The steps that `later` counts: as many of its marks as end a step among those that were kept."""
+    """Return the number of steps in `later`, by the share of its marks that end a step."""
     kept: Counter[tuple[str, str]] = Counter((mark.kind, mark.name) for mark in session.marks)
     chosen: Counter[tuple[str, str]] = Counter((mark.kind, mark.name) for mark in steps.marks)
     kinds = {mark.kind for mark in steps.marks}
@@ -37,7 +37,7 @@ def later_steps(later: Later, session: Session, steps: Steps) -> int:
 
 
 def with_late_sites(session: Session, steps: Steps) -> Session:
-    """`session` with an event in its last step for each site that waits only later, so that it is told of."""
+    """Return `session` with an event in its last step for each site that waits only later."""
     later = session.later
     if later is None or not steps.seen:
         return session
@@ -59,12 +59,12 @@ def with_late_sites(session: Session, steps: Steps) -> Session:
 
 
 def _mean(total: int, later: Later) -> int:
-    """How much of `total` falls to a tick, and at least 1 where there is any."""
+    """Return how much of `total` falls to a tick; at least 1 if there is any."""
     return max(round(total / max(later.ticks, 1)), min(total, 1))
 
 
 def remark(session: Session, steps: Steps) -> Iterator[str]:
-    """Which steps are in no count of the report, and whether they waited as those before."""
+    """Yield which steps the report does not count, and whether they waited like those before."""
     later = session.later
     if later is None or not later.ticks:
         return
@@ -98,7 +98,7 @@ def remark(session: Session, steps: Steps) -> Iterator[str]:
 def _changed_lines(
     before: Counter[str], after: Counter[str], steps_before: int, steps_after: int
 ) -> Iterator[str]:
-    """The lines that wait more or less often later than before, those that differ most first."""
+    """Yield the lines that wait more or less often later than before, largest difference first."""
     rates = {
         where: (before[where] / steps_before, after[where] / steps_after) for where in {**before, **after}
     }

@@ -1,4 +1,4 @@
-"""The training loop: told from the stacks of step marks and the source they point into.
+"""Find the training loop from the stacks of step marks and the source they point into.
 
 It separates the first step from the set-up before it: both come before the first step mark.
 """
@@ -18,22 +18,23 @@ from gapless.model import Mark, SourceLine, Stack
 from gapless.model.tally import UNTRAINED
 
 ReadSource = Callable[[str], str]
-"""Gives the text of a source file, or raises OSError, SyntaxError or UnicodeDecodeError."""
+"""Returns the text of a source file, or raises OSError, SyntaxError or UnicodeDecodeError."""
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
-"""Statements that are loops."""
+"""Loop statements."""
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-"""What has a frame of its own when it runs."""
+"""Nodes that run in a frame of their own."""
 _MAX_MARKS = 50
+"""Marks compared: later ones have the same frames in common."""
 
 
 @dataclass(frozen=True)
 class Loop:
     """The lines `first` to `last` of `file`, both included.
 
-    `inner` are the first and the last line in it on the way to the steps: those of the next loop within, or
-    of the calls that lead there. `target` is what a ``for`` loop assigns to, as it is written.
+    `inner` are the first and last line in it on the way to the steps: those of the next inner loop, or of the
+    calls that lead there. `target` is what a ``for`` loop assigns to, as source text.
     """
 
     file: str
@@ -50,10 +51,10 @@ class Loop:
 def training_loops(
     steps: Sequence[Mark], marks: Sequence[Mark], read: ReadSource = source_text
 ) -> tuple[Loop, ...]:
-    """The training loop and the loops around it, innermost first, in whatever functions they are.
+    """Return the training loop and the loops around it, innermost first, in whatever functions they are.
 
-    `steps` are the marks that end steps, `marks` all of the session's. A loop that only steps several
-    optimizers is told apart by the backward passes: they happen elsewhere.
+    `steps` are the marks that end steps, `marks` all marks of the session. A loop that only steps several
+    optimizers is recognised by the backward passes outside it.
     """
     if not steps:
         return ()
@@ -79,13 +80,13 @@ def training_loops(
 
 
 def outside_torch(mark: Mark) -> Mark:
-    """`mark` at the call of the optimizer's step: the loops within it are nobody's training loop."""
+    """Return `mark` at the call of the optimizer's step, without frames inside torch."""
     inside = itertools.takewhile(lambda frame: frame.library == "torch", mark.stack)
     return msgspec.structs.replace(mark, stack=mark.stack[len(list(inside)) :])
 
 
 def tree_of(file: str, read: ReadSource = source_text) -> ast.Module | None:
-    """The syntax tree of `file`; None where it cannot be read."""
+    """Return the syntax tree of `file`; None if it cannot be read."""
     try:
         return parse(read(file))
     except (OSError, SyntaxError, ValueError):
@@ -94,7 +95,7 @@ def tree_of(file: str, read: ReadSource = source_text) -> ast.Module | None:
 
 @lru_cache(8)
 def parse(text: str) -> ast.Module | None:
-    """The syntax tree of `text`; None where it is no Python."""
+    """Return the syntax tree of `text`; None if it is not Python."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two of what nests too deep
@@ -102,7 +103,7 @@ def parse(text: str) -> ast.Module | None:
 
 
 def _tree_as_run(frame: SourceLine, read: ReadSource) -> ast.Module | None:
-    """The syntax tree of the frame's file; None where it cannot be read or is no longer what was run."""
+    """Return the syntax tree of the frame's file; None if it cannot be read or was changed after the run."""
     tree = tree_of(frame.file, read)
     lines = read(frame.file).splitlines() if tree is not None else []
     if frame.code and (frame.line > len(lines) or lines[frame.line - 1].strip() != frame.code):
@@ -111,13 +112,13 @@ def _tree_as_run(frame: SourceLine, read: ReadSource) -> ast.Module | None:
 
 
 def body_of(loop: Loop, read: ReadSource = source_text) -> list[ast.stmt]:
-    """The statements of `loop`, without those of an ``else``; empty where its source cannot be read."""
+    """Return the statements of `loop` without its ``else``; empty if its source cannot be read."""
     node = node_of(loop, read)
     return list(node.body) if node is not None else []
 
 
 def node_of(loop: Loop, read: ReadSource = source_text) -> ast.For | ast.AsyncFor | ast.While | None:
-    """`loop` in the syntax tree of its file."""
+    """Return `loop` in the syntax tree of its file."""
     tree = tree_of(loop.file, read)
     at = loop.first, loop.last
     loops = (node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, LOOPS))
@@ -125,10 +126,10 @@ def node_of(loop: Loop, read: ReadSource = source_text) -> ast.For | ast.AsyncFo
 
 
 def is_in_loop(stack: Stack, read: ReadSource = source_text) -> bool | None:
-    """Whether a loop of the user's is around one of the calls of `stack`; None where that cannot be told.
+    """Whether a loop of the user's contains one of the calls of `stack`; None if unknown.
 
-    The line that a ``for`` begins with is not in it: what it goes through is computed once. What called the
-    script does not count.
+    The first line of a ``for`` is not inside it: its iterable is computed once. What called the script does
+    not count.
     """
     answers: set[bool | None] = set()
     for frame in stack:
@@ -146,7 +147,7 @@ def _is_repeated(frame: SourceLine, read: ReadSource) -> bool | None:
 
 
 def _is_line_repeated(tree: ast.Module, line: int) -> bool:
-    """Whether a loop or a comprehension of the function that `line` is in runs it again and again."""
+    """Whether a loop or comprehension in the function around `line` repeats it."""
     holding = list(nodes_around(tree, line, line))
     begin = max((_first(node) for node in holding if isinstance(node, SCOPES)), default=0)
     for node in holding:
@@ -160,7 +161,7 @@ def _is_line_repeated(tree: ast.Module, line: int) -> bool:
 
 
 def _common_frames(stacks: Sequence[Stack]) -> Iterator[tuple[SourceLine, ...]]:
-    """The frames that all `stacks` have in common, innermost first, each as its line in every stack."""
+    """Return the frames that all `stacks` share, innermost first, each as its line in every stack."""
     common: list[tuple[SourceLine, ...]] = []
     for frames in zip(*(reversed(stack) for stack in stacks), strict=False):
         if len({(frame.file, frame.function) for frame in frames}) > 1:
@@ -172,7 +173,7 @@ def _common_frames(stacks: Sequence[Stack]) -> Iterator[tuple[SourceLine, ...]]:
 
 
 def _loops_around(tree: ast.Module, file: str, lines: Sequence[int]) -> list[Loop]:
-    """The loops that hold all `lines` and belong to the same function as they do, innermost first."""
+    """Return the loops that contain all `lines` and belong to the same function, innermost first."""
     low, high = min(lines), max(lines)
 
     holding = list(nodes_around(tree, low, high))
@@ -195,7 +196,7 @@ def _loops_around(tree: ast.Module, file: str, lines: Sequence[int]) -> list[Loo
 
 
 def nodes_around(tree: ast.AST, low: int, high: int) -> Iterator[ast.AST]:
-    """The nodes inside `tree` that hold these lines; what holds none of them is not looked into."""
+    """Yield the nodes inside `tree` that contain these lines."""
     for node in ast.iter_child_nodes(tree):
         placed = hasattr(node, "lineno")
         if placed and _first(node) <= low and high <= _last(node):
@@ -205,7 +206,7 @@ def nodes_around(tree: ast.AST, low: int, high: int) -> Iterator[ast.AST]:
 
 
 def _outermost(node: ast.AST) -> int:
-    """The first line of `node`, its decorators included."""
+    """Return the first line of `node`, its decorators included."""
     return min((_first(each) for each in getattr(node, "decorator_list", ())), default=_first(node))
 
 

@@ -1,4 +1,4 @@
-"""Findings that one change mends are one: a line and its backward, several reads of one value."""
+"""Merge findings that one change mends: a line and its backward, several reads of one value."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gapless.model import Session, Site, SourceLine, Stack
 from gapless.model.finding import Caller, Spot
 
 _MAX_CALLERS = 6
-"""Ways on which a line is reached that are told apart; of more the rest is left out."""
+"""Call paths shown for a line; the rest is left out."""
 
 
 def merge_groups(groups: Sequence[Group], session: Session, steps: Steps) -> list[Group]:
-    """`groups` with those that one change mends made one, which keeps them as its `parts`.
+    """Merge the `groups` that one change mends; a merged group keeps them as its `parts`.
 
-    They are of one rule, happen equally often and lie in one function, or wherever else their rule says that
-    one change reaches.
+    They are of one rule, happen equally often and lie in one function, or wherever the rule says that one
+    change reaches.
     """
     by_change: dict[tuple[object, ...], list[Group]] = {}
     for group in groups:
@@ -39,7 +39,7 @@ def merge_groups(groups: Sequence[Group], session: Session, steps: Steps) -> lis
 
 
 def _join_groups(parts: Sequence[Group]) -> Group:
-    """The groups as one; the line of the one with most waits leads it, forward before backward."""
+    """Merge groups; the line with most waits leads, forward before backward."""
     lead = max(parts, key=lambda group: (group.total, not group.backward))
     forward = next((group for group in parts if group.line == lead.line and not group.backward), lead)
     by_site: Counter[int] = Counter()
@@ -59,7 +59,7 @@ def _join_groups(parts: Sequence[Group]) -> Group:
 
 
 def spots(group: Group, steps: Steps) -> tuple[Spot, ...]:
-    """The lines that `group` is about, each with its own waits; empty where it is one."""
+    """Return the lines of `group`, each with its own waits; empty if it is one line."""
     return tuple(
         Spot(line=part.line, backward=part.backward, waits=frequency(part, steps).waits)
         for part in group.parts
@@ -67,7 +67,7 @@ def spots(group: Group, steps: Steps) -> tuple[Spot, ...]:
 
 
 def callers(group: Group, session: Session, steps: Steps, waits: float) -> tuple[Caller, ...]:
-    """The ways on which the lines of `group` are reached, by their part in its `waits`; empty for one way."""
+    """Return the call paths to the lines of `group`, with their part of `waits`; empty for one path."""
     if len({_user_callers(session.sites[number]) for number in group.by_site}) < 2:
         return ()
     by_stack: Counter[Stack] = Counter()
@@ -80,7 +80,7 @@ def callers(group: Group, session: Session, steps: Steps, waits: float) -> tuple
 
 
 def _steady_waits(group: Group, session: Session, steps: Steps) -> Counter[int]:
-    """The waits of the sites of `group` that its frequency is about; none where it is not about steps."""
+    """Count the waits of the group's sites in steady steps; empty if it is outside steps."""
     waits: Counter[int] = Counter()
     if group.part == "steps":
         steady = frozenset(steps.steady)
@@ -91,7 +91,7 @@ def _steady_waits(group: Group, session: Session, steps: Steps) -> Counter[int]:
 
 
 def _user_callers(site: Site) -> Stack:
-    """The user's own calls around the line that waits, innermost first."""
+    """Return the user's own calls around the line that waits, innermost first."""
     stack = site.forward if site.in_backward and site.forward else site.stack
     own: list[SourceLine] = [frame for frame in stack if frame.is_user]
     return tuple(own[1:])

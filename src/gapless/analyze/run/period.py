@@ -1,4 +1,4 @@
-"""The loop's period: what its source says recurs less often than steps, and how far a run is from it."""
+"""Find what a loop does less often than every step, and how far a run is from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRIVIAL_CALLS = re.compile(
     r"print|range|reset|round|set_description|set_epoch|set_postfix|str|sum|time|tqdm|train|update|warning|"
     r"write|zero_grad|zeros|zip"
 )
-"""Calls that nobody would run on for."""
+"""Calls that are not worth running longer for."""
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -40,13 +40,15 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _PLAIN_TYPES = (int, float, str, bool, type(None))
 
 Variables = Mapping[str, object]
-"""Names and what they stand for in a running function."""
+"""Names in a running function and their values."""
 
 
 @dataclass(frozen=True)
 class Recurring:
-    """What the body of `loop`, which is `level` loops above the steps, does now and then: where `test` holds,
-    or (None) in each pass."""
+    """What the body of `loop`, `level` loops above the steps, does now and then.
+
+    It happens when `test` is true, or in each pass if that is None.
+    """
 
     name: str
     line: SourceLine
@@ -62,7 +64,7 @@ class Recurring:
 
 
 def recurring(loops: Sequence[Loop], read: ReadSource = source_text) -> tuple[Recurring, ...]:
-    """What recurs every N steps in the training loop, first of `loops`, and in passes of those around it."""
+    """Return what recurs every N steps in the training loop, and in each pass of the loops around it."""
     by_place: dict[tuple[str, int], Recurring] = {}
     for level, loop in enumerate(loops):
         functions = _functions(loop, read)
@@ -73,7 +75,7 @@ def recurring(loops: Sequence[Loop], read: ReadSource = source_text) -> tuple[Re
 
 
 def _functions(loop: Loop, read: ReadSource) -> dict[str, str]:
-    """The phases that functions of the loop's file are by what they do: evaluate a model, or save it."""
+    """Map functions of the loop's file to the phase they are by what they call, such as evaluation."""
     phases = {}
     for node in ast.walk(tree_of(loop.file, read) or ast.Module([], [])):
         if isinstance(node, ast.FunctionDef):
@@ -107,12 +109,12 @@ def _in_statement(
 
 
 def _phase_of_calls(calls: Iterable[str], functions: Mapping[str, str]) -> str:
-    """The phase that one of `calls` tells of; "" where none does."""
+    """Return the first phase that `calls` name; "" if there is none."""
     return next((name for call in calls if (name := functions.get(call) or phase_of_name(call))), "")
 
 
 def _inner_statements(statement: ast.stmt) -> list[ast.stmt]:
-    """The statements directly within a compound one, whichever branch they are in."""
+    """Return the statements directly inside a compound one, in all branches."""
     return [
         inner
         for field in ("body", "orelse", "finalbody")
@@ -126,7 +128,7 @@ def _has_modulo(test: ast.expr) -> bool:
 
 
 def _calls(body: Sequence[ast.stmt]) -> list[str]:
-    """The names of what is called in `body`, without what stands before the last dot."""
+    """Return the names of the functions called in `body`, without what precedes the last dot."""
     called = [node.func for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call)]
     return [
         func.attr if isinstance(func, ast.Attribute) else func.id
@@ -136,15 +138,14 @@ def _calls(body: Sequence[ast.stmt]) -> list[str]:
 
 
 class UnknownValue(Exception):  # no error: the value of an expression that nobody may compute
-    """An expression whose value cannot be told without running code of the script's."""
+    """The value of an expression cannot be determined without running the script's code."""
 
 
 def value(node: ast.expr, names: Variables) -> Any:
-    """What `node` comes to, where that needs nothing but plain values: numbers, strings, attributes that are
-    stored and not computed.
+    """Evaluate `node` if that needs only plain values: numbers, strings and stored attributes.
 
     Raises:
-        Unknown: it needs more.
+        UnknownValue: it needs more.
     """
     match node:
         case ast.Constant(value=constant):
@@ -189,7 +190,7 @@ def _object(node: ast.expr, names: Variables) -> Any:
 
 
 def _stored_attribute(owner: object, attr: str) -> object:
-    """An attribute that is stored in the object or its class; a property is not asked."""
+    """Return an attribute stored in the object or its class; properties are not called."""
     classes = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
     try:
         own = object.__getattribute__(owner, "__dict__")
@@ -207,7 +208,7 @@ def _number(node: ast.expr, names: Variables) -> Any:
 
 
 def _all_or_any(every: bool, parts: Sequence[ast.expr], names: Variables) -> bool:
-    """``and`` (`every`) or ``or`` of `parts`: what is not known is left out, and all of it must not be."""
+    """Evaluate ``and`` (`every`) or ``or`` of `parts` by those that are known."""
     truths = []
     for part in parts:
         try:
@@ -220,7 +221,7 @@ def _all_or_any(every: bool, parts: Sequence[ast.expr], names: Variables) -> boo
 
 
 def length(node: ast.expr, names: Variables) -> int:
-    """How many passes a loop over `node` has; 0 where only code of the script's would tell."""
+    """Return how many passes a loop over `node` has; 0 if only the script's code could tell."""
     match node:
         case ast.Call(func=ast.Name(id="range"), args=arguments) if arguments:
             try:
@@ -238,7 +239,7 @@ def length(node: ast.expr, names: Variables) -> int:
 
 
 def stride(node: ast.expr, names: Variables) -> int:
-    """What the variable of a loop over `node` grows by in each pass; 0 where it does not count them.
+    """Return what the variable of a loop over `node` grows by per pass; 0 if it does not count.
 
     >>> stride(ast.parse("range(0, 32, 8)", mode="eval").body, {})
     8

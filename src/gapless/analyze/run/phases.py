@@ -1,8 +1,8 @@
-"""Phases: parts of a run that recur less often than steps do, told by where in the loops their waits lie.
+"""Phases: parts of a run that recur less often than steps, recognised by where in the loops they wait.
 
-What lies in a loop around the training loop, and not in that one, recurs with each of its passes. An
-evaluation is told by the model's mode, or by the name of the function; a checkpoint by ``torch.save``. A
-rollout may be in evaluation mode: the name of its function tells it.
+What is in an outer loop but not in the training loop recurs with each of its passes. Evaluation is recognised
+by the model's mode or the function's name, a checkpoint by ``torch.save``, and a rollout, which may run in
+evaluation mode, by the function's name.
 """
 
 from __future__ import annotations
@@ -23,31 +23,32 @@ CHECKPOINT = "checkpoint"
 ROLLOUT = "rollout"
 
 _PASS_NAMES = ("epoch", "iteration", "update", "episode", "round", "trial", "fold")
-"""What passes of a loop are called, as its variable tells."""
+"""Names for passes of a loop, looked for in its variable."""
 _PHASE_PATTERNS = (
     (EVALUATION, re.compile(r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation|test)(?:_|$)")),
     (CHECKPOINT, re.compile(r"(?:^|_)(?:checkpoint|checkpoints|ckpt|save_model|save_state)(?:_|$)|^_?save$")),
     (ROLLOUT, re.compile(r"(?:^|_)(?:rollout|rollouts|collect|trajectory|trajectories)(?:_|$)")),
 )
+"""Function names that tell a phase."""
 
 
 _SAVE_FUNCTIONS = re.compile(r"^_?save_(?:checkpoint|model|pretrained|state)$")
-"""What libraries call the function that saves one; ``torch.utils.checkpoint`` saves none."""
+"""Library functions that save a checkpoint; ``torch.utils.checkpoint`` saves none."""
 
 NAMED_PHASES = (EVALUATION, CHECKPOINT, ROLLOUT)
-"""Phases that have a name of their own; others are called by the loop they are in."""
+"""Phases with a name of their own; others are named after their loop."""
 
 
 def prefer_named(phases: Iterable[Recurrence]) -> list[Recurrence]:
-    """Those of `phases` that have a name of their own, or all where none has."""
+    """Return the `phases` with a name of their own, or all if none has one."""
     phases = list(phases)
     return [phase for phase in phases if phase.name in NAMED_PHASES] or phases
 
 
 def phase_of_name(function: str) -> str:
-    """The phase that a function of this name is; "" where its name says none.
+    """Return the phase that a function of this name is; "" if the name tells none.
 
-    >>> named("evaluate_policy")
+    >>> phase_of_name("evaluate_policy")
     'evaluation'
     """
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", function.rpartition(".")[2]).lower()
@@ -55,7 +56,7 @@ def phase_of_name(function: str) -> str:
 
 
 class Phases:
-    """Which phase each event of a session is in, and how often each phase was seen."""
+    """The phase of each event of a session, and how often each phase happened."""
 
     def __init__(self, session: Session, steps: Steps, loops: Sequence[Loop]) -> None:
         self._steps = steps
@@ -69,13 +70,13 @@ class Phases:
                 self._ticks.setdefault(name, set()).add(event.tick)
 
     def name(self, event: Event) -> str:
-        """The phase `event` is in; "" for training steps, set-up and what follows the last step."""
+        """Return the phase of `event`; "" for training steps, set-up and what follows the last step."""
         if event.phase != "eval":
             return self._by_site.get(event.site, "")
         return ROLLOUT if self._in_rollout[event.site] else EVALUATION
 
     def recurrence(self, name: str) -> Recurrence:
-        """How often the phase `name` was seen; never (`times` is 0) where no steps tell one from the next."""
+        """Return how often the phase `name` happened; `times` is 0 if no steps separate occurrences."""
         if not self._steps.seen:
             return Recurrence(name=name)
         at = sorted({self._steps.of(tick) for tick in self._ticks.get(name, ())})
@@ -84,7 +85,7 @@ class Phases:
         return Recurrence(name=name, every=every, times=len(at), line=matches[0].line if matches else None)
 
     def steps(self) -> frozenset[int]:
-        """The steps in which there is more than a step: a phase that is part of the training."""
+        """Return the steps that also contain a phase which is part of training."""
         return frozenset(
             self._steps.of(tick)
             for name, ticks in self._ticks.items()
@@ -112,9 +113,9 @@ def sum_phases(source_phases: Iterable[Recurrence], findings: Iterable[Finding])
 
 
 def distance(at: Sequence[int], step_count: int) -> int:
-    """N where phases that came before the steps `at` came every N steps; 0 where they did not, or once.
+    """Return N if phases came every N steps before the steps `at`; 0 if they did not, or came once.
 
-    What follows the last of the `step_count` steps may come early: the run was over.
+    What follows the last of the `step_count` steps may come early, because the run was over.
     """
     if len(at) > 2 and at[-1] == step_count:
         at = at[:-1]
@@ -123,11 +124,11 @@ def distance(at: Sequence[int], step_count: int) -> int:
 
 
 def _by_site(session: Session, steps: Steps, loops: Sequence[Loop]) -> dict[int, str]:
-    """The phase of each site that waits in one.
+    """Return the phase of each site that waits in one.
 
-    What recurs with every single step is a part of it, in whatever loop it is. What happened only before the
-    first step is no phase where just a loop of a library is around it: that may have called the script. Nor
-    is a model that is moved then: the loop is one of experiments, and each sets up its own.
+    What recurs in every step is part of it, whatever loop it is in. What happened only before the first step
+    is no phase if only a library's loop surrounds it, which may have called the script, or if it moves a
+    model: then the loop is over experiments that each set up their own.
     """
     calls = _most_calls(session.events)
     later = {event.site for event in session.events if steps.of(event.tick) not in steps.firsts}
@@ -152,7 +153,7 @@ def _by_site(session: Session, steps: Steps, loops: Sequence[Loop]) -> dict[int,
 
 
 def _most_calls(events: Iterable[Event]) -> dict[int, int]:
-    """How often each site was reached between two marks, at most."""
+    """Return the most calls of each site between two marks."""
     most: dict[int, int] = {}
     for event in events:
         most[event.site] = max(most.get(event.site, 0), event.calls)
@@ -160,7 +161,7 @@ def _most_calls(events: Iterable[Event]) -> dict[int, int]:
 
 
 def _phase(site: Site, loops: Sequence[Loop], calls: int) -> str:
-    """The phase that `site` is in by the loops that hold it; "" for the training loop, and for none."""
+    """Return the phase of `site` by the loops that contain it; "" for the training loop, or outside loops."""
     level = next((number for number, loop in enumerate(loops) if loop.holds(site.stack)), None)
     if level is None:
         return ""
@@ -180,13 +181,13 @@ def _moves_a_module(site: Site) -> bool:
 
 
 def _is_in_library_loop(site: Site, loops: Sequence[Loop]) -> bool:
-    """Whether the innermost of the loops that hold `site` is in a library's code."""
+    """Whether the innermost loop that contains `site` is in a library's code."""
     loop = next(candidate for candidate in loops if candidate.holds(site.stack))
     return not next(frame for frame in site.stack if loop.holds((frame,))).is_user
 
 
 def _is_checkpoint(stack: Stack, loop: Loop) -> bool:
-    """Whether what happens below `loop` is ``torch.save``, or in a function that saves a checkpoint."""
+    """Whether `stack`, below `loop`, is in ``torch.save`` or a function that saves a checkpoint."""
     below = itertools.takewhile(lambda frame: not loop.holds((frame,)), stack)
     return any(_frame_saves(frame) for frame in below)
 
@@ -201,7 +202,7 @@ def _frame_saves(frame: SourceLine) -> bool:
 
 
 def _is_in_rollout(stack: Stack) -> bool:
-    """Whether the innermost function that is a phase by its name is a rollout."""
+    """Whether the innermost function that names a phase is a rollout."""
     phases = (
         phase_of_name(frame.function) for frame in stack if frame.library != "torch"
     )  # which validates arguments
@@ -209,9 +210,9 @@ def _is_in_rollout(stack: Stack) -> bool:
 
 
 def phase_at(loop: Loop, line: int, looped: bool) -> str:
-    """The phase by where in the loop's body it is, before or after the way to the steps.
+    """Return the phase by its place in the loop's body: before or after the line that leads to the steps.
 
-    `looped` says that it does the same several times.
+    `looped` says that it does the same thing several times.
     """
     before = line < loop.inner[0]
     counted = next((word for word in _PASS_NAMES if word in loop.target.lower()), "")

@@ -1,4 +1,4 @@
-"""How many steps a run is to make: told from the loops around a running step."""
+"""Determine how many steps a run will make, from the loops around a running step."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gapless.model import Mark
 from gapless.model.planned import Planned
 
 COMPARED_STEPS = (3, 4)
-"""Steps at which the variables of the loops are compared: the first ones may still be restarted."""
+"""Steps at which loop variables are compared: earlier ones may still be restarted."""
 _MAX_SENSIBLE_STEPS = 10**8
-"""A limit of more steps is one that nobody means to reach."""
+"""A limit above this is not meant to be reached."""
 _LIGHTNING = "FitLoop.run"
-"""The function of Lightning whose loop goes through epochs."""
+"""Lightning's function with the loop over epochs."""
 _OWN_STEPS = "not self.trainer.strategy._lightning_module._automatic_optimization"
-"""What says in it that the script's module steps its optimizers itself, however often."""
+"""True in that function if the script's module steps its optimizers itself."""
 
 Look = Callable[[Loop], Variables | None]
 Batches = Callable[[Loop], tuple[float, int]]
-"""For a loop that goes through a DataLoader its batches per step, and per pass; zeros where nobody knows."""
+"""Returns batches per step and per pass of a loop over a DataLoader; zeros if unknown."""
 
 
 @dataclass
 class Planner:
-    """Looks at each step mark of a running script; `planned` is what its loops say."""
+    """Call with each step mark of a running script; `planned` is what its loops say."""
 
     look: Look
     batches: Batches = lambda loop: (0.0, 0)
@@ -39,7 +39,7 @@ class Planner:
     _before: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, mark: Mark, count: int) -> None:
-        """Take note of `mark`, with which `count` steps have been made."""
+        """Record `mark`, the end of step number `count`."""
         if count > COMPARED_STEPS[-1]:
             return
         mark = outside_torch(mark)
@@ -54,7 +54,7 @@ class Planner:
         self._before = counters
 
     def _counters(self, running: Sequence[tuple[Loop, Variables]], mark: Mark) -> dict[str, float]:
-        """The numbers that decide whether a loop is left, and what the variables of loops are."""
+        """Return the numbers that decide whether a loop is left, and the values of loop variables."""
         numbers: dict[str, float] = {}
         for loop, names in running:
             for test in _exits(loop, self.read):
@@ -95,7 +95,7 @@ class Planner:
         return Planned(steps=whole, passes=passes, most=leaves)
 
     def _trainer_steps(self, loop: Loop, names: Variables) -> int:
-        """The number of steps that a library's training loop has in a variable; 0 where it has none."""
+        """Return the step limit in a variable of a library's training loop; 0 if there is none."""
         for frame in self._marks[-1].stack:
             if not frame.library or frame.file != loop.file:
                 continue
@@ -108,7 +108,7 @@ class Planner:
     def _product(
         self, running: Sequence[tuple[Loop, Variables]], lengths: Sequence[int], now: dict[str, float]
     ) -> int:
-        """The passes of all loops together, as steps; 0 where one of them is not known."""
+        """Return the passes of all loops multiplied, as steps; 0 if one is unknown."""
         if not running or not all(lengths):
             return 0
         whole = 1
@@ -129,8 +129,10 @@ class Planner:
     def _bound(
         self, test: ast.expr, names: Variables, now: dict[str, float], count: int
     ) -> tuple[int, int] | None:
-        """The number that `test` compares with, which lets a loop be left, and the steps until what it
-        compares has grown to that; None where nothing is known to grow."""
+        """Return the limit that `test` compares with, and the steps until the compared value reaches it.
+
+        None if nothing is known to grow.
+        """
         grows, limit = _split_comparison(test)
         name, bound = ast.unparse(grows), _number_of(limit, names)
         reached, before = now.get(name), self._before.get(name)
@@ -144,8 +146,7 @@ class Planner:
 
 
 def _lightning_steps(names: Variables) -> int:
-    """The optimizer steps that `max_epochs`, `limit_train_batches` and `max_steps` let a trainer make, as the
-    variables of its loop through epochs have them; 0 where there is no end, or no telling."""
+    """Return the optimizer steps that a Lightning trainer's limits allow; 0 if endless or unknown."""
     batches, epochs = _evaluate("self.max_batches", names), _evaluate("self.max_epochs", names)
     most = _evaluate("self.epoch_loop.max_steps", names)
     together = max(int(_evaluate("self.trainer.accumulate_grad_batches", names)), 1)
@@ -161,12 +162,12 @@ def _lightning_steps(names: Variables) -> int:
 
 
 def _evaluate(expression: str, names: Variables) -> float:
-    """The number that `expression` comes to; 0 where it is none, or not known."""
+    """Return the number that `expression` evaluates to; 0 if it is not a number, or unknown."""
     return _number_of(ast.parse(expression, mode="eval").body, names) or 0
 
 
 def _split_comparison(test: ast.expr) -> tuple[ast.expr, ast.expr]:
-    """What a comparison lets grow, and up to what; two constants where `test` is none."""
+    """Return what a comparison lets grow, and its limit; two constants if `test` is no comparison."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         if isinstance(test.ops[0], ast.LtE | ast.Lt):
             return test.comparators[0], test.left
@@ -176,7 +177,7 @@ def _split_comparison(test: ast.expr) -> tuple[ast.expr, ast.expr]:
 
 
 def _exits(loop: Loop, read: ReadSource) -> Iterator[ast.expr]:
-    """The conditions on which `loop` is left before it has ended."""
+    """Yield the conditions on which `loop` is left early."""
     node = node_of(loop, read)
     if isinstance(node, ast.While) and not (isinstance(node.test, ast.Constant) and node.test.value):
         yield from _negate(node.test)
@@ -185,7 +186,7 @@ def _exits(loop: Loop, read: ReadSource) -> Iterator[ast.expr]:
 
 
 def _negate(test: ast.expr) -> Iterator[ast.expr]:
-    """A condition of a ``while``, as that of leaving it: ``step < 100`` as ``100 <= step``."""
+    """Yield a ``while`` condition as that for leaving the loop: ``step < 100`` as ``100 <= step``."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Lt | ast.LtE):
         yield ast.Compare(left=test.left, ops=[ast.GtE()], comparators=test.comparators)
     else:
@@ -193,7 +194,7 @@ def _negate(test: ast.expr) -> Iterator[ast.expr]:
 
 
 def _exit_tests(statement: ast.stmt, own: bool) -> Iterator[ast.expr]:
-    """The tests under which `statement` leaves the loop: by ``return``, or a ``break`` of its `own`."""
+    """Yield the tests under which `statement` leaves the loop: by ``return``, or by its `own` ``break``."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return
     inner_loop = isinstance(statement, ast.For | ast.AsyncFor | ast.While)
@@ -224,7 +225,7 @@ def _number_of(node: ast.expr, names: Variables) -> float | None:
 
 
 def _counter(target: str, names: Variables) -> float | None:
-    """What the first variable of a loop's `target` is, where that is a number."""
+    """Return the value of the first variable in a loop's `target` if it is a number."""
     name = _first(target)
     held = names.get(name) if name else None
     return held if isinstance(held, int) and not isinstance(held, bool) else None

@@ -1,4 +1,4 @@
-"""Steps: which of a session's marks end one, and to which step a tick belongs."""
+"""Steps: which marks of a session end one, and which step a tick belongs to."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from gapless.model.tally import ADVANCING, PLACE, StepTally, StrandTally, step_e
 __all__ = ["WARM_UP", "StepTally", "Steps", "find_steps"]
 
 WARM_UP = 2
-"""Steps that do not count for frequencies: caches fill and optimizers make their state in them."""
+"""Steps that do not count for frequencies: caches fill, and optimizers create their state."""
 
 _MAX_OTHERS_NAMED = 3
-"""Up to so many other optimizers are named that step with the one that ends a step."""
+"""Optimizers named that step along with the one that ends a step."""
 _MAX_IN_TURN_NAMED = 4
-"""Up to so many optimizers are named that end steps one after the other."""
+"""Optimizers named that end steps in turn."""
 
 
 @dataclass(frozen=True)
 class Strand:
-    """A thread or an asyncio task that trains beside others: its marks that advance the tick are at `ticks`
-    of the session, and from `begin` on in `Steps`, where the strands come one after the other."""
+    """A thread or asyncio task that trains beside others.
+
+    `ticks` are the session's ticks of its marks; `begin` is where its ticks start in `Steps`, where strands
+    come one after the other.
+    """
 
     ticks: tuple[int, ...]
     begin: int
@@ -39,11 +42,11 @@ class Strand:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a run; `ends` holds, for each, the number of tick-advancing marks before its last one.
+    """The steps of a run; `ends` holds for each the number of tick-advancing marks before its last one.
 
-    `mixed` are the steps in which there is more than a step, such as a rollout. Where several threads train
-    side by side, the steps of the first come before those of the second: `firsts` are the first step of each,
-    and `assign_ticks` says where the session's events are.
+    `mixed` are steps that contain more than a step, such as a rollout. If several threads train side by side,
+    the steps of one thread follow those of another: `firsts` are the first steps of each thread, and
+    `assign_ticks` moves the session's events accordingly.
     """
 
     ends: tuple[int, ...] = ()
@@ -55,6 +58,7 @@ class Steps:
 
     @property
     def seen(self) -> int:
+        """Number of steps."""
         return len(self.ends)
 
     @property
@@ -64,26 +68,26 @@ class Steps:
 
     @property
     def steady(self) -> Sequence[int]:
-        """The steps that count for frequencies: all but the first ones, and always at least one."""
+        """The steps that count for frequencies: all but the first ones, and at least one."""
         if len(self.firsts) == 1:
             return _steady_steps(range(self.seen))
         return [step for part in self.parts for step in _steady_steps(part)]
 
     def steady_with(self, counts: Mapping[int, int]) -> Sequence[int]:
-        """The steady steps of the threads that have one of `counts`, by step; of all if none has."""
+        """Return the steady steps of the threads that have any of `counts`, by step; of all if none has."""
         if len(self.firsts) == 1:
             return self.steady
         parts = [part for part in self.parts if any(counts.get(step) for step in part)]
         return [step for part in parts for step in _steady_steps(part)] or self.steady
 
     def of(self, tick: int) -> int:
-        """The step (from 0) that `tick` falls into; `seen` for what comes after the last step."""
+        """Return the step (from 0) that contains `tick`; `seen` for what comes after the last step."""
         return bisect_left(self.ends, tick)
 
     def assign_ticks(self, events: Sequence[Event], parents: Sequence[int]) -> tuple[Event, ...]:
-        """`events` with the ticks of the thread that each is of, in order of time.
+        """Return `events` with ticks counted within their thread, in order of time.
 
-        Those of a thread without steps are of the one that started it, and in the end of the first.
+        Events of a thread without steps belong to the thread that started it, finally to the first.
         """
         if not self.strands:
             return tuple(events)
@@ -96,7 +100,7 @@ class Steps:
         )
 
     def loop_of(self, event: Event, parents: Sequence[int]) -> int:
-        """Which of the training loops that run side by side `event` is of, from 0; -1 where one runs."""
+        """Return which of the training loops side by side `event` belongs to, from 0; -1 if there is one."""
         if not self.strands:
             return -1
         begins = sorted({strand.begin for strand in self.strands.values()})
@@ -119,7 +123,7 @@ def _tick_in_order(tick: int, strand: Strand, last: int) -> int:
 
 
 def find_steps(marks: Iterable[Mark], read: ReadSource = source_text) -> Steps:
-    """The steps told by `marks`, which are in order of time. `read` gives the text of source files."""
+    """Return the steps that `marks`, in order of time, define. `read` returns the text of source files."""
     marks = tuple(marks)
     tally = StepTally(partial(are_in_turn, read=read))
     for mark in marks:
@@ -136,7 +140,7 @@ def find_steps(marks: Iterable[Mark], read: ReadSource = source_text) -> Steps:
 def _side_by_side(
     advancing: Sequence[Mark], tally: StepTally, parts: list[tuple[frozenset[int], list[int]]], steps: Steps
 ) -> Steps:
-    """`steps` of several threads, those of one after those of the other."""
+    """Return `steps` with those of several threads, one thread after the other."""
     ends: list[int] = []
     firsts: list[int] = []
     strands: dict[int, Strand] = {}
@@ -168,7 +172,7 @@ def _source(tally: StepTally, last: Mark) -> str:
 
 
 def _optimizers(tally: StepTally, strand: StrandTally) -> str:
-    """What ends the steps of a strand: which optimizers, and how often others step in each."""
+    """Say which optimizers end the steps of a strand, and how often others step in each."""
     defining = strand.defining("optimizer")
     optimizers = [name for name, stepper in strand.steppers.items() if stepper.kind == "optimizer"]
     places = {name.partition(PLACE)[0] for name in optimizers}
@@ -195,7 +199,7 @@ def _optimizers(tally: StepTally, strand: StrandTally) -> str:
 
 
 def _members(tally: StepTally, lead: str) -> str:
-    """The optimizers that step together with `lead`, in words."""
+    """Name the optimizers that step together with `lead`."""
     members = [name for name, first in tally.leads.items() if first == lead]
     kinds = {name.split("#")[0] for name in members} - {lead.split("#")[0]}
     if len(members) == 1 and kinds:
@@ -204,7 +208,7 @@ def _members(tally: StepTally, lead: str) -> str:
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:
-    """``Adam.step#0`` as ``Adam.step``, or as ``the 1st Adam.step`` where there are several."""
+    """Map ``Adam.step#0`` to ``Adam.step``, or to ``the 1st Adam.step`` if there are several."""
     kinds: dict[str, list[str]] = {}
     for name in sorted(names):
         kinds.setdefault(name.split("#")[0], []).append(name)

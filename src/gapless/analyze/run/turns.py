@@ -1,4 +1,4 @@
-"""Whether two calls are made one after the other in each pass of one loop, as its source tells."""
+"""Decide whether two calls follow each other in each pass of one loop, from its source."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _EXITS = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 
 
 def tally(read: ReadSource = source_text) -> StepTally:
-    """A tally that reads the source: steps of one optimizer at two lines of each pass are one iteration."""
+    """Return a tally that reads the source: one optimizer stepping at two lines of a pass is one
+    iteration."""
     return StepTally(partial(are_in_turn, read=read))
 
 
 def are_in_turn(stack: Stack, other: Stack, read: ReadSource = source_text) -> bool:
     """Whether both calls are made in each pass of the innermost loop around them.
 
-    They part where one function calls both, at two lines of it. False where one of the lines is in a loop
-    that the other is not in, where they are in branches of which only one is taken, and where the source
-    cannot be read.
+    The stacks part where one function makes both calls, at two lines. False if one line is in a loop that the
+    other is not in, if they are in exclusive branches, or if the source cannot be read.
     """
     for first, second in zip(reversed(stack), reversed(other), strict=False):
         if (first.file, first.function) != (second.file, second.function):
@@ -44,7 +44,7 @@ def _same_pass(tree: ast.Module, low: int, high: int) -> bool:
 
 
 def _innermost(tree: ast.Module, line: int) -> ast.AST | None:
-    """The loop around `line` in the function that it is in."""
+    """Return the loop around `line` within its function."""
     loop: ast.AST | None = None
     for node in nodes_around(tree, line, line):
         if isinstance(node, SCOPES):
@@ -55,7 +55,7 @@ def _innermost(tree: ast.Module, line: int) -> ast.AST | None:
 
 
 def _exclusive(node: ast.AST, low: int, high: int) -> bool:
-    """Whether `node` takes the way past `low` or the one past `high`, and not both."""
+    """Whether `node` executes either `low` or `high`, never both."""
     blocks = [
         block
         for name in ("body", "orelse", "handlers", "cases")
@@ -73,7 +73,7 @@ def _exclusive(node: ast.AST, low: int, high: int) -> bool:
 
 
 def _leaves(statement: ast.stmt, line: int) -> bool:
-    """Whether the branch of `statement` that `line` is in leaves the pass."""
+    """Whether the branch of `statement` that contains `line` leaves the pass."""
     if not _within(statement, line):
         return False
     inner = [node for node in ast.walk(statement) if isinstance(node, ast.If) and _within(node, line)]
