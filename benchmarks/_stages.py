@@ -19,7 +19,7 @@ import _sheet
 import torch
 
 from gapless.analyze.estimate.estimate import estimate
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.join import join
 from gapless.analyze.profile.profile_findings import findings
 from gapless.analyze.reports import report
@@ -173,7 +173,7 @@ def record_profile(step: Step, row: Measured, folder: Path) -> None:
     if has_gpu():
         row.light, row.heavy = _mean_step(light), _mean_step(heavy)
         row.timeline = join(light, heavy).timeline
-        row.profile = profile(row.timeline)
+        row.profile = build_profile(row.timeline)
         return
     # The last step of a pass includes writing its file.
     begin = _WINDOW.wait + _WINDOW.warmup
@@ -205,7 +205,7 @@ def saving_on_gpu(row: Measured, following: Measured) -> float:
     )
     if not gone:
         return -1.0
-    prices = profile(row.timeline, asked=gone).prices
+    prices = build_profile(row.timeline, requested=gone).prices
     if prices is None or prices.asked is None or prices.refused:
         return -1.0
     return prices.asked.saved / max(len(row.profile.steps.start), 1) / 1e9

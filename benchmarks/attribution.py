@@ -20,7 +20,7 @@ from pathlib import Path
 
 import _sheet
 
-from gapless.analyze.profile.building import of_file
+from gapless.analyze.profile.building import profile_file
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
 
@@ -47,7 +47,7 @@ class ProfileIdleness:
 def measure(path: Path) -> ProfileIdleness | None:
     """Attribute one profile's idleness; None if the GPU is never idle or not recorded."""
     try:
-        file_profile = of_file(str(path), priced=False)
+        file_profile = profile_file(str(path), priced=False)
     except UnreadableInput:
         return None
     if not file_profile.idle:

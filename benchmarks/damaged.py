@@ -32,7 +32,7 @@ import _sheet
 from _damage import KINDS, damage_profile
 from _whole import Whole
 
-from gapless.analyze.profile.building import of_file
+from gapless.analyze.profile.building import profile_file
 from gapless.analyze.profile.profile_report import report
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
@@ -95,7 +95,7 @@ def look(data: bytes, of_whole: dict[str, float]) -> tuple[str, float, str]:
         file.write(data)
         file.flush()
         try:
-            found = of_file(file.name)
+            found = profile_file(file.name)
             told = report([found])
             renderer("text")(told, Style())
         except UnreadableInput as error:
@@ -111,7 +111,7 @@ def look(data: bytes, of_whole: dict[str, float]) -> tuple[str, float, str]:
 def of_profile(path: Path, other: Path, wanted: Sequence[tuple[str, int]], into: str) -> None:
     """Every version in `wanted` of the profile in `path`, each result a line of `into`: in a process."""
     whole = Whole(_bytes(path), _bytes(other))
-    of_whole = shares(of_file(str(path)))
+    of_whole = shares(profile_file(str(path)))
     for kind, seed in wanted:
         data = damage_profile(whole, kind, seed)
         # What a version costs is measured without what making it took: in a child of its own.
@@ -156,7 +156,7 @@ def chosen(folder: Path) -> tuple[list[Path], list[Path]]:
         if path.stat().st_size > LARGEST:
             continue
         try:
-            found = of_file(str(path))
+            found = profile_file(str(path))
         except UnreadableInput:
             continue
         if found.coverage.complete and found.launches.count >= 50:

@@ -34,7 +34,7 @@ from typing import Any
 
 import _sheet
 
-from gapless.analyze.profile.coverage import coverage
+from gapless.analyze.profile.coverage import judge_coverage
 from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.errors import UnreadableInput
 from gapless.replay.change import Change
@@ -93,7 +93,7 @@ def grouped(timeline: Timeline, model: Model) -> dict[str, list[int]]:
 def complete(timeline: Timeline) -> bool:
     """Whether enough is in the profile to be explained."""
     device = main_device(timeline)
-    return coverage(timeline, device, find_steps(timeline, device)).complete
+    return judge_coverage(timeline, device, find_steps(timeline, device)).complete
 
 
 def measure(path: Path) -> Measured | None:

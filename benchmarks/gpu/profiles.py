@@ -106,17 +106,17 @@ def part(name: str, emulated: bool) -> Any:
 
 def compare(before: str, after: str, seconds: tuple[float, float]) -> list[object]:
     """A row of the sheet: what leaving out the waits that went was to save, and what it did."""
-    from gapless.analyze.profile.building import profile
+    from gapless.analyze.profile.building import build_profile
     from gapless.analyze.profile.profile_findings import findings
     from gapless.trace.read import read
 
     timeline = read(packed(KEPT / "profiles", before))
-    first, second = profile(timeline), profile(read(packed(KEPT / "profiles", after)))
+    first, second = build_profile(timeline), build_profile(read(packed(KEPT / "profiles", after)))
     kept = {one.code for one in findings([second])}
     gone = sorted({one.code for one in findings([first]) if one.code[:4] == "GAP1"} - kept)
     predicted = 0.0
     if gone:
-        prices = profile(timeline, asked=gone).prices
+        prices = build_profile(timeline, requested=gone).prices
         if prices is not None and prices.asked is not None:
             predicted = prices.asked.saved / max(prices.span, 1)
     measured = 1 - seconds[1] / seconds[0]

@@ -11,7 +11,7 @@ from tracing import training
 
 from gapless.analyze import report
 from gapless.analyze.across import rule_costs, summary, with_summary
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.model import Finding, Profile, Report, SourceLine, Verdict
 from gapless.model.finding import Frequency, Loss
 from gapless.model.profile import Steps
@@ -65,7 +65,7 @@ def test_rules_are_ranked_by_what_all_runs_lose():
 
 def test_the_sums_are_those_of_the_runs():
     """Independent reckoning over real reports, of profiles and of sessions."""
-    runs = [report([profile(training(steps=n).timeline())]) for n in (3, 5)]
+    runs = [report([build_profile(training(steps=n).timeline())]) for n in (3, 5)]
     runs.append(msgspec.structs.replace(example(), path="s.json"))
     idle: dict[str, int] = defaultdict(int)
     where: dict[str, set[int]] = defaultdict(set)

@@ -17,7 +17,7 @@ from tracing import training
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.commands.show import reports
 from gapless.errors import UnreadableInput
 from gapless.model import Report, Session, SourceLine, memory
@@ -109,7 +109,7 @@ def test_what_loses_most_comes_first_whatever_it_is_lost_to():
 
 
 def test_profiles(tmp_path):
-    profiles = [profile(training(steps=4).timeline())]
+    profiles = [build_profile(training(steps=4).timeline())]
     path = tmp_path / "profile.json"
     saved_profile.save(profiles, path)
     (shown,) = reports(str(path))

@@ -6,7 +6,7 @@ import profiled_gpu
 import pytest
 from tracing import training
 
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report
 from gapless.capture import profiling
 from gapless.integrations import _window
@@ -35,4 +35,4 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
 
 
 def of_profile() -> Report:
-    return report([profile(training(steps=4).timeline())])
+    return report([build_profile(training(steps=4).timeline())])

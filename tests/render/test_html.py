@@ -18,7 +18,7 @@ from tracing import training
 
 from gapless.analyze import report
 from gapless.analyze.compare import compare_profiles, compare_reports, subject
-from gapless.analyze.profile.building import of_file, profile
+from gapless.analyze.profile.building import build_profile, profile_file
 from gapless.analyze.profile.profile_findings import findings
 from gapless.model import Change, Report, SourceLine, Table, Verdict
 from gapless.model.finding import Caller, Spot
@@ -41,7 +41,7 @@ BENIGN = "name"
 
 @pytest.fixture(scope="module")
 def made() -> Report:
-    return report([profile(training(steps=4).timeline(), priced=True, drawn=2000)])
+    return report([build_profile(training(steps=4).timeline(), priced=True, max_boxes=2000)])
 
 
 @pytest.fixture(scope="module")
@@ -380,7 +380,7 @@ PUBLIC = (
 def test_public_profiles_are_sound_and_small_pages(name):
     if not (FOLDER / name).exists():
         pytest.skip("needs the public traces")
-    found = report([of_file(str(FOLDER / name), drawn=16_000)])
+    found = report([profile_file(str(FOLDER / name), max_boxes=16_000)])
     page = shown(found, folder=str(FOLDER))
     assert_sound(page)
     assert str(FOLDER) not in page.source

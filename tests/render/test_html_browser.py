@@ -16,7 +16,7 @@ from tracing import training
 
 from gapless.analyze import report
 from gapless.analyze.across import with_summary
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.memory.report import ReportOptions
 from gapless.model import Report, SourceLine, Table, Verdict
 from gapless.model.memory_report import MemoryReport
@@ -88,7 +88,7 @@ def visit(browser, tmp_path: Path) -> Iterator[Open]:
 
 @pytest.fixture(scope="module")
 def made() -> Report:
-    return report([profile(training(steps=6).timeline(), priced=True, drawn=4000)])
+    return report([build_profile(training(steps=6).timeline(), priced=True, max_boxes=4000)])
 
 
 def shown(page: Any) -> list[float]:

@@ -16,7 +16,7 @@ from tracing import training
 
 from gapless.analyze import report
 from gapless.analyze.across import with_summary
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import ReportOptions
 from gapless.model import Report, Verdict
@@ -193,7 +193,7 @@ def test_hostile_loaders_are_text(text):
 
 @pytest.fixture(scope="module")
 def profiled() -> Report:
-    return report([profile(training(steps=4).timeline(), drawn=500)])
+    return report([build_profile(training(steps=4).timeline(), max_boxes=500)])
 
 
 def test_several_runs_are_one_page(profiled):

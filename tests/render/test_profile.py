@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tracing import training
 
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report
 from gapless.analyze.tables.profile_tables import tables
 from gapless.model import Finding, Frequency, Loss, RankSummary, Report, Site, SourceLine
@@ -17,7 +17,7 @@ MS = 1_000_000
 
 @pytest.fixture(scope="module")
 def made() -> Report:
-    return report([profile(training(steps=4).timeline())])
+    return report([build_profile(training(steps=4).timeline())])
 
 
 def text(found: Report, **style: object) -> str:
@@ -90,7 +90,7 @@ def test_a_thousand_ranks_are_not_a_thousand_rows(made):
 
 
 def test_no_steps_and_no_time():
-    empty = profile(training(steps=1).timeline())
+    empty = build_profile(training(steps=1).timeline())
     bare = msgspec.structs.replace(
         empty,
         steps=msgspec.structs.replace(empty.steps, start=(), end=(), busy=(), names=()),

@@ -12,7 +12,7 @@ from tracing import training
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report as explain
 from gapless.commands import main
 from gapless.emulation.emulator import Emulator
@@ -59,7 +59,7 @@ def test_reports_fit(session) -> None:
     made = gapless.report(session)
     assert made.estimate is not None
     assert_fits("report", renderer("json")(made, STYLE))
-    assert_fits("report", renderer("json")(explain([profile(training().timeline())]), STYLE))
+    assert_fits("report", renderer("json")(explain([build_profile(training().timeline())]), STYLE))
 
 
 SAVED = Path(__file__).parents[1] / "model" / "saved"
@@ -92,7 +92,7 @@ def test_a_proof_fits() -> None:
 
 def test_saved_sessions_and_profiles_fit(session) -> None:
     assert_fits("session", encode_session(session))
-    assert_fits("profile", encode_profiles([profile(training().timeline())]))
+    assert_fits("profile", encode_profiles([build_profile(training().timeline())]))
 
 
 def test_loaders_fit(tmp_path) -> None:

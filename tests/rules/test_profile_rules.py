@@ -29,7 +29,7 @@ from rules.profiles import (
     user,
 )
 
-from gapless.analyze.profile.building import profile as profile_of
+from gapless.analyze.profile.building import build_profile as profile_of
 from gapless.model import Cost, Hit, Profile, ProfileRule, Rule, Site
 from gapless.model.profile import KernelTime, Launches, MemoryUse, PhaseTime, Recording, Split, Steps
 from gapless.rules import rules_of_kind

@@ -85,11 +85,11 @@ def of_pair(
     **wishes: Any,
 ) -> Profile:
     """The profile of the files that `path` names: a pair, or a trace for itself; `wishes` as for these."""
-    from gapless.analyze.profile.building import of_file
+    from gapless.analyze.profile.building import profile_file
     from gapless.analyze.profile.join import of_passes
 
     if path not in pairs:
-        return of_file(path, progress, **wishes)
+        return profile_file(path, progress, **wishes)
     found = of_passes(*pairs[path], progress, **wishes)
     if ranks == 1 or found.rank >= 0:
         return found

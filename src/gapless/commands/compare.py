@@ -245,10 +245,10 @@ def _profiles(name: str, quiet: bool) -> tuple[Sequence[Profile], tuple[str, ...
     Raises:
         UnreadableInput: none of them can.
     """
-    from gapless.analyze.profile.building import of_file
+    from gapless.analyze.profile.building import profile_file
     from gapless.trace.find import find_traces
 
-    profiles, failures = read_profiles(find_traces([name]), of_file, quiet=quiet)
+    profiles, failures = read_profiles(find_traces([name]), profile_file, quiet=quiet)
     if not profiles:
         raise failures[0]
     return profiles, tuple(f"a trace was skipped: {failure}" for failure in failures)

@@ -259,9 +259,9 @@ def _of_profile(path: str) -> float:
 
         found = load_profiles(path)[0]
     else:
-        from gapless.analyze.profile.building import of_file
+        from gapless.analyze.profile.building import profile_file
 
-        found = of_file(path, priced=False)
+        found = profile_file(path, priced=False)
     step = own_step(found)
     if not step:
         raise UnreadableInput(f"{path} has no steps to take the step time from: give --step-ms")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.model import Profile
 from gapless.trace.read import read
 from gapless.trace.timeline import Timeline
@@ -44,7 +44,7 @@ NAMES = sorted(path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.jso
 @cache
 def _profile(name: str) -> Profile | None:
     timeline = _load(name)
-    return profile(timeline) if len(timeline.work) else None
+    return build_profile(timeline) if len(timeline.work) else None
 
 
 @pytest.fixture(params=NAMES)

@@ -7,7 +7,12 @@ from collections.abc import Callable
 import pytest
 from tracing import Trace
 
-from gapless.analyze.profile.communication import KEPT, UNNAMED, collectives, normalized
+from gapless.analyze.profile.communication import (
+    MAX_KERNELS_KEPT,
+    UNNAMED_COLLECTIVE,
+    find_collectives,
+    normalize_collective,
+)
 from gapless.model.profile import Collectives
 from gapless.trace.timeline import Ints, Timeline, union
 
@@ -22,7 +27,7 @@ def recorded(name: str, group: str, elements: int) -> dict[str, object]:
 
 
 def found(trace: Trace, device: int = 0) -> dict[tuple[str, str], Collectives]:
-    return {(one.name, one.group): one for one in collectives(trace.timeline(), device)}
+    return {(one.name, one.group): one for one in find_collectives(trace.timeline(), device)}
 
 
 def total(start: Ints, end: Ints) -> int:
@@ -62,7 +67,7 @@ class TestNames:
         ],
     )
     def test_kernels_and_operators_of_all_ages(self, name: str, kind: str) -> None:
-        assert normalized(name) == kind
+        assert normalize_collective(name) == kind
 
 
 class TestCollectives:
@@ -89,8 +94,8 @@ class TestCollectives:
     def test_none(self) -> None:
         trace = Trace()
         trace.kernel("gemm", 0, 10)
-        assert collectives(trace.timeline(), 0) == ()
-        assert collectives(trace.timeline(), 3) == ()
+        assert find_collectives(trace.timeline(), 0) == ()
+        assert find_collectives(trace.timeline(), 3) == ()
 
     @pytest.mark.parametrize("dialect", ["new", "middle", "old"])
     @pytest.mark.parametrize(("kernel", "around"), [(SEND_RECV, "all_to_all"), (GENERIC, "reduce_scatter")])
@@ -133,7 +138,7 @@ class TestCollectives:
         for at, name in ((10, "nccl:all_gather"), (40, "nccl:broadcast")):
             trace.operator(name, at, 20)
             trace.launch(GENERIC, at + 2, kernel=(at + 22, 5), stream=20)
-        assert {name for name, _ in found(trace)} == {UNNAMED, "all_gather", "broadcast"}
+        assert {name for name, _ in found(trace)} == {UNNAMED_COLLECTIVE, "all_gather", "broadcast"}
 
     def test_streams_stand_for_groups_where_none_were_recorded(self) -> None:
         trace = Trace()
@@ -148,10 +153,10 @@ class TestCollectives:
 
     def test_the_first_ones_are_kept(self) -> None:
         trace = Trace()
-        for number in range(KEPT + 5):
+        for number in range(MAX_KERNELS_KEPT + 5):
             trace.kernel(ALL_REDUCE, 10 * number, number % 7 + 1)
         one = found(trace)["all_reduce", ""]
-        assert len(one.start) == len(one.length) == len(one.elements) == KEPT
+        assert len(one.start) == len(one.length) == len(one.elements) == MAX_KERNELS_KEPT
         assert one.length[:9] == tuple(1000 * (number % 7 + 1) for number in range(9))
 
 
@@ -176,19 +181,22 @@ class TestPublicTraces:
             ),
             (
                 "TraceLens-mi300-resnet_act_checkpoint-7ad4",
-                {("all_reduce", "0"): 6, ("broadcast", "0"): 6, (UNNAMED, "0"): 5},
+                {("all_reduce", "0"): 6, ("broadcast", "0"): 6, (UNNAMED_COLLECTIVE, "0"): 5},
             ),
-            ("HolisticTraceAnalysis-df_index_resolver-df_index_resolver-9a5a", {("all_reduce", ""): KEPT}),
+            (
+                "HolisticTraceAnalysis-df_index_resolver-df_index_resolver-9a5a",
+                {("all_reduce", ""): MAX_KERNELS_KEPT},
+            ),
         ],
     )
     def test_counts(
         self, public_trace: Callable[[str], Timeline], name: str, expected: dict[tuple[str, str], int]
     ) -> None:
         timeline = public_trace(name)
-        some = collectives(timeline, int(timeline.work.device[0]))
+        some = find_collectives(timeline, int(timeline.work.device[0]))
         assert {(one.name, one.group): len(one.start) for one in some} == expected
 
     def test_sizes(self, public_trace: Callable[[str], Timeline]) -> None:
-        some = collectives(public_trace("HolisticTraceAnalysis-nccl_parser_config-nccl_data-5a2e"), 0)
+        some = find_collectives(public_trace("HolisticTraceAnalysis-nccl_parser_config-nccl_data-5a2e"), 0)
         one = next(one for one in some if one.name == "all_reduce")
         assert one.elements[:5] == (2049000, 7875584, 6563840, 6637568, 2431040)

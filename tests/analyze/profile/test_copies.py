@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace
 
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report
 from gapless.model import Report
 from gapless.render import text
@@ -79,7 +79,7 @@ def bench(gpu, steps, sizes, rates, pinned, back=(), kernels=()):
 
 
 def seen(trace: Trace, **more) -> Report:
-    return report([profile(trace.timeline(), priced=True, **more)])
+    return report([build_profile(trace.timeline(), priced=True, **more)])
 
 
 def step(found: Report) -> float:
@@ -151,7 +151,7 @@ def test_both_directions_are_told():
 def test_pinned_copies_of_the_profile_itself_say_what_the_link_can_do():
     trace = bench(A100, 4, [100 * MB], (3.0, 3.0), False)
     trace.copy("HtoD (Pinned -> Device)", 500_000, 6, copy=(500_010, 40 * MB / 11.0 / 1e3), bytes=40 * MB)
-    found = profile(trace.timeline())
+    found = build_profile(trace.timeline())
     pageable = next(one for one in found.copies if one.memory == "pageable")
     assert pageable.measured
     assert pageable.reach == pytest.approx(11.0, rel=0.01)
@@ -180,7 +180,7 @@ def test_kernels_beside_small_copies_are_not_about_copies():
 def test_times_of_copies_add_up(gpu, sizes, back, kernels, rate):
     there, here = [one * MB for one in sizes], [one * MB for one in back]
     trace = bench(gpu, 3, there, (rate, rate), False, here, kernels)
-    found = profile(trace.timeline())
+    found = build_profile(trace.timeline())
     alone = sum(one.alone for one in found.copies)
     assert 0 <= alone <= found.split.memcpy <= found.steps.total
     assert sum(one.bytes for one in found.copies) == 3 * MB * (sum(sizes) + sum(back))

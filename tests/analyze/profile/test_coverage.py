@@ -12,8 +12,8 @@ from typing import Any, Literal
 import pytest
 from tracing import Trace, training
 
-from gapless.analyze.profile.building import profile
-from gapless.analyze.profile.coverage import coverage
+from gapless.analyze.profile.building import build_profile
+from gapless.analyze.profile.coverage import judge_coverage
 from gapless.analyze.profile.profile_report import report
 from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.errors import UnreadableInput
@@ -35,7 +35,7 @@ def told(trace: Trace, keep: Callable[[Event], bool] = lambda event: True) -> Pr
     """The profile of `trace` without the events that `keep` does not."""
     document = trace.document()
     document["traceEvents"] = [event for event in document["traceEvents"] if keep(event)]
-    return profile(read_bytes(json.dumps(document).encode()))
+    return build_profile(read_bytes(json.dumps(document).encode()))
 
 
 def category(event: Event) -> str:
@@ -159,14 +159,14 @@ def test_times_of_the_device_that_cannot_be_right(shift: float) -> None:
     for event in document["traceEvents"]:
         if category(event) == "kernel":
             event["ts"] += shift
-    found = profile(read_bytes(json.dumps(document).encode()))
+    found = build_profile(read_bytes(json.dumps(document).encode()))
     assert found.coverage.contradictory
     assert not found.coverage.idle_known
 
 
 def test_a_file_that_is_cut_off() -> None:
     data = training(steps=4).text()
-    found = profile(read_bytes(data[: -len(data) // 4]))
+    found = build_profile(read_bytes(data[: -len(data) // 4]))
     verdict = report([found]).verdict
     assert verdict.sentence.startswith("Cannot tell: ")
     assert "the file is cut off" in verdict.sentence
@@ -175,7 +175,7 @@ def test_a_file_that_is_cut_off() -> None:
 
 def test_two_profiles_in_one_file() -> None:
     data = launches().text()
-    found = profile(read_bytes(data + b"\n" + data))
+    found = build_profile(read_bytes(data + b"\n" + data))
     told = report([found]).verdict.sentence
     assert told.startswith("Cannot tell: the file contains 2 profiles, one after the other")
 
@@ -186,7 +186,7 @@ def test_two_processes_in_one_file() -> None:
     for number in range(40):
         more.launch("gemm", 100.0 * number, 10, kernel=(100.0 * number + 20, 60))
     document["traceEvents"] += more.document()["traceEvents"]
-    found = profile(read_bytes(json.dumps(document).encode()))
+    found = build_profile(read_bytes(json.dumps(document).encode()))
     assert found.coverage.processes == 2
     assert "the launches of 2 processes" in report([found]).verdict.sentence
 
@@ -194,9 +194,9 @@ def test_two_processes_in_one_file() -> None:
 def test_a_piece_that_was_written_twice_changes_nothing() -> None:
     document = training(steps=4).document()
     events = document["traceEvents"]
-    whole = profile(read_bytes(json.dumps(document).encode()))
+    whole = build_profile(read_bytes(json.dumps(document).encode()))
     document["traceEvents"] = [*events, *events[10:60]]
-    twice = profile(read_bytes(json.dumps(document).encode()))
+    twice = build_profile(read_bytes(json.dumps(document).encode()))
     assert twice.coverage.complete
     assert [(c.cause, c.calls, c.idle) for c in twice.costs] == [
         (c.cause, c.calls, c.idle) for c in whole.costs
@@ -212,7 +212,7 @@ def test_launches_without_any_work_are_told_from_a_profile_of_the_cpu() -> None:
         if category(event) == "kernel":
             event["ts"] *= 1000
     with pytest.raises(UnreadableInput, match="days away from the others"):
-        profile(read_bytes(json.dumps(document).encode()))
+        build_profile(read_bytes(json.dumps(document).encode()))
     only = Trace()
     only.operator("aten::mm", 0, 10)
     with pytest.raises(UnreadableInput, match="has no GPU work: record it"):
@@ -472,7 +472,7 @@ def test_work_that_the_span_of_an_annotation_ends_with() -> None:
     assert told(ranged(varied(), 20, 11_980)).coverage.complete
     for bounds in ((-4000, 11_980), (20, 15_000)):
         document = ranged(varied(), *bounds).document()
-        found = profile(read_bytes(json.dumps(document).encode())).coverage
+        found = build_profile(read_bytes(json.dumps(document).encode())).coverage
         assert not found.contradictory
         # Only within the steps, which begin and end with what is there, it may hide work.
         assert found.hidden <= 4000 * 1000
@@ -488,10 +488,10 @@ def test_work_that_runs_across_the_end_of_its_annotations_span() -> None:
     last = max((e for e in document["traceEvents"] if category(e) == "kernel"), key=lambda e: e["ts"])
     last["dur"] *= 10
     document["traceEvents"] = [e for e in document["traceEvents"] if e["name"] != "cudaDeviceSynchronize"]
-    found = profile(read_bytes(json.dumps(document).encode())).coverage
+    found = build_profile(read_bytes(json.dumps(document).encode())).coverage
     assert found.contradictory == 1
     last["dur"] = 60
-    assert not profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
+    assert not build_profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
 
 
 def test_operators_within_a_call_of_the_driver() -> None:
@@ -513,8 +513,8 @@ def test_events_that_lie_days_away() -> None:
         event["ts"] += 20 * 86_400e6
     few = {**document, "traceEvents": [*document["traceEvents"], *others[:2]]}
     document["traceEvents"] += others
-    assert profile(read_bytes(json.dumps(few).encode())).coverage.complete
-    found = profile(read_bytes(json.dumps(document).encode())).coverage
+    assert build_profile(read_bytes(json.dumps(few).encode())).coverage.complete
+    found = build_profile(read_bytes(json.dumps(document).encode())).coverage
     assert "are impossible" in found.reason
 
 
@@ -547,10 +547,10 @@ def test_numbers_that_end_before_those_of_memory_and_frames_begin() -> None:
     memory = [e for e in events if e["name"] == "[memory]"]
     for number, event in enumerate(memory):
         event["args"]["Ev Idx"] = len(operators) + number
-    assert profile(read_bytes(json.dumps(document).encode())).coverage.complete
+    assert build_profile(read_bytes(json.dumps(document).encode())).coverage.complete
     end = operators[-1]["ts"] - 3000
     document["traceEvents"] = [e for e in events if e["ts"] <= end or category(e) in ("Trace", "")]
-    found = profile(read_bytes(json.dumps(document).encode()))
+    found = build_profile(read_bytes(json.dumps(document).encode()))
     assert "CPU events are not in this file" in found.coverage.reason
 
 
@@ -563,7 +563,7 @@ def test_launches_where_there_are_no_operators_any_more() -> None:
     document["traceEvents"] = [
         event for event in document["traceEvents"] if category(event) != "cpu_op" or next(numbers) < 60
     ]
-    found = profile(read_bytes(json.dumps(document).encode()))
+    found = build_profile(read_bytes(json.dumps(document).encode()))
     assert kinds(found) == {"around": 60}
     assert not found.coverage.complete
 
@@ -585,7 +585,7 @@ def test_events_beyond_the_profilers_own_mark() -> None:
     for event in document["traceEvents"]:
         if event.get("args", {}).get("correlation") in late or event.get("id") in late:
             event["ts"] += 20_000
-    assert profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
+    assert build_profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
 
 
 def test_the_clocks_of_cpu_and_gpu_differ_at_the_end_of_the_recording() -> None:
@@ -595,9 +595,9 @@ def test_the_clocks_of_cpu_and_gpu_differ_at_the_end_of_the_recording() -> None:
     last = max(event["ts"] + event["dur"] for event in document["traceEvents"] if category(event) == "kernel")
     (mark,) = (event for event in document["traceEvents"] if category(event) == "Trace")
     mark["dur"] = last - 0.001 - mark["ts"]
-    assert profile(read_bytes(json.dumps(document).encode())).coverage.complete
+    assert build_profile(read_bytes(json.dumps(document).encode())).coverage.complete
     mark["dur"] -= 1000
-    assert profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
+    assert build_profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
 
 
 def test_a_watchdog_goes_on_polling_until_the_profiler_has_stopped() -> None:
@@ -610,9 +610,9 @@ def test_a_watchdog_goes_on_polling_until_the_profiler_has_stopped() -> None:
     (stop,) = (event for event in document["traceEvents"] if event["name"] == "Record Window End")
     mark["dur"] = trace.time(12_200) - mark["ts"]
     stop["ts"] = trace.time(17_500)
-    assert profile(read_bytes(json.dumps(document).encode())).coverage.complete
+    assert build_profile(read_bytes(json.dumps(document).encode())).coverage.complete
     stop["ts"] = trace.time(12_200)
-    assert profile(read_bytes(json.dumps(document).encode())).coverage.contradictory == 100
+    assert build_profile(read_bytes(json.dumps(document).encode())).coverage.contradictory == 100
 
 
 def test_a_pause_of_seconds_within_the_profilers_own_mark_is_none_in_the_evidence() -> None:
@@ -631,12 +631,12 @@ def test_the_profiler_may_take_long_to_begin_where_its_first_event_is_there() ->
     (mark,) = (event for event in document["traceEvents"] if category(event) == "Trace")
     mark["ts"] -= 8000
     mark["dur"] += 8000
-    found = profile(read_bytes(json.dumps(document).encode()))
+    found = build_profile(read_bytes(json.dumps(document).encode()))
     assert not found.coverage.silent
     assert not any("Nothing was recorded" in one for one in report([found]).verdict.not_seen)
     for event in document["traceEvents"]:  # as files are that do not number their events
         event.get("args", {}).pop("Ev Idx", None)
-    found = profile(read_bytes(json.dumps(document).encode()))
+    found = build_profile(read_bytes(json.dumps(document).encode()))
     assert found.coverage.silent
     assert any("Nothing was recorded in the first" in one for one in report([found]).verdict.not_seen)
 
@@ -648,10 +648,10 @@ def test_calls_out_of_the_order_of_their_numbers() -> None:
         late = event.get("args", {}).get("correlation") in half or event.get("id") in half
         if late or (category(event) == "cpu_op" and event["args"]["External id"] > 60):
             event["ts"] -= 2000
-    assert profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
+    assert build_profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
     one = varied().document()
     next(e for e in one["traceEvents"] if category(e) == "cuda_runtime")["args"]["correlation"] = 10**6
-    assert not profile(read_bytes(json.dumps(one).encode())).coverage.contradictory
+    assert not build_profile(read_bytes(json.dumps(one).encode())).coverage.contradictory
 
 
 def test_calls_whose_clock_is_ahead_of_the_operators() -> None:
@@ -668,7 +668,7 @@ def test_long_kernels_without_a_length_may_fill_the_time() -> None:
     for event in document["traceEvents"]:
         if category(event) == "kernel" and next(numbers) % 5 == 0:
             event["dur"] = 0
-    found = profile(read_bytes(json.dumps(document).encode())).coverage
+    found = build_profile(read_bytes(json.dumps(document).encode())).coverage
     assert found.hidden == pytest.approx(8 * 100_000, rel=0.15)
     assert "may fill 20 % of the time" in found.reason
 
@@ -677,9 +677,9 @@ def test_a_block_of_the_file_that_cannot_be_read() -> None:
     data = launches(200).text()
     at, length = len(data) // 2, len(data) // 25
     for block in (bytes(length), random.Random(1).randbytes(length)):
-        found = profile(read_bytes(data[:at] + block + data[at + length :])).coverage
+        found = build_profile(read_bytes(data[:at] + block + data[at + length :])).coverage
         assert re.search(r"(3\.\d|4\.0) % of the file cannot be read", found.reason)
-    assert profile(read_bytes(data + bytes(length))).coverage.complete  # room that was reserved for it
+    assert build_profile(read_bytes(data + bytes(length))).coverage.complete  # room that was reserved for it
 
 
 def test_cpu_events_that_are_missing_where_the_gpu_idles() -> None:
@@ -712,5 +712,5 @@ def test_no_public_profile_is_called_incomplete(name: str, public_trace: Callabl
     device = main_device(timeline)
     if device < 0:
         pytest.skip("a profile of the CPU alone")
-    found = coverage(timeline, device, find_steps(timeline, device))
+    found = judge_coverage(timeline, device, find_steps(timeline, device))
     assert found.complete is not any(one in name for one in THINNED), found

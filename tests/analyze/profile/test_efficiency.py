@@ -8,7 +8,7 @@ import pytest
 from tracing import Trace
 
 from gapless.analyze.kernel_times.recorded import entry
-from gapless.analyze.profile.building import of_file, profile
+from gapless.analyze.profile.building import build_profile, profile_file
 from gapless.analyze.reports import report
 from gapless.model import gpus
 from gapless.model.efficiency import Efficiency
@@ -39,7 +39,7 @@ def trace(gpu: str = "NVIDIA A100-SXM4-40GB") -> Trace:
 
 
 def test_rates_by_hand() -> None:
-    found = profile(trace().timeline()).efficiency
+    found = build_profile(trace().timeline()).efficiency
     assert found is not None
     card = gpus.find("a100-40gb")
     assert (found.card, found.estimated, found.time, found.covered) == (card.name, True, 200_000, 190_000)
@@ -68,20 +68,20 @@ def test_how_many_times_as_long_as_estimated(times: int) -> None:
         made.launch("relu", at + 1, kernel=(at + 10, 2 * times))
         made.operator("aten::mm", at + 41, 40, **MM)
         made.launch("gemm", at + 42, kernel=(at + 50, 17 * times))
-    found = profile(made.timeline()).efficiency
+    found = build_profile(made.timeline()).efficiency
     assert found is not None
     assert found.short == pytest.approx(times, rel=0.3)
     assert found.products == pytest.approx(times, rel=0.3)
 
 
 def test_few_calls_do_not_tell_how_fast_a_gpu_is() -> None:
-    found = profile(trace().timeline()).efficiency
+    found = build_profile(trace().timeline()).efficiency
     assert found is not None
     assert (found.short, found.products) == (-1, -1)
 
 
 def test_a_gpu_of_another_vendor_has_a_roof_and_no_estimate() -> None:
-    found = profile(trace("AMD Instinct MI300X").timeline()).efficiency
+    found = build_profile(trace("AMD Instinct MI300X").timeline()).efficiency
     assert found is not None
     assert (found.card, found.estimated) == ("AMD Instinct MI300X", False)
     assert {one.estimated for one in (*found.families, *found.operators)} == {-1}
@@ -89,7 +89,7 @@ def test_a_gpu_of_another_vendor_has_a_roof_and_no_estimate() -> None:
 
 
 def test_an_unknown_gpu_has_rates_alone() -> None:
-    found = profile(trace("Some Accelerator").timeline()).efficiency
+    found = build_profile(trace("Some Accelerator").timeline()).efficiency
     assert found is not None
     assert (found.card, found.estimated) == ("", False)
     assert {one.share for one in found.operators} == {-1.0}
@@ -100,11 +100,11 @@ def test_without_shapes_there_is_nothing() -> None:
     made = Trace()
     made.operator("aten::mm", 0, 20)
     made.launch("gemm", 2, kernel=(10, 15))
-    assert profile(made.timeline()).efficiency is None
+    assert build_profile(made.timeline()).efficiency is None
 
 
 def test_the_tables_stand_in_every_format() -> None:
-    made = report([profile(trace().timeline())])
+    made = report([build_profile(trace().timeline())])
     tables = [table for table in made.tables if "roof" in str(table.columns)]
     assert [table.shown for table in tables] == [0, 0]
     told = {name: renderer(name)(made, Style(unfold=True)) for name in ("json", "html", "text")}
@@ -165,7 +165,7 @@ def real(name: str) -> Efficiency:
     path = next(TRACES.glob(f"{name}*.json.gz"), None) if TRACES.is_dir() else None
     if path is None:
         pytest.skip("the profiles are not here")
-    found = of_file(str(path)).efficiency
+    found = profile_file(str(path)).efficiency
     assert found is not None
     return found
 

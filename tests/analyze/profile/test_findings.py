@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from tracing import Trace, training
 
-from gapless.analyze.profile.building import profile
-from gapless.analyze.profile.costs import MOST
+from gapless.analyze.profile.building import build_profile
+from gapless.analyze.profile.costs import MAX_PLACES_PER_CAUSE
 from gapless.analyze.profile.profile_findings import findings
 from gapless.analyze.profile.profile_report import report
 from gapless.errors import UnreadableInput
@@ -113,24 +113,24 @@ def test_a_profile_of_the_cpu_alone_is_refused_in_one_line():
     trace = Trace()
     trace.operator("aten::mm", 0, 10)
     with pytest.raises(UnreadableInput, match=r"no GPU work.*ProfilerActivity\.CUDA") as caught:
-        profile(trace.timeline())
+        build_profile(trace.timeline())
     assert "\n" not in str(caught.value)
 
 
 def test_thousands_of_places_are_summed_up():
     trace = Trace()
-    for number in range(2 * MOST):
+    for number in range(2 * MAX_PLACES_PER_CAUSE):
         now = 200 * number
         trace.operator(f"mine::op{number}", now, 50)
         trace.launch("kernel", now + 10, 5, kernel=(now + 16, 100))
-    found = profile(trace.timeline())
-    assert len(found.costs) <= 2 * MOST
+    found = build_profile(trace.timeline())
+    assert len(found.costs) <= 2 * MAX_PLACES_PER_CAUSE
     assert sum(cost.idle for cost in found.costs) == found.idle
     assert any(cost.place == "elsewhere" for cost in found.costs)
 
 
 def test_saved_profiles_come_back_equal():
-    profiles = [profile(training().timeline()), profile(training("old").timeline())]
+    profiles = [build_profile(training().timeline()), build_profile(training("old").timeline())]
     assert list(decode(encode(profiles))) == profiles
 
 

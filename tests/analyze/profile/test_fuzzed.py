@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tracing import training
 
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report
 from gapless.errors import UnreadableInput
 from gapless.render import Style, renderer
@@ -80,7 +80,7 @@ def changed(document: dict[str, Any], changes: list[tuple[str, int, int, Any]]) 
 @given(st.sampled_from(DOCUMENTS), CHANGES)
 def test_changed_profiles_end_in_a_report_or_an_error(document, changes):
     try:
-        found = profile(read_bytes(changed(document, changes)), priced=True)
+        found = build_profile(read_bytes(changed(document, changes)), priced=True)
     except UnreadableInput:
         return
     assert sum(cost.idle for cost in found.costs) == found.idle

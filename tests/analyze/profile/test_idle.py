@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace, training
 
-from gapless.analyze.profile.idle import Stretch, attribute
+from gapless.analyze.profile.idle import Stretch, attribute_idleness
 from gapless.analyze.profile.trace_steps import compute_busy, covered, find_steps, main_device
 from gapless.analyze.profile.waits import find_waits
 
@@ -29,7 +29,7 @@ def causes(trace: Trace) -> dict[str, int]:
     timeline = trace.timeline()
     device = main_device(timeline)
     steps = find_steps(timeline, device)
-    total, stretches = attribute(timeline, device, steps, find_waits(timeline))
+    total, stretches = attribute_idleness(timeline, device, steps, find_waits(timeline))
     found = totals(stretches)
     assert sum(found.values()) == total
     return {cause: idle // 1000 for cause, idle in found.items()}
@@ -82,7 +82,7 @@ def test_a_later_step_owes_nothing_to_an_old_wait():
         trace.launch("two", now + 500, 4, kernel=(now + 505, 495))
     timeline = trace.timeline()
     steps = find_steps(timeline, 0)
-    _, stretches = attribute(timeline, 0, steps, find_waits(timeline))
+    _, stretches = attribute_idleness(timeline, 0, steps, find_waits(timeline))
     owed = [one.spans for one in stretches if one.cause == "wait"]
     assert max(int(spans.end.max()) for spans in owed) <= 2_000_000
 
@@ -281,7 +281,7 @@ def test_the_parts_always_add_up(script, stepped):
     number = main_device(timeline)
     steps = find_steps(timeline, number)
     waits = find_waits(timeline)
-    total, stretches = attribute(timeline, number, steps, waits)
+    total, stretches = attribute_idleness(timeline, number, steps, waits)
     start, end = compute_busy(timeline, number)
     busy = int(covered(start, end, steps.start, steps.end).sum())
     assert total == steps.total - busy

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tracing import Trace, training
 
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.thin import Bars, bars, by_what, merged, thinned, within
 from gapless.model import Profile
 from gapless.model.lanes import Boxes, Lanes
@@ -89,7 +89,7 @@ def test_a_window_has_what_reaches_into_it(given_, low, length):
 
 
 def drawn(trace: Trace, boxes: int = 4000) -> Profile:
-    return profile(trace.timeline(), drawn=boxes)
+    return build_profile(trace.timeline(), max_boxes=boxes)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def rows(lanes: Lanes, kind: str, window: int = 0) -> list[Boxes]:
 
 
 def test_nothing_is_drawn_unasked():
-    assert profile(training().timeline()).lanes is None
+    assert build_profile(training().timeline()).lanes is None
 
 
 def test_a_small_profile_is_told_in_full(made):
@@ -204,7 +204,7 @@ def test_it_is_saved_with_the_profile(made):
 def test_launches_lead_to_the_calls_that_the_trace_ties_to_them():
     """Every single box of a stream names the call of its correlation, and its thread's lane."""
     timeline = training(steps=4).timeline()
-    lanes = profile(timeline, drawn=100_000).lanes
+    lanes = build_profile(timeline, max_boxes=100_000).lanes
     assert lanes is not None
     work, host = timeline.work, timeline.host
     began = {

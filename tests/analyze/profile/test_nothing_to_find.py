@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tracing import Dialect, Trace
 
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report
 from gapless.model import Report
 
@@ -14,7 +14,7 @@ STEP = 1000.0
 
 
 def reported(trace: Trace) -> Report:
-    return report([profile(trace.timeline())])
+    return report([build_profile(trace.timeline())])
 
 
 def waits(found: Report) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tracing import Trace, training
 
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_findings import findings
 from gapless.analyze.profile.profile_report import report
 from gapless.errors import UsageError
@@ -38,7 +38,7 @@ def waiting(waits: bool = True, steps: bool = False) -> Trace:
 
 
 def test_a_wait_that_hides_the_hosts_work_is_worth_it():
-    found = profile(waiting().timeline(), priced=True)
+    found = build_profile(waiting().timeline(), priced=True)
     one = next(one for one in findings([found]) if one.code == "GAP101")
     assert found.prices is not None
     assert found.prices.reasons == ()
@@ -51,7 +51,7 @@ def test_a_wait_that_hides_the_hosts_work_is_worth_it():
 
 
 def test_no_price_is_made_unless_asked_for():
-    found = profile(waiting().timeline())
+    found = build_profile(waiting().timeline())
     assert found.prices is None
     assert all(one.price is None for one in findings([found]))
 
@@ -61,7 +61,7 @@ def test_of_prices_that_are_not_there_nothing_is_said():
     trace = Trace()
     for number in range(5):
         trace.launch("gemm", 10.0 * number, 5, kernel=(100.0 * number + 5, 90))
-    found = profile(trace.timeline(), priced=True)
+    found = build_profile(trace.timeline(), priced=True)
     assert found.prices is not None
     assert found.prices.reasons
     assert all(one.title != "Prices" for one in report([found]).tables)
@@ -69,7 +69,7 @@ def test_of_prices_that_are_not_there_nothing_is_said():
 
 @pytest.mark.parametrize("what", ["GAP101", "gap10", "train.py:3", "/work/train.py", "work/train.py"])
 def test_leaving_out_what_was_asked_for(what):
-    found = profile(waiting().timeline(), asked=[what])
+    found = build_profile(waiting().timeline(), requested=[what])
     assert found.prices.asked.waits == 59
     assert found.prices.asked.saved == found.prices.all
 
@@ -77,17 +77,17 @@ def test_leaving_out_what_was_asked_for(what):
 @pytest.mark.parametrize("what", ["GAP112", "rain.py:3", "torch", "train.py:4"])
 def test_what_is_not_there_cannot_be_left_out(what):
     with pytest.raises(UsageError, match="nothing to leave out"):
-        profile(waiting().timeline(), asked=[what])
+        build_profile(waiting().timeline(), requested=[what])
 
 
 def test_one_launch_for_each_step_needs_steps():
     with pytest.raises(UsageError, match="needs marked steps"):
-        profile(waiting().timeline(), asked=["@graphs"])
+        build_profile(waiting().timeline(), requested=["@graphs"])
 
 
 @pytest.mark.parametrize("what", ["@pinned", "@input", "@graphs", "@half:gemm"])
 def test_other_assumptions(what):
-    found = profile(waiting(steps=True).timeline(), asked=[what])
+    found = build_profile(waiting(steps=True).timeline(), requested=[what])
     assert found.prices.asked.assumed == (what[1:],)
     assert found.prices.asked.waits == 0
     # Host and device alternate: what makes either faster is saved; nothing is copied to the device or loaded.
@@ -107,7 +107,7 @@ def test_waits_for_what_the_profile_does_not_show_have_no_price():
             trace.launch("gemm", begin + 300 * at + 2, 10, kernel=(begin + 300 * at + 15, 280))
         trace.call("cudaDeviceSynchronize", begin + 4000, 3000)
     trace.frame("/work/train.py(3): train", 0, 60_000)
-    found = profile(trace.timeline(), priced=True)
+    found = build_profile(trace.timeline(), priced=True)
     price = next(one for one in found.prices.each if one.kept or one.unknown)
     assert price.unknown
     assert (price.alone, price.last) == (-1, -1)
@@ -131,7 +131,7 @@ def launch_bound(steps: int = 6, kernels: int = 50) -> Trace:
 
 
 def test_a_launch_bound_profile_gains_by_one_launch_for_each_step():
-    found = profile(launch_bound().timeline(), asked=["@graphs"])
+    found = build_profile(launch_bound().timeline(), requested=["@graphs"])
     assert found.idle / found.steps.total == pytest.approx(0.7, abs=0.01)
     prices = found.prices
     assert prices.reasons == ()
@@ -145,7 +145,7 @@ def test_a_launch_bound_profile_gains_by_one_launch_for_each_step():
 
 def test_a_real_launch_bound_profile_gains_by_it(public_trace):
     timeline = public_trace("HolisticTraceAnalysis-with_gpu_user_annotation-step_based_trace_2543932-d8f4")
-    found = profile(timeline, asked=["@graphs"])
+    found = build_profile(timeline, requested=["@graphs"])
     assert found.idle / found.steps.total > 0.9
     assert 0.4 < found.prices.asked.saved / found.prices.span < 1
 
@@ -153,18 +153,18 @@ def test_a_real_launch_bound_profile_gains_by_it(public_trace):
 @pytest.mark.parametrize("what", ["@moon", "@half:", "@half:conv"])
 def test_assumptions_that_mean_nothing(what):
     with pytest.raises(UsageError, match=r"half|no kernel"):
-        profile(waiting().timeline(), asked=[what])
+        build_profile(waiting().timeline(), requested=[what])
 
 
 def test_too_little_to_replay_is_refused_in_words():
-    found = profile(training(steps=1).timeline(), priced=True)
+    found = build_profile(training(steps=1).timeline(), priced=True)
     assert found.prices is not None
     assert found.prices.refused or found.prices.reasons
 
 
 def test_the_study_of_real_traces(public_profile, public_trace):
     timeline = public_trace("TraceLens-h100-google_owlv2-large-patch14-ensemble-1016001-d242")
-    found = profile(timeline, priced=True)
+    found = build_profile(timeline, priced=True)
     box = next(
         one
         for one in findings([found])

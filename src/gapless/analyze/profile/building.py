@@ -1,17 +1,17 @@
-"""A `Timeline` as a `Profile`."""
+"""Build a `Profile` from a `Timeline`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gapless.analyze.profile.communication import collectives
+from gapless.analyze.profile.communication import find_collectives
 from gapless.analyze.profile.copies import copy_times
-from gapless.analyze.profile.costs import costs
-from gapless.analyze.profile.coverage import coverage, why_nothing
-from gapless.analyze.profile.efficiency import efficiency
+from gapless.analyze.profile.costs import find_costs
+from gapless.analyze.profile.coverage import explain_no_device_work, judge_coverage
+from gapless.analyze.profile.efficiency import measure_efficiency
 from gapless.analyze.profile.hotlines import hot_lines
-from gapless.analyze.profile.idle import attribute
+from gapless.analyze.profile.idle import attribute_idleness
 from gapless.analyze.profile.kernels import top_kernels
 from gapless.analyze.profile.launches import launches
 from gapless.analyze.profile.lines import Places
@@ -29,11 +29,13 @@ from gapless.trace.read import read
 from gapless.trace.timeline import Ints, Timeline
 
 
-def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = (), drawn: int = 0) -> Profile:
-    """What `timeline` says of the device that was busiest.
+def build_profile(
+    timeline: Timeline, priced: bool = False, requested: Sequence[str] = (), max_boxes: int = 0
+) -> Profile:
+    """Profile the busiest device of `timeline`.
 
-    With `priced` it is replayed without its waits, and without those that are `asked` for (see
-    `gapless.analyze.profile.pricing`). With `drawn` it is thinned to about so many boxes, to be drawn.
+    With `priced` its waits are priced by a replay without them; `requested` adds waits to price (see
+    `gapless.analyze.profile.pricing`). With `max_boxes` the profile holds about so many boxes to draw.
 
     Raises:
         UnreadableInput: the profile has no work of a device.
@@ -41,14 +43,14 @@ def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = (),
     facts = timeline.facts
     device = main_device(timeline)
     if device < 0:
-        raise UnreadableInput(f"{facts.path or 'this profile'} {why_nothing(timeline)}")
-    gpu = next((one for one in facts.gpus if one.number == device), None)
+        raise UnreadableInput(f"{facts.path or 'this profile'} {explain_no_device_work(timeline)}")
+    gpu = next((candidate for candidate in facts.gpus if candidate.number == device), None)
     steps = find_steps(timeline, device)
-    held = coverage(timeline, device, steps)
+    coverage_ = judge_coverage(timeline, device, steps)
     waits = find_waits(timeline)
     places = Places(timeline)
-    idle, stretches = attribute(timeline, device, steps, waits)
-    summed, rows = costs(timeline, device, steps, stretches, waits, places)
+    idle, stretches = attribute_idleness(timeline, device, steps, waits)
+    costs_, rows = find_costs(timeline, device, steps, stretches, waits, places)
     low, high = timeline.span
     return Profile(
         path=facts.path,
@@ -74,51 +76,53 @@ def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = (),
         launches=launches(timeline, steps, device),
         copies=copy_times(timeline, steps, device),
         memory=memory_use(timeline, steps, device),
-        costs=summed,
-        collectives=collectives(timeline, device),
+        costs=costs_,
+        collectives=find_collectives(timeline, device),
         recording=recording(timeline, steps),
-        efficiency=efficiency(timeline, steps, device),
-        coverage=held,
-        prices=_prices(timeline, held, summed, rows, asked, steps.total) if priced or asked else None,
-        lanes=_drawn(timeline, device, steps, stretches, summed, rows, drawn) if drawn else None,
+        efficiency=measure_efficiency(timeline, steps, device),
+        coverage=coverage_,
+        prices=_prices(timeline, coverage_, costs_, rows, requested, steps.total)
+        if priced or requested
+        else None,
+        lanes=_lanes(timeline, device, steps, stretches, costs_, rows, max_boxes) if max_boxes else None,
         notes=timeline.notes + steps.notes,
     )
 
 
-def _drawn(timeline: Timeline, *more: Any) -> Lanes:
+def _lanes(timeline: Timeline, *arguments: Any) -> Lanes:
     from gapless.analyze.profile.lanes import lanes  # only pages draw
 
-    return lanes(timeline, *more)
+    return lanes(timeline, *arguments)
 
 
 def _prices(
     timeline: Timeline,
-    held: Coverage,
-    summed: Sequence[Cost],
+    coverage: Coverage,
+    costs: Sequence[Cost],
     rows: Sequence[Ints],
-    asked: Sequence[str],
+    requested: Sequence[str],
     total: int,
 ) -> Prices:
-    if not held.complete:
-        return Prices(refused=held.reason)
-    from gapless.analyze.profile.pricing import price  # the replay is loaded when it is needed
+    if not coverage.complete:
+        return Prices(refused=coverage.reason)
+    from gapless.analyze.profile.pricing import price  # the replay is loaded only when needed
 
-    return price(timeline, summed, rows, asked, total)
+    return price(timeline, costs, rows, requested, total)
 
 
-def of_file(
+def profile_file(
     path: str,
     progress: Callable[[int], None] | None = None,
     priced: bool = False,
-    asked: Sequence[str] = (),
-    drawn: int = 0,
+    requested: Sequence[str] = (),
+    max_boxes: int = 0,
 ) -> Profile:
-    """The profile of the trace in `path`; `progress` is told the bytes read.
+    """Profile the trace in `path`; `progress` is called with the number of bytes read.
 
     Raises:
         UnreadableInput: the file cannot be read, is no trace or has no work of a device.
     """
-    return profile(read(path, progress), priced, asked, drawn)
+    return build_profile(read(path, progress), priced, requested, max_boxes)
 
 
 def _steps(timeline: Timeline, device: int, steps: StepSpans) -> Steps:

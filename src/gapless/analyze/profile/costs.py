@@ -1,4 +1,4 @@
-"""Stretches of idleness and the host's waits, summed up by cause and place."""
+"""Sum up idle stretches and the host's waits by cause and place."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LOADER_FILES = (
     "torch/utils/data/dataloader.py",
 )
 
-MOST = 60
-"""So many places of each cause are told apart; those that idle least are summed up in one."""
+MAX_PLACES_PER_CAUSE = 60
+"""Further places of a cause, those with the least idleness, are summed up in one, to keep reports small."""
 
 
 @dataclass(frozen=True)
-class _Calls:
-    """Calls of the host that are counted for a cause, idle device or not."""
+class _CountedCalls:
+    """Calls of the host that are counted for a cause, whether the device is idle or not."""
 
     cause: Cause
     rows: Ints
@@ -38,7 +38,7 @@ class _Calls:
     copy: Ints
 
 
-def costs(
+def find_costs(
     timeline: Timeline,
     device: int,
     steps: StepSpans,
@@ -46,52 +46,54 @@ def costs(
     waits: HostWaits,
     places: Places,
 ) -> tuple[tuple[Cost, ...], tuple[Ints, ...]]:
-    """What each place costs, those that leave the device idle longest first; together all of its idleness.
+    """Return what each place costs, longest idleness first; together they are all of the idleness.
 
-    The second part are the host rows of the calls of each cost (none for causes that are no calls).
+    The second part holds the host rows of the calls of each cost (none for causes that are not calls).
     """
     parts = list(stretches)
-    calls = _calls(timeline, steps, waits)
+    calls = _counted_calls(timeline, steps, waits)
     copies = dict(zip(waits.rows.tolist(), waits.copy.tolist(), strict=True))
     rows = distinct(
         np.concatenate([np.empty(0, np.int64), *(p.spans.row for p in parts), *(c.rows for c in calls)])
     )
-    codes, found = places.of(rows)
-    codes = _with_copies(timeline, rows, codes, copies)
+    codes, places_of_codes = places.of(rows)
+    codes = _separate_copies(timeline, rows, codes, copies)
     _, first = np.unique(codes, return_index=True)
-    sites = _Sites(timeline, rows, first, codes, found, places, copies)
-    sums: dict[tuple[Cause, Site, str], _Sum] = {}
+    sites = _Sites(timeline, rows, first, codes, places_of_codes, places, copies)
+    sums: dict[tuple[Cause, Site, str], _CostSum] = {}
     for part in parts:
-        for one in _idle(timeline, part, codes[np.searchsorted(rows, part.spans.row)], steps, sites):
-            _add(sums, one)
+        for partial in _idle_sums(timeline, part, codes[np.searchsorted(rows, part.spans.row)], steps, sites):
+            _add_cost(sums, partial)
     for call in calls:
-        for one in _blocked(timeline, device, call, codes[np.searchsorted(rows, call.rows)], steps, sites):
-            _add(sums, one)
-    bounded = _bounded(list(sums.values()))
-    made = tuple(msgspec.structs.replace(one.cost, steps=len(one.steps)) for one in bounded)
-    return made, tuple(one.calls() for one in bounded)
+        for partial in _blocked_sums(
+            timeline, device, call, codes[np.searchsorted(rows, call.rows)], steps, sites
+        ):
+            _add_cost(sums, partial)
+    merged = _merge_small_costs(list(sums.values()))
+    summed = tuple(msgspec.structs.replace(sum_.cost, steps=len(sum_.steps)) for sum_ in merged)
+    return summed, tuple(sum_.calls() for sum_ in merged)
 
 
 @dataclass
-class _Sum:
-    """A cost that is still growing, the steps it occurs in and the host rows of its calls."""
+class _CostSum:
+    """A cost being summed up, with the steps it occurs in and the host rows of its calls."""
 
     cost: Cost
     steps: set[int]
     rows: list[Ints] = field(default_factory=list)
 
-    def add(self, other: _Sum) -> None:
-        one, more = self.cost, other.cost
-        longest = one if one.idle >= more.idle else more
+    def add(self, other: _CostSum) -> None:
+        mine, more = self.cost, other.cost
+        longest = mine if mine.idle >= more.idle else more
         self.cost = msgspec.structs.replace(
-            one,
-            idle=one.idle + more.idle,
-            launching=one.launching + more.launching,
-            stretches=one.stretches + more.stretches,
-            calls=one.calls + more.calls,
-            blocked=one.blocked + more.blocked,
-            working=one.working + more.working,
-            bytes=one.bytes + more.bytes,
+            mine,
+            idle=mine.idle + more.idle,
+            launching=mine.launching + more.launching,
+            stretches=mine.stretches + more.stretches,
+            calls=mine.calls + more.calls,
+            blocked=mine.blocked + more.blocked,
+            working=mine.working + more.working,
+            bytes=mine.bytes + more.bytes,
             start=longest.start,
             end=longest.end,
         )
@@ -103,7 +105,7 @@ class _Sum:
 
 
 class _Sites:
-    """The site and the place in words of each code, made when they are asked for."""
+    """The site and the described place of each code, built on first use."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class _Sites:
         rows: Ints,
         first: Ints,
         codes: Ints,
-        found: list[Place],
+        places_of_codes: list[Place],
         places: Places,
         copies: dict[int, int],
     ) -> None:
@@ -135,12 +137,12 @@ class _Sites:
             name = timeline.names[timeline.work.name[copy]] if copy >= 0 else ""
             return waiting.site(place, name), place.described
         if cause == "input":
-            place = replace(place, stack=_without_loader(place.stack), call="")
+            place = replace(place, stack=_strip_loader(place.stack), call="")
         return place.site, place.described
 
 
-def _without_loader(stack: Stack) -> Stack:
-    """The stack without what the loader itself runs: who asks for the batch is what is wanted."""
+def _strip_loader(stack: Stack) -> Stack:
+    """Drop the loader's own frames: the caller that asks for the batch is wanted."""
     for position, frame in enumerate(stack):
         path = frame.file.replace("\\", "/")
         if frame.library != "torch" or not path.endswith(_LOADER_FILES):
@@ -148,8 +150,8 @@ def _without_loader(stack: Stack) -> Stack:
     return stack
 
 
-def _with_copies(timeline: Timeline, rows: Ints, codes: Ints, copies: dict[int, int]) -> Ints:
-    """Codes that also tell apart what kind of copy is waited for."""
+def _separate_copies(timeline: Timeline, rows: Ints, codes: Ints, copies: dict[int, int]) -> Ints:
+    """Extend the codes so that waits for different kinds of copies differ."""
     if not copies:
         return codes
     copy = np.fromiter((copies.get(row, -1) for row in rows.tolist()), np.int64, len(rows))
@@ -157,32 +159,34 @@ def _with_copies(timeline: Timeline, rows: Ints, codes: Ints, copies: dict[int, 
     return codes * (len(timeline.names) + 1) + name
 
 
-def _calls(timeline: Timeline, steps: StepSpans, waits: HostWaits) -> list[_Calls]:
-    """The calls within the steps that are costs whether the device idles or not."""
+def _counted_calls(timeline: Timeline, steps: StepSpans, waits: HostWaits) -> list[_CountedCalls]:
+    """Return the calls within the steps that cost time whether the device idles or not."""
     loading, allocating = loading_rows(timeline), allocator_calls(timeline)
     every = [
-        _Calls("wait", waits.rows, waits.counts, waits.copy),
-        _Calls("input", loading, np.ones(len(loading), bool), np.full(len(loading), -1)),
-        _Calls("allocator", allocating, np.ones(len(allocating), bool), np.full(len(allocating), -1)),
+        _CountedCalls("wait", waits.rows, waits.counts, waits.copy),
+        _CountedCalls("input", loading, np.ones(len(loading), bool), np.full(len(loading), -1)),
+        _CountedCalls("allocator", allocating, np.ones(len(allocating), bool), np.full(len(allocating), -1)),
     ]
     inside = []
-    for one in every:
-        keep = steps.at(timeline.host.start[one.rows]) >= 0
-        inside.append(_Calls(one.cause, one.rows[keep], one.counts[keep], one.copy[keep]))
+    for calls in every:
+        keep = steps.at(timeline.host.start[calls.rows]) >= 0
+        inside.append(_CountedCalls(calls.cause, calls.rows[keep], calls.counts[keep], calls.copy[keep]))
     return inside
 
 
-def _idle(timeline: Timeline, part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterable[_Sum]:
+def _idle_sums(
+    timeline: Timeline, part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites
+) -> Iterable[_CostSum]:
     spans = part.spans
     amounts = {"idle": spans.length, "stretches": np.ones(len(codes))}
     if part.cause == "host":
         amounts["launching"] = np.where(launching(timeline, spans.row), spans.length, 0)
-    return _by_code(part.cause, codes, spans.start, spans.end, amounts, steps, sites)
+    return _sums_by_code(part.cause, codes, spans.start, spans.end, amounts, steps, sites)
 
 
-def _blocked(
-    timeline: Timeline, device: int, calls: _Calls, codes: Ints, steps: StepSpans, sites: _Sites
-) -> Iterable[_Sum]:
+def _blocked_sums(
+    timeline: Timeline, device: int, calls: _CountedCalls, codes: Ints, steps: StepSpans, sites: _Sites
+) -> Iterable[_CostSum]:
     start, end = timeline.host.start[calls.rows], timeline.host.end[calls.rows]
     copied = calls.counts & (calls.copy >= 0)
     moved = np.zeros(len(codes), np.int64)
@@ -193,10 +197,10 @@ def _blocked(
         "working": covered(*compute_busy(timeline, device), start, end),
         "bytes": moved,
     }
-    return _by_code(calls.cause, codes, start, end, amounts, steps, sites, calls.rows)
+    return _sums_by_code(calls.cause, codes, start, end, amounts, steps, sites, calls.rows)
 
 
-def _by_code(
+def _sums_by_code(
     cause: Cause,
     codes: Ints,
     start: Ints,
@@ -205,68 +209,70 @@ def _by_code(
     steps: StepSpans,
     sites: _Sites,
     rows: Ints | None = None,
-) -> Iterator[_Sum]:
-    """A cost for each code, with the sums of its `amounts` and the bounds of its longest span."""
-    known, back = np.unique(codes, return_inverse=True)
+) -> Iterator[_CostSum]:
+    """Yield a cost for each code, with the sums of its `amounts` and the bounds of its longest span."""
+    groups, back = np.unique(codes, return_inverse=True)
     back = back.reshape(-1)
-    sums = {name: np.bincount(back, weights=one, minlength=len(known)) for name, one in amounts.items()}
-    in_steps = _distinct(back, steps.at(start), len(known))
-    longest = _longest(back, end - start, len(known))
-    calls = [[] for _ in known] if rows is None else _members(rows, back)
-    for position, code in enumerate(known.tolist()):
+    sums = {
+        name: np.bincount(back, weights=amount, minlength=len(groups)) for name, amount in amounts.items()
+    }
+    in_steps = _steps_by_group(back, steps.at(start), len(groups))
+    longest = _longest_members(back, end - start, len(groups))
+    calls = [[] for _ in groups] if rows is None else _rows_by_group(rows, back)
+    for position, code in enumerate(groups.tolist()):
         site, place = sites.of(cause, code)
         at = longest[position]
-        told = {name: int(column[position]) for name, column in sums.items()}
-        cost = Cost(cause=cause, site=site, place=place, start=int(start[at]), end=int(end[at]), **told)
-        yield _Sum(cost, in_steps[position], calls[position])
+        totals = {name: int(column[position]) for name, column in sums.items()}
+        cost = Cost(cause=cause, site=site, place=place, start=int(start[at]), end=int(end[at]), **totals)
+        yield _CostSum(cost, in_steps[position], calls[position])
 
 
-def _members(rows: Ints, groups: Ints) -> list[list[Ints]]:
-    """The rows of each group."""
+def _rows_by_group(rows: Ints, groups: Ints) -> list[list[Ints]]:
+    """Return the rows of each group."""
     parts = np.split(rows[np.argsort(groups, kind="stable")], np.cumsum(np.bincount(groups))[:-1])
     return [[part] for part in parts]
 
 
-def _distinct(groups: Ints, steps: Ints, count: int) -> list[set[int]]:
-    """The steps in which each group occurs."""
-    found: list[set[int]] = [set() for _ in range(count)]
+def _steps_by_group(groups: Ints, steps: Ints, count: int) -> list[set[int]]:
+    """Return the steps in which each group occurs."""
+    steps_of: list[set[int]] = [set() for _ in range(count)]
     if len(groups):
         width = int(steps.max()) + 2
         for pair in distinct(groups * width + steps + 1).tolist():
-            found[pair // width].add(pair % width)
-    return found
+            steps_of[pair // width].add(pair % width)
+    return steps_of
 
 
-def _longest(groups: Ints, length: Ints, count: int) -> Ints:
-    """For each group the position of its longest member."""
+def _longest_members(groups: Ints, length: Ints, count: int) -> Ints:
+    """Return for each group the position of its longest member."""
     order = np.lexsort((length, groups))
     ends = np.cumsum(np.bincount(groups, minlength=count)) - 1
     return order[ends] if len(order) else order
 
 
-def _add(sums: dict[tuple[Cause, Site, str], _Sum], one: _Sum) -> None:
-    """Chains of names may differ and the site be the same; the calls of a wait join its idleness."""
-    key = (one.cost.cause, one.cost.site, "" if one.cost.site.stack else one.cost.place)
+def _add_cost(sums: dict[tuple[Cause, Site, str], _CostSum], cost_sum: _CostSum) -> None:
+    """Add to the cost of the same cause and site; the calls of a wait join the idleness it causes."""
+    key = (cost_sum.cost.cause, cost_sum.cost.site, "" if cost_sum.cost.site.stack else cost_sum.cost.place)
     if key in sums:
-        sums[key].add(one)
+        sums[key].add(cost_sum)
     else:
-        sums[key] = one
+        sums[key] = cost_sum
 
 
-def _bounded(found: list[_Sum]) -> list[_Sum]:
-    """The costs in order, the small ones of each cause as one."""
-    kept: list[_Sum] = []
-    seen: dict[Cause, int] = {}
-    small: dict[Cause, _Sum] = {}
-    for one in sorted(found, key=lambda one: (-one.cost.idle, -one.cost.blocked, one.cost.start)):
-        cause = one.cost.cause
-        seen[cause] = seen.get(cause, 0) + 1
-        if seen[cause] <= MOST:
-            kept.append(one)
+def _merge_small_costs(sums: list[_CostSum]) -> list[_CostSum]:
+    """Sort the costs and merge the small ones of each cause into one."""
+    kept: list[_CostSum] = []
+    counts: dict[Cause, int] = {}
+    small: dict[Cause, _CostSum] = {}
+    for sum_ in sorted(sums, key=lambda sum_: (-sum_.cost.idle, -sum_.cost.blocked, sum_.cost.start)):
+        cause = sum_.cost.cause
+        counts[cause] = counts.get(cause, 0) + 1
+        if counts[cause] <= MAX_PLACES_PER_CAUSE:
+            kept.append(sum_)
         elif cause in small:
-            small[cause].add(one)
+            small[cause].add(sum_)
         else:
-            site = Site(operator="", mechanism=one.cost.site.mechanism)
-            one.cost = msgspec.structs.replace(one.cost, site=site, place="elsewhere")
-            small[cause] = one
+            site = Site(operator="", mechanism=sum_.cost.site.mechanism)
+            sum_.cost = msgspec.structs.replace(sum_.cost, site=site, place="elsewhere")
+            small[cause] = sum_
     return [*kept, *small.values()]

@@ -1,4 +1,4 @@
-"""Which waits of a profile are one finding: one rule, one place, one remedy."""
+"""Group waits of a profile into findings: one rule, one place, one remedy."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from gapless.model import Cost, Rule, Site, SourceLine
 from gapless.rules import match_rule
 from gapless.rules._places import deciding_frame
 
-NOWHERE = 0.001
-"""Idleness below this share of the steps is next to none."""
-NEARLY = 0.8
-"""From this part on a wait is called one for a device at work."""
+MIN_IDLE_SHARE = 0.001
+"""Idleness below this share of the steps is negligible."""
+MIN_WORKING_SHARE = 0.8
+"""From this share of working time on, a wait counts as one for a busy device."""
 
 
-def long(idle: int, blocked: int, total: int) -> bool:
-    """Whether the CPU stops for far longer than the GPU idles for it, and that matters in `total`."""
-    return blocked > 20 * idle and blocked >= 10 * NOWHERE * total > 0
+def is_long_wait(idle: int, blocked: int, total: int) -> bool:
+    """Whether the CPU is blocked far longer than the GPU idles for it, and for a notable part of `total`."""
+    return blocked > 20 * idle and blocked >= 10 * MIN_IDLE_SHARE * total > 0
 
 
-def unseen(idle: int, blocked: int, working: int, total: int) -> bool:
-    """Whether the CPU waits for something that the profile does not show: what that costs is unknown."""
-    return long(idle, blocked, total) and working < NEARLY * blocked
+def waits_for_unrecorded(idle: int, blocked: int, working: int, total: int) -> bool:
+    """Whether the CPU waits for something that the profile does not show, so that the cost is unknown."""
+    return is_long_wait(idle, blocked, total) and working < MIN_WORKING_SHARE * blocked
 
 
 @dataclass
 class WaitGroup:
-    """Waits that are one finding; `costs` are positions in `Profile.costs`."""
+    """Waits that form one finding; `costs` are positions in `Profile.costs`."""
 
     rule: Rule
     remedy: str
@@ -37,26 +37,26 @@ class WaitGroup:
     costs: list[int] = field(default_factory=list)
 
 
-def wait_groups(costs: Sequence[Cost]) -> list[WaitGroup]:
-    """The waits among `costs`, gathered."""
+def group_waits(costs: Sequence[Cost]) -> list[WaitGroup]:
+    """Group the waits among `costs` by rule, place and remedy."""
     groups: dict[tuple[object, ...], WaitGroup] = {}
     for position, cost in enumerate(costs):
         if cost.cause != "wait":
             continue
-        group = _group(cost)
+        group = _new_group(cost)
         decides = deciding_frame(cost.site)
         key = (group.rule.code, group.line, decides, group.place, group.backward, group.remedy)
         groups.setdefault(key, group).costs.append(position)
     return list(groups.values())
 
 
-def _group(cost: Cost) -> WaitGroup:
+def _new_group(cost: Cost) -> WaitGroup:
     site = cost.site
-    if not site.operator:  # the rest of many places
+    if not site.operator:  # the sum of many small places
         return WaitGroup(match_rule(Site(operator="", mechanism="values")), "", None, cost.place, False)
     rule = match_rule(site)
     backward = site.in_backward and bool(site.forward)
     line = site.line
     if line is not None and not line.is_user:
-        line = deciding_frame(site) or line  # nobody's own code is below: the library's line that decides
+        line = deciding_frame(site) or line  # only library code is on the stack: take the line that decides
     return WaitGroup(rule, rule.remedy(site), line, "" if line else cost.place or site.operator, backward)

@@ -10,13 +10,13 @@ from gapless.model import Site
 from gapless.model.profile import LineTime
 from gapless.trace.timeline import Timeline
 
-MOST = 40
-_CONSIDERED = 400
-"""So many distinct chains of callers are looked at, those with most device time first."""
+MAX_LINES_KEPT = 40
+_MAX_CHAINS = 400
+"""Distinct chains of callers that are examined, longest device time first; the rest takes little time."""
 
 
 def hot_lines(timeline: Timeline, steps: StepSpans, device: int, places: Places) -> tuple[LineTime, ...]:
-    """Where the device time of the steps comes from: the work launched at each place, longest first."""
+    """Return the device time of the steps by the line that launched it, longest first."""
     work = timeline.work
     launch = timeline.launchers
     rows = np.flatnonzero((work.device == device) & (launch >= 0) & (steps.at(work.start) >= 0))
@@ -31,10 +31,10 @@ def hot_lines(timeline: Timeline, steps: StepSpans, device: int, places: Places)
     total = np.bincount(codes, weights=length)
     count = np.bincount(codes, weights=kernels)
     sums: dict[Site, tuple[int, int]] = {}
-    for code in np.argsort(-total, kind="stable")[:_CONSIDERED].tolist():
+    for code in np.argsort(-total, kind="stable")[:_MAX_CHAINS].tolist():
         place = places.place(int(launched[first[code]]))
         site = place.site
-        have = sums.get(site, (0, 0))
-        sums[site] = (have[0] + int(total[code]), have[1] + int(count[code]))
-    ordered = sorted(sums.items(), key=lambda one: -one[1][0])[:MOST]
-    return tuple(LineTime(site=site, total=both[0], kernels=both[1]) for site, both in ordered)
+        previous = sums.get(site, (0, 0))
+        sums[site] = (previous[0] + int(total[code]), previous[1] + int(count[code]))
+    ordered = sorted(sums.items(), key=lambda item: -item[1][0])[:MAX_LINES_KEPT]
+    return tuple(LineTime(site=site, total=totals[0], kernels=totals[1]) for site, totals in ordered)

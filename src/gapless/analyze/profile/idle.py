@@ -1,6 +1,6 @@
-"""Why the device had nothing to do: each nanosecond of idleness gets one cause and one row of the host.
+"""Assign each nanosecond of device idleness one cause and one row of the host.
 
-docs/trace.md tells the reasoning in words.
+docs/trace.md gives the reasoning in words.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from gapless.model import Cause
 from gapless.trace.names import LOADING
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline
 
-BETWEEN_KERNELS = 20_000
-"""Up to so many nanoseconds between two queued operations are the device's own doing."""
+MAX_GAP_IN_QUEUE = 20_000
+"""Nanoseconds up to which a gap between two queued operations is the device's own doing."""
 
-LONG_CALL = 1_000_000
-"""A call of the driver that takes more nanoseconds than this does more than launch."""
+MIN_LONG_CALL = 1_000_000
+"""Nanoseconds: a driver call that takes longer does more than launch."""
 
-HOST_BUSY = 250_000
-"""Above so many nanoseconds without a launch the host does something else than launch."""
+MIN_HOST_BUSY = 250_000
+"""Nanoseconds without a launch from which on the host is doing something else than launching."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Parts of the idleness that have one cause: spans with the host row (-1: none) each is laid to."""
+    """Idleness with one cause: spans, each with the host row that caused it (-1: none)."""
 
     cause: Cause
     spans: Spans
@@ -39,8 +39,8 @@ class Stretch:
 class _Gaps:
     """Idleness within the steps, cut at their bounds; a row of `spans` is the position of its step.
 
-    `launch` is the host row that launched what ended the gap (-1: unknown), `queued` says that it had been
-    launched when the device became idle, `lost` that its launch is not there although others' are.
+    `launch` is the host row that launched what ended the gap (-1: unknown). `queued`: it had been launched
+    when the device became idle. `lost`: its launch is missing although others' were recorded.
     """
 
     spans: Spans
@@ -49,163 +49,169 @@ class _Gaps:
     lost: Bools
 
 
-def attribute(
+def attribute_idleness(
     timeline: Timeline, device: int, steps: StepSpans, waits: HostWaits
 ) -> tuple[int, list[Stretch]]:
-    """All idleness of `device` in the steps, in nanoseconds, and what it is laid to, adding up to it."""
-    gaps = _gaps(timeline, device, steps)
+    """Return all idleness of `device` in the steps, in nanoseconds, and its causes, which add up to it."""
+    gaps = _find_gaps(timeline, device, steps)
     total = int(gaps.spans.length.sum())
     every = gaps.spans._replace(row=np.arange(len(gaps.spans.start)))
-    found: list[Stretch] = []
-    communication = _communication(timeline, device)
-    found.append(Stretch("communication", intersect(every, communication)[0]))
+    stretches: list[Stretch] = []
+    communication = _communication_spans(timeline, device)
+    stretches.append(Stretch("communication", intersect(every, communication)[0]))
     left = subtract(every, communication)
     if not len(timeline.host):
         nowhere = left._replace(row=np.full(len(left.start), -1, np.int64))
-        return total, [one for one in (*found, Stretch("unknown", nowhere)) if len(one.spans.start)]
+        return total, [
+            stretch for stretch in (*stretches, Stretch("unknown", nowhere)) if len(stretch.spans.start)
+        ]
 
-    held, late = _launched(timeline, gaps, left)
-    found += _held_by_device(held)
-    threads = _launching_threads(timeline, device)
-    wait_spans = _calls(timeline, waits.rows, threads)
+    held_by_device, late = _split_by_launch(timeline, gaps, left)
+    stretches += _attribute_queued(held_by_device)
+    threads = _feeding_threads(timeline, device)
+    wait_spans = _call_spans(timeline, waits.rows, threads)
     direct = EMPTY
     for cause, spans in (
-        ("profiler", _spans(timeline, np.flatnonzero(timeline.host.kind == HostKind.OVERHEAD))),
-        ("allocator", _calls(timeline, allocator_calls(timeline), threads)),
-        ("unknown", _calls(timeline, waits.earlier, threads)),
+        ("profiler", _host_spans(timeline, np.flatnonzero(timeline.host.kind == HostKind.OVERHEAD))),
+        ("allocator", _call_spans(timeline, allocator_calls(timeline), threads)),
+        ("unknown", _call_spans(timeline, waits.earlier, threads)),
         ("wait", wait_spans),
-        ("input", _spans(timeline, loading_rows(timeline))),
-        ("graph", _long_calls(timeline, threads)),
+        ("input", _host_spans(timeline, loading_rows(timeline))),
+        ("graph", _long_call_spans(timeline, threads)),
     ):
-        got, _, _ = intersect(late, spans)
-        found.append(Stretch(cause, got))  # type: ignore[arg-type]  # a tuple of literals is one of str
+        overlap, _, _ = intersect(late, spans)
+        stretches.append(Stretch(cause, overlap))  # type: ignore[arg-type]  # a tuple of literals is one of str
         late = subtract(late, spans)
         if cause == "wait":
-            direct = got
-    found += _late(timeline, steps, gaps, late, wait_spans, direct)
-    return total, [one for one in found if len(one.spans.start)]
+            direct = overlap
+    stretches += _attribute_late(timeline, steps, gaps, late, wait_spans, direct)
+    return total, [stretch for stretch in stretches if len(stretch.spans.start)]
 
 
-def _gaps(timeline: Timeline, device: int, steps: StepSpans) -> _Gaps:
-    """Where the device neither computes nor copies."""
+def _find_gaps(timeline: Timeline, device: int, steps: StepSpans) -> _Gaps:
+    """Find where the device neither computes nor copies in the steps."""
     start, end = compute_busy(timeline, device)
     low = int(min([*steps.start[:1], *start[:1]], default=0)) - 1
     high = int(max([*steps.end[-1:], *end[-1:]], default=0)) + 1
     between = complement(Spans(start, end, np.arange(len(start))), low, high)
     inside, _, where = intersect(Spans(steps.start, steps.end, np.arange(len(steps.start))), between)
     step = np.searchsorted(steps.end, inside.start, side="right")
-    follows = between.row[where]  # the busy span that ends the gap; one past the last where none does
+    follows = between.row[where]  # the busy span that ends the gap; one past the last if none does
     work = timeline.work
     rows = np.flatnonzero((work.device == device) & ~is_communication(timeline))
     at = np.minimum(np.searchsorted(work.start[rows], np.append(start, high)[follows]), max(len(rows) - 1, 0))
     launch = (
         np.where(follows < len(start), timeline.launchers[rows[at]], -1) if len(rows) else follows * 0 - 1
     )
-    known = launch >= 0
+    has_launch = launch >= 0
     began = between.start[where]
-    queued = known & (timeline.host.end[np.maximum(launch, 0)] <= began) if len(timeline.host) else known
-    lost = ~known & (follows < len(start)) & (timeline.launchers[rows] >= 0).any()
+    queued = (
+        has_launch & (timeline.host.end[np.maximum(launch, 0)] <= began) if len(timeline.host) else has_launch
+    )
+    lost = ~has_launch & (follows < len(start)) & (timeline.launchers[rows] >= 0).any()
     return _Gaps(Spans(inside.start, inside.end, step), launch, queued, lost)
 
 
-def _communication(timeline: Timeline, device: int) -> Spans:
-    """When collectives run on the device, with the rows that launched them."""
+def _communication_spans(timeline: Timeline, device: int) -> Spans:
+    """Return when collectives run on the device, with the rows that launched them."""
     work = timeline.work
     rows = np.flatnonzero((work.device == device) & is_communication(timeline))
     return flat(work.start[rows], work.end[rows], timeline.launchers[rows])
 
 
-def _launching_threads(timeline: Timeline, device: int) -> Bools:
-    """The threads that feed the device: what others do (pollers, pinning) holds nothing up."""
-    made = timeline.launchers[timeline.work.device == device]
-    made = made[made >= 0]
-    counts = np.bincount(timeline.host.thread[made], minlength=len(timeline.threads))
-    return counts * 200 >= max(len(made), 1)
+def _feeding_threads(timeline: Timeline, device: int) -> Bools:
+    """Return the threads that feed the device: others (pollers, pinning) hold nothing up."""
+    launchers = timeline.launchers[timeline.work.device == device]
+    launchers = launchers[launchers >= 0]
+    counts = np.bincount(timeline.host.thread[launchers], minlength=len(timeline.threads))
+    return counts * 200 >= max(len(launchers), 1)
 
 
-def _calls(timeline: Timeline, rows: Ints, threads: Bools) -> Spans:
-    """The spans of these calls, on the threads that count."""
+def _call_spans(timeline: Timeline, rows: Ints, threads: Bools) -> Spans:
+    """Return the spans of these calls on the given `threads`."""
     if not len(rows):
         return EMPTY
-    return _spans(timeline, rows[threads[timeline.host.thread[rows]]])
+    return _host_spans(timeline, rows[threads[timeline.host.thread[rows]]])
 
 
-def _spans(timeline: Timeline, rows: Ints) -> Spans:
+def _host_spans(timeline: Timeline, rows: Ints) -> Spans:
     return flat(timeline.host.start[rows], timeline.host.end[rows], rows)
 
 
 def loading_rows(timeline: Timeline) -> Ints:
-    """The rows in which the training process draws its next batch."""
+    """Return the rows in which the training process draws its next batch."""
     host = timeline.host
-    named = timeline.names_where(LOADING.match)
-    if not named.any():
+    is_loading = timeline.names_where(LOADING.match)
+    if not is_loading.any():
         return np.empty(0, np.int64)
-    return np.flatnonzero(named[host.name] & (host.kind != HostKind.CALL))
+    return np.flatnonzero(is_loading[host.name] & (host.kind != HostKind.CALL))
 
 
-def _long_calls(timeline: Timeline, threads: Bools) -> Spans:
-    """Launches of graphs, and calls of the driver that take far longer than a launch does."""
+def _long_call_spans(timeline: Timeline, threads: Bools) -> Spans:
+    """Return launches of graphs, and driver calls that take far longer than a launch."""
     host = timeline.host
     graph = timeline.names_where(lambda name: "GraphLaunch" in name or "GraphInstantiate" in name)
     if not len(graph):
         return EMPTY
-    long = host.end - host.start >= LONG_CALL
-    return _calls(timeline, np.flatnonzero((host.kind == HostKind.CALL) & (long | graph[host.name])), threads)
+    long = host.end - host.start >= MIN_LONG_CALL
+    return _call_spans(
+        timeline, np.flatnonzero((host.kind == HostKind.CALL) & (long | graph[host.name])), threads
+    )
 
 
-def _launched(timeline: Timeline, gaps: _Gaps, left: Spans) -> tuple[Spans, Spans]:
-    """What had been launched when the idleness began, or long ago within it, and what had not."""
+def _split_by_launch(timeline: Timeline, gaps: _Gaps, left: Spans) -> tuple[Spans, Spans]:
+    """Split idleness into what was launched before it or early in it, and what was launched late."""
     launch = gaps.launch[left.row]
     begun = np.where(launch >= 0, timeline.host.end[np.maximum(launch, 0)], left.end)
-    held_from = np.where(gaps.queued[left.row], left.start, begun + BETWEEN_KERNELS)
-    held_from = np.clip(held_from, left.start, left.end)
-    held = Spans(held_from, left.end, left.row)
-    late = Spans(left.start, held_from, left.row)
-    return held.keep(held.end > held.start), late.keep(late.end > late.start)
+    held_since = np.where(gaps.queued[left.row], left.start, begun + MAX_GAP_IN_QUEUE)
+    held_since = np.clip(held_since, left.start, left.end)
+    queued = Spans(held_since, left.end, left.row)
+    late = Spans(left.start, held_since, left.row)
+    return queued.keep(queued.end > queued.start), late.keep(late.end > late.start)
 
 
-def _held_by_device(queued: Spans) -> list[Stretch]:
-    """What was launched in time and began late all the same."""
+def _attribute_queued(queued: Spans) -> list[Stretch]:
+    """Attribute idleness before work that was launched in time and began late all the same."""
     nowhere = queued._replace(row=np.full(len(queued.start), -1, np.int64))
-    short = queued.length <= BETWEEN_KERNELS
+    short = queued.length <= MAX_GAP_IN_QUEUE
     return [Stretch("graph", nowhere.keep(short)), Stretch("unknown", nowhere.keep(~short))]
 
 
-def _late(
+def _attribute_late(
     timeline: Timeline, steps: StepSpans, gaps: _Gaps, late: Spans, waits: Spans, direct: Spans
 ) -> list[Stretch]:
-    """Time in which the host came late with its launch and nothing special was recorded.
+    """Attribute time in which the host launched late and nothing special was recorded.
 
-    The host is late because an earlier wait took its lead away, as far as that wait lasted; beyond that,
-    because it launches slower than the device works, or does something else.
+    A late launch is owed to an earlier wait that used up the host's lead, for as long as that wait lasted;
+    the rest to a host that launches slower than the device works, or does something else.
     """
     if not len(late.start):
         return []
     of_wait = np.searchsorted(steps.end, waits.end, side="right")
-    owed, rest = _owed(late, gaps.spans.row, waits, of_wait, direct)
-    # How long the host went without launching decides what to call it.
+    owed, rest = _split_owed(late, gaps.spans.row, waits, of_wait, direct)
+    # How long the host went without launching decides the cause.
     idle = np.bincount(rest.row, weights=rest.length, minlength=len(gaps.launch))
-    busy = idle[rest.row] >= HOST_BUSY
+    busy = idle[rest.row] >= MIN_HOST_BUSY
     launch = gaps.launch[rest.row]
     unknown = launch < 0
     launching = rest._replace(row=launch)
-    doing = rest._replace(row=_doing(timeline, rest, launch))
-    seen = (doing.row >= 0) & (timeline.host.kind[doing.row] != HostKind.ANNOTATION)
-    seen &= ~gaps.lost[rest.row]  # that launch may have taken all the time, as loading a library does
+    doing = rest._replace(row=_running_rows(timeline, rest, launch))
+    is_recorded = (doing.row >= 0) & (timeline.host.kind[doing.row] != HostKind.ANNOTATION)
+    is_recorded &= ~gaps.lost[rest.row]  # that launch may have taken all the time, as loading a library does
     return [
         Stretch("wait", owed),
         Stretch("launch", launching.keep(~busy & ~unknown)),
-        Stretch("host", doing.keep(busy & (seen | ~unknown))),
-        Stretch("unknown", doing.keep(unknown & ~(busy & seen))),
+        Stretch("host", doing.keep(busy & (is_recorded | ~unknown))),
+        Stretch("unknown", doing.keep(unknown & ~(busy & is_recorded))),
     ]
 
 
-def _owed(late: Spans, step: Ints, waits: Spans, step_of_wait: Ints, direct: Spans) -> list[Spans]:
-    """The part of each late span that is owed to a wait, and the rest.
+def _split_owed(late: Spans, step: Ints, waits: Spans, step_of_wait: Ints, direct: Spans) -> list[Spans]:
+    """Split each late span into what is owed to a wait and the rest.
 
-    While the host waits the device works off what was queued: a wait that lasts B takes at most B of lead.
-    What comes late after it is owed to the last wait that still has some of its B left, in this step or the
-    one before. A wait through which the device was idle all the time took nothing.
+    While the host waits the device works off its queue: a wait of length B uses up at most B of lead.
+    Lateness after it is owed to the last wait with some of its B left, in this step or the one before. A
+    wait during which the device was idle all the time used up nothing.
     """
     lasted = waits.length.tolist()
     at = np.searchsorted(waits.start, direct.start, side="right") - 1
@@ -213,7 +219,7 @@ def _owed(late: Spans, step: Ints, waits: Spans, step_of_wait: Ints, direct: Spa
         lasted[position] -= length
     ends, steps = waits.end.tolist(), step_of_wait.tolist()
     open_debts: list[int] = []
-    # A late span and how much of its beginning is owed to which wait; what is not owed is the rest of it.
+    # A late span and how much of its beginning is owed to which wait; the remainder is the rest.
     owing: list[int] = []
     amounts: list[int] = []
     waiting: list[int] = []
@@ -229,25 +235,25 @@ def _owed(late: Spans, step: Ints, waits: Spans, step_of_wait: Ints, direct: Spa
             if steps[last] < now - 1:
                 open_debts.clear()  # and all before it are older still
                 break
-            have = lasted[last]
+            debt = lasted[last]
             owing.append(position)
             waiting.append(last)
-            if have > left:
+            if debt > left:
                 amounts.append(left)
-                lasted[last] = have - left
+                lasted[last] = debt - left
                 break
-            amounts.append(have)
-            left -= have
+            amounts.append(debt)
+            left -= debt
             open_debts.pop()
             if not left:
                 break
-    return _parted(
+    return _cut_owed(
         late, waits, np.array(owing, np.int64), np.array(amounts, np.int64), np.array(waiting, np.int64)
     )
 
 
-def _parted(late: Spans, waits: Spans, owing: Ints, amounts: Ints, waiting: Ints) -> list[Spans]:
-    """The owed parts, one behind the other from the beginning of each late span, and what is left of it."""
+def _cut_owed(late: Spans, waits: Spans, owing: Ints, amounts: Ints, waiting: Ints) -> list[Spans]:
+    """Cut the owed parts, in order, from the beginning of each late span; return them and the remainder."""
     before = np.cumsum(amounts) - amounts
     fresh = np.append(True, owing[1:] != owing[:-1])[: len(owing)]
     base = np.maximum.accumulate(np.where(fresh, before, 0)) if len(owing) else before
@@ -258,18 +264,18 @@ def _parted(late: Spans, waits: Spans, owing: Ints, amounts: Ints, waiting: Ints
     return [owed, rest.keep(rest.end > rest.start)]
 
 
-def _doing(timeline: Timeline, rest: Spans, launch: Ints) -> Ints:
-    """What the host was in: on the thread of the launch, else on the one that feeds the device most."""
+def _running_rows(timeline: Timeline, rest: Spans, launch: Ints) -> Ints:
+    """Return what the host was running: on the thread of the launch, else on the one that feeds most."""
     if not len(rest.start):
         return np.empty(0, np.int64)
     host = timeline.host
-    made = timeline.launchers
-    made = made[made >= 0]
-    main = int(np.bincount(host.thread[made]).argmax()) if len(made) else 0
+    launchers = timeline.launchers
+    launchers = launchers[launchers >= 0]
+    main = int(np.bincount(host.thread[launchers]).argmax()) if len(launchers) else 0
     middle = (rest.start + rest.end) // 2
     threads = np.where(launch >= 0, host.thread[np.maximum(launch, 0)], main).astype(np.int64)
     rows = enclosing(timeline, threads, middle)
-    for other in _threads_by_use(timeline):
+    for other in _threads_by_operators(timeline):
         lost = rows < 0
         if not lost.any():
             break
@@ -277,8 +283,8 @@ def _doing(timeline: Timeline, rest: Spans, launch: Ints) -> Ints:
     return rows
 
 
-def _threads_by_use(timeline: Timeline) -> list[int]:
-    """Threads that ran operators, the busiest first."""
+def _threads_by_operators(timeline: Timeline) -> list[int]:
+    """Return the threads that ran operators, the busiest first."""
     host = timeline.host
     counts = np.bincount(host.thread[host.kind == HostKind.OPERATOR], minlength=len(timeline.threads))
-    return [int(one) for one in np.argsort(-counts, kind="stable") if counts[one]]
+    return [int(thread) for thread in np.argsort(-counts, kind="stable") if counts[thread]]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.analyze.profile.building import profile
+from gapless.analyze.profile.building import build_profile
 from gapless.model.profile import Profile
 from gapless.trace.assemble import host_order
 from gapless.trace.read import read
@@ -238,14 +238,14 @@ def of_passes(
     """
     if not times or not stacks:
         alone = read(times or stacks, progress)
-        return profile(_noted(alone, _ALONE[bool(times)]), priced, asked, drawn)
+        return build_profile(_noted(alone, _ALONE[bool(times)]), priced, asked, drawn)
     light, heavy = read(times, progress), read(stacks)
     joined = join(light, heavy)
     longer = _longer(light, heavy)
     if joined.coverage < ENOUGH:
-        return profile(_noted(heavy, _UNLIKE.format(longer=longer)), priced, asked, drawn)
+        return build_profile(_noted(heavy, _UNLIKE.format(longer=longer)), priced, asked, drawn)
     note = _JOINED.format(coverage=_percent(joined.coverage), longer=longer)
-    return profile(_noted(joined.timeline, note), priced, asked, drawn)
+    return build_profile(_noted(joined.timeline, note), priced, asked, drawn)
 
 
 _ALONE = {

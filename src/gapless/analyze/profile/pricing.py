@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gapless.analyze.profile.copies import pinned_factors
-from gapless.analyze.profile.grouping import WaitGroup, unseen, wait_groups
+from gapless.analyze.profile.grouping import WaitGroup, group_waits, waits_for_unrecorded
 from gapless.analyze.profile.marks import find_marks
 from gapless.errors import UsageError
 from gapless.model import Cost, Site
@@ -50,7 +50,7 @@ def price(
         UsageError: one of `asked` means nothing in this profile.
     """
     model = build(timeline)
-    groups = wait_groups(costs)
+    groups = group_waits(costs)
     if isinstance(model, Refusal):
         return Prices(refused=model.reason)
     members = {number: _rows(group.costs, rows) for number, group in enumerate(groups)}
@@ -98,7 +98,7 @@ def _known(price: Price, waiting: int, costs: Sequence[Cost], total: int) -> Pri
         sum(getattr(cost, name) for cost in costs) for name in ("idle", "blocked", "working")
     )
     none = not price.waits and price.kept > 0  # of them can be replayed: what they wait for is not shown
-    if price.alone > waiting or not (none or unseen(idle, blocked, working, total)):
+    if price.alone > waiting or not (none or waits_for_unrecorded(idle, blocked, working, total)):
         return price
     return replace(price, alone=-1, last=-1, least_alone=-1, least_last=-1, unknown=True)
 

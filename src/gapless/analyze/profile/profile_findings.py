@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from gapless.analyze.collectives.ranks import compare_ranks
 from gapless.analyze.findings.finding import finding
 from gapless.analyze.findings.order import order
-from gapless.analyze.profile.grouping import NEARLY, NOWHERE, WaitGroup, long, unseen, wait_groups
+from gapless.analyze.profile.grouping import (
+    MIN_IDLE_SHARE,
+    MIN_WORKING_SHARE,
+    WaitGroup,
+    group_waits,
+    is_long_wait,
+    waits_for_unrecorded,
+)
 from gapless.model import Finding, Frequency, Hit, Loss, Profile, ProfileRule, RanksRule, Rule, Site, When
 from gapless.model.profile import Price
 from gapless.model.wording import count, duration, percent
@@ -22,7 +29,7 @@ def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
     if not profiles:
         return ()
     one = profiles[0]
-    found = [_of_waits(group, one) for group in wait_groups(one.costs)]
+    found = [_of_waits(group, one) for group in group_waits(one.costs)]
     rules = [
         rule
         for rule in rules_of_kind(ProfileRule)
@@ -48,9 +55,9 @@ def _of_waits(group: WaitGroup, profile: Profile) -> Finding:
     blocked, working = sum(cost.blocked for cost in costs), sum(cost.working for cost in costs)
     price = _price(group, profile)
     # Pinned memory makes the copy itself shorter, which no other wait has to offer.
-    faster = price is not None and price.alone >= (1 - NEARLY) * blocked
+    faster = price is not None and price.alone >= (1 - MIN_WORKING_SHARE) * blocked
     faster = faster and all(cost.site.mechanism == "h2d" for cost in costs)
-    hidden = not faster and unseen(idle, blocked, working, profile.steps.total)
+    hidden = not faster and waits_for_unrecorded(idle, blocked, working, profile.steps.total)
     loss = Loss(
         idle=idle,
         share=_share(idle, profile),
@@ -91,7 +98,7 @@ def _told(loss: Loss, profile: Profile, faster: bool) -> tuple[str, ...]:
         f"of each {duration(profile.steps.mean)} step" if steps > 1 else f"of {duration(profile.steps.total)}"
     )
     told = []
-    if loss.share >= NOWHERE:
+    if loss.share >= MIN_IDLE_SHARE:
         told.append(f"the GPU idles {duration(loss.idle / steps)} {per} because of it, {percent(loss.share)}")
     if loss.calls:
         each, syncs = " per step" if steps > 1 else "", count(loss.calls, "sync")
@@ -100,7 +107,7 @@ def _told(loss: Loss, profile: Profile, faster: bool) -> tuple[str, ...]:
             blocked += "; the cost is unknown"
         elif loss.unknown:
             blocked += ", for something that the profile does not show: the cost is unknown"
-        elif long(loss.idle, loss.blocked, profile.steps.total):
+        elif is_long_wait(loss.idle, loss.blocked, profile.steps.total):
             blocked += (
                 ", while its copies run"
                 if faster
