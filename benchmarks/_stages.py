@@ -20,8 +20,8 @@ import torch
 
 from gapless.analyze.estimate.estimate import estimate
 from gapless.analyze.profile.building import build_profile
-from gapless.analyze.profile.join import join
-from gapless.analyze.profile.profile_findings import findings
+from gapless.analyze.profile.join import join_profiles
+from gapless.analyze.profile.profile_findings import find_in_profiles
 from gapless.analyze.reports import report
 from gapless.analyze.run.boundary import StepEnds
 from gapless.analyze.run.steps import find_steps
@@ -172,7 +172,7 @@ def record_profile(step: Step, row: Measured, folder: Path) -> None:
     light, heavy = (read(path) for path in capture.saved)
     if has_gpu():
         row.light, row.heavy = _mean_step(light), _mean_step(heavy)
-        row.timeline = join(light, heavy).timeline
+        row.timeline = join_profiles(light, heavy).timeline
         row.profile = build_profile(row.timeline)
         return
     # The last step of a pass includes writing its file.
@@ -199,9 +199,9 @@ def saving_on_gpu(row: Measured, following: Measured) -> float:
     assert row.timeline is not None
     assert row.profile is not None
     assert following.profile is not None
-    kept = {finding.code for finding in findings([following.profile])}
+    kept = {finding.code for finding in find_in_profiles([following.profile])}
     gone = sorted(
-        {finding.code for finding in findings([row.profile]) if finding.code.startswith("GAP1")} - kept
+        {finding.code for finding in find_in_profiles([row.profile]) if finding.code.startswith("GAP1")} - kept
     )
     if not gone:
         return -1.0

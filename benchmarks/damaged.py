@@ -33,7 +33,7 @@ from _damage import KINDS, damage_profile
 from _whole import Whole
 
 from gapless.analyze.profile.building import profile_file
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.profile_report import report_run
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
 from gapless.render import Style, renderer
@@ -96,7 +96,7 @@ def look(data: bytes, of_whole: dict[str, float]) -> tuple[str, float, str]:
         file.flush()
         try:
             found = profile_file(file.name)
-            told = report([found])
+            told = report_run([found])
             renderer("text")(told, Style())
         except UnreadableInput as error:
             return str(error).replace(file.name, "FILE"), 0.0, ""

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 import gapless
 from gapless.analyze.profile.building import profile_file
-from gapless.analyze.profile.pricing import ASSUMED
+from gapless.analyze.profile.pricing import ASSUMPTION_PREFIX
 from gapless.analyze.reports import report
 from gapless.emulation.emulator import Emulator
 from gapless.model.wording import three_digits
@@ -198,7 +198,10 @@ def rows(folder: Path) -> Iterator[Row]:
     for one in CHANGES:
         yield one.name, one.source, one.before, one.after, estimated(one, True), estimated(one, False)
     paths = [next(folder.glob(f"kineto-resnet50_num_workers_{workers}-*")) for workers in (0, 4)]
-    first, second = profile_file(str(paths[0]), requested=[f"{ASSUMED}input"]), profile_file(str(paths[1]))
+    first, second = (
+        profile_file(str(paths[0]), requested=[f"{ASSUMPTION_PREFIX}input"]),
+        profile_file(str(paths[1])),
+    )
     assert first.prices is not None
     assert first.prices.asked is not None
     saved = first.prices.asked.saved / first.steps.count

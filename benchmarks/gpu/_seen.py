@@ -81,13 +81,13 @@ def in_profile(path: Path) -> Lines:
 
     Of a Python frame the profiler writes where its function begins, not the line that it was at.
     """
-    from gapless.analyze.profile.lines import Places
+    from gapless.analyze.profile.lines import PlaceIndex
     from gapless.analyze.profile.waits import find_waits
     from gapless.trace.read import read
 
     timeline = read(path)
     waits = find_waits(timeline)
-    places = Places(timeline)
+    places = PlaceIndex(timeline)
     found: Counter[str] = Counter()
     for row in waits.rows[waits.counts].tolist():
         place = places.place(row)

@@ -107,13 +107,13 @@ def part(name: str, emulated: bool) -> Any:
 def compare(before: str, after: str, seconds: tuple[float, float]) -> list[object]:
     """A row of the sheet: what leaving out the waits that went was to save, and what it did."""
     from gapless.analyze.profile.building import build_profile
-    from gapless.analyze.profile.profile_findings import findings
+    from gapless.analyze.profile.profile_findings import find_in_profiles
     from gapless.trace.read import read
 
     timeline = read(packed(KEPT / "profiles", before))
     first, second = build_profile(timeline), build_profile(read(packed(KEPT / "profiles", after)))
-    kept = {one.code for one in findings([second])}
-    gone = sorted({one.code for one in findings([first]) if one.code[:4] == "GAP1"} - kept)
+    kept = {one.code for one in find_in_profiles([second])}
+    gone = sorted({one.code for one in find_in_profiles([first]) if one.code[:4] == "GAP1"} - kept)
     predicted = 0.0
     if gone:
         prices = build_profile(timeline, requested=gone).prices

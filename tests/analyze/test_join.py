@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from timelines import assert_sound
 from tracing import Trace, training
 
-from gapless.analyze.profile.join import ENOUGH, join, of_passes
-from gapless.analyze.profile.lines import Places
+from gapless.analyze.profile.join import MIN_COVERAGE, join_profiles, profile_passes
+from gapless.analyze.profile.lines import PlaceIndex
 from gapless.errors import UnreadableInput
 from gapless.trace.timeline import HostKind, Timeline
 
@@ -51,7 +51,7 @@ def recorded(steps: list[list[str]], pace: float = 1.0, frames: bool = False, th
 
 def lines(timeline: Timeline) -> list[list[tuple[str, tuple[str, ...], str]]]:
     """For each step: operators, the functions around them, the built-in."""
-    host, places = timeline.host, Places(timeline)
+    host, places = timeline.host, PlaceIndex(timeline)
     steps = sorted(
         (int(host.start[row]), int(host.end[row]))
         for row in range(len(host))
@@ -70,7 +70,7 @@ STEP = ["randn", "loss::mul", "loss::sum", "loss::item", "add_"]
 
 def test_frames_lie_around_the_operators_they_called():
     light, heavy = recorded([STEP] * 3).timeline(), recorded([STEP] * 3, pace=3.0, frames=True).timeline()
-    made, coverage = join(light, heavy)
+    made, coverage = join_profiles(light, heavy)
     assert coverage == 1
     assert_sound(made)
     assert lines(made) == lines(heavy)
@@ -80,7 +80,7 @@ def test_frames_lie_around_the_operators_they_called():
 
 def test_times_stay_those_of_the_profile_without_stacks():
     light, heavy = recorded([STEP] * 3).timeline(), recorded([STEP] * 3, pace=3.0, frames=True).timeline()
-    made = join(light, heavy).timeline
+    made = join_profiles(light, heavy).timeline
     kept = made.host.take(made.host.kind != HostKind.FRAME)
     for name in ("start", "end", "kind", "correlation"):
         assert np.array_equal(getattr(kept, name), getattr(light.host, name)), name
@@ -93,7 +93,7 @@ def test_a_step_takes_the_frames_of_one_that_did_the_same():
     logging = [*STEP, "item"]
     light = recorded([logging, STEP, STEP]).timeline()
     heavy = recorded([STEP, STEP, logging], pace=2.0, frames=True).timeline()
-    made, coverage = join(light, heavy)
+    made, coverage = join_profiles(light, heavy)
     assert coverage == 1
     assert lines(made)[0] == lines(heavy)[2]
     assert lines(made)[0][-1] == ("aten::item", ("train",), "Tensor.item")
@@ -103,7 +103,7 @@ def test_a_step_unlike_all_others_takes_what_is_alike():
     more = ["randn", "loss::mul", "extra", "loss::sum", "loss::item", "add_"]
     light = recorded([more]).timeline()
     heavy = recorded([STEP], pace=2.0, frames=True).timeline()
-    made, coverage = join(light, heavy)
+    made, coverage = join_profiles(light, heavy)
     assert coverage == pytest.approx(5 / 6)
     found = {name: stack for name, stack, _ in lines(made)[0]}
     assert found["aten::item"] == ("loss", "train")
@@ -114,7 +114,7 @@ def test_threads_without_python_are_left_as_they_are():
     light, heavy = training(), training()
     light.events = [one for one in light.events if one.get("cat") != "python_function"]
     bare, framed = light.timeline(), heavy.timeline()
-    made, coverage = join(bare, framed)
+    made, coverage = join_profiles(bare, framed)
     assert coverage == 1
     assert_sound(made)
     assert len(made.links.forward) == len(bare.links.forward) > 0
@@ -128,9 +128,9 @@ def test_threads_without_python_are_left_as_they_are():
 def test_nothing_in_common():
     light = recorded([["mul", "add"]]).timeline()
     heavy = recorded([["loss::conv", "loss::relu"]], frames=True).timeline()
-    assert join(light, heavy).coverage == 0
+    assert join_profiles(light, heavy).coverage == 0
     without = replace(heavy, host=heavy.host.take(heavy.host.kind != HostKind.FRAME))
-    assert join(light, without).coverage == 0
+    assert join_profiles(light, without).coverage == 0
 
 
 NAMES = st.sampled_from(["mul", "loss::mul", "loss::sum", "item", "loss::item", "add_"])
@@ -141,7 +141,7 @@ STEPS = st.lists(st.lists(NAMES, min_size=1, max_size=6), min_size=1, max_size=4
 @given(STEPS, STEPS, st.sampled_from([1.0, 1.5, 4.0]))
 def test_whatever_was_recorded_the_result_is_sound(one, other, pace):
     light, heavy = recorded(one).timeline(), recorded(other, pace=pace, frames=True).timeline()
-    made, coverage = join(light, heavy)
+    made, coverage = join_profiles(light, heavy)
     assert 0 <= coverage <= 1
     assert_sound(made)
     low, high = light.span
@@ -154,7 +154,7 @@ def test_whatever_was_recorded_the_result_is_sound(one, other, pace):
 @given(STEPS, st.sampled_from([1.0, 2.5]))
 def test_the_same_work_gets_the_same_lines(steps, pace):
     light, heavy = recorded(steps).timeline(), recorded(steps, pace=pace, frames=True).timeline()
-    made, coverage = join(light, heavy)
+    made, coverage = join_profiles(light, heavy)
     assert coverage == 1
     assert lines(made) == lines(heavy)
 
@@ -167,7 +167,7 @@ def written(folder: Path, name: str, trace: Trace) -> str:
 
 
 def notes(times: str, stacks: str) -> tuple[str, list[str]]:
-    found = of_passes(times, stacks)
+    found = profile_passes(times, stacks)
     return found.path, [note for note in found.notes if "tack" in note]
 
 
@@ -180,7 +180,7 @@ def test_the_profile_of_both(tmp_path):
         "Times come from steps recorded without Python stacks, lines from steps recorded with them (which "
         "took 3 times as long); all of the operators were found in both"
     ]
-    found = of_passes(light, heavy, priced=True)
+    found = profile_passes(light, heavy, priced=True)
     assert found.recording.stacks == "frames"
     assert not found.recording.with_stack
     assert found.steps.count == 4
@@ -191,7 +191,7 @@ def test_work_that_differs_is_reported_with_its_stacks_alone(tmp_path):
     light = written(tmp_path, "times", recorded([["mul", "add", "sub"]] * 2))
     heavy = written(tmp_path, "stacks", recorded([STEP] * 2, pace=2.0, frames=True))
     path, said = notes(light, heavy)
-    assert ENOUGH > 0
+    assert MIN_COVERAGE > 0
     assert path == heavy
     assert said[0].startswith("The steps with Python stacks did different work from those without")
     assert "times as long" in said[0]
@@ -211,4 +211,4 @@ def test_no_work_of_a_device(tmp_path):
     trace = Trace()
     trace.step(1, 0, 10)
     with pytest.raises(UnreadableInput, match="has no GPU work"):
-        of_passes(written(tmp_path, "times", trace), "")
+        profile_passes(written(tmp_path, "times", trace), "")

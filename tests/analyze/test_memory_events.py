@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gapless.analyze.memory_report import findings
-from gapless.analyze.profile.memory_events import memory_runs
+from gapless.analyze.profile.memory_events import read_memory_runs
 from gapless.errors import UnreadableInput
 from gapless.memory.allocator import Allocator
 from gapless.memory.driver import UNLIMITED, Driver
@@ -59,7 +59,7 @@ class Profiled:
 
     def run(self):
         self.trace.kernel("k", 1, 2)
-        (found,) = memory_runs(self.trace.timeline())
+        (found,) = read_memory_runs(self.trace.timeline())
         assert check(found) == ""
         return found
 
@@ -213,7 +213,7 @@ def test_a_tensor_whose_beginning_or_end_was_lost():
     trace.memory(20, 2048, address=1, allocated=3072, reserved=2 * MIB)
     trace.memory(30, -2048, address=1, allocated=1024, reserved=2 * MIB)
     trace.memory(40, -2048, address=1, allocated=1024, reserved=2 * MIB)
-    (run,) = memory_runs(trace.timeline())
+    (run,) = read_memory_runs(trace.timeline())
     assert check(run) == ""
     assert Counter(run.action) == {ALLOC: 2, FREE: 2}
 
@@ -225,7 +225,7 @@ def test_the_cpu_stands_for_a_gpu():
     trace.memory(30, 30 * MIB, address=3 << 30, device_type=0)
     trace.memory(40, -40 * MIB, address=1 << 30, device_type=0)
     trace.memory(50, 35 * MIB, address=4 << 30, device_type=0)
-    (run,) = memory_runs(trace.timeline())
+    (run,) = read_memory_runs(trace.timeline())
     assert run.action == (ALLOC, ALLOC, FREE, ALLOC)
     made = report(run, ReportOptions(tried=["max_split_size_mb:32"]))
     # 35 MiB are cut from the 40, unless blocks of over 32 are never cut: then they are taken whole.
@@ -253,7 +253,7 @@ def test_what_tells_too_little(events, said):
     for more in events:
         trace.memory(10, 4096, **more)
     with pytest.raises(UnreadableInput) as caught:
-        memory_runs(trace.timeline())
+        read_memory_runs(trace.timeline())
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -270,7 +270,7 @@ KNOWN = {
 def test_real_profiles(name):
     if not (TRACES / name).exists():
         pytest.skip("no real profiles here")
-    (run,) = memory_runs(read(str(TRACES / name)))
+    (run,) = read_memory_runs(read(str(TRACES / name)))
     assert check(run) == ""
     made = report(run)
     base = made.baseline
@@ -283,4 +283,4 @@ def test_a_profile_of_old_is_refused_with_what_it_tells():
     if not path.exists():
         pytest.skip("no real profiles here")
     with pytest.raises(UnreadableInput, match=r"at least 2\.\d+ GB were allocated at once"):
-        memory_runs(read(str(path)))
+        read_memory_runs(read(str(path)))

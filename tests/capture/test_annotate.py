@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from torchmetrics.classification import MulticlassAccuracy
 
 import gapless
-from gapless.analyze.profile.lines import labelled_line
+from gapless.analyze.profile.lines import parse_label
 from gapless.errors import UsageError
 
 FREE = torch.tensor(2.0)
@@ -104,7 +104,7 @@ def labels(call):
     """(line within this file's function, function, code) of all labels, in order."""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         call()
-    found = [labelled_line(event.name) for event in seen.events()]
+    found = [parse_label(event.name) for event in seen.events()]
     return [(line.function, line.code) for line in found if line is not None]
 
 
@@ -127,7 +127,7 @@ def test_the_label_is_the_line_of_the_file():
     with gapless.annotate(masked), profile(activities=[ProfilerActivity.CPU]) as seen:
         masked(torch.ones(3), torch.ones(3) > 0)
     (line,) = (
-        one for one in map(labelled_line, (e.name for e in seen.events())) if one and "mask]" in one.code
+        one for one in map(parse_label, (e.name for e in seen.events())) if one and "mask]" in one.code
     )
     assert line.file.endswith("test_annotate.py")
     assert line.line == masked.__code__.co_firstlineno + 2

@@ -7,7 +7,7 @@ import pytest
 from tracing import training
 
 from gapless.analyze.profile.building import build_profile
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.profile_report import report_run
 from gapless.capture import profiling
 from gapless.integrations import _window
 from gapless.model import Report
@@ -35,4 +35,4 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
 
 
 def of_profile() -> Report:
-    return report([build_profile(training(steps=4).timeline())])
+    return report_run([build_profile(training(steps=4).timeline())])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tracing import training
 
 from gapless.analyze.profile.building import build_profile
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.profile_report import report_run
 from gapless.analyze.tables.profile_tables import tables
 from gapless.model import Change, Ending, Finding, Report, SourceLine, Table, Verdict
 from gapless.model.table import Column, Row
@@ -61,5 +61,5 @@ def hostile(name: str) -> Report:
 
 def of_profile(**changed: object) -> Report:
     """A profile's report; with `changed` fields, and tables of these."""
-    made = msgspec.structs.replace(report([build_profile(training(steps=4).timeline())]), **changed)
+    made = msgspec.structs.replace(report_run([build_profile(training(steps=4).timeline())]), **changed)
     return msgspec.structs.replace(made, tables=tables(made, made.profile))

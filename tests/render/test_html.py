@@ -19,7 +19,7 @@ from tracing import training
 from gapless.analyze import report
 from gapless.analyze.compare import compare_profiles, compare_reports, subject
 from gapless.analyze.profile.building import build_profile, profile_file
-from gapless.analyze.profile.profile_findings import findings
+from gapless.analyze.profile.profile_findings import find_in_profiles
 from gapless.model import Change, Report, SourceLine, Table, Verdict
 from gapless.model.finding import Caller, Spot
 from gapless.model.table import Column, Row
@@ -325,7 +325,7 @@ def test_cleaning_twice_changes_nothing():
 
 def compared(kind: str) -> Report:
     if kind == "profiles":
-        sides = (subject(name, [one], findings) for name, one in (("a", slow()), ("b", fast())))
+        sides = (subject(name, [one], find_in_profiles) for name, one in (("a", slow()), ("b", fast())))
         return report(compare_profiles(*sides))
     return report(compare_reports(("a", example()), ("b", msgspec.structs.replace(example(), findings=()))))
 

@@ -7,7 +7,7 @@ import pytest
 from tracing import training
 
 from gapless.analyze.profile.building import build_profile
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.profile_report import report_run
 from gapless.analyze.tables.profile_tables import tables
 from gapless.model import Finding, Frequency, Loss, RankSummary, Report, Site, SourceLine
 from gapless.render import Style, renderer
@@ -17,7 +17,7 @@ MS = 1_000_000
 
 @pytest.fixture(scope="module")
 def made() -> Report:
-    return report([build_profile(training(steps=4).timeline())])
+    return report_run([build_profile(training(steps=4).timeline())])
 
 
 def text(found: Report, **style: object) -> str:
@@ -97,4 +97,4 @@ def test_no_steps_and_no_time():
         costs=(),
         idle=0,
     )
-    assert "The trace covers no time" in text(report([bare]))
+    assert "The trace covers no time" in text(report_run([bare]))

@@ -13,7 +13,7 @@ from tracing import training
 import gapless
 from gapless.analyze import report
 from gapless.analyze.profile.building import build_profile
-from gapless.analyze.profile.profile_report import report as explain
+from gapless.analyze.profile.profile_report import report_run as explain
 from gapless.commands import main
 from gapless.emulation.emulator import Emulator
 from gapless.model import Ending, Session

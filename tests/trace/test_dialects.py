@@ -10,7 +10,7 @@ import pytest
 from timelines import assert_sound, columns, host_rows, work_rows
 from tracing import Dialect, Trace, training
 
-from gapless.analyze.profile.lines import launching
+from gapless.analyze.profile.lines import is_launching
 from gapless.trace.read import read_bytes
 from gapless.trace.timeline import HostKind
 
@@ -179,5 +179,5 @@ def test_calls_of_another_runtime_launch_and_their_waits_are_not_known() -> None
     (note,) = timeline.notes
     assert "syncs are not found" in note
     assert (timeline.launchers >= 0).any()
-    held = launching(timeline, timeline.launchers[timeline.launchers >= 0])
+    held = is_launching(timeline, timeline.launchers[timeline.launchers >= 0])
     assert held.any()

@@ -64,10 +64,10 @@ def read(path: str) -> tuple[MemoryRun, ...]:
 
 
 def _of_profile(path: str) -> tuple[MemoryRun, ...]:
-    from gapless.analyze.profile.memory_events import memory_runs
+    from gapless.analyze.profile.memory_events import read_memory_runs
     from gapless.trace.read import read as read_trace
 
-    return memory_runs(read_trace(path))
+    return read_memory_runs(read_trace(path))
 
 
 def _of_session(path: str) -> Recorded:

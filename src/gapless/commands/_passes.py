@@ -86,11 +86,11 @@ def of_pair(
 ) -> Profile:
     """The profile of the files that `path` names: a pair, or a trace for itself; `wishes` as for these."""
     from gapless.analyze.profile.building import profile_file
-    from gapless.analyze.profile.join import of_passes
+    from gapless.analyze.profile.join import profile_passes
 
     if path not in pairs:
         return profile_file(path, progress, **wishes)
-    found = of_passes(*pairs[path], progress, **wishes)
+    found = profile_passes(*pairs[path], progress, **wishes)
     if ranks == 1 or found.rank >= 0:
         return found
     number = os.path.basename(path).partition(".")[0].removeprefix("rank")

@@ -229,14 +229,14 @@ def _side_by_side(names: tuple[str, str], sessions: Sequence[Session]) -> Compar
 
 def _subject(name: str, kind: Kind, quiet: bool) -> Subject:
     from gapless.analyze.compare import subject
-    from gapless.analyze.profile.profile_findings import findings
+    from gapless.analyze.profile.profile_findings import find_in_profiles
     from gapless.model.profile import load
 
     if kind == "trace":
         profiles, notes = _profiles(name, quiet)
     else:
         profiles, notes = load(name), ()
-    return subject(name, profiles, findings, notes)
+    return subject(name, profiles, find_in_profiles, notes)
 
 
 def _profiles(name: str, quiet: bool) -> tuple[Sequence[Profile], tuple[str, ...]]:

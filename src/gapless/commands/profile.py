@@ -238,7 +238,7 @@ class Conclusion:
             self.status = self.status or EXIT_UNREADABLE
 
     def _explain(self, session: Session) -> None:
-        from gapless.analyze.profile.profile_report import reports as of_runs
+        from gapless.analyze.profile.profile_report import report_runs as of_runs
         from gapless.capture.profiling import listed
         from gapless.commands._passes import Task, find_pairs, of_pairs, source_of
         from gapless.commands.trace import MOST_PRICED

@@ -45,7 +45,7 @@ def reports(saved: str, drawn: bool = False) -> list[Report]:
         raise UnreadableInput(recognized.foreign.refusal(saved))
     name = recognized.name
     if name == "profile":
-        from gapless.analyze.profile.profile_report import reports as of_runs
+        from gapless.analyze.profile.profile_report import report_runs as of_runs
         from gapless.model.profile import load as load_profiles
 
         return of_runs(load_profiles(saved), read=nearby)

@@ -165,7 +165,7 @@ def command(
 
 def trace(traces: Sequence[str], wishes: Wishes) -> int:
     """Read, report and save; the exit status that follows."""
-    from gapless.analyze.profile.profile_report import reports as of_runs
+    from gapless.analyze.profile.profile_report import report_runs as of_runs
 
     measured = diagnosis(wishes.loader) if wishes.loader else None
     profiles, failures, notes = _profiles(traces, wishes)

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
-from gapless.analyze.profile.join import of_passes
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.join import profile_passes
+from gapless.analyze.profile.profile_report import report_run
 from gapless.analyze.run.boundary import StepEnds
 from gapless.capture import profiling
 from gapless.commands import _output
@@ -94,10 +94,10 @@ class profile:  # noqa: N801 - used like a function
         )
         if window < 0:
             raise UnreadableInput(self._capture.why_nothing())
-        found = of_passes(*self._paths(window), priced=True)
+        found = profile_passes(*self._paths(window), priced=True)
         save([found], self._recipe.folder / f"{self._recipe.name}.gapless.json")
         notes = [note[:1].upper() + note[1:] for note in self._capture.session().notes]
-        return report([found], notes, source_of(os.getcwd()))
+        return report_run([found], notes, source_of(os.getcwd()))
 
     def __str__(self) -> str:
         return renderer("text")(self.report, _output.style_for(sys.stdout, folder=os.getcwd()))

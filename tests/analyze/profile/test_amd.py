@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tracing import Trace
 
-from gapless.analyze.profile.lines import Places
-from gapless.analyze.profile.waits import find_waits, site
+from gapless.analyze.profile.lines import PlaceIndex
+from gapless.analyze.profile.waits import find_waits, site_of_wait
 from gapless.model import Site
 from gapless.replay.links import call_names
 from gapless.trace.read import read
@@ -70,12 +70,12 @@ def _is_copy(event: Json) -> bool:
 
 def sites(timeline: Timeline) -> list[Site]:
     """The sites of all waits that count, in order."""
-    waits, places = find_waits(timeline), Places(timeline)
+    waits, places = find_waits(timeline), PlaceIndex(timeline)
     found = []
     for row, at, counts in zip(waits.rows, waits.copy, waits.counts, strict=True):
         if counts:
             name = timeline.names[timeline.work.name[at]] if at >= 0 else ""
-            found.append(site(places.place(int(row)), name))
+            found.append(site_of_wait(places.place(int(row)), name))
     return found
 
 

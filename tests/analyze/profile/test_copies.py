@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tracing import Trace
 
 from gapless.analyze.profile.building import build_profile
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.profile_report import report_run
 from gapless.model import Report
 from gapless.render import text
 from gapless.render._style import Style
@@ -79,7 +79,7 @@ def bench(gpu, steps, sizes, rates, pinned, back=(), kernels=()):
 
 
 def seen(trace: Trace, **more) -> Report:
-    return report([build_profile(trace.timeline(), priced=True, **more)])
+    return report_run([build_profile(trace.timeline(), priced=True, **more)])
 
 
 def step(found: Report) -> float:

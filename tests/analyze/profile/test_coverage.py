@@ -14,7 +14,7 @@ from tracing import Trace, training
 
 from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.coverage import judge_coverage
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.profile_report import report_run
 from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
@@ -72,7 +72,7 @@ def test_below_95_percent_of_the_records_nothing_is_told(lost: int) -> None:
     assert missing["launch"] == (40 - lost, 40)
     # Two of 40 are 95 %; what they hide is more than 5 % of the time from the second on.
     assert found.coverage.complete is (lost < 2)
-    verdict = report([found]).verdict
+    verdict = report_run([found]).verdict
     assert verdict.sentence.startswith("Cannot tell: ") is (lost >= 2)
     if lost == 30:
         assert verdict.sentence == "Cannot tell: 30 of 40 launches have no GPU work in this file"
@@ -91,7 +91,7 @@ def test_graph_launches_without_their_kernels() -> None:
     trace = launches(10, graphs=True)
     kept = sorted({event["args"]["correlation"] for event in trace.events if category(event) == "kernel"})[:2]
     found = told(trace, lambda event: category(event) != "kernel" or event["args"]["correlation"] in kept)
-    assert report([found]).verdict.sentence.startswith(
+    assert report_run([found]).verdict.sentence.startswith(
         "Cannot tell: 8 of 10 graph launches have no kernels in this file"
     )
 
@@ -137,7 +137,7 @@ def test_work_whose_launches_were_lost() -> None:
     found = told(launches(), lambda event: category(event) != "cuda_runtime" or next(numbers) % 2 == 0)
     assert "have no launch in this file" in found.coverage.reason
     assert found.coverage.idle_known
-    assert report([found]).verdict.why[0].startswith("The GPU idles")
+    assert report_run([found]).verdict.why[0].startswith("The GPU idles")
 
 
 def test_operators_that_the_profiler_numbered() -> None:
@@ -167,7 +167,7 @@ def test_times_of_the_device_that_cannot_be_right(shift: float) -> None:
 def test_a_file_that_is_cut_off() -> None:
     data = training(steps=4).text()
     found = build_profile(read_bytes(data[: -len(data) // 4]))
-    verdict = report([found]).verdict
+    verdict = report_run([found]).verdict
     assert verdict.sentence.startswith("Cannot tell: ")
     assert "the file is cut off" in verdict.sentence
     assert found.prices is None or found.prices.refused
@@ -176,7 +176,7 @@ def test_a_file_that_is_cut_off() -> None:
 def test_two_profiles_in_one_file() -> None:
     data = launches().text()
     found = build_profile(read_bytes(data + b"\n" + data))
-    told = report([found]).verdict.sentence
+    told = report_run([found]).verdict.sentence
     assert told.startswith("Cannot tell: the file contains 2 profiles, one after the other")
 
 
@@ -188,7 +188,7 @@ def test_two_processes_in_one_file() -> None:
     document["traceEvents"] += more.document()["traceEvents"]
     found = build_profile(read_bytes(json.dumps(document).encode()))
     assert found.coverage.processes == 2
-    assert "the launches of 2 processes" in report([found]).verdict.sentence
+    assert "the launches of 2 processes" in report_run([found]).verdict.sentence
 
 
 def test_a_piece_that_was_written_twice_changes_nothing() -> None:
@@ -232,7 +232,7 @@ def test_launches_without_any_work_are_told_from_a_profile_of_the_cpu() -> None:
 
 def test_nothing_that_needs_all_records_is_found_where_they_are_missing() -> None:
     numbers = iter(range(1000))
-    found = report([told(launches(), lambda e: category(e) != "kernel" or next(numbers) % 3 == 0)])
+    found = report_run([told(launches(), lambda e: category(e) != "kernel" or next(numbers) % 3 == 0)])
     assert {one.code for one in found.findings} >= {"GAP707"}
     assert all(one.code.startswith("GAP7") or (one.loss and one.loss.unknown) for one in found.findings)
 
@@ -575,7 +575,7 @@ def test_marks_of_steps_among_what_is_missing() -> None:
     assert told(trace).coverage.complete
     found = told(trace, lambda event: not str(event["name"]).startswith("ProfilerStep"))
     assert found.coverage.unmarked
-    assert "including step marks" in report([found]).verdict.sentence
+    assert "including step marks" in report_run([found]).verdict.sentence
 
 
 def test_events_beyond_the_profilers_own_mark() -> None:
@@ -633,12 +633,12 @@ def test_the_profiler_may_take_long_to_begin_where_its_first_event_is_there() ->
     mark["dur"] += 8000
     found = build_profile(read_bytes(json.dumps(document).encode()))
     assert not found.coverage.silent
-    assert not any("Nothing was recorded" in one for one in report([found]).verdict.not_seen)
+    assert not any("Nothing was recorded" in one for one in report_run([found]).verdict.not_seen)
     for event in document["traceEvents"]:  # as files are that do not number their events
         event.get("args", {}).pop("Ev Idx", None)
     found = build_profile(read_bytes(json.dumps(document).encode()))
     assert found.coverage.silent
-    assert any("Nothing was recorded in the first" in one for one in report([found]).verdict.not_seen)
+    assert any("Nothing was recorded in the first" in one for one in report_run([found]).verdict.not_seen)
 
 
 def test_calls_out_of_the_order_of_their_numbers() -> None:

@@ -8,8 +8,8 @@ from tracing import Trace, training
 
 from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.costs import MAX_PLACES_PER_CAUSE
-from gapless.analyze.profile.profile_findings import findings
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.profile_findings import find_in_profiles
+from gapless.analyze.profile.profile_report import report_run
 from gapless.errors import UnreadableInput
 from gapless.model import Cost, Profile, Site, SourceLine
 from gapless.model.profile import Steps, decode, encode
@@ -44,7 +44,7 @@ def wait(idle: int, blocked: int, *stack: SourceLine, calls: int = 4, steps: int
 
 
 def test_a_wait_with_its_numbers():
-    (found,) = findings([made(wait(20 * MS, 40 * MS, TRAIN))])
+    (found,) = find_in_profiles([made(wait(20 * MS, 40 * MS, TRAIN))])
     assert (found.code, found.line, found.frequency.when) == ("GAP101", TRAIN, "every-step")
     assert found.loss.idle == 20 * MS
     assert found.loss.share == pytest.approx(0.05)
@@ -53,7 +53,7 @@ def test_a_wait_with_its_numbers():
 
 
 def test_a_long_wait_that_costs_nothing_is_said_to():
-    (found,) = findings([made(wait(0, 300 * MS, TRAIN))])
+    (found,) = find_in_profiles([made(wait(0, 300 * MS, TRAIN))])
     assert "while the GPU works" in found.evidence[0]
     assert not any("idles" in text for text in found.evidence)
 
@@ -61,13 +61,13 @@ def test_a_long_wait_that_costs_nothing_is_said_to():
 def test_order_is_by_what_the_gpu_lost_and_not_by_the_length_of_the_call():
     long = wait(1 * MS, 300 * MS, SourceLine("train.py", 1, "f"))
     short = wait(15 * MS, 16 * MS, SourceLine("train.py", 2, "f"))
-    assert [one.line.line for one in findings([made(long, short)])] == [2, 1]
+    assert [one.line.line for one in find_in_profiles([made(long, short)])] == [2, 1]
 
 
 def test_one_place_is_one_finding():
     model = SourceLine("transformers/models/x.py", 1421, "box", library="transformers")
     other = SourceLine("transformers/pipelines/base.py", 1173, "move", library="transformers")
-    found = findings(
+    found = find_in_profiles(
         [
             made(
                 wait(2 * MS, 9 * MS, model, TRAIN),
@@ -82,26 +82,26 @@ def test_one_place_is_one_finding():
 
 def test_without_lines_the_place_is_told():
     cost = msgspec.structs.replace(wait(20 * MS, 40 * MS), place="aten::item in forward")
-    found = findings([made(cost)])[0]
+    found = find_in_profiles([made(cost)])[0]
     assert (found.line, found.place) == (None, "aten::item in forward")
 
 
 @pytest.mark.parametrize(("steps", "when"), [(4, "every-step"), (1, "some-steps")])
 def test_in_how_many_steps(steps, when):
-    (found,) = findings([made(wait(20 * MS, 40 * MS, TRAIN, steps=steps))])
+    (found,) = find_in_profiles([made(wait(20 * MS, 40 * MS, TRAIN, steps=steps))])
     assert found.frequency.when == when
 
 
 def test_the_gpus_own_work_is_no_finding():
-    assert findings([made()]) == ()
-    first = report([made()]).verdict
+    assert find_in_profiles([made()]) == ()
+    first = report_run([made()]).verdict
     assert (first.level, first.do_first) == ("fine", ())
     assert "nothing to gain" in first.sentence
 
 
 def test_the_sentence_names_the_greatest_cause():
     starved = Cost(cause="input", site=Site(operator="next", mechanism="none"), idle=120 * MS)
-    first = report([made(starved, wait(20 * MS, 40 * MS))]).verdict
+    first = report_run([made(starved, wait(20 * MS, 40 * MS))]).verdict
     assert (
         first.sentence
         == "Your GPU idles 35 % of each 100 ms step, mostly (30 %) because the next batch is late"
@@ -151,7 +151,7 @@ def test_what_is_no_saved_profile(data):
 
 def test_of_several_ranks_the_late_one_is_looked_at(public_profile):
     ranks = [public_profile(end) for end in ("49-eeda", "50-66ac", "51-5c94", "52-3e81")]
-    found = report(ranks)
+    found = report_run(ranks)
     assert found.profile is ranks[2]
     assert found.findings[0].code == "GAP602"
     late = {row.rank: row.late for row in found.ranks}
@@ -163,7 +163,7 @@ class TestRealTraces:
     """What a reader of these profiles must be told."""
 
     def test_owlv2_waits_for_its_input(self, public_profile):
-        found = report([public_profile("owlv2-large-patch14-ensemble-1016001-d242")])
+        found = report_run([public_profile("owlv2-large-patch14-ensemble-1016001-d242")])
         assert found.findings[0].code == "GAP301"
         assert "next batch" in found.sentence
         (box,) = (
@@ -178,7 +178,7 @@ class TestRealTraces:
 
     def test_resnet50_starved_and_less_so(self, public_profile):
         none, four = (public_profile(end) for end in ("1623143089861-9b36", "1623212756351-288e"))
-        first, second = report([none]), report([four])
+        first, second = report_run([none]), report_run([four])
         assert first.findings[0].code == "GAP301"
         assert first.findings[0].line.where.endswith("resnet50_profiler_api.py:42")
         assert all(one.code != "GAP301" for one in second.findings)
@@ -187,12 +187,12 @@ class TestRealTraces:
         assert starved[1] < 0.02
 
     def test_segment_anything_indexes_with_masks(self, public_profile):
-        found = report([public_profile("asdf_False-c51d")])
+        found = report_run([public_profile("asdf_False-c51d")])
         assert found.findings[0].code == "GAP112"
         assert found.findings[0].loss.calls > 1400
 
     def test_everything_is_reported(self, real_profile):
-        found = report([real_profile])
+        found = report_run([real_profile])
         assert found.sentence
         for one in found.findings:
             assert one.loss is not None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tracing import training
 
 from gapless.analyze.profile.building import build_profile
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.profile_report import report_run
 from gapless.errors import UnreadableInput
 from gapless.render import Style, renderer
 from gapless.trace.read import read_bytes
@@ -84,6 +84,6 @@ def test_changed_profiles_end_in_a_report_or_an_error(document, changes):
     except UnreadableInput:
         return
     assert sum(cost.idle for cost in found.costs) == found.idle
-    text = renderer("text")(report([found]), Style(unfold=True))
+    text = renderer("text")(report_run([found]), Style(unfold=True))
     assert text.endswith("\n")
-    assert renderer("json")(report([found]), Style()).endswith("}\n")
+    assert renderer("json")(report_run([found]), Style()).endswith("}\n")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tracing import Trace, training
 
 from gapless.analyze.profile.idle import Stretch, attribute_idleness
-from gapless.analyze.profile.trace_steps import compute_busy, covered, find_steps, main_device
+from gapless.analyze.profile.trace_steps import busy_spans, covered_time, find_steps, main_device
 from gapless.analyze.profile.waits import find_waits
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -282,8 +282,8 @@ def test_the_parts_always_add_up(script, stepped):
     steps = find_steps(timeline, number)
     waits = find_waits(timeline)
     total, stretches = attribute_idleness(timeline, number, steps, waits)
-    start, end = compute_busy(timeline, number)
-    busy = int(covered(start, end, steps.start, steps.end).sum())
+    start, end = busy_spans(timeline, number)
+    busy = int(covered_time(start, end, steps.start, steps.end).sum())
     assert total == steps.total - busy
     assert sum(totals(stretches).values()) == total
     for one in stretches:

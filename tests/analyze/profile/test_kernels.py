@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace
 
-from gapless.analyze.profile.kernels import MOST, top_kernels
-from gapless.analyze.profile.trace_steps import covered, find_steps, main_device
+from gapless.analyze.profile.kernels import MAX_KERNELS_KEPT, longest_kernels
+from gapless.analyze.profile.trace_steps import covered_time, find_steps, main_device
 from gapless.model.profile import KernelTime
 from gapless.trace.timeline import Timeline
 
@@ -20,7 +20,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncc
 
 def found(trace: Trace) -> tuple[KernelTime, ...]:
     timeline = trace.timeline()
-    return top_kernels(timeline, find_steps(timeline, 0), 0)
+    return longest_kernels(timeline, find_steps(timeline, 0), 0)
 
 
 def test_the_longest_first_with_means_by_time() -> None:
@@ -85,10 +85,10 @@ def test_other_devices_are_left_out() -> None:
 
 def test_no_more_than_a_profile_keeps() -> None:
     trace = Trace()
-    for number in range(MOST + 5):
+    for number in range(MAX_KERNELS_KEPT + 5):
         trace.launch(f"kernel_{number}", number * 20, kernel=(number * 20 + 6, 1 + number % 7))
     kept = found(trace)
-    assert len(kept) == MOST
+    assert len(kept) == MAX_KERNELS_KEPT
     assert kept[-1].total <= kept[0].total == 7_000
 
 
@@ -97,9 +97,9 @@ def test_no_more_than_a_profile_keeps() -> None:
 def test_totals_are_those_of_the_timeline(trace: Trace) -> None:
     timeline = trace.timeline()
     steps = find_steps(timeline, 0)
-    kernels = top_kernels(timeline, steps, 0)
+    kernels = longest_kernels(timeline, steps, 0)
     rows = timeline.work.kind == 0
-    length = covered(steps.start, steps.end, timeline.work.start[rows], timeline.work.end[rows])
+    length = covered_time(steps.start, steps.end, timeline.work.start[rows], timeline.work.end[rows])
     assert sum(one.total for one in kernels) == int(length.sum())
     assert sum(one.calls for one in kernels) == int((length > 0).sum())
     assert [one.total for one in kernels] == sorted((one.total for one in kernels), reverse=True)
@@ -118,5 +118,5 @@ def test_totals_are_those_of_the_timeline(trace: Trace) -> None:
 def test_public_traces(public_trace: Callable[[str], Timeline], name: str, operators: list[str]) -> None:
     timeline = public_trace(name)
     device = main_device(timeline)
-    kernels = top_kernels(timeline, find_steps(timeline, device), device)
+    kernels = longest_kernels(timeline, find_steps(timeline, device), device)
     assert [one.operator for one in kernels[:2]] == operators

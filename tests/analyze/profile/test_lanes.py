@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tracing import Trace, training
 
 from gapless.analyze.profile.building import build_profile
-from gapless.analyze.profile.thin import Bars, bars, by_what, merged, thinned, within
+from gapless.analyze.profile.thin import Bars, make_bars, merge_bars, thin_bars, thin_within_names, within
 from gapless.model import Profile
 from gapless.model.lanes import Boxes, Lanes
 from gapless.model.profile import decode, encode
@@ -22,7 +22,7 @@ def spans(lines: int = 3, kinds: int = 4) -> st.SearchStrategy[Bars]:
         st.integers(0, lines - 1), st.integers(0, 5000), st.integers(0, 300), st.integers(0, kinds - 1)
     )
     return st.lists(one, min_size=1, max_size=80).map(
-        lambda rows: bars(*(np.array(column, np.int64) for column in _columns(rows)))
+        lambda rows: make_bars(*(np.array(column, np.int64) for column in _columns(rows)))
     )
 
 
@@ -38,7 +38,7 @@ def ordered(made: Bars) -> bool:
 
 @given(spans(), st.integers(1, 4000))
 def test_merging_loses_nothing(given_, resolution):
-    found = merged(given_, resolution)
+    found = merge_bars(given_, resolution)
     assert ordered(found)
     assert found.count.sum() == len(given_)
     assert found.busy.sum() == given_.busy.sum()
@@ -51,7 +51,7 @@ def test_merging_loses_nothing(given_, resolution):
 
 @given(spans(), st.integers(1, 4000))
 def test_what_is_long_stays_itself(given_, resolution):
-    found = merged(given_, resolution)
+    found = merge_bars(given_, resolution)
     long = given_.end - given_.start >= resolution
     alone = found.take(found.count == 1)
     kept = set(zip(alone.line.tolist(), alone.start.tolist(), alone.end.tolist(), strict=True))
@@ -61,7 +61,7 @@ def test_what_is_long_stays_itself(given_, resolution):
 
 @given(spans(), st.integers(1, 60), st.integers(1, 50))
 def test_the_budget_holds(given_, budget, finest):
-    found, resolution = thinned(given_, budget, finest)
+    found, resolution = thin_bars(given_, budget, finest)
     assert len(found) <= len(given_)
     if len(given_) <= budget:
         assert resolution == 0
@@ -73,7 +73,7 @@ def test_the_budget_holds(given_, budget, finest):
 
 @given(spans(), st.integers(1, 60))
 def test_equals_alone_are_merged(given_, budget):
-    found = by_what(given_, budget)
+    found = thin_within_names(given_, budget)
     for line in np.unique(given_.line):
         for what in np.unique(given_.what[given_.line == line]):
             before = (given_.line == line) & (given_.what == what)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace
 
-from gapless.analyze.profile.launches import launches
+from gapless.analyze.profile.launches import count_launches
 from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.model.profile import Launches
 from gapless.trace.timeline import Timeline
@@ -18,7 +18,7 @@ from gapless.trace.timeline import Timeline
 
 def found(trace: Trace) -> Launches:
     timeline = trace.timeline()
-    return launches(timeline, find_steps(timeline, 0), 0)
+    return count_launches(timeline, find_steps(timeline, 0), 0)
 
 
 def step(length: int = 100) -> Trace:
@@ -119,7 +119,7 @@ def test_public_traces(public_trace: Callable[[str], Timeline]) -> None:
     }.items():
         timeline = public_trace(name)
         device = main_device(timeline)
-        results[short] = launches(timeline, find_steps(timeline, device), device)
+        results[short] = count_launches(timeline, find_steps(timeline, device), device)
     assert results["ahead"].empty < 0.01
     assert results["behind"].empty > 0.5
     assert results["behind"].short / results["behind"].count == pytest.approx(0.57, abs=0.01)

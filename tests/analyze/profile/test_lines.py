@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tracing import Trace, training
 
-from gapless.analyze.profile.lines import Places, enclosing, launching, library, source_line
+from gapless.analyze.profile.lines import PlaceIndex, enclosing_rows, is_launching, library_of, parse_frame
 from gapless.trace.timeline import HostKind
 
 
@@ -36,18 +36,18 @@ from gapless.trace.timeline import HostKind
     ],
 )
 def test_the_package_of_a_file(file, expected):
-    assert library(file) == expected
+    assert library_of(file) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["<built-in method item of Tensor object at 0x7f>", "nn.Module: Linear_0", "train.py", ""]
 )
 def test_what_is_no_line(text):
-    assert source_line(text) is None
+    assert parse_frame(text) is None
 
 
 def test_a_function_with_brackets_in_its_file():
-    line = source_line("/data/run(2)/train.py(12): step")
+    line = parse_frame("/data/run(2)/train.py(12): step")
     assert (line.file, line.line, line.function) == ("/data/run(2)/train.py", 12, "step")
 
 
@@ -59,7 +59,7 @@ def row_of(timeline, name, kind=HostKind.OPERATOR):
 @pytest.mark.parametrize("dialect", ["new", "middle", "old"])
 def test_the_line_from_frames_or_from_call_stacks(dialect):
     timeline = training(dialect).timeline()
-    place = Places(timeline).place(row_of(timeline, "aten::_local_scalar_dense"))
+    place = PlaceIndex(timeline).place(row_of(timeline, "aten::_local_scalar_dense"))
     assert next((line.file, line.function) for line in place.stack) == ("/work/train.py", "train")
     assert place.operators[-1] == "aten::item"
 
@@ -67,7 +67,7 @@ def test_the_line_from_frames_or_from_call_stacks(dialect):
 @pytest.mark.parametrize("dialect", ["new", "middle"])
 def test_backward_is_told_by_the_line_of_forward(dialect):
     timeline = training(dialect).timeline()
-    place = Places(timeline).place(row_of(timeline, "AddmmBackward0"))
+    place = PlaceIndex(timeline).place(row_of(timeline, "AddmmBackward0"))
     assert place.node == "AddmmBackward0"
     assert place.forward[0].function == "train"
     assert place.stack == ()
@@ -79,7 +79,7 @@ def test_callers_far_above_the_users_line_are_left_out():
         trace.frame(f"/work/app.py({depth + 1}): level{depth}", depth, 1000 - 2 * depth)
     trace.operator("aten::mm", 100, 5)
     timeline = trace.timeline()
-    stack = Places(timeline).place(row_of(timeline, "aten::mm")).stack
+    stack = PlaceIndex(timeline).place(row_of(timeline, "aten::mm")).stack
     assert stack[0].function == "level39"
     assert 1 < len(stack) < 10
 
@@ -90,7 +90,7 @@ def test_built_ins_name_the_call():
     trace.frame("<built-in method item of Tensor object at 0x7f12>", 5, 50)
     trace.operator("aten::item", 6, 40)
     timeline = trace.timeline()
-    assert Places(timeline).place(row_of(timeline, "aten::item")).call == "Tensor.item"
+    assert PlaceIndex(timeline).place(row_of(timeline, "aten::item")).call == "Tensor.item"
 
 
 def test_rows_with_equal_surroundings_share_a_place():
@@ -105,7 +105,7 @@ def test_rows_with_equal_surroundings_share_a_place():
     trace.operator("aten::item", 5010, 40)
     timeline = trace.timeline()
     rows = np.flatnonzero(timeline.host.name == timeline.names.index("aten::item"))
-    codes, places = Places(timeline).of(rows)
+    codes, places = PlaceIndex(timeline).of(rows)
     assert len(set(codes.tolist())) == len(places) == 2
     assert codes[-1] not in codes[:-1]
 
@@ -113,7 +113,7 @@ def test_rows_with_equal_surroundings_share_a_place():
 def test_places_agree_with_looking_at_each_row(public_trace):
     timeline = public_trace("kineto-resnet50_num_workers_0-worker0.1623143089861-9b36")
     rows = np.flatnonzero(timeline.host.kind == HostKind.CALL)[::37]
-    places = Places(timeline)
+    places = PlaceIndex(timeline)
     codes, found = places.of(rows)
     for row, code in zip(rows.tolist(), codes.tolist(), strict=True):
         own, shared = places.place(row), found[code]
@@ -125,7 +125,7 @@ def test_what_covers_a_time():
     host = timeline.host
     threads = np.zeros(200, np.int64)
     times = np.linspace(0, 2_000_000, 200).astype(np.int64)
-    for time, row in zip(times.tolist(), enclosing(timeline, threads, times).tolist(), strict=True):
+    for time, row in zip(times.tolist(), enclosing_rows(timeline, threads, times).tolist(), strict=True):
         covering = np.flatnonzero((host.thread == 0) & (host.start <= time) & (host.end >= time))
         if row < 0:
             assert not len(covering)
@@ -152,7 +152,7 @@ def labelled(*, frames: bool, around: tuple[str, ...] = LABELS) -> tuple[tuple[s
         trace.annotation(text, 10 + at, 80 - 2 * at)
     trace.operator("aten::index", 20, 50)
     timeline = trace.timeline()
-    place = Places(timeline).place(row_of(timeline, "aten::index"))
+    place = PlaceIndex(timeline).place(row_of(timeline, "aten::index"))
     assert place.annotations == ()
     return tuple((line.file, line.line, line.function, line.code) for line in place.stack)
 
@@ -180,7 +180,7 @@ def test_annotations_of_the_user_stay_his(name):
     trace.annotation(name or "mine", 0, 100)
     trace.operator("aten::index", 20, 50)
     timeline = trace.timeline()
-    place = Places(timeline).place(row_of(timeline, "aten::index"))
+    place = PlaceIndex(timeline).place(row_of(timeline, "aten::index"))
     assert place.annotations == (name or "mine",)
     assert place.stack == ()
 
@@ -198,7 +198,7 @@ def test_an_operator_launches_where_a_call_within_it_does() -> None:
     outermost = {20: True, 40: True, 10: True, 70: False, 75: False, 95: True, 0: False}
     rows = np.arange(len(timeline.host))
     found = dict(
-        zip((timeline.host.start[rows] // 1000).tolist(), launching(timeline, rows).tolist(), strict=True)
+        zip((timeline.host.start[rows] // 1000).tolist(), is_launching(timeline, rows).tolist(), strict=True)
     )
     assert found == outermost
-    assert launching(timeline, np.array([-1])).tolist() == [False]
+    assert is_launching(timeline, np.array([-1])).tolist() == [False]

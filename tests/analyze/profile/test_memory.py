@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace
 
-from gapless.analyze.profile.memory_curve import POINTS, memory_use
+from gapless.analyze.profile.memory_curve import MAX_POINTS, memory_use
 from gapless.analyze.profile.trace_steps import find_steps
 from gapless.model.profile import MemoryUse
 from gapless.trace.timeline import Timeline
@@ -118,7 +118,7 @@ def test_a_thinned_curve_keeps_the_peaks(values: list[tuple[int, int]], times: i
     for place, (allocated, reserved) in enumerate(series):
         trace.memory(100 + place, 1, allocated=allocated, reserved=reserved)
     result = found(trace)
-    assert len(result.time) == len(result.allocated) == len(result.reserved) <= POINTS
+    assert len(result.time) == len(result.allocated) == len(result.reserved) <= MAX_POINTS
     assert list(result.time) == sorted(set(result.time))
     assert max(result.allocated) == result.peak_allocated == max(a for a, _ in series)
     assert max(result.reserved) == result.peak_reserved == max(r for _, r in series)
@@ -135,7 +135,7 @@ def test_one_short_peak_and_one_short_trough_among_many(place: int) -> None:
         value = {place: 900, 1_000 - place - 1: 100}.get(time, 500)
         trace.memory(100 + time, 1, allocated=value, reserved=value + 50)
     result = found(trace)
-    assert len(result.time) <= POINTS
+    assert len(result.time) <= MAX_POINTS
     for curve, base in ((result.allocated, 0), (result.reserved, 50)):
         assert {100 + base, 500 + base, 900 + base} == set(curve)
 

@@ -6,7 +6,7 @@ import pytest
 from tracing import Dialect, Trace
 
 from gapless.analyze.profile.building import build_profile
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.profile_report import report_run
 from gapless.model import Report
 
 STEPS = 6
@@ -14,7 +14,7 @@ STEP = 1000.0
 
 
 def reported(trace: Trace) -> Report:
-    return report([build_profile(trace.timeline())])
+    return report_run([build_profile(trace.timeline())])
 
 
 def waits(found: Report) -> list[str]:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Dialect, Trace
 
-from gapless.analyze.profile.trace_steps import compute_busy, covered, find_steps, main_device
-from gapless.analyze.profile.training_phases import phases
+from gapless.analyze.profile.trace_steps import busy_spans, covered_time, find_steps, main_device
+from gapless.analyze.profile.training_phases import find_phases
 from gapless.trace.timeline import Timeline
 
 BATCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -22,7 +22,7 @@ DIALECTS: tuple[Dialect, ...] = ("new", "middle", "old")
 
 def times(timeline: Timeline) -> dict[str, tuple[int, int, int]]:
     """Host, device and idle microseconds by phase."""
-    found = phases(timeline, find_steps(timeline, 0), 0)
+    found = find_phases(timeline, find_steps(timeline, 0), 0)
     return {one.name: (one.host // 1000, one.device // 1000, one.idle // 1000) for one in found}
 
 
@@ -222,12 +222,12 @@ def test_inference_has_no_backward() -> None:
 def test_phases_add_up(trace: Trace) -> None:
     timeline = trace.timeline()
     steps = find_steps(timeline, 0)
-    found = phases(timeline, steps, 0)
+    found = find_phases(timeline, steps, 0)
     work = timeline.work
     assert sum(one.host for one in found) == steps.total
-    busy = int(covered(*compute_busy(timeline, 0), steps.start, steps.end).sum())
+    busy = int(covered_time(*busy_spans(timeline, 0), steps.start, steps.end).sum())
     assert sum(one.idle for one in found) == steps.total - busy
-    length = covered(steps.start, steps.end, work.start, work.end)
+    length = covered_time(steps.start, steps.end, work.start, work.end)
     assert sum(one.device for one in found) == int(length.sum())
     assert all(0 <= one.idle <= one.host for one in found)
 
@@ -250,7 +250,7 @@ def test_public_traces(public_trace: Callable[[str], Timeline], name: str, expec
     timeline = public_trace(name)
     device = main_device(timeline)
     steps = find_steps(timeline, device)
-    found = {one.name: one for one in phases(timeline, steps, device)}
+    found = {one.name: one for one in find_phases(timeline, steps, device)}
     assert expected <= found.keys()
     assert ("backward" in expected) == ("backward" in found)
     assert sum(one.host for one in found.values()) == steps.total

@@ -6,8 +6,8 @@ import pytest
 from tracing import Trace, training
 
 from gapless.analyze.profile.building import build_profile
-from gapless.analyze.profile.profile_findings import findings
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.profile_findings import find_in_profiles
+from gapless.analyze.profile.profile_report import report_run
 from gapless.errors import UsageError
 
 
@@ -39,7 +39,7 @@ def waiting(waits: bool = True, steps: bool = False) -> Trace:
 
 def test_a_wait_that_hides_the_hosts_work_is_worth_it():
     found = build_profile(waiting().timeline(), priced=True)
-    one = next(one for one in findings([found]) if one.code == "GAP101")
+    one = next(one for one in find_in_profiles([found]) if one.code == "GAP101")
     assert found.prices is not None
     assert found.prices.reasons == ()
     # Device and host alternate, 300 and some 215 µs; without the waits the device alone is the limit.
@@ -53,7 +53,7 @@ def test_a_wait_that_hides_the_hosts_work_is_worth_it():
 def test_no_price_is_made_unless_asked_for():
     found = build_profile(waiting().timeline())
     assert found.prices is None
-    assert all(one.price is None for one in findings([found]))
+    assert all(one.price is None for one in find_in_profiles([found]))
 
 
 def test_of_prices_that_are_not_there_nothing_is_said():
@@ -64,7 +64,7 @@ def test_of_prices_that_are_not_there_nothing_is_said():
     found = build_profile(trace.timeline(), priced=True)
     assert found.prices is not None
     assert found.prices.reasons
-    assert all(one.title != "Prices" for one in report([found]).tables)
+    assert all(one.title != "Prices" for one in report_run([found]).tables)
 
 
 @pytest.mark.parametrize("what", ["GAP101", "gap10", "train.py:3", "/work/train.py", "work/train.py"])
@@ -111,9 +111,9 @@ def test_waits_for_what_the_profile_does_not_show_have_no_price():
     price = next(one for one in found.prices.each if one.kept or one.unknown)
     assert price.unknown
     assert (price.alone, price.last) == (-1, -1)
-    one = next(one for one in findings([found]) if one.loss is not None and one.loss.blocked)
+    one = next(one for one in find_in_profiles([found]) if one.loss is not None and one.loss.blocked)
     assert one.price.unknown
-    assert not any(one.code in change.codes for change in report([found]).verdict.do_first)
+    assert not any(one.code in change.codes for change in report_run([found]).verdict.do_first)
 
 
 def launch_bound(steps: int = 6, kernels: int = 50) -> Trace:
@@ -138,7 +138,7 @@ def test_a_launch_bound_profile_gains_by_one_launch_for_each_step():
     # What is left of a step are its kernels, one behind the other, and one launch.
     assert prices.asked.saved > 0.5 * prices.span
     assert prices.span - prices.asked.saved > 6 * 50 * 6_000
-    told = report([found]).verdict.why[0]
+    told = report_run([found]).verdict.why[0]
     assert told.startswith("With one launch per step, ")
     assert " less" in told
 
@@ -167,7 +167,7 @@ def test_the_study_of_real_traces(public_profile, public_trace):
     found = build_profile(timeline, priced=True)
     box = next(
         one
-        for one in findings([found])
+        for one in find_in_profiles([found])
         if one.price and any(frame.function == "box_predictor" for frame in one.library_stack)
     )
     # Long and worth nothing alone; with the copies gone, too, it is most of what can be saved.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tracing import Trace
 
-from gapless.analyze.profile.recording import recording
+from gapless.analyze.profile.recording import find_recording
 from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.model.profile import Recording
 from gapless.trace.timeline import Timeline
@@ -15,7 +15,7 @@ from gapless.trace.timeline import Timeline
 
 def found(trace: Trace) -> Recording:
     timeline = trace.timeline()
-    return recording(timeline, find_steps(timeline, 0))
+    return find_recording(timeline, find_steps(timeline, 0))
 
 
 def step(trace: Trace) -> Trace:
@@ -107,12 +107,12 @@ def test_events_are_counted_per_step() -> None:
 def test_public_traces(public_trace: Callable[[str], Timeline], name: str, stacks: str) -> None:
     timeline = public_trace(name)
     steps = find_steps(timeline, main_device(timeline))
-    assert recording(timeline, steps).stacks == stacks
+    assert find_recording(timeline, steps).stacks == stacks
 
 
 def test_overhead_of_a_public_trace(public_trace: Callable[[str], Timeline]) -> None:
     name = "TraceLens-semantic_purity_deepseek_r1-1782843274.7730265-TP-0-DECODE.trace-8d5b"
     timeline = public_trace(name)
-    result = recording(timeline, find_steps(timeline, 0))
+    result = find_recording(timeline, find_steps(timeline, 0))
     assert result.overheads == {"Activity Buffer Request": result.overhead}
     assert result.overhead == 653_324

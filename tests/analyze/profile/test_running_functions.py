@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tracing import Trace
 
-from gapless.analyze.profile.lines import Places
+from gapless.analyze.profile.lines import PlaceIndex
 from gapless.analyze.profile.source_lines import with_source_lines
 from gapless.model import Cost, Profile, Site, SourceLine
 from gapless.model.profile import Recording
@@ -85,7 +85,7 @@ def test_what_marked_the_step_is_not_around_what_runs_in_it():
     trace.launch("add", 202, 5, kernel=(210, 30), external=loose)
     timeline = trace.timeline()
     names = [timeline.names[number] for number in timeline.host.name]
-    places = Places(timeline)
+    places = PlaceIndex(timeline)
     inside = places.place(names.index("aten::mm"))
     assert [frame.function for frame in inside.stack] == ["forward", "train"]
     assert [frame.function for frame in places.place(names.index("aten::add")).stack] == ["train"]

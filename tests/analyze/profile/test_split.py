@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace
 
-from gapless.analyze.profile.split import occupancy, sm_efficiency, split, utilization
+from gapless.analyze.profile.split import mean_occupancy, sm_efficiency, split_time, utilization
 from gapless.analyze.profile.trace_steps import find_steps, is_communication
 from gapless.model.profile import Split
 from gapless.trace.timeline import Timeline
@@ -25,7 +25,7 @@ KINDS = Split.__struct_fields__
 def parts(trace: Trace) -> dict[str, int]:
     """The parts in microseconds, those that are not 0."""
     timeline = trace.timeline()
-    found = split(timeline, find_steps(timeline, 0), 0)
+    found = split_time(timeline, find_steps(timeline, 0), 0)
     return {kind: getattr(found, kind) // 1000 for kind in KINDS if getattr(found, kind)}
 
 
@@ -89,7 +89,7 @@ def test_several_threads_count_once() -> None:
 def use(trace: Trace) -> tuple[float, float, float]:
     timeline = trace.timeline()
     steps = find_steps(timeline, 0)
-    return tuple(f(timeline, steps, 0) for f in (utilization, sm_efficiency, occupancy))  # type: ignore[return-value]
+    return tuple(f(timeline, steps, 0) for f in (utilization, sm_efficiency, mean_occupancy))  # type: ignore[return-value]
 
 
 def blocks(per_sm: object, percent: object) -> dict[str, object]:
@@ -145,12 +145,12 @@ def test_a_device_without_kernels_has_no_use() -> None:
 def test_the_parts_add_up_to_the_steps(trace: Trace) -> None:
     timeline = trace.timeline()
     steps = find_steps(timeline, 0)
-    found = [getattr(split(timeline, steps, 0), kind) for kind in KINDS]
+    found = [getattr(split_time(timeline, steps, 0), kind) for kind in KINDS]
     assert sum(found) == steps.total
     assert min(found) >= 0
     assert utilization(timeline, steps, 0) <= 1
     assert sm_efficiency(timeline, steps, 0) <= max(utilization(timeline, steps, 0), -1) + 1e-9
-    assert occupancy(timeline, steps, 0) in (-1, pytest.approx(38))
+    assert mean_occupancy(timeline, steps, 0) in (-1, pytest.approx(38))
 
 
 @settings(max_examples=60, deadline=None)
@@ -186,7 +186,7 @@ def test_each_part_is_what_counting_moments_gives(trace: Trace) -> None:
     inside = np.zeros(500, bool)
     for a, b in zip(steps.start, steps.end, strict=True):
         inside[int(a) // 1000 : int(b) // 1000] = True
-    found = split(timeline, steps, 0)
+    found = split_time(timeline, steps, 0)
     counted = np.bincount(kind[inside], minlength=len(KINDS)).tolist()
     assert [getattr(found, name) // 1000 for name in KINDS] == counted
 
@@ -199,7 +199,7 @@ def test_what_another_thread_does_changes_nothing_on_the_device(trace: Trace, st
     before, after = trace.timeline(), more.timeline()
     one, other = (find_steps(timeline, 0) for timeline in (before, after))
     assert one.total == other.total
-    a, b = split(before, one, 0), split(after, other, 0)
+    a, b = split_time(before, one, 0), split_time(after, other, 0)
     for kind in ("kernel", "memcpy", "memset", "communication", "runtime", "loading"):
         assert getattr(a, kind) == getattr(b, kind)
     assert a.host + a.other == b.host + b.other
@@ -222,7 +222,7 @@ def test_published_values(
     """What the plugin's own documentation shows of its samples."""
     timeline = public_trace(name)
     steps = find_steps(timeline, 0)
-    assert split(timeline, steps, 0).loading / steps.total == pytest.approx(loading, abs=0.0005)
+    assert split_time(timeline, steps, 0).loading / steps.total == pytest.approx(loading, abs=0.0005)
     assert utilization(timeline, steps, 0) == pytest.approx(used, abs=0.0005)
 
 
@@ -242,7 +242,7 @@ def test_use_is_that_of_the_tensorboard_plugin(
             expected = float(row[key])
             found = value(timeline, steps, device)
             assert (found if found < 0 else found * scale) == pytest.approx(expected, abs=2e-6, rel=1e-4)
-        assert occupancy(timeline, steps, device) == pytest.approx(float(row["occupancy"]), abs=2e-4)
+        assert mean_occupancy(timeline, steps, device) == pytest.approx(float(row["occupancy"]), abs=2e-4)
         compared += 1
     assert compared == 43
 
@@ -256,7 +256,7 @@ def test_parts_are_those_of_the_tensorboard_plugin(
         steps = find_steps(timeline, device)
         if steps.source != "ProfilerStep" or "trace_compare-test" in row["trace"]:
             continue
-        found = split(timeline, steps, device)
+        found = split_time(timeline, steps, device)
         ours = {kind: getattr(found, kind) / len(steps.names) / 1000 for kind in KINDS}
         theirs = {kind: float(row[kind]) for kind in KINDS}
         if is_communication(timeline).any() or theirs["communication"]:

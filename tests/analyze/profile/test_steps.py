@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace
 
-from gapless.analyze.profile.kernels import top_kernels
-from gapless.analyze.profile.launches import launches
+from gapless.analyze.profile.kernels import longest_kernels
+from gapless.analyze.profile.launches import count_launches
 from gapless.analyze.profile.memory_curve import memory_use
-from gapless.analyze.profile.recording import recording
-from gapless.analyze.profile.split import occupancy, sm_efficiency, split, utilization
+from gapless.analyze.profile.recording import find_recording
+from gapless.analyze.profile.split import mean_occupancy, sm_efficiency, split_time, utilization
 from gapless.analyze.profile.trace_steps import (
     StepSpans,
-    compute_busy,
-    covered,
+    busy_spans,
+    covered_time,
     find_steps,
     is_communication,
     main_device,
 )
-from gapless.analyze.profile.training_phases import phases
+from gapless.analyze.profile.training_phases import find_phases
 from gapless.trace.timeline import Timeline
 
 SGD = "Optimizer.step#SGD.step"
@@ -310,7 +310,7 @@ def test_busy_is_computing_and_copying_but_not_communicating() -> None:
     trace.kernel(NCCL, 24, 100, stream=11)
     trace.memset(50, 1)
     trace.kernel("gemm", 0, 500, device=3)
-    start, end = compute_busy(trace.timeline(), 0)
+    start, end = busy_spans(trace.timeline(), 0)
     assert list(zip(start.tolist(), end.tolist(), strict=True)) == [(0, 25_000), (50_000, 51_000)]
 
 
@@ -363,16 +363,16 @@ def test_every_number_exists_for_a_bare_trace(kind: str) -> None:
     steps = find_steps(timeline, device)
     total = steps.total
     assert total == {"device": 30_000, "host": 10_000, "call": 10_000, "moment": 0}[kind]
-    parts = split(timeline, steps, device)
+    parts = split_time(timeline, steps, device)
     assert sum(getattr(parts, name) for name in parts.__struct_fields__) == total
-    assert sum(one.host for one in phases(timeline, steps, device)) == total
-    assert launches(timeline, steps, device).count == {"device": 2}.get(kind, 0)
-    assert len(top_kernels(timeline, steps, device)) == (kind == "device")
+    assert sum(one.host for one in find_phases(timeline, steps, device)) == total
+    assert count_launches(timeline, steps, device).count == {"device": 2}.get(kind, 0)
+    assert len(longest_kernels(timeline, steps, device)) == (kind == "device")
     assert utilization(timeline, steps, device) == (pytest.approx(1 / 3) if kind == "device" else -1)
     assert sm_efficiency(timeline, steps, device) == (pytest.approx(1 / 3) if kind == "device" else -1)
-    assert occupancy(timeline, steps, device) == (38 if kind == "device" else -1)
+    assert mean_occupancy(timeline, steps, device) == (38 if kind == "device" else -1)
     assert memory_use(timeline, steps, device).peak_allocated == 100
-    assert recording(timeline, steps).stacks == ""
+    assert find_recording(timeline, steps).stacks == ""
 
 
 # Laws -------------------------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def test_covered_counts_every_moment(gaps: list[tuple[int, int]], windows: list[
     low = np.array([a for a, _ in windows], np.int64)
     high = np.array([a + b for a, b in windows], np.int64)
     expected = [len(moments & set(range(a, a + b))) for a, b in windows]
-    assert covered(start, end, low, high).tolist() == expected
+    assert covered_time(start, end, low, high).tolist() == expected
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tracing import Trace
 
-from gapless.analyze.profile.lines import Places
-from gapless.analyze.profile.waits import find_waits, site
+from gapless.analyze.profile.lines import PlaceIndex
+from gapless.analyze.profile.waits import find_waits, site_of_wait
 from gapless.model import Site
 from gapless.rules import match_rule
 
@@ -18,12 +18,12 @@ def sites(trace: Trace) -> list[Site]:
     """The sites of all waits that count."""
     timeline = trace.timeline()
     waits = find_waits(timeline)
-    places = Places(timeline)
+    places = PlaceIndex(timeline)
     found = []
     for row, copy, counts in zip(waits.rows, waits.copy, waits.counts, strict=True):
         if counts:
             name = timeline.names[timeline.work.name[copy]] if copy >= 0 else ""
-            found.append(site(places.place(int(row)), name))
+            found.append(site_of_wait(places.place(int(row)), name))
     return found
 
 

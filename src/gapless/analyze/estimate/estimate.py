@@ -18,7 +18,7 @@ from gapless.analyze.estimate.machine import SHALLOW, Run, modelled, run
 from gapless.analyze.estimate.programme_steps import Step, arrivals, chosen, left_out, recorded
 from gapless.analyze.estimate.throughput import throughput
 from gapless.analyze.estimate.timing import Times, times_of
-from gapless.analyze.profile.pricing import removal
+from gapless.analyze.profile.pricing import hardest_removal
 from gapless.analyze.run.steps import Steps
 from gapless.model import Session, Site
 from gapless.model.estimate import BATCHES_IN_TIME, Compiling, Estimate, Range
@@ -321,7 +321,7 @@ def _price(key: int, sites: Sequence[Site], answer: _Priced) -> Price:
         blocked=answer.of(one.blocked),
         waits=one.waits,
         kept=one.kept,
-        removal=removal(sites),
+        removal=hardest_removal(sites),
         estimated=True,
     )
 

@@ -12,14 +12,14 @@ from gapless.analyze.profile.coverage import explain_no_device_work, judge_cover
 from gapless.analyze.profile.efficiency import measure_efficiency
 from gapless.analyze.profile.hotlines import hot_lines
 from gapless.analyze.profile.idle import attribute_idleness
-from gapless.analyze.profile.kernels import top_kernels
-from gapless.analyze.profile.launches import launches
-from gapless.analyze.profile.lines import Places
+from gapless.analyze.profile.kernels import longest_kernels
+from gapless.analyze.profile.launches import count_launches
+from gapless.analyze.profile.lines import PlaceIndex
 from gapless.analyze.profile.memory_curve import memory_use
-from gapless.analyze.profile.recording import recording
-from gapless.analyze.profile.split import occupancy, sm_efficiency, split, utilization
-from gapless.analyze.profile.trace_steps import StepSpans, compute_busy, covered, find_steps, main_device
-from gapless.analyze.profile.training_phases import phases
+from gapless.analyze.profile.recording import find_recording
+from gapless.analyze.profile.split import mean_occupancy, sm_efficiency, split_time, utilization
+from gapless.analyze.profile.trace_steps import StepSpans, busy_spans, covered_time, find_steps, main_device
+from gapless.analyze.profile.training_phases import find_phases
 from gapless.analyze.profile.waits import find_waits
 from gapless.errors import UnreadableInput
 from gapless.model.coverage import Coverage
@@ -48,7 +48,7 @@ def build_profile(
     steps = find_steps(timeline, device)
     coverage_ = judge_coverage(timeline, device, steps)
     waits = find_waits(timeline)
-    places = Places(timeline)
+    places = PlaceIndex(timeline)
     idle, stretches = attribute_idleness(timeline, device, steps, waits)
     costs_, rows = find_costs(timeline, device, steps, stretches, waits, places)
     low, high = timeline.span
@@ -65,20 +65,20 @@ def build_profile(
         devices=len(facts.gpus),
         streams=len(set(timeline.work.stream[timeline.work.device == device].tolist())),
         steps=_steps(timeline, device, steps),
-        split=split(timeline, steps, device),
+        split=split_time(timeline, steps, device),
         idle=idle,
         utilization=utilization(timeline, steps, device),
         sm_efficiency=sm_efficiency(timeline, steps, device),
-        occupancy=occupancy(timeline, steps, device),
-        phases=phases(timeline, steps, device),
-        kernels=top_kernels(timeline, steps, device),
+        occupancy=mean_occupancy(timeline, steps, device),
+        phases=find_phases(timeline, steps, device),
+        kernels=longest_kernels(timeline, steps, device),
         lines=hot_lines(timeline, steps, device, places),
-        launches=launches(timeline, steps, device),
+        launches=count_launches(timeline, steps, device),
         copies=copy_times(timeline, steps, device),
         memory=memory_use(timeline, steps, device),
         costs=costs_,
         collectives=find_collectives(timeline, device),
-        recording=recording(timeline, steps),
+        recording=find_recording(timeline, steps),
         efficiency=measure_efficiency(timeline, steps, device),
         coverage=coverage_,
         prices=_prices(timeline, coverage_, costs_, rows, requested, steps.total)
@@ -90,9 +90,9 @@ def build_profile(
 
 
 def _lanes(timeline: Timeline, *arguments: Any) -> Lanes:
-    from gapless.analyze.profile.lanes import lanes  # only pages draw
+    from gapless.analyze.profile.lanes import draw_lanes  # only pages draw
 
-    return lanes(timeline, *arguments)
+    return draw_lanes(timeline, *arguments)
 
 
 def _prices(
@@ -105,9 +105,9 @@ def _prices(
 ) -> Prices:
     if not coverage.complete:
         return Prices(refused=coverage.reason)
-    from gapless.analyze.profile.pricing import price  # the replay is loaded only when needed
+    from gapless.analyze.profile.pricing import price_waits  # the replay is loaded only when needed
 
-    return price(timeline, costs, rows, requested, total)
+    return price_waits(timeline, costs, rows, requested, total)
 
 
 def profile_file(
@@ -126,11 +126,11 @@ def profile_file(
 
 
 def _steps(timeline: Timeline, device: int, steps: StepSpans) -> Steps:
-    start, end = compute_busy(timeline, device)
+    start, end = busy_spans(timeline, device)
     return Steps(
         source=steps.source,
         names=steps.names,
         start=tuple(steps.start.tolist()),
         end=tuple(steps.end.tolist()),
-        busy=tuple(covered(start, end, steps.start, steps.end).tolist()),
+        busy=tuple(covered_time(start, end, steps.start, steps.end).tolist()),
     )

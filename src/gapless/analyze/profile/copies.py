@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gapless.analyze.profile.trace_steps import StepSpans, covered
+from gapless.analyze.profile.trace_steps import StepSpans, covered_time
 from gapless.model import gpus
 from gapless.model.copies import PINNED, STAGED, START, Memory
 from gapless.model.profile import CopyTime
@@ -58,10 +58,10 @@ def _uncovered_times(timeline: Timeline, steps: StepSpans, device: int, groups: 
     work, kinds = timeline.work, named(timeline)
     rows = (work.device == device) & ~(kinds.to_device | kinds.to_host)
     start, end = union(work.start[rows], work.end[rows])
-    busy = [int(covered(start, end, steps.start, steps.end).sum())]
+    busy = [int(covered_time(start, end, steps.start, steps.end).sum())]
     for group in groups:
         start, end = union(np.append(start, work.start[group]), np.append(end, work.end[group]))
-        busy.append(int(covered(start, end, steps.start, steps.end).sum()))
+        busy.append(int(covered_time(start, end, steps.start, steps.end).sum()))
     return [int(more) for more in np.diff(busy)]
 
 

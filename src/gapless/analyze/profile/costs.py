@@ -11,8 +11,8 @@ import numpy as np
 
 from gapless.analyze.profile import waits as waiting
 from gapless.analyze.profile.idle import Stretch, loading_rows
-from gapless.analyze.profile.lines import Place, Places, launching
-from gapless.analyze.profile.trace_steps import StepSpans, compute_busy, covered
+from gapless.analyze.profile.lines import HostPlace, PlaceIndex, is_launching
+from gapless.analyze.profile.trace_steps import StepSpans, busy_spans, covered_time
 from gapless.analyze.profile.waits import HostWaits, allocator_calls
 from gapless.model import Cause, Cost, Site, Stack
 from gapless.trace.timeline import Bools, Ints, Timeline, distinct
@@ -44,7 +44,7 @@ def find_costs(
     steps: StepSpans,
     stretches: Iterable[Stretch],
     waits: HostWaits,
-    places: Places,
+    places: PlaceIndex,
 ) -> tuple[tuple[Cost, ...], tuple[Ints, ...]]:
     """Return what each place costs, longest idleness first; together they are all of the idleness.
 
@@ -113,8 +113,8 @@ class _Sites:
         rows: Ints,
         first: Ints,
         codes: Ints,
-        places_of_codes: list[Place],
-        places: Places,
+        places_of_codes: list[HostPlace],
+        places: PlaceIndex,
         copies: dict[int, int],
     ) -> None:
         self._timeline = timeline
@@ -135,10 +135,10 @@ class _Sites:
             copy = self._copies.get(row, -1)
             timeline = self._timeline
             name = timeline.names[timeline.work.name[copy]] if copy >= 0 else ""
-            return waiting.site(place, name), place.described
+            return waiting.site_of_wait(place, name), place.description
         if cause == "input":
             place = replace(place, stack=_strip_loader(place.stack), call="")
-        return place.site, place.described
+        return place.site, place.description
 
 
 def _strip_loader(stack: Stack) -> Stack:
@@ -180,7 +180,7 @@ def _idle_sums(
     spans = part.spans
     amounts = {"idle": spans.length, "stretches": np.ones(len(codes))}
     if part.cause == "host":
-        amounts["launching"] = np.where(launching(timeline, spans.row), spans.length, 0)
+        amounts["launching"] = np.where(is_launching(timeline, spans.row), spans.length, 0)
     return _sums_by_code(part.cause, codes, spans.start, spans.end, amounts, steps, sites)
 
 
@@ -194,7 +194,7 @@ def _blocked_sums(
     amounts = {
         "calls": calls.counts,
         "blocked": end - start,
-        "working": covered(*compute_busy(timeline, device), start, end),
+        "working": covered_time(*busy_spans(timeline, device), start, end),
         "bytes": moved,
     }
     return _sums_by_code(calls.cause, codes, start, end, amounts, steps, sites, calls.rows)

@@ -13,9 +13,9 @@ import numpy as np
 
 from gapless.analyze.profile.contradictions import count_contradictions, find_lengthless
 from gapless.analyze.profile.holes import LaunchTrace
-from gapless.analyze.profile.promises import begun, left_out
+from gapless.analyze.profile.promises import count_missing_numbers, operators_without_launch
 from gapless.analyze.profile.spans import Spans, intersect
-from gapless.analyze.profile.trace_steps import StepSpans, compute_busy
+from gapless.analyze.profile.trace_steps import StepSpans, busy_spans
 from gapless.model.coverage import Coverage, Kind, Missing
 from gapless.trace.names import LAUNCH
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, distinct, is_among, union
@@ -50,14 +50,14 @@ def judge_coverage(timeline: Timeline, device: int, steps: StepSpans) -> Coverag
     recorded = is_among(timeline.host.correlation[calls], work.correlation[work.correlation > 0])
     numberless = int(np.count_nonzero(work.correlation <= 0))
     gone = calls[~recorded] if not numberless else calls[~recorded][numberless:]
-    untraced = LaunchTrace(timeline, launches, captured, begun(timeline, launches))
+    untraced = LaunchTrace(timeline, launches, captured, operators_without_launch(timeline, launches))
     missing = [*_missing_by_kind(timeline, device, calls, gone)]
     missing += _missing_without_trace(untraced, any(part.kind == "operator" for part in missing))
     lost = np.append(timeline.host.start[gone], untraced.holes.start)
     return Coverage(
         launches=len(calls),
         records=len(work),
-        missing=tuple(sorted(missing, key=lambda one: one.share)),
+        missing=tuple(sorted(missing, key=lambda part: part.share)),
         cut=facts.truncated,
         broken=losses.broken,
         corrupted=losses.corrupted,
@@ -234,10 +234,10 @@ def _count_processes(timeline: Timeline, calls: Ints) -> int:
 
 
 def _missing_without_trace(launches: LaunchTrace, numbered: bool) -> Iterator[Missing]:
-    """Yield launches missing with all that refers to them; `numbered`: missing operators are known already."""
+    """Yield launches missing with all that refers to them; `numbered` if missing operators are reported."""
     present = len(launches.calls)
     yield from _missing_kind("stretch", present, present + launches.holes.lost)
-    promised = max(left_out(launches.timeline, launches.calls), len(launches.begun))
+    promised = max(count_missing_numbers(launches.timeline, launches.calls), len(launches.begun))
     scattered = max(launches.scattered(), promised if promised >= _MIN_PROMISED_LAUNCHES else 0)
     yield from _missing_kind("scattered", present, present + scattered)
     alone = launches.outside
@@ -291,7 +291,7 @@ def _unexplained_idle_time(timeline: Timeline, device: int, steps: StepSpans) ->
     """
     losses = timeline.facts.losses
     gaps, begun = _as_pairs(losses.gaps), np.array(losses.uncaused, np.int64)
-    start, end = compute_busy(timeline, device)
+    start, end = busy_spans(timeline, device)
     at = np.searchsorted(start, begun, side="right") - 1
     since = np.minimum(np.where(at >= 0, end[at], timeline.span[0]), begun) if len(start) else begun
     low, high = np.append(gaps[:, 0], since), np.append(gaps[:, 1], begun)
@@ -307,6 +307,6 @@ def _idle_time(timeline: Timeline, device: int, steps: StepSpans, low: Ints, hig
     where, _, _ = intersect(
         Spans(steps.start, steps.end, np.arange(len(steps.start))), Spans(low, high, np.arange(len(low)))
     )
-    start, end = compute_busy(timeline, device)
+    start, end = busy_spans(timeline, device)
     busy = Spans(start, end, np.arange(len(start)))
     return int(where.length.sum() - intersect(where, busy)[0].length.sum())

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from gapless.analyze.profile.kernels import launching_rows
-from gapless.analyze.profile.trace_steps import StepSpans, covered
+from gapless.analyze.profile.trace_steps import StepSpans, covered_time
 from gapless.model import gpus
 from gapless.model.efficiency import Efficiency, Rate
 from gapless.model.programme import Entry, Gpu, sheet
@@ -38,7 +38,7 @@ def measure_efficiency(timeline: Timeline, steps: StepSpans, device: int) -> Eff
     work = timeline.work
     crossing = timeline.names_where(lambda name: "Memcpy" in name and "DtoD" not in name)
     rows = np.flatnonzero((work.device == device) & (work.group < 0) & ~crossing[work.name])
-    rows = rows[covered(steps.start, steps.end, work.start[rows], work.end[rows]) > 0]
+    rows = rows[covered_time(steps.start, steps.end, work.start[rows], work.end[rows]) > 0]
     card = card_of(timeline.facts, device)
     rates = _operator_rates(timeline, rows, card)
     if not rates:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gapless.analyze.profile.lines import Places
+from gapless.analyze.profile.lines import PlaceIndex
 from gapless.analyze.profile.trace_steps import StepSpans
 from gapless.model import Site
 from gapless.model.profile import LineTime
@@ -15,7 +15,7 @@ _MAX_CHAINS = 400
 """Distinct chains of callers that are examined, longest device time first; the rest takes little time."""
 
 
-def hot_lines(timeline: Timeline, steps: StepSpans, device: int, places: Places) -> tuple[LineTime, ...]:
+def hot_lines(timeline: Timeline, steps: StepSpans, device: int, places: PlaceIndex) -> tuple[LineTime, ...]:
     """Return the device time of the steps by the line that launched it, longest first."""
     work = timeline.work
     launch = timeline.launchers

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gapless.analyze.profile.lines import enclosing
-from gapless.analyze.profile.spans import EMPTY, Spans, complement, flat, intersect, subtract
-from gapless.analyze.profile.trace_steps import StepSpans, compute_busy, is_communication
+from gapless.analyze.profile.lines import enclosing_rows
+from gapless.analyze.profile.spans import EMPTY, Spans, complement, flatten_spans, intersect, subtract
+from gapless.analyze.profile.trace_steps import StepSpans, busy_spans, is_communication
 from gapless.analyze.profile.waits import HostWaits, allocator_calls
 from gapless.model import Cause
 from gapless.trace.names import LOADING
@@ -90,7 +90,7 @@ def attribute_idleness(
 
 def _find_gaps(timeline: Timeline, device: int, steps: StepSpans) -> _Gaps:
     """Find where the device neither computes nor copies in the steps."""
-    start, end = compute_busy(timeline, device)
+    start, end = busy_spans(timeline, device)
     low = int(min([*steps.start[:1], *start[:1]], default=0)) - 1
     high = int(max([*steps.end[-1:], *end[-1:]], default=0)) + 1
     between = complement(Spans(start, end, np.arange(len(start))), low, high)
@@ -116,7 +116,7 @@ def _communication_spans(timeline: Timeline, device: int) -> Spans:
     """Return when collectives run on the device, with the rows that launched them."""
     work = timeline.work
     rows = np.flatnonzero((work.device == device) & is_communication(timeline))
-    return flat(work.start[rows], work.end[rows], timeline.launchers[rows])
+    return flatten_spans(work.start[rows], work.end[rows], timeline.launchers[rows])
 
 
 def _feeding_threads(timeline: Timeline, device: int) -> Bools:
@@ -135,7 +135,7 @@ def _call_spans(timeline: Timeline, rows: Ints, threads: Bools) -> Spans:
 
 
 def _host_spans(timeline: Timeline, rows: Ints) -> Spans:
-    return flat(timeline.host.start[rows], timeline.host.end[rows], rows)
+    return flatten_spans(timeline.host.start[rows], timeline.host.end[rows], rows)
 
 
 def loading_rows(timeline: Timeline) -> Ints:
@@ -274,12 +274,12 @@ def _running_rows(timeline: Timeline, rest: Spans, launch: Ints) -> Ints:
     main = int(np.bincount(host.thread[launchers]).argmax()) if len(launchers) else 0
     middle = (rest.start + rest.end) // 2
     threads = np.where(launch >= 0, host.thread[np.maximum(launch, 0)], main).astype(np.int64)
-    rows = enclosing(timeline, threads, middle)
+    rows = enclosing_rows(timeline, threads, middle)
     for other in _threads_by_operators(timeline):
         lost = rows < 0
         if not lost.any():
             break
-        rows[lost] = enclosing(timeline, np.full(int(lost.sum()), other, np.int64), middle[lost])
+        rows[lost] = enclosing_rows(timeline, np.full(int(lost.sum()), other, np.int64), middle[lost])
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Which line of whose code a row of the host stands for."""
+"""Find the line, and whose code it is, that a row of the host stands for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gapless.trace.timeline import Bools, HostKind, Ints, Timeline
 
 _FRAME = re.compile(r"^(.+?)\((\d+)\): (.+)$", re.DOTALL)
 _LABEL = re.compile(r"^(\S[^|]*?(?:\.py|>)):(\d+) (\S+) \| (.*)$", re.DOTALL)
-"""What `gapless.annotate` puts around each statement: ``losses.py:42 dice_loss | score = score[mask]``."""
+"""The label `gapless.annotate` puts on each statement: ``losses.py:42 dice_loss | score = score[mask]``."""
 _BUILT_IN = re.compile(
     r"^<built-in (?:method (?P<method>\S+) of (?P<owner>.+?) object|function (?P<function>\S+))"
 )
@@ -26,10 +26,10 @@ _CHECKOUT = re.compile(
     r"(?:^|/)(torch)/(?:nn|optim|utils|autograd|cuda|distributed|profiler|_dynamo|_inductor)/"
 )
 _GENERATED = re.compile(r"torchinductor_|(?:^|/)[a-z0-9]{2}/c[a-z2-7]{50,52}\.py$")
-"""What `torch.compile` writes, also where the profiler has cut the path."""
+"""Files that `torch.compile` writes, also where the profiler has cut the path."""
 _NODE = re.compile(r"^autograd::engine::evaluate_function: (\S+)")
 _OPERATOR = re.compile(r"(?!autograd::engine::)(?:\w+::|\w+Backward\d*$)")
-"""Operators proper: not the engine that calls them, and no annotation."""
+"""Matches operators, but neither the engine that calls them nor annotations."""
 
 _PACKAGES = frozenset(
     (
@@ -45,69 +45,69 @@ _PACKAGES = frozenset(
         "xformers",
     )
 )  # fmt: skip
-"""Packages by the folder they are imported from: the profiler cuts the paths of files off before it."""
+"""Packages by the folder they are imported from: the profiler cuts the part of paths before it."""
 
-_OWN_NAMES = frozenset({"cmd", "code", "profile", "site", "test", "token", "trace", "types"})
-"""Modules of the standard library whose names people give to their own scripts."""
+_COMMON_SCRIPT_NAMES = frozenset({"cmd", "code", "profile", "site", "test", "token", "trace", "types"})
+"""Modules of the standard library after which people name their own scripts."""
 
-_CALLERS = 3
-_LIBRARY_ONLY = 12
-"""Frames that are kept of a stack in which no line is the user's."""
+_MAX_CALLERS = 3
+_MAX_LIBRARY_FRAMES = 12
+"""Frames kept of a stack without a line of the user's; of others `_MAX_CALLERS` above that line."""
 
 
-def library(file: str) -> str:
-    """The package `file` belongs to, "python" for the standard library, "" for the user's own."""
+def library_of(file: str) -> str:
+    """Return the package `file` belongs to, "python" for the standard library, "" for the user's own."""
     path = file.replace("\\", "/")
     if _GENERATED.search(path):
         return "torch"
     for pattern in (_INSTALLED, _CHECKOUT):
-        found = pattern.search(path)
-        if found:
-            return found.group(1)
+        match = pattern.search(path)
+        if match:
+            return match.group(1)
     if _STANDARD.search(path) or (path.startswith("<") and not path.startswith("<ipython")):
-        return "python"  # what is run from a string is what starts a worker, mostly
+        return "python"  # code run from a string mostly starts a worker
     if path.startswith("/"):
         return ""
     first, _, rest = path.partition("/")
     if rest:
         if first in _PACKAGES:
             return first
-        return "python" if first in sys.stdlib_module_names and first not in _OWN_NAMES else ""
+        return "python" if first in sys.stdlib_module_names and first not in _COMMON_SCRIPT_NAMES else ""
     stem = first.removesuffix(".py")
-    return "python" if stem in sys.stdlib_module_names and stem not in _OWN_NAMES else ""
+    return "python" if stem in sys.stdlib_module_names and stem not in _COMMON_SCRIPT_NAMES else ""
 
 
-def source_line(text: str) -> SourceLine | None:
-    """``file.py(12): function`` as a line; None for what is no function of a file (built-ins, modules).
+def parse_frame(text: str) -> SourceLine | None:
+    """Parse ``file.py(12): function``; None for names without a file (built-ins, modules).
 
     A frame that the profiler traced has the line where its function begins, an entry of a recorded ``Call
     stack`` the line that was running.
     """
-    found = _FRAME.match(text)
-    if not found:
+    match = _FRAME.match(text)
+    if not match:
         return None
-    file, line, function = found.groups()
+    file, line, function = match.groups()
     if file.startswith("<") and not file.startswith(("<frozen", "<string", "<ipython")):
         return None
-    return SourceLine(file, int(line), function, library=library(file))
+    return SourceLine(file, int(line), function, library=library_of(file))
 
 
-def labelled_line(text: str) -> SourceLine | None:
-    """The line that a label of `gapless.annotate` names; None for any other annotation."""
-    found = _LABEL.match(text)
-    if not found:
+def parse_label(text: str) -> SourceLine | None:
+    """Return the line that a label of `gapless.annotate` names; None for any other annotation."""
+    match = _LABEL.match(text)
+    if not match:
         return None
-    file, line, function, code = found.groups()
-    return SourceLine(file, int(line), function, code, library(file))
+    file, line, function, code = match.groups()
+    return SourceLine(file, int(line), function, code, library_of(file))
 
 
 @dataclass(frozen=True)
-class Place:
-    """What surrounds a row of the host, innermost first.
+class HostPlace:
+    """The names around a row of the host, innermost first.
 
-    `operators` are the operators around it, `call` the built-in through which Python came there
-    (``Tensor.item``), `node` the autograd node where it runs in backward and `forward` the stack of the
-    forward operator that made that node. `annotations` are the user's own, without those that mark steps.
+    `operators` are the operators around it, `call` the built-in that Python called (``Tensor.item``), `node`
+    the autograd node if it runs in backward and `forward` the stack of the forward operator that created that
+    node. `annotations` are the user's own, without those that mark steps.
     """
 
     name: str
@@ -120,17 +120,17 @@ class Place:
 
     @property
     def outermost(self) -> str:
-        """The operator that the program called, or the row's own name where that tells more than a line."""
+        """The operator that the program called, or the row's own name if that is not just a line."""
         operators = [name for name in self.operators if not name.startswith("autograd::engine::")]
         if operators:
             return operators[-1]
-        if _marks_step(self.name) or source_line(self.name):
+        if _marks_step(self.name) or parse_frame(self.name):
             return ""
-        return _built_in(self.name) or self.name
+        return _built_in_name(self.name) or self.name
 
     @property
     def site(self) -> Site:
-        """The place as a site at which nothing waits."""
+        """This place as a site without a wait."""
         return Site(
             operator=self.outermost,
             mechanism="none",
@@ -141,8 +141,8 @@ class Place:
         )
 
     @property
-    def described(self) -> str:
-        """Where this is, for profiles that know no lines: ``aten::index in forward``."""
+    def description(self) -> str:
+        """Where this is, for profiles without lines: ``aten::index in forward``."""
         around = [name for name in self.operators if not name.startswith("autograd::engine::")]
         inner = around[-1] if around else ""
         outer = self.annotations[0] if self.annotations else ""
@@ -152,7 +152,7 @@ class Place:
 
 
 @dataclass
-class Places:
+class PlaceIndex:
     """The places of host rows; rows with the same names around them share one."""
 
     timeline: Timeline
@@ -164,7 +164,7 @@ class Places:
         numbers: dict[str, int] = {}
         normal = []
         for name in self.timeline.names:
-            # Objects differ by address and modules by number from call to call; the place does not.
+            # The same place has objects at other addresses and modules of other numbers from call to call.
             if name.startswith("<built-in"):
                 name = _ADDRESS.sub("", name)
             elif name.startswith("nn.Module"):
@@ -177,33 +177,37 @@ class Places:
         links = self.timeline.links
         self._forward = dict(zip(links.backward.tolist(), links.forward.tolist(), strict=True))
 
-    def of(self, rows: Ints) -> tuple[Ints, list[Place]]:
-        """For each of `rows` (-1: nowhere) a position in the list of places that follows."""
+    def of(self, rows: Ints) -> tuple[Ints, list[HostPlace]]:
+        """Return for each of `rows` (-1: nowhere) a position in the returned list of places."""
         keys = self.keys(rows)
         _, first, codes = np.unique(keys, return_index=True, return_inverse=True)
         return codes.reshape(-1), [self.place(int(rows[position])) for position in first]
 
-    def place(self, row: int) -> Place:
-        """The place of one row."""
+    def place(self, row: int) -> HostPlace:
+        """Return the place of one row."""
         if row < 0:
-            return Place("")
+            return HostPlace("")
         chain = self._chain(row)
         stack, operators, annotations, call, node = self._around(chain)
         forward: Stack = ()
-        for one in chain:
-            if one in self._forward:
-                forward = self._around(self._chain(self._forward[one]))[0]
+        for ancestor in chain:
+            if ancestor in self._forward:
+                forward = self._around(self._chain(self._forward[ancestor]))[0]
                 break
         name = self.timeline.names[self.timeline.host.name[row]]
-        return Place(name, stack, operators, annotations, call, node, forward)
+        return HostPlace(name, stack, operators, annotations, call, node, forward)
 
     def _chain(self, row: int) -> list[int]:
-        """`row` and what surrounds it, innermost first.
+        """Return `row` and the spans around it, innermost first.
 
-        A step's annotation begins inside the functions that marked it, and those end before the step does.
+        A step's annotation begins inside the functions that mark it, and those end before the step does.
         """
         host = self.timeline.host
-        return [one for one in self.timeline.with_ancestors(row) if host.end[one] >= host.start[row]]
+        return [
+            ancestor
+            for ancestor in self.timeline.with_ancestors(row)
+            if host.end[ancestor] >= host.start[row]
+        ]
 
     def _around(self, chain: list[int]) -> tuple[Stack, tuple[str, ...], tuple[str, ...], str, str]:
         host, names = self.timeline.host, self.timeline.names
@@ -217,31 +221,31 @@ class Places:
             if not recorded and host.stack[row] >= 0:
                 recorded = self.timeline.stacks[host.stack[row]]
             if kind == HostKind.FRAME:
-                line = source_line(name)
+                line = parse_frame(name)
                 if line is not None:
-                    frames.append(_labelled(line, labels))
+                    frames.append(_with_running_line(line, labels))
                     labels = []
                 elif not frames and not call:
-                    call = _built_in(name)
+                    call = _built_in_name(name)
             elif kind == HostKind.OPERATOR:
-                # Profiles up to torch 1.11 file the user's annotations among the operators.
+                # Profiles up to torch 1.11 record the user's annotations as operators.
                 if "::" not in name:
-                    _annotated(name, labels, annotations)
+                    _file_annotation(name, labels, annotations)
                 elif not frames:
                     operators.append(name)
-                found = _NODE.match(name)
-                node = node or (found.group(1) if found else "")
+                match = _NODE.match(name)
+                node = node or (match.group(1) if match else "")
             elif kind == HostKind.ANNOTATION:
-                _annotated(name, labels, annotations)
+                _file_annotation(name, labels, annotations)
         if not frames and labels:
-            frames = _one_per_function(labels)
+            frames = _innermost_labels(labels)
         elif not frames and recorded:
-            lines = map(source_line, recorded.split(";"))
+            lines = map(parse_frame, recorded.split(";"))
             frames = [line for line in lines if line is not None]
-        return _short(frames), tuple(operators), tuple(annotations), call, node
+        return _shorten(frames), tuple(operators), tuple(annotations), call, node
 
     def keys(self, rows: Ints) -> Ints:
-        """A number for each row that is the same where all names around it are."""
+        """Return a number for each row; rows have the same number if all names around them are equal."""
         host, parents = self.timeline.host, self.timeline.parents
         stacks = host.stack
         current = rows.copy()
@@ -253,8 +257,8 @@ class Places:
                 mixed = self._normal[host.name[at]] * 4 + 1
                 mixed = mixed * 1_000_003 + stacks[at] + 1
                 if forward is not None:
-                    made = forward[at]
-                    mixed = np.where(made >= 0, mixed * 31 + host.name[made], mixed)
+                    forward_rows = forward[at]
+                    mixed = np.where(forward_rows >= 0, mixed * 31 + host.name[forward_rows], mixed)
                 # FNV-like: order matters, and a collision is as unlikely as 64 bits make it.
                 keys[alive] = (keys[alive] ^ mixed.astype(np.uint64)) * np.uint64(0x100000001B3) + np.uint64(
                     1
@@ -266,28 +270,28 @@ class Places:
     def _forward_rows(self) -> Ints | None:
         if not self._forward:
             return None
-        made = np.full(len(self.timeline.host), -1, np.int64)
-        made[self.timeline.links.backward] = self.timeline.links.forward
-        return made
+        forward_rows = np.full(len(self.timeline.host), -1, np.int64)
+        forward_rows[self.timeline.links.backward] = self.timeline.links.forward
+        return forward_rows
 
 
-def _short(frames: list[SourceLine]) -> Stack:
-    """The frames up to the user's line and a few of its callers: a summary need not say who called those."""
+def _shorten(frames: list[SourceLine]) -> Stack:
+    """Return the frames up to the user's line and a few of its callers."""
     first = next((at for at, frame in enumerate(frames) if frame.is_user), None)
-    return tuple(frames[:_LIBRARY_ONLY] if first is None else frames[: first + 1 + _CALLERS])
+    return tuple(frames[:_MAX_LIBRARY_FRAMES] if first is None else frames[: first + 1 + _MAX_CALLERS])
 
 
-def _annotated(name: str, labels: list[SourceLine], annotations: list[str]) -> None:
-    """File an annotation: with the labels that name lines, or with the user's own."""
-    line = labelled_line(name)
+def _file_annotation(name: str, labels: list[SourceLine], annotations: list[str]) -> None:
+    """Add an annotation to the labels that name lines, or to the user's own."""
+    line = parse_label(name)
     if line is not None:
         labels.append(line)
     elif not _marks_step(name):
         annotations.append(name)
 
 
-def _labelled(frame: SourceLine, labels: list[SourceLine]) -> SourceLine:
-    """A frame knows where its function begins; the innermost label inside it, which line was running."""
+def _with_running_line(frame: SourceLine, labels: list[SourceLine]) -> SourceLine:
+    """Return the frame at the line that was running, if a label inside it says so."""
     inside = [
         label for label in labels if label.function.rpartition(".")[2] == frame.function.rpartition(".")[2]
     ]
@@ -296,8 +300,8 @@ def _labelled(frame: SourceLine, labels: list[SourceLine]) -> SourceLine:
     return SourceLine(frame.file, inside[0].line, frame.function, inside[0].code, frame.library)
 
 
-def _one_per_function(labels: list[SourceLine]) -> list[SourceLine]:
-    """The innermost statement of each call; those around it, its loop or condition, are of the same call."""
+def _innermost_labels(labels: list[SourceLine]) -> list[SourceLine]:
+    """Return the innermost label of each call; those around it, a loop or condition, are of the same call."""
     return [
         label
         for at, label in enumerate(labels)
@@ -309,19 +313,19 @@ def _marks_step(name: str) -> bool:
     return name.startswith(("ProfilerStep#", "PyTorch Profiler"))
 
 
-def _built_in(name: str) -> str:
-    """``Tensor.item`` for ``<built-in method item of Tensor object at 0x…>``."""
-    found = _BUILT_IN.match(name)
-    if not found:
+def _built_in_name(name: str) -> str:
+    """Return ``Tensor.item`` for ``<built-in method item of Tensor object at 0x…>``."""
+    match = _BUILT_IN.match(name)
+    if not match:
         return ""
-    if found["function"]:
-        return found["function"].rstrip(">")
-    owner = found["owner"].rpartition(".")[2]
-    return f"torch.{found['method']}" if owner == "type" else f"{owner}.{found['method']}"
+    if match["function"]:
+        return match["function"].rstrip(">")
+    owner = match["owner"].rpartition(".")[2]
+    return f"torch.{match['method']}" if owner == "type" else f"{owner}.{match['method']}"
 
 
-def enclosing(timeline: Timeline, threads: Ints, times: Ints) -> Ints:
-    """The innermost host span of each thread that covers each time; -1 where there is none."""
+def enclosing_rows(timeline: Timeline, threads: Ints, times: Ints) -> Ints:
+    """Return the innermost host span of each thread that covers each time; -1 if there is none."""
     host, parents = timeline.host, timeline.parents
     if not len(host):
         return np.full(len(times), -1, np.int64)
@@ -336,15 +340,15 @@ def enclosing(timeline: Timeline, threads: Ints, times: Ints) -> Ints:
         rows[left] = parents[rows[left]]
 
 
-def launching(timeline: Timeline, rows: Ints) -> Bools:
-    """For each host row (-1: nowhere) whether the outermost operator there launches, or only gives views."""
+def is_launching(timeline: Timeline, rows: Ints) -> Bools:
+    """Return for each host row (-1: nowhere) whether its outermost operator launches or only makes views."""
     host, parents = timeline.host, timeline.parents
-    named = timeline.names_where(_OPERATOR.match)
+    is_operator = timeline.names_where(_OPERATOR.match)
     outer = np.full(len(rows), -1, np.int64)
     current = rows.astype(np.int64)
     while (alive := current >= 0).any():
         at = current[alive]
-        operator = (host.kind[at] == HostKind.OPERATOR) & named[host.name[at]]
+        operator = (host.kind[at] == HostKind.OPERATOR) & is_operator[host.name[at]]
         outer[alive] = np.where(operator, at, outer[alive])
         current[alive] = parents[at]
     inside = outer >= 0
@@ -355,8 +359,8 @@ def launching(timeline: Timeline, rows: Ints) -> Bools:
     launches = timeline.names_where(LAUNCH.match)[host.name] & (host.kind == HostKind.CALL)
     launches[timeline.launchers[timeline.launchers >= 0]] = True
     when = axis[launches]  # rows are by thread and start
-    held = outer[inside]
-    end = host.thread[held].astype(np.int64) * span + host.end[held]
-    launching = np.searchsorted(when, end, side="right") > np.searchsorted(when, axis[held])
-    inside[inside] = launching | timeline.names_where(VIEWS.__contains__)[host.name[held]]
+    outermost = outer[inside]
+    end = host.thread[outermost].astype(np.int64) * span + host.end[outermost]
+    launches_inside = np.searchsorted(when, end, side="right") > np.searchsorted(when, axis[outermost])
+    inside[inside] = launches_inside | timeline.names_where(VIEWS.__contains__)[host.name[outermost]]
     return inside

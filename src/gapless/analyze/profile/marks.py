@@ -1,4 +1,4 @@
-"""What in a trace marks its steps."""
+"""Find what marks the steps of a trace."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ITERATION = re.compile(
     r"(?:[ _#:=]*\d+|\[.*\])?|\[pl\]\[profile\]run_training_batch",
     re.IGNORECASE,
 )
-_ENOUGH = 3
-"""Optimizer steps, batches or annotations that make a series."""
+_MIN_MARKS = 3
+"""Optimizer steps, batches or annotations that form a series; fewer may be coincidence."""
 
 
 @dataclass(frozen=True)
-class Marks:
-    """Spans of the host that stand for steps, in order; `source` says what they are."""
+class StepMarks:
+    """Spans of the host that mark steps, in order; `source` says of what kind they are."""
 
     source: str
     names: tuple[str, ...]
@@ -30,17 +30,17 @@ class Marks:
     end: Ints
 
 
-def find_marks(timeline: Timeline, launched: Ints) -> Marks | None:
-    """The best marks the trace has, if any; `launched`: when the device's work was launched, in order."""
+def find_marks(timeline: Timeline, launched: Ints) -> StepMarks | None:
+    """Return the best marks of the trace, if any; `launched` are the sorted launch times of device work."""
     for mark in (_profiler_steps, _optimizer_steps, _iterations, _batches):
-        found = mark(timeline, launched)
-        if found is not None:
-            return found
+        marks = mark(timeline, launched)
+        if marks is not None:
+            return marks
     return None
 
 
-def _rows(timeline: Timeline, test: Callable[[str], object]) -> Ints:
-    """Annotations (operators in old files) whose names pass, those inside another left out, by start."""
+def _annotation_rows(timeline: Timeline, test: Callable[[str], object]) -> Ints:
+    """Return annotations (operators in old files) whose names pass `test`, the outermost, by start."""
     wanted = timeline.names_where(test)
     host = timeline.host
     if not wanted.any():
@@ -55,67 +55,73 @@ def _rows(timeline: Timeline, test: Callable[[str], object]) -> Ints:
     return outer
 
 
-def _names(timeline: Timeline, rows: Ints) -> tuple[str, ...]:
+def _names_of(timeline: Timeline, rows: Ints) -> tuple[str, ...]:
     return tuple(timeline.names[number] for number in timeline.host.name[rows].tolist())
 
 
-def _profiler_steps(timeline: Timeline, launched: Ints) -> Marks | None:
-    rows = _rows(timeline, lambda name: name.startswith("ProfilerStep#"))
+def _profiler_steps(timeline: Timeline, launched: Ints) -> StepMarks | None:
+    rows = _annotation_rows(timeline, lambda name: name.startswith("ProfilerStep#"))
     if not len(rows):
         return None
-    return Marks("ProfilerStep", _names(timeline, rows), timeline.host.start[rows], timeline.host.end[rows])
+    return StepMarks(
+        "ProfilerStep", _names_of(timeline, rows), timeline.host.start[rows], timeline.host.end[rows]
+    )
 
 
-def _optimizer_steps(timeline: Timeline, launched: Ints) -> Marks | None:
-    """From the end of one optimizer step to the end of the next: what is before the first is no whole step.
+def _optimizer_steps(timeline: Timeline, launched: Ints) -> StepMarks | None:
+    """Mark steps from the end of one optimizer step to the next; what precedes the first is incomplete.
 
-    Optimizers that follow one another with no device work launched between them are stepped together. Where
-    several take turns, an iteration is a turn of the one that comes least often (a GAN's generator).
+    Optimizers that follow one another without device work in between are stepped together. If several take
+    turns, an iteration is a turn of the one that occurs least often (a GAN's generator).
     """
-    rows = _rows(timeline, lambda name: name.startswith("Optimizer.step#"))
-    if len(rows) < _ENOUGH:
+    rows = _annotation_rows(timeline, lambda name: name.startswith("Optimizer.step#"))
+    if len(rows) < _MIN_MARKS:
         return None
     start, end = timeline.host.start[rows], timeline.host.end[rows]
     before = np.searchsorted(launched, end[:-1]), np.searchsorted(launched, start[1:])
     rows = rows[np.append(before[1] > before[0], True)]
     names = timeline.host.name[rows]
     kinds, counts = np.unique(names, return_counts=True)
-    often = counts >= max(_ENOUGH, int(counts.max()) // 8)
+    often = counts >= max(_MIN_MARKS, int(counts.max()) // 8)
     if not often.any():
         return None
     least = kinds[often][counts[often] == counts[often].min()]
     rows = rows[names == names[np.isin(names, least)][-1]]
     end = timeline.host.end[rows]
-    return _series(timeline, launched, timeline.names[int(timeline.host.name[rows[0]])], end[:-1], end[1:])
+    return _marks_if_plausible(
+        timeline, launched, timeline.names[int(timeline.host.name[rows[0]])], end[:-1], end[1:]
+    )
 
 
-def _iterations(timeline: Timeline, launched: Ints) -> Marks | None:
-    rows = _rows(timeline, _ITERATION.fullmatch)
-    if len(rows) < _ENOUGH:
+def _iterations(timeline: Timeline, launched: Ints) -> StepMarks | None:
+    rows = _annotation_rows(timeline, _ITERATION.fullmatch)
+    if len(rows) < _MIN_MARKS:
         return None
-    names = _names(timeline, rows)
-    return _series(timeline, launched, names[0], timeline.host.start[rows], timeline.host.end[rows], names)
+    names = _names_of(timeline, rows)
+    return _marks_if_plausible(
+        timeline, launched, names[0], timeline.host.start[rows], timeline.host.end[rows], names
+    )
 
 
-def _batches(timeline: Timeline, launched: Ints) -> Marks | None:
-    """From one request for a batch to the next; what follows the last may be no whole step."""
-    rows = _rows(timeline, LOADING.match)
-    if len(rows) < _ENOUGH + 1:
+def _batches(timeline: Timeline, launched: Ints) -> StepMarks | None:
+    """Mark steps from one request for a batch to the next; what follows the last may be incomplete."""
+    rows = _annotation_rows(timeline, LOADING.match)
+    if len(rows) < _MIN_MARKS + 1:
         return None
     start = timeline.host.start[rows]
-    return _series(timeline, launched, _names(timeline, rows[:1])[0], start[:-1], start[1:])
+    return _marks_if_plausible(timeline, launched, _names_of(timeline, rows[:1])[0], start[:-1], start[1:])
 
 
-def _series(
+def _marks_if_plausible(
     timeline: Timeline,
     launched: Ints,
     source: str,
     start: Ints,
     end: Ints,
     names: tuple[str, ...] = (),
-) -> Marks | None:
-    """These marks as steps, if they are: nearly all of them launch work, and together most of it."""
+) -> StepMarks | None:
+    """Return these marks if nearly all of them launch work and together most of it."""
     counts = np.searchsorted(launched, end) - np.searchsorted(launched, start)
     if np.count_nonzero(counts) < 0.8 * len(counts) or counts.sum() < 0.5 * len(launched):
         return None
-    return Marks(source, names or tuple(str(number + 1) for number in range(len(start))), start, end)
+    return StepMarks(source, names or tuple(str(number + 1) for number in range(len(start))), start, end)

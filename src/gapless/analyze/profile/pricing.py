@@ -1,4 +1,4 @@
-"""What the waits of a profile cost: the timeline replayed without them."""
+"""Price the waits of a profile: the timeline is replayed without them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gapless.replay.price import Removal, prices
 from gapless.replay.steps import Steps
 from gapless.trace.timeline import Ints, Timeline
 
-ASSUMED = "@"
-"""What is asked with this before it is no wait to leave out but something else to assume."""
+ASSUMPTION_PREFIX = "@"
+"""Prefix of requests that are not waits to leave out but something else to assume."""
 
-_GAIN = 0.005
-"""Copies that pinned memory shortens by less than this part of the profile cost what their wait does."""
+_MIN_PINNING_GAIN = 0.005
+"""If pinned memory saves copies less than this share of the profile, only their wait is priced."""
 
 _BY_MECHANISM: dict[str, Removal] = {
     "h2d": "free",
@@ -37,51 +37,55 @@ _BY_MECHANISM: dict[str, Removal] = {
 }
 
 
-def price(
-    timeline: Timeline, costs: Sequence[Cost], rows: Sequence[Ints], asked: Sequence[str] = (), total: int = 0
+def price_waits(
+    timeline: Timeline,
+    costs: Sequence[Cost],
+    rows: Sequence[Ints],
+    requested: Sequence[str] = (),
+    total: int = 0,
 ) -> Prices:
-    """The prices of all waits among `costs`; `rows` are the host rows of each cost's calls, `total` is the
-    length of the steps.
+    """Price all waits among `costs`; `rows` are the host rows of each cost's calls, `total` is the length of
+    the steps.
 
-    `asked` are rules (``GAP112``, ``GAP11``), lines (``model.py:42``), files or libraries to leave out
-    together; with an ``@`` before it, something to assume (see `_assumption`).
+    `requested` are rules (``GAP112``, ``GAP11``), lines (``model.py:42``), files or libraries to leave out
+    together; with an ``@`` before it, something to assume (see `_parse_assumption`).
 
     Raises:
-        UsageError: one of `asked` means nothing in this profile.
+        UsageError: an entry of `requested` matches nothing in this profile.
     """
     model = build(timeline)
     groups = group_waits(costs)
     if isinstance(model, Refusal):
         return Prices(refused=model.reason)
-    members = {number: _rows(group.costs, rows) for number, group in enumerate(groups)}
+    members = {number: _rows_of(group.costs, rows) for number, group in enumerate(groups)}
     removals = {
-        number: removal(costs[position].site for position in group.costs)
+        number: hardest_removal(costs[position].site for position in group.costs)
         for number, group in enumerate(groups)
     }
-    found = prices(model, members, removals)
-    each = tuple(
-        _known(
-            _pinned_price(
-                model, Price(costs=tuple(group.costs), **asdict(found.each[number])), members, number
+    priced = prices(model, members, removals)
+    each_price = tuple(
+        _hide_unknown(
+            _price_with_pinning(
+                model, Price(costs=tuple(group.costs), **asdict(priced.each[number])), members, number
             ),
-            found.each[number].alone,
+            priced.each[number].alone,
             [costs[position] for position in group.costs],
             total,
         )
         for number, group in enumerate(groups)
     )
-    fit = found.fidelity
-    pinned = [_saved_by(model, _pinned(model, of)) for of in ((True,), (True, False))]
+    fit = priced.fidelity
+    pinned = [_time_saved(model, _pin_copies(model, directions)) for directions in ((True,), (True, False))]
     return Prices(
-        span=found.span,
-        all=max([found.all, *(one.alone for one in each)]),
-        least_all=found.least_all,
-        each=each,
-        shortest=found.shortest,
-        saved=found.saved,
-        asked=_asked(model, groups, costs, rows, asked) if asked else None,
-        limiter=found.limiter,
-        remains=found.remains,
+        span=priced.span,
+        all=max([priced.all, *(wait_price.alone for wait_price in each_price)]),
+        least_all=priced.least_all,
+        each=each_price,
+        shortest=priced.shortest,
+        saved=priced.saved,
+        asked=_price_requested(model, groups, costs, rows, requested) if requested else None,
+        limiter=priced.limiter,
+        remains=priced.remains,
         reasons=() if fit.trusted else fit.reasons,
         span_error=fit.span_error,
         drift=fit.drift,
@@ -92,28 +96,32 @@ def price(
     )
 
 
-def _known(price: Price, waiting: int, costs: Sequence[Cost], total: int) -> Price:
-    """`price`, unknown where the CPU waits for what the profile does not show; `waiting` is that of waits."""
+def _hide_unknown(price: Price, waiting: int, costs: Sequence[Cost], total: int) -> Price:
+    """Return `price` as unknown if the CPU waits for what is not recorded; `waiting` is the waits' price."""
     idle, blocked, working = (
         sum(getattr(cost, name) for cost in costs) for name in ("idle", "blocked", "working")
     )
-    none = not price.waits and price.kept > 0  # of them can be replayed: what they wait for is not shown
-    if price.alone > waiting or not (none or waits_for_unrecorded(idle, blocked, working, total)):
+    nothing_replayed = (
+        not price.waits and price.kept > 0
+    )  # no wait can be replayed: what they wait for is not recorded
+    if price.alone > waiting or not (nothing_replayed or waits_for_unrecorded(idle, blocked, working, total)):
         return price
     return replace(price, alone=-1, last=-1, least_alone=-1, least_last=-1, unknown=True)
 
 
-def _pinned_price(model: Model, price: Price, members: Mapping[int, Sequence[int]], number: int) -> Price:
-    """The price of waits for pageable copies to the device, which pinned memory makes faster as well."""
+def _price_with_pinning(
+    model: Model, price: Price, members: Mapping[int, Sequence[int]], number: int
+) -> Price:
+    """Return the price of waits for pageable copies to the device, which pinned memory also shortens."""
     table, work = model.waits, model.timeline.work
     marked = model.marked(members[number])
     copies = set(table.copy[marked & (table.copy >= 0)].tolist())
     factors = pinned_factors(model.timeline, model.links.copies, (True,)) if copies else {}
     mine = {row: factor for row, factor in factors.items() if row in copies}
     gained = sum(int(work.end[row] - work.start[row]) * (1 - factor) for row, factor in mine.items())
-    if gained < _GAIN * (model.timeline.span[1] - model.timeline.span[0]):
+    if gained < _MIN_PINNING_GAIN * (model.timeline.span[1] - model.timeline.span[0]):
         return price
-    more = max(_saved_by(model, Change(scaled=mine) | without(members[number])) - price.alone, 0)
+    more = max(_time_saved(model, Change(scaled=mine) | without(members[number])) - price.alone, 0)
     return replace(
         price,
         alone=price.alone + more,
@@ -124,78 +132,83 @@ def _pinned_price(model: Model, price: Price, members: Mapping[int, Sequence[int
     )
 
 
-def _saved_by(model: Model, change: Change) -> int:
+def _time_saved(model: Model, change: Change) -> int:
     return model.replay().span - model.replay(change).span if change != Change() else 0
 
 
-def _pinned(model: Model, to_device: Sequence[bool] = (True, False)) -> Change:
-    """Copies in these directions at the rate of pinned memory; those to the device do not wait.
+def _pin_copies(model: Model, to_device: Sequence[bool] = (True, False)) -> Change:
+    """Return the change that runs copies at the rate of pinned memory; those to the device do not wait.
 
-    A copy to the host keeps its wait: what is read there must have arrived.
+    A copy to the host keeps its wait, as the host reads the result.
     """
     faster = Change(scaled=pinned_factors(model.timeline, model.links.copies, to_device))
     return model.pinned() | faster
 
 
-def _rows(positions: Sequence[int], rows: Sequence[Ints]) -> list[int]:
+def _rows_of(positions: Sequence[int], rows: Sequence[Ints]) -> list[int]:
     return [row for position in positions for row in rows[position].tolist()]
 
 
-def removal(sites: Iterable[Site]) -> Removal:
-    """How the waits at these sites can go together: the hardest decides."""
-    kinds = {_of_site(site) for site in sites}
+def hardest_removal(sites: Iterable[Site]) -> Removal:
+    """Return how the waits at these sites can be removed together: the hardest one decides."""
+    kinds = {_removal_of(site) for site in sites}
     for kind in ("shape", "deferrable"):
         if kind in kinds:
             return kind
     return "free"
 
 
-def _of_site(site: Site) -> Removal:
+def _removal_of(site: Site) -> Removal:
     if site.call.endswith("__bool__"):
         return "shape"  # the program branches on it
     return _BY_MECHANISM.get(site.mechanism, "shape")
 
 
-def _asked(
+def _price_requested(
     model: Model,
     groups: Sequence[WaitGroup],
     costs: Sequence[Cost],
     rows: Sequence[Ints],
-    asked: Sequence[str],
+    requested: Sequence[str],
 ) -> Asked:
     chosen: set[int] = set()
     assumed = Change()
-    if f"{ASSUMED}graphs" in asked:
-        model = _with_steps(model)
-    for what in asked:
-        if what.startswith(ASSUMED):
-            assumed = assumed | _assumption(model, what.removeprefix(ASSUMED))
+    if f"{ASSUMPTION_PREFIX}graphs" in requested:
+        model = _with_marked_steps(model)
+    for text in requested:
+        if text.startswith(ASSUMPTION_PREFIX):
+            assumed = assumed | _parse_assumption(model, text.removeprefix(ASSUMPTION_PREFIX))
             continue
         meant = {
-            position for group in groups for position in group.costs if _is(what, group, costs[position].site)
+            position
+            for group in groups
+            for position in group.costs
+            if _matches_request(text, group, costs[position].site)
         }
         if not meant:
-            raise UsageError(f"nothing to leave out: this profile has no sync that matches {what!r}")
+            raise UsageError(f"nothing to leave out: this profile has no sync that matches {text!r}")
         chosen |= meant
-    gone = _rows(sorted(chosen), rows)
+    gone = _rows_of(sorted(chosen), rows)
     saved = [
         model.replay(change).span - model.replay(change | assumed | without(gone)).span
         for change in (Change(), Change(collectives="end"))
     ]
     return Asked(
-        what=tuple(what for what in asked if not what.startswith(ASSUMED)),
-        assumed=tuple(what.removeprefix(ASSUMED) for what in asked if what.startswith(ASSUMED)),
+        what=tuple(text for text in requested if not text.startswith(ASSUMPTION_PREFIX)),
+        assumed=tuple(
+            text.removeprefix(ASSUMPTION_PREFIX) for text in requested if text.startswith(ASSUMPTION_PREFIX)
+        ),
         waits=int(np.sum(model.marked(gone))),
         saved=saved[0],
         least=min(saved),
     )
 
 
-def _with_steps(model: Model) -> Model:
-    """`model` with the steps that the profile marks, however it does.
+def _with_marked_steps(model: Model) -> Model:
+    """Return `model` with the steps that the profile marks in any way.
 
     Raises:
-        UsageError: it marks none.
+        UsageError: the profile marks no steps.
     """
     timeline = model.timeline
     launched = np.sort(timeline.host.start[timeline.launchers[timeline.launchers >= 0]])
@@ -208,41 +221,41 @@ def _with_steps(model: Model) -> Model:
     return dataclasses.replace(model, steps=Steps(model.steps.thread, marks.start, marks.end))
 
 
-def _assumption(model: Model, what: str) -> Change:
-    """What else is to be different: ``pinned``, ``input``, ``graphs`` or ``half:KERNEL``.
+def _parse_assumption(model: Model, text: str) -> Change:
+    """Parse an assumption: ``pinned``, ``input``, ``graphs`` or ``half:KERNEL``.
 
     Raises:
         UsageError: it is none of these, or no kernel has such a name.
     """
-    if what == "pinned":
-        return _pinned(model)
-    if what == "input":
+    if text == "pinned":
+        return _pin_copies(model)
+    if text == "input":
         return Change(input_free=True)
-    if what == "graphs":
-        return Change(graphed=True)  # of the steps that `_with_steps` has found
-    if what.startswith("half:") and len(what) > len("half:"):
+    if text == "graphs":
+        return Change(graphed=True)  # of the steps set by `_with_marked_steps`
+    if text.startswith("half:") and len(text) > len("half:"):
         timeline = model.timeline
-        named = timeline.names_where(lambda name: what.removeprefix("half:") in name)
-        meant = np.flatnonzero(named[timeline.work.name])
+        is_named = timeline.names_where(lambda name: text.removeprefix("half:") in name)
+        meant = np.flatnonzero(is_named[timeline.work.name])
         if not len(meant):
             raise UsageError(
-                f"nothing to make faster: this profile has no kernel with {what[5:]!r} in its name"
+                f"nothing to make faster: this profile has no kernel with {text[5:]!r} in its name"
             )
         return halved(meant.tolist())
-    raise UsageError(f"--what-if takes pinned, input, graphs or half:KERNEL, not {what!r}")
+    raise UsageError(f"--what-if takes pinned, input, graphs or half:KERNEL, not {text!r}")
 
 
-def _is(what: str, group: WaitGroup, site: Site) -> bool:
-    """Whether a wait is meant by a rule's code, a line, a file or a library."""
-    if what.upper().startswith("GAP"):
-        return group.rule.code.startswith(what.upper())
+def _matches_request(text: str, group: WaitGroup, site: Site) -> bool:
+    """Whether `text` (a rule's code, a line, a file or a library) means this wait."""
+    if text.upper().startswith("GAP"):
+        return group.rule.code.startswith(text.upper())
     return any(
-        _names(what, frame.where) or _names(what, frame.file) or frame.library == what
+        _is_path_suffix(text, frame.where) or _is_path_suffix(text, frame.file) or frame.library == text
         for frame in (*site.stack, *site.forward)
     )
 
 
-def _names(what: str, where: str) -> bool:
-    """Whether `where` ends in `what` at a folder's bound."""
+def _is_path_suffix(suffix: str, where: str) -> bool:
+    """Whether `where` ends in `suffix` at a folder's boundary."""
     path = where.replace("\\", "/")
-    return path == what or path.endswith("/" + what)
+    return path == suffix or path.endswith("/" + suffix)

@@ -1,4 +1,4 @@
-"""Profiles to findings: every rule asked, and the answers in the order of what the GPU lost."""
+"""Apply every rule to profiles and sort the findings by lost GPU time."""
 
 from __future__ import annotations
 
@@ -21,40 +21,42 @@ from gapless.model.wording import count, duration, percent
 from gapless.rules import rules_of_kind
 
 _RECORDING = "GAP7"
-"""Rules of how the profile was taken: all that is asked of one that is not complete, beside its waits."""
+"""Rules about how the profile was recorded: the only ones applied to incomplete profiles, beside waits."""
 
 
-def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
-    """What the rules find in these profiles, of the ranks of one run; the first is looked at closely."""
+def find_in_profiles(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
+    """Apply the rules to the profiles of one run's ranks; the first is examined in full."""
     if not profiles:
         return ()
-    one = profiles[0]
-    found = [_of_waits(group, one) for group in group_waits(one.costs)]
+    main = profiles[0]
+    findings_ = [_finding_of_waits(group, main) for group in group_waits(main.costs)]
     rules = [
         rule
         for rule in rules_of_kind(ProfileRule)
-        if one.coverage.complete or rule.code.startswith(_RECORDING)
+        if main.coverage.complete or rule.code.startswith(_RECORDING)
     ]
-    hits = [(rule, hit) for rule in rules for hit in rule.of_profile(one)]
+    hits = [(rule, hit) for rule in rules for hit in rule.of_profile(main)]
     ranks = None
-    if len(profiles) > 1 and all(each.coverage.complete for each in profiles):
+    if len(profiles) > 1 and all(profile.coverage.complete for profile in profiles):
         ranks = compare_ranks(profiles)
         hits = [(rule, rule.beside(hit, ranks)) for rule, hit in hits]
-    found += [_of_hit(rule, hit, one) for rule, hit in hits]
+    findings_ += [_finding_of_hit(rule, hit, main) for rule, hit in hits]
     if ranks is not None:
-        found += [
-            _of_hit(rule, hit, one) for rule in rules_of_kind(RanksRule) for hit in rule.of_ranks(ranks)
+        findings_ += [
+            _finding_of_hit(rule, hit, main)
+            for rule in rules_of_kind(RanksRule)
+            for hit in rule.of_ranks(ranks)
         ]
-    return order(found)
+    return order(findings_)
 
 
-def _of_waits(group: WaitGroup, profile: Profile) -> Finding:
+def _finding_of_waits(group: WaitGroup, profile: Profile) -> Finding:
     costs = [profile.costs[position] for position in group.costs]
     longest = max(costs, key=lambda cost: (cost.idle, cost.blocked))
     idle = sum(cost.idle for cost in costs) if profile.coverage.complete else 0
     blocked, working = sum(cost.blocked for cost in costs), sum(cost.working for cost in costs)
     price = _price(group, profile)
-    # Pinned memory makes the copy itself shorter, which no other wait has to offer.
+    # Only pinned memory also shortens the copy itself.
     faster = price is not None and price.alone >= (1 - MIN_WORKING_SHARE) * blocked
     faster = faster and all(cost.site.mechanism == "h2d" for cost in costs)
     hidden = not faster and waits_for_unrecorded(idle, blocked, working, profile.steps.total)
@@ -71,7 +73,7 @@ def _of_waits(group: WaitGroup, profile: Profile) -> Finding:
     return finding(
         group.rule,
         Hit(
-            evidence=_told(loss, profile, faster),
+            evidence=_evidence(loss, profile, faster),
             remedy=group.remedy,
             bytes=sum(cost.bytes for cost in costs),
         ),
@@ -88,21 +90,25 @@ def _of_waits(group: WaitGroup, profile: Profile) -> Finding:
 def _price(group: WaitGroup, profile: Profile) -> Price | None:
     if profile.prices is None:
         return None
-    return next((one for one in profile.prices.each if one.costs == tuple(group.costs)), None)
+    return next(
+        (candidate for candidate in profile.prices.each if candidate.costs == tuple(group.costs)), None
+    )
 
 
-def _told(loss: Loss, profile: Profile, faster: bool) -> tuple[str, ...]:
-    """The numbers of a wait in words: that a long one cost nothing is worth knowing, too."""
+def _evidence(loss: Loss, profile: Profile, faster: bool) -> tuple[str, ...]:
+    """Put the numbers of a wait into words, also of a long wait that cost nothing."""
     steps = max(profile.steps.count, 1)
     per = (
         f"of each {duration(profile.steps.mean)} step" if steps > 1 else f"of {duration(profile.steps.total)}"
     )
-    told = []
+    sentences = []
     if loss.share >= MIN_IDLE_SHARE:
-        told.append(f"the GPU idles {duration(loss.idle / steps)} {per} because of it, {percent(loss.share)}")
+        sentences.append(
+            f"the GPU idles {duration(loss.idle / steps)} {per} because of it, {percent(loss.share)}"
+        )
     if loss.calls:
-        each, syncs = " per step" if steps > 1 else "", count(loss.calls, "sync")
-        blocked = f"the CPU stops for {duration(loss.blocked / steps)}{each}, {syncs} in all"
+        per_step, syncs = " per step" if steps > 1 else "", count(loss.calls, "sync")
+        blocked = f"the CPU stops for {duration(loss.blocked / steps)}{per_step}, {syncs} in all"
         if not profile.coverage.complete:
             blocked += "; the cost is unknown"
         elif loss.unknown:
@@ -113,11 +119,11 @@ def _told(loss: Loss, profile: Profile, faster: bool) -> tuple[str, ...]:
                 if faster
                 else ", nearly all of it while the GPU works: shortening the sync alone gains little"
             )
-        told.append(blocked)
-    return tuple(told)
+        sentences.append(blocked)
+    return tuple(sentences)
 
 
-def _of_hit(rule: Rule, hit: Hit, profile: Profile) -> Finding:
+def _finding_of_hit(rule: Rule, hit: Hit, profile: Profile) -> Finding:
     loss = Loss(
         idle=hit.idle,
         share=_share(hit.idle, profile),
@@ -128,13 +134,13 @@ def _of_hit(rule: Rule, hit: Hit, profile: Profile) -> Finding:
         rank=hit.rank,
     )
     frequency = _frequency(hit.calls, hit.steps, profile)
-    return finding(rule, hit, frequency, place=_place(hit.site, profile) if hit.site else "", loss=loss)
+    return finding(rule, hit, frequency, place=_place_of(hit.site, profile) if hit.site else "", loss=loss)
 
 
-def _place(site: Site, profile: Profile) -> str:
-    """Where a site without a line is, in words."""
-    told = (cost.place for cost in profile.costs if cost.site == site and cost.place)
-    return next(told, site.operator)
+def _place_of(site: Site, profile: Profile) -> str:
+    """Return in words where a site without a line is."""
+    places = (cost.place for cost in profile.costs if cost.site == site and cost.place)
+    return next(places, site.operator)
 
 
 def _share(time: int, profile: Profile) -> float:
@@ -142,7 +148,7 @@ def _share(time: int, profile: Profile) -> float:
 
 
 def _frequency(calls: int, steps: int, profile: Profile) -> Frequency:
-    """How often: told by steps where the trace has any."""
+    """Return how often a finding occurs, by steps if the trace has any."""
     every = profile.steps.count
     when: When = "some-steps"
     if profile.steps.source == "span" or every < 2:

@@ -1,4 +1,4 @@
-"""Profiles to a `Report`."""
+"""Turn profiles into a `Report`."""
 
 from __future__ import annotations
 
@@ -13,58 +13,62 @@ from gapless.analyze.collectives.ranks import (
     position_of_straggler,
     summarize_ranks,
 )
-from gapless.analyze.profile.profile_findings import findings
-from gapless.analyze.profile.source_lines import Read, with_source_lines
+from gapless.analyze.profile.profile_findings import find_in_profiles
+from gapless.analyze.profile.source_lines import ReadSource, with_source_lines
 from gapless.analyze.tables.profile_tables import tables
 from gapless.analyze.verdicts.profile_verdict import verdict
 from gapless.model import Environment, Profile, RankSummary, Report, StepSummary, Verdict
 
 
-def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | None = None) -> Report:
-    """What the profiles of one run (one for each rank, at least one) say together.
+def report_run(
+    profiles: Sequence[Profile], notes: Sequence[str] = (), read: ReadSource | None = None
+) -> Report:
+    """Report on the profiles of one run, one per rank, at least one.
 
-    `read` gives the text of the user's source files where they lie at hand: lines are told exactly with it.
+    `read` returns the text of the user's source files if they are available, for exact lines.
 
-    Where there are several ranks, the one that the others wait for is looked at closely, or else the slowest.
+    Of several ranks, the one that the others wait for is examined in full, or else the slowest.
     """
     rows = summarize_ranks(profiles) if len(profiles) > 1 else ()
-    at = _focus(profiles, rows)
+    at = _main_position(profiles, rows)
     chosen = profiles[at]
-    others = [*profiles[:at], *profiles[at + 1 :]]
-    said = missing_rank_notes(profiles) if rows else ()
-    one = with_source_lines(chosen, read) if read else chosen
-    waits = sum(cost.calls for cost in one.costs if cost.cause == "wait")
-    count = one.steps.count
-    found = Report(
+    rest = [*profiles[:at], *profiles[at + 1 :]]
+    rank_notes = missing_rank_notes(profiles) if rows else ()
+    main = with_source_lines(chosen, read) if read else chosen
+    waits = sum(cost.calls for cost in main.costs if cost.cause == "wait")
+    count = main.steps.count
+    draft = Report(
         verdict=Verdict(sentence=""),
         kind="profile",
-        script=(one.path,),
-        environment=Environment(device=one.gpu, rank=max(one.rank, 0), world_size=max(one.world_size, 1)),
+        script=(main.path,),
+        environment=Environment(device=main.gpu, rank=max(main.rank, 0), world_size=max(main.world_size, 1)),
         steps=StepSummary(
             seen=count,
             steady=count,
             waits_per_step=waits / count if count else 0.0,
-            source=one.steps.source,
+            source=main.steps.source,
         ),
-        findings=findings([one, *others]),
-        notes=tuple(dict.fromkeys([*notes, *said, *one.notes])),
-        profile=one,
+        findings=find_in_profiles([main, *rest]),
+        notes=tuple(dict.fromkeys([*notes, *rank_notes, *main.notes])),
+        profile=main,
         ranks=rows,
-        path=one.path,
+        path=main.path,
     )
     shared = compare_ranks(profiles).shared if rows else ()
-    return msgspec.structs.replace(found, verdict=verdict(found, one), tables=tables(found, one, shared))
+    return msgspec.structs.replace(draft, verdict=verdict(draft, main), tables=tables(draft, main, shared))
 
 
-def reports(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | None = None) -> list[Report]:
-    """A report for each run among `profiles`, with `notes` in the first, and how ranks were told there."""
+def report_runs(
+    profiles: Sequence[Profile], notes: Sequence[str] = (), read: ReadSource | None = None
+) -> list[Report]:
+    """Report on each run among `profiles`; the first report gets `notes` and how ranks were grouped."""
     grouping = group_ranks(profiles)
     first = (*notes, *grouping.notes)
-    return [report(run, () if number else first, read) for number, run in enumerate(grouping.runs)]
+    return [report_run(run, () if number else first, read) for number, run in enumerate(grouping.runs)]
 
 
-def _focus(profiles: Sequence[Profile], rows: Sequence[RankSummary]) -> int:
-    """The position of the profile to look at: of the rank the others wait for, else of the longest steps."""
+def _main_position(profiles: Sequence[Profile], rows: Sequence[RankSummary]) -> int:
+    """Return the position of the profile to examine: the rank others wait for, else the longest steps."""
     if not rows:
         return 0
     slow = position_of_straggler(profiles)

@@ -10,7 +10,7 @@ from gapless.trace.timeline import Bools, Ints, distinct
 
 
 class Spans(NamedTuple):
-    """Disjoint spans in order; `row` says what each belongs to."""
+    """Disjoint spans in order; `row` says to what each belongs."""
 
     start: Ints
     end: Ints
@@ -21,15 +21,15 @@ class Spans(NamedTuple):
         return self.end - self.start
 
     def keep(self, chosen: Ints | Bools) -> Spans:
-        """Those at the positions (or under the mask) `chosen`."""
+        """Return the spans at the positions (or under the mask) `chosen`."""
         return Spans(self.start[chosen], self.end[chosen], self.row[chosen])
 
 
 EMPTY = Spans(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def flat(start: Ints, end: Ints, row: Ints) -> Spans:
-    """Spans that may overlap, made disjoint: where two run, the one that began last has the time."""
+def flatten_spans(start: Ints, end: Ints, row: Ints) -> Spans:
+    """Make spans disjoint: where several overlap, the one that began last keeps the time."""
     if not len(start):
         return EMPTY
     order = np.lexsort((-end, start))
@@ -40,33 +40,33 @@ def flat(start: Ints, end: Ints, row: Ints) -> Spans:
     owner = np.full(len(cuts), -1, np.int64)
     opens = np.searchsorted(cuts, start)
     closes = np.searchsorted(cuts, end)
-    # Later spans paint over earlier ones; few overlap, so the loop is short where it is entered at all.
+    # Later spans overwrite earlier ones; few overlap, so the loop is short.
     for position, (first, last) in enumerate(zip(opens.tolist(), closes.tolist(), strict=True)):
         owner[first:last] = position
     used = np.flatnonzero(owner[:-1] >= 0)
     return Spans(cuts[used], cuts[used + 1], row[owner[used]])
 
 
-def intersect(one: Spans, other: Spans) -> tuple[Spans, Ints, Ints]:
-    """What both cover, with the positions in each that the parts come from; `row` is that of `other`."""
-    if not len(one.start) or not len(other.start):
+def intersect(first_spans: Spans, other: Spans) -> tuple[Spans, Ints, Ints]:
+    """Return what both cover, with `row` from `other`, and the positions in each that the parts come from."""
+    if not len(first_spans.start) or not len(other.start):
         none = np.empty(0, np.int64)
         return EMPTY, none, none
-    first = np.searchsorted(other.end, one.start, side="right")
-    last = np.searchsorted(other.start, one.end, side="left")
+    first = np.searchsorted(other.end, first_spans.start, side="right")
+    last = np.searchsorted(other.start, first_spans.end, side="left")
     counts = np.maximum(last - first, 0)
-    ones = np.repeat(np.arange(len(counts)), counts)
+    first_rows = np.repeat(np.arange(len(counts)), counts)
     ends = np.cumsum(counts)
-    others = np.arange(len(ones)) - np.repeat(ends - counts, counts) + np.repeat(first, counts)
-    start = np.maximum(one.start[ones], other.start[others])
-    end = np.minimum(one.end[ones], other.end[others])
+    other_rows = np.arange(len(first_rows)) - np.repeat(ends - counts, counts) + np.repeat(first, counts)
+    start = np.maximum(first_spans.start[first_rows], other.start[other_rows])
+    end = np.minimum(first_spans.end[first_rows], other.end[other_rows])
     good = end > start
-    ones, others = ones[good], others[good]
-    return Spans(start[good], end[good], other.row[others]), ones, others
+    first_rows, other_rows = first_rows[good], other_rows[good]
+    return Spans(start[good], end[good], other.row[other_rows]), first_rows, other_rows
 
 
 def complement(spans: Spans, low: int, high: int) -> Spans:
-    """What lies between `low` and `high` outside of these spans; `row` is the position of the next span."""
+    """Return the gaps between `low` and `high` outside of these spans; `row` is the next span's position."""
     start = np.concatenate([[low], spans.end]).astype(np.int64)
     end = np.concatenate([spans.start, [high]]).astype(np.int64)
     row = np.arange(len(start))
@@ -74,11 +74,11 @@ def complement(spans: Spans, low: int, high: int) -> Spans:
     return Spans(start[good], end[good], row[good])
 
 
-def subtract(one: Spans, other: Spans) -> Spans:
-    """What `one` covers and `other` does not; `row` is that of `one`."""
-    if not len(one.start) or not len(other.start):
-        return one
-    low = int(min(one.start[0], other.start[0])) - 1
-    high = int(max(one.end[-1], other.end[-1])) + 1
-    left, ones, _ = intersect(one, complement(other, low, high))
-    return Spans(left.start, left.end, one.row[ones])
+def subtract(spans: Spans, other: Spans) -> Spans:
+    """Return what `spans` cover and `other` does not; `row` is from `spans`."""
+    if not len(spans.start) or not len(other.start):
+        return spans
+    low = int(min(spans.start[0], other.start[0])) - 1
+    high = int(max(spans.end[-1], other.end[-1])) + 1
+    left, positions, _ = intersect(spans, complement(other, low, high))
+    return Spans(left.start, left.end, spans.row[positions])

@@ -1,4 +1,4 @@
-"""The steps of a trace, and what both they and every number over them are made of."""
+"""Find the steps of a trace; measure within them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gapless.analyze.profile.marks import Marks, find_marks
+from gapless.analyze.profile.marks import StepMarks, find_marks
 from gapless.trace.timeline import Bools, Ints, Timeline, WorkKind, distinct, union
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ _COMMUNICATION = re.compile(
 class StepSpans:
     """The steps of one device: disjoint, in order, nanoseconds since the first event.
 
-    `source` says what marks them, or ``span``; `notes` what was left out, a sentence each.
+    `source` says what marks them, or ``span``; `notes` says what was left out, a sentence each.
     """
 
     source: str
@@ -42,59 +42,59 @@ class StepSpans:
         return int((self.end - self.start).sum())
 
     def at(self, time: Ints) -> Ints:
-        """The step that each moment lies in, or -1."""
+        """Return the step that each time lies in, or -1."""
         if not len(self.start):
             return np.full(len(time), -1)
-        found = np.searchsorted(self.start, time, side="right") - 1
-        return np.where(time < self.end[np.maximum(found, 0)], found, -1)
+        step = np.searchsorted(self.start, time, side="right") - 1
+        return np.where(time < self.end[np.maximum(step, 0)], step, -1)
 
 
-def _once(function: Callable[[Timeline], T]) -> Callable[[Timeline], T]:
-    """Computed once per timeline and kept beside its columns, as a cached property would be."""
+def _cached_per_timeline(function: Callable[[Timeline], T]) -> Callable[[Timeline], T]:
+    """Cache a function's result beside the columns of its timeline, as a cached property would."""
     key = f"_{function.__module__}.{function.__name__}"
 
     @wraps(function)
-    def kept(timeline: Timeline) -> T:
+    def cached(timeline: Timeline) -> T:
         if key not in timeline.__dict__:
             timeline.__dict__[key] = function(timeline)
-        found: T = timeline.__dict__[key]
-        return found
+        result: T = timeline.__dict__[key]
+        return result
 
-    return kept
+    return cached
 
 
-@_once
+@_cached_per_timeline
 def is_communication(timeline: Timeline) -> Bools:
-    """For each row of `work` whether it is a kernel of a collective or of point-to-point communication.
+    """Return for each row of `work` whether it is a kernel of collective or point-to-point communication.
 
-    By the kernel's name (NCCL of all ages, RCCL, oneCCL, NVSHMEM, the all-reduce kernels that inference
-    engines bring), or because the profiler recorded a collective for it.
+    Decided by the kernel's name (NCCL of all ages, RCCL, oneCCL, NVSHMEM, the all-reduce kernels of inference
+    engines), or because the profiler recorded a collective for it.
     """
-    named = timeline.names_where(_COMMUNICATION.match)
+    is_named = timeline.names_where(_COMMUNICATION.match)
     kernel = timeline.work.kind == WorkKind.KERNEL
-    found: Bools = kernel & (named[timeline.work.name] | (timeline.work.group >= 0))
-    return found
+    is_match: Bools = kernel & (is_named[timeline.work.name] | (timeline.work.group >= 0))
+    return is_match
 
 
 def main_device(timeline: Timeline) -> int:
-    """The device that is busy longest (the lowest number of equals), -1 without device work."""
+    """Return the device that is busy longest (the lowest number on a tie), -1 without device work."""
     if not len(timeline.work):
         return -1
     devices = distinct(timeline.work.device)
     if len(devices) == 1:
         return int(devices[0])
-    busy = [_length(*compute_busy(timeline, int(one))) for one in devices]
+    busy = [_length(*busy_spans(timeline, int(candidate))) for candidate in devices]
     return int(devices[int(np.argmax(busy))])
 
 
-def compute_busy(timeline: Timeline, device: int) -> tuple[Ints, Ints]:
-    """When the device computes or copies, communication left out: disjoint spans in order."""
+def busy_spans(timeline: Timeline, device: int) -> tuple[Ints, Ints]:
+    """Return when the device computes or copies, without communication, as disjoint spans in order."""
     rows = (timeline.work.device == device) & ~is_communication(timeline)
     return union(timeline.work.start[rows], timeline.work.end[rows])
 
 
-def covered(start: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
-    """How much of each window from `low` to `high` these disjoint, ordered spans cover."""
+def covered_time(start: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
+    """Return how much of each window from `low` to `high` these disjoint, ordered spans cover."""
     before = np.append(0, np.cumsum(end - start))
 
     def until(time: Ints) -> Ints:
@@ -106,8 +106,8 @@ def covered(start: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
     return until(high) - until(low)
 
 
-def below(timeline: Timeline, rows: Ints, cover: Bools) -> Bools:
-    """Which of these rows of `host` end within an earlier one of `cover` on their thread."""
+def lies_within(timeline: Timeline, rows: Ints, cover: Bools) -> Bools:
+    """Return which of these rows of `host` end within an earlier row of `cover` on their thread."""
     if not len(rows):
         return np.zeros(0, bool)
     span = int(timeline.host.end.max()) + 1
@@ -116,50 +116,52 @@ def below(timeline: Timeline, rows: Ints, cover: Bools) -> Bools:
     return np.append(False, end[1:] <= reach[:-1])
 
 
-def sums(groups: Ints, count: int, amount: Ints) -> Ints:
-    """What each of `count` groups has in all, exactly: sums of `bincount` would be floats."""
+def sum_by_group(groups: Ints, count: int, amount: Ints) -> Ints:
+    """Sum `amount` exactly by group: `bincount` would return floats."""
     total = np.zeros(count, np.int64)
     np.add.at(total, groups, amount)
     return total
 
 
 def find_steps(timeline: Timeline, device: int) -> StepSpans:
-    """The steps, by the best mark the trace has.
+    """Find the steps by the best mark of the trace.
 
-    ``ProfilerStep#`` annotations; else the ends of optimizer steps; else annotations whose names say that
-    they are iterations; else the batches of a data loader; else the whole trace as one. Each step but that
-    one lasts until the last operation it launched on `device` has ended, and the next begins no earlier.
+    In this order: ``ProfilerStep#`` annotations; ends of optimizer steps; annotations named like iterations;
+    batches of a data loader; the whole trace as one step. Each step but the last kind lasts until the last
+    operation it launched on `device` has ended, and the next begins no earlier.
     """
-    launched = _launched(timeline, device)
-    found = find_marks(timeline, launched[0])
-    if found is None:
-        return _span(timeline, device, launched)
-    return _stretched(timeline, device, launched, found)
+    launched = _launch_times(timeline, device)
+    marks = find_marks(timeline, launched[0])
+    if marks is None:
+        return _whole_trace(timeline, device, launched)
+    return _extend_to_device(timeline, device, launched, marks)
 
 
-def _launched(timeline: Timeline, device: int) -> tuple[Ints, Ints]:
-    """When each linked operation of the device was launched, in order, and its row in `work`."""
+def _launch_times(timeline: Timeline, device: int) -> tuple[Ints, Ints]:
+    """Return the sorted launch times of the device's linked operations, and their rows in `work`."""
     rows = np.flatnonzero((timeline.work.device == device) & (timeline.launchers >= 0))
     time = timeline.host.start[timeline.launchers[rows]]
     order = np.argsort(time, kind="stable")
     return time[order], rows[order]
 
 
-def _stretched(timeline: Timeline, device: int, launched: tuple[Ints, Ints], marks: Marks) -> StepSpans:
-    """Steps as the device sees them."""
+def _extend_to_device(
+    timeline: Timeline, device: int, launched: tuple[Ints, Ints], marks: StepMarks
+) -> StepSpans:
+    """Extend steps to the end of their device work."""
     work = timeline.work
     first = np.searchsorted(launched[0], marks.start)
     last = np.searchsorted(launched[0], marks.end)
     counts = last - first
     finish = work.end[launched[1]]
-    earlier = _still_running(timeline, device, launched, first, last)
+    earlier = _end_of_earlier_work(timeline, device, launched, first, last)
     start, end = marks.start.copy(), marks.end.copy()
-    for step in range(len(start)):  # there are few
+    for step in range(len(start)):  # a trace has few steps
         start[step] = max(start[step], earlier)
         reach = int(finish[first[step] : last[step]].max()) if counts[step] else 0
         end[step] = earlier = max(int(start[step]), int(end[step]), reach)
     linked = np.count_nonzero(timeline.launchers[work.device == device] >= 0)
-    keep = _whole(counts) if linked > np.count_nonzero(work.device == device) / 2 else len(counts)
+    keep = _count_complete(counts) if linked > np.count_nonzero(work.device == device) / 2 else len(counts)
     notes: tuple[str, ...] = ()
     if keep < len(counts):
         gone = ", ".join(marks.names[keep:])
@@ -167,10 +169,10 @@ def _stretched(timeline: Timeline, device: int, launched: tuple[Ints, Ints], mar
     return StepSpans(marks.source, marks.names[:keep], start[:keep], end[:keep], notes)
 
 
-def _still_running(
+def _end_of_earlier_work(
     timeline: Timeline, device: int, launched: tuple[Ints, Ints], first: Ints, last: Ints
 ) -> int:
-    """When the work of the steps before the recorded ones ended: it came before the first step's own."""
+    """Return when the work of unrecorded earlier steps ended, which runs before the first step's own."""
     if not len(first) or last[0] == first[0]:
         return 0
     work = timeline.work
@@ -182,8 +184,8 @@ def _still_running(
     return int(work.end[foreign].max()) if foreign.any() else 0
 
 
-def _whole(counts: Ints) -> int:
-    """How many steps remain without those at the end whose device work was not captured (any more)."""
+def _count_complete(counts: Ints) -> int:
+    """Count the steps without those at the end whose device work was not fully recorded."""
     having = np.flatnonzero(counts)
     if len(counts) < 2 or not len(having):
         return len(counts)
@@ -191,11 +193,11 @@ def _whole(counts: Ints) -> int:
     return last if last > 0 and counts[last] < 0.8 * counts[last - 1] else last + 1
 
 
-def _span(timeline: Timeline, device: int, launched: tuple[Ints, Ints]) -> StepSpans:
-    """The whole trace as one step.
+def _whole_trace(timeline: Timeline, device: int, launched: tuple[Ints, Ints]) -> StepSpans:
+    """Return the whole trace as one step.
 
-    Where most of it passes before the device is first used, loading and lazy set-up would drown everything
-    else: it then begins with the first launch.
+    If most of it passes before the device is first used, the step begins with the first launch: loading and
+    lazy set-up would dominate it otherwise.
     """
     start, end = timeline.span
     rows = timeline.work.device == device

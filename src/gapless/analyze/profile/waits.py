@@ -1,4 +1,4 @@
-"""Calls in which the host waits for the device, and what made them."""
+"""Find calls in which the host waits for the device, and what caused them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gapless.analyze.profile.lines import Place
+from gapless.analyze.profile.lines import HostPlace
 from gapless.model import Mechanism, Site
 from gapless.replay.waits import WaitKind
 from gapless.replay.waits import waits as replayed
@@ -41,10 +41,10 @@ _STATUS = ("aten::_linalg_check_errors", "aten::linalg_", "aten::_linalg_", "ate
 class HostWaits:
     """Waits of the host, ordered as their rows in `Timeline.host`.
 
-    `copy` is the copy on the device that the call made or, for a synchronization, that it is the end of; else
-    -1. `counts` is False for a copy whose synchronization follows: the two are one wait, and only the second
-    is counted. `earlier` are the rows of waits before which nothing was launched: what they wait for began
-    before the recording, and they are not among the others.
+    `copy` is the device copy that the call made or, for a synchronization, whose end it awaits; else -1.
+    `counts` is False for a copy followed by its synchronization: the two are one wait, and only the second is
+    counted. `earlier` are the rows of waits before the first launch: what they wait for began before the
+    recording, so they are not in `rows`.
     """
 
     rows: Ints
@@ -54,45 +54,45 @@ class HostWaits:
 
 
 def find_waits(timeline: Timeline) -> HostWaits:
-    """The calls in which the program waits, as the replay tells them; the profiler's are not its own."""
-    known = replayed(timeline)
-    table = known.take((known.kind != WaitKind.MEMORY) & ~known.final)
+    """Return the calls in which the program waits, according to the replay, without the profiler's own."""
+    all_waits = replayed(timeline)
+    table = all_waits.take((all_waits.kind != WaitKind.MEMORY) & ~all_waits.final)
     paired = table.sync >= 0
     first, second = table.blocks, paired
     rows = np.concatenate([table.host[first], table.sync[second]])
     copy = np.concatenate([table.copy[first], table.copy[second]])
     counts = np.concatenate([~paired[first], np.ones(int(second.sum()), bool)])
     order = np.argsort(rows, kind="stable")
-    order = order[~_by_the_profiler(timeline, rows[order])]
+    order = order[~_are_of_profiler(timeline, rows[order])]
     rows, copy, counts = rows[order], copy[order], counts[order]
-    inside = _after_the_first_launch(timeline, rows, copy)
+    inside = _are_after_first_launch(timeline, rows, copy)
     return HostWaits(rows[inside], copy[inside], counts[inside], rows[~inside])
 
 
-def _by_the_profiler(timeline: Timeline, rows: Ints) -> Bools:
-    """Which of these calls the profiler makes itself, where it starts and stops.
+def _are_of_profiler(timeline: Timeline, rows: Ints) -> Bools:
+    """Return which of these calls the profiler itself makes, when it starts and stops.
 
-    Only what calls right away tells: frames that were running when the profiler started last to the end.
+    Only direct callers count: frames already open when the profiler started seem to last to the end.
     """
-    found = np.zeros(len(rows), bool)
+    is_of_profiler = np.zeros(len(rows), bool)
     if not any(map(_PROFILER.search, timeline.names)):
-        return found
+        return is_of_profiler
     host, names = timeline.host, timeline.names
     for position, row in enumerate(rows.tolist()):
         for around in timeline.with_ancestors(row):
             name = names[host.name[around]]
             if host.kind[around] == HostKind.FRAME and not _PASSED_ON.search(name):
-                found[position] = _PROFILER.search(name) is not None
+                is_of_profiler[position] = _PROFILER.search(name) is not None
                 break
-    return found
+    return is_of_profiler
 
 
-def _after_the_first_launch(timeline: Timeline, rows: Ints, copy: Ints) -> Bools:
-    """Which of these calls can wait for something that the profile shows."""
-    made = timeline.launchers
-    made = made[made >= 0]
-    begun = int(timeline.host.start[made].min()) if len(made) else 0
-    inside: Bools = timeline.host.start[rows] > begun
+def _are_after_first_launch(timeline: Timeline, rows: Ints, copy: Ints) -> Bools:
+    """Return which of these calls can wait for something that the profile shows."""
+    launchers = timeline.launchers
+    launchers = launchers[launchers >= 0]
+    first_launch = int(timeline.host.start[launchers].min()) if len(launchers) else 0
+    inside: Bools = timeline.host.start[rows] > first_launch
     if len(timeline.work):
         # A copy to the device waits for its own staging, whatever ran before.
         to_device = timeline.names_where(lambda name: "HtoD" in name or "HostToDevice" in name)
@@ -101,23 +101,23 @@ def _after_the_first_launch(timeline: Timeline, rows: Ints, copy: Ints) -> Bools
 
 
 def allocator_calls(timeline: Timeline) -> Ints:
-    """Rows of calls that take memory from the driver or give it back."""
-    named = timeline.names_where(_ALLOCATOR.match)
+    """Return the rows of calls that take memory from the driver or give it back."""
+    is_allocator = timeline.names_where(_ALLOCATOR.match)
     host = timeline.host
     return (
-        np.flatnonzero((host.kind == HostKind.CALL) & named[host.name])
-        if len(named)
-        else named.astype(np.int64)
+        np.flatnonzero((host.kind == HostKind.CALL) & is_allocator[host.name])
+        if len(is_allocator)
+        else is_allocator.astype(np.int64)
     )
 
 
-def site(place: Place, copy: str) -> Site:
-    """The wait at `place` as a site; `copy` is the name of the copy on the device it waits for, or "".
+def site_of_wait(place: HostPlace, copy: str) -> Site:
+    """Return the wait at `place` as a site; `copy` is the name of the awaited device copy, or "".
 
-    Operators of a profile carry no arguments: what made the host wait follows from the chain of operators
-    around the call.
+    Operators of a profile carry no arguments, so the cause of the wait is derived from the operators around
+    the call.
     """
-    mechanism, operator, call, detail = _explained(place, copy)
+    mechanism, operator, call, detail = _explain_wait(place, copy)
     return Site(
         operator=operator,
         mechanism=mechanism,
@@ -129,15 +129,15 @@ def site(place: Place, copy: str) -> Site:
     )
 
 
-def _explained(place: Place, copy: str) -> tuple[Mechanism, str, str, str]:
-    """Mechanism, operator, call and detail of a wait."""
+def _explain_wait(place: HostPlace, copy: str) -> tuple[Mechanism, str, str, str]:
+    """Return mechanism, operator, call and detail of a wait."""
     around = [name for name in place.operators if name.startswith("aten::")]
     outer = around[-1] if around else ""
-    bare = _cuda(place.name)
+    bare = _cuda_name(place.name)
     if _ALLOCATOR.match(place.name):
         return "free", bare, place.call, ""
     if any(name in _READS for name in around):
-        return "read", *_read(around, place)
+        return "read", *_explain_read(around, place)
     if outer in _ANSWERS:
         return "read", outer, place.call, ""
     if any(name.startswith(_SIZES) for name in around):
@@ -150,15 +150,15 @@ def _explained(place: Place, copy: str) -> tuple[Mechanism, str, str, str]:
     if "HtoD" in copy or "HostToDevice" in copy:
         return "h2d", outer or bare, place.call, "index" if outer in _INDEXING else memory or "pageable"
     if "DtoD" in copy and not _MOVES.isdisjoint(around):
-        # So ROCm calls copies of pinned memory; what `to` moves to the host, blocking, does not land in it.
+        # ROCm calls copies of pinned memory so; a blocking `to` to the host does not use pinned memory.
         return "h2d", outer, place.call, "pinned"
     if outer:
         return "values", outer, place.call, ""
     return "explicit", bare, place.call, ""
 
 
-def _read(around: list[str], place: Place) -> tuple[str, str, str]:
-    """Operator, call and detail of a value that is read: the operator is what the user wrote."""
+def _explain_read(around: list[str], place: HostPlace) -> tuple[str, str, str]:
+    """Return operator, call and detail of a value that is read; the operator is the one the user wrote."""
     outer = around[-1]
     if "aten::is_nonzero" in around:
         call = place.call or "Tensor.__bool__"
@@ -167,6 +167,6 @@ def _read(around: list[str], place: Place) -> tuple[str, str, str]:
     return ("aten::_local_scalar_dense" if outer in _READS else outer), call, ""
 
 
-def _cuda(name: str) -> str:
-    """The name of a HIP call as CUDA has it: the rules know one spelling."""
+def _cuda_name(name: str) -> str:
+    """Return CUDA's name of a HIP call: the rules know one spelling only."""
     return "cuda" + name[3:] if name.startswith("hip") else name
