@@ -52,13 +52,13 @@ timeline = read(sys.argv[1])
 """
 REPORTED = """
 import io, sys, time
-from gapless.analyze.profile.building import of_file
-from gapless.analyze.profile.profile_report import report
+from gapless.analyze.profile.building import profile_file
+from gapless.analyze.profile.profile_report import report_run
 from gapless.render import Style, renderer
 
 render = renderer("json")
 began = time.perf_counter(), time.process_time()
-render(report([of_file(sys.argv[1])]), Style())
+render(report_run([profile_file(sys.argv[1])]), Style())
 """
 HTA = """
 import os, sys, time

@@ -193,8 +193,8 @@ class TestRankNumbers:
 
 class TestMeetings:
     def assert_met(self, found: Meetings, profiles: Sequence[Profile], count: int) -> None:
-        assert len(found.found) == count
-        assert all(len(one.lengths) == len(profiles) for one in found.found)
+        assert len(found.matched) == count
+        assert all(len(one.lengths) == len(profiles) for one in found.matched)
 
     def test_all_collectives_but_the_first(self) -> None:
         profiles = simulated()
@@ -202,12 +202,12 @@ class TestMeetings:
 
     def test_the_lengths_are_those_of_the_same_collective(self) -> None:
         profiles = simulated(noise=5 * MS)
-        for found, row in zip(find_meetings(profiles).found, range(1, 20), strict=True):
+        for found, row in zip(find_meetings(profiles).matched, range(1, 20), strict=True):
             assert found.lengths == {at: one.collectives[0].length[row] for at, one in enumerate(profiles)}
 
     def test_where_files_begin_later_ends_are_what_they_have_in_common(self) -> None:
         profiles = simulated(late_files={1: 3, 2: 9}, clocks={1: 5 * MS, 2: -800 * MS}, sizes=False)
-        found = find_meetings(profiles).found
+        found = find_meetings(profiles).matched
         assert [len(one.lengths) for one in found] == [2] * 2 + [3] * 6 + [4] * 11
         for one, row in zip(found, range(1, 20), strict=True):
             for at, skipped in ((1, 3), (2, 9)):
@@ -219,7 +219,7 @@ class TestMeetings:
         short = profiles[0].collectives[0]
         cut = {name: getattr(short, name)[:7] for name in ("start", "length", "elements")}
         profiles[0] = change(profiles[0], collectives=(change(short, **cut),))
-        found = find_meetings(profiles).found
+        found = find_meetings(profiles).matched
         assert [len(one.lengths) for one in found] == [4] * 6 + [3] * 13
 
     @pytest.mark.parametrize("rate", [-3e-4, -5e-5, 5e-5, 3e-4])
@@ -229,7 +229,7 @@ class TestMeetings:
 
     def test_another_run_of_the_same_program_does_not_match(self) -> None:
         one, other = simulated(seed=1)[0], simulated(seed=2)[1]
-        assert find_meetings([one, other]).found == ()
+        assert find_meetings([one, other]).matched == ()
         assert find_meetings([one, other]).alone == (0, 1)
 
     def test_other_sizes_do_not_match(self) -> None:
@@ -237,32 +237,32 @@ class TestMeetings:
         series = other.collectives[0]
         sizes = tuple(2 * size for size in series.elements)
         other = change(other, collectives=(change(series, elements=sizes),))
-        assert find_meetings([one, other]).found == ()
+        assert find_meetings([one, other]).matched == ()
 
     def test_all_to_all_may_send_different_amounts(self) -> None:
         one, other = simulated(ranks=2, names=("all_to_all",))
         series = other.collectives[0]
         other = change(other, collectives=(change(series, elements=tuple(range(20))),))
-        assert len(find_meetings([one, other]).found) == 19
+        assert len(find_meetings([one, other]).matched) == 19
 
     def test_broadcasts_and_point_to_point_do_not_tell(self) -> None:
         profiles = simulated(names=("broadcast",)) + simulated(names=("send_recv",))
         found = find_meetings(profiles)
-        assert found.found == ()
+        assert found.matched == ()
         assert found.silent == tuple(range(8))
 
     def test_too_few_to_be_sure(self) -> None:
-        assert find_meetings(simulated(steps=1, each=2)).found == ()
+        assert find_meetings(simulated(steps=1, each=2)).matched == ()
 
     def test_sets_of_ranks_that_do_not_meet_are_told_apart_without_groups(self) -> None:
         some = simulated(ranks=2, group="", seed=1, world=4)
         others = [change(one, rank=one.rank + 2) for one in simulated(ranks=2, group="", seed=2, world=4)]
         found = find_meetings([*some, *others])
-        assert {frozenset(one.lengths) for one in found.found} == {frozenset({0, 1}), frozenset({2, 3})}
+        assert {frozenset(one.lengths) for one in found.matched} == {frozenset({0, 1}), frozenset({2, 3})}
 
     def test_series_of_several_names_use_one_clock(self) -> None:
         profiles = simulated(steps=2, each=3, names=("all_reduce", "all_gather", "reduce_scatter"))
-        assert len(find_meetings(profiles).found) == 5
+        assert len(find_meetings(profiles).matched) == 5
 
     def test_nothing_matches_nothing(self) -> None:
         assert match_kernels({}, {}, 0, proof=True) == {}

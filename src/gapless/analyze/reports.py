@@ -14,13 +14,13 @@ from gapless.model.proof import Proof
 
 _REPORTERS: dict[type, tuple[str, str]] = {
     Session: ("session_report", "report"),
-    list: ("profile.profile_report", "report"),
-    tuple: ("profile.profile_report", "report"),
+    list: ("profile.profile_report", "report_run"),
+    tuple: ("profile.profile_report", "report_run"),
     MemoryRun: ("memory_report", "of_run"),
     MemoryReport: ("memory_report", "report"),
     Diagnosis: ("loaders", "report"),
-    Comparison: ("compare.comparison_report", "of_runs"),
-    Proof: ("compare.comparison_report", "of_callables"),
+    Comparison: ("compare.comparison_report", "report_comparison"),
+    Proof: ("compare.comparison_report", "report_proof"),
 }
 """Module and function for each kind of capture; imported on use, so a session does not load the replay."""
 

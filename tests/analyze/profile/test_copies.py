@@ -102,7 +102,7 @@ LOOPS = [
 @pytest.mark.parametrize("loop", LOOPS)
 def test_what_pinned_memory_gives_is_what_the_pinned_twin_takes(loop):
     gpu, steps, sizes, rates, back, kernels = loop
-    pageable = seen(bench(gpu, steps, sizes, rates, False, back, kernels), asked=["@pinned"])
+    pageable = seen(bench(gpu, steps, sizes, rates, False, back, kernels), requested=["@pinned"])
     link = PINNED_RATES[gpu]
     twin = seen(bench(gpu, steps, sizes, (link, link), True, back, kernels))
     prices = pageable.profile.prices

@@ -41,7 +41,7 @@ def _whole() -> tuple[Any, dict[str, float]]:
     damage, damaged = _loaded()
     paths = [next(TRACES.glob(f"*{name}*")) for name in (SMALL, OTHER)]
     whole = damage.Whole(*(damaged._bytes(path) for path in paths))
-    return whole, damaged.shares(damaged.of_file(str(paths[0])))
+    return whole, damaged.shares(damaged.profile_file(str(paths[0])))
 
 
 def _kinds() -> Iterator[str]:

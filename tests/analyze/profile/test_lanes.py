@@ -75,9 +75,9 @@ def test_the_budget_holds(given_, budget, finest):
 def test_equals_alone_are_merged(given_, budget):
     found = thin_within_names(given_, budget)
     for line in np.unique(given_.line):
-        for what in np.unique(given_.what[given_.line == line]):
-            before = (given_.line == line) & (given_.what == what)
-            after = (found.line == line) & (found.what == what)
+        for what in np.unique(given_.name[given_.line == line]):
+            before = (given_.line == line) & (given_.name == what)
+            after = (found.line == line) & (found.name == what)
             assert found.count[after].sum() == before.sum()
             assert found.busy[after].sum() == given_.busy[before].sum()
 
