@@ -201,7 +201,8 @@ def saving_on_gpu(row: Measured, following: Measured) -> float:
     assert following.profile is not None
     kept = {finding.code for finding in find_in_profiles([following.profile])}
     gone = sorted(
-        {finding.code for finding in find_in_profiles([row.profile]) if finding.code.startswith("GAP1")} - kept
+        {finding.code for finding in find_in_profiles([row.profile]) if finding.code.startswith("GAP1")}
+        - kept
     )
     if not gone:
         return -1.0
