@@ -24,7 +24,7 @@ from gapless.analyze.evidence import COLUMNS, COPIES, Counts
 from gapless.emulation.dispatch.operators import OperatorMode
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.waits.call import Call
-from gapless.emulation.waits.table import Row, table
+from gapless.emulation.waits.table import Row, waits_table
 from gapless.torch_internals import has_kernel, names_of_operators, schemas_of_operator
 
 Tensor = torch.Tensor
@@ -275,7 +275,7 @@ def _overloads(op: str, arguments: list[tuple[Any, str, str | None]]) -> Iterato
 def never_waits(op: str) -> bool:
     """Whether it is no copy, decomposes into no others, and has no row in the table of waits."""
     names = [name for name in names_of_operators() if name.partition(".")[0] == op]
-    rows = [row for row in table().rows if row.name.partition(".")[0] == op]
+    rows = [row for row in waits_table().rows if row.name.partition(".")[0] == op]
     made_of_others = any(has_kernel(name, "CompositeImplicitAutograd") for name in names)
     return bool(names) and not (rows or made_of_others or COPIES.fullmatch(op))
 
@@ -441,7 +441,7 @@ class Replayer:
 
         def wait(site: int, mechanism: str, detail: str, times: int, size: int, operator: str) -> None:
             self.copies.add(mechanism)
-            candidates = (*table().for_op(operator), *table().for_call(operator))
+            candidates = (*waits_table().for_op(operator), *waits_table().for_call(operator))
             rows = [row for row in candidates if row.mechanism == mechanism]
             self.rows |= set(rows if len(rows) == 1 else ())  # reads for Python consult no table
             waits(site, mechanism, detail, times, size, operator)

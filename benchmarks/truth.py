@@ -37,7 +37,7 @@ from _signatures import (
     write,
 )
 
-from gapless.emulation.waits.table import COLUMNS, PATH, Row, parse, table
+from gapless.emulation.waits.table import COLUMNS, PATH, Row, parse, waits_table
 
 GPU = "NVIDIA H100"
 READ = "aten::_local_scalar_dense"
@@ -185,7 +185,7 @@ def _row_of(one: Signature) -> Row | None:
         one.op, one.op
     )
     to_device = one.counts.with_d2h_copy == 0
-    rows = [row for row in table().rows if row.name == op and (row.mechanism == "h2d") == to_device]
+    rows = [row for row in waits_table().rows if row.name == op and (row.mechanism == "h2d") == to_device]
     several = {row for row in rows if row.when != "put-host-value"}  # of which there is one, at most
     if one.counts.waits > one.counts.calls:
         rows = list(several)
@@ -221,10 +221,10 @@ def _the_same_code(texts: dict[Key, str]) -> Iterator[tuple[Key, str]]:
     """Rows that nothing was seen of, of a function that others showed to wait for the same reason."""
     shown = {
         (row.source, row.reason, row.waits): row.name
-        for row in reversed(table().rows)
+        for row in reversed(waits_table().rows)
         if texts.get((row.scope, row.name, row.when), "").startswith("seen ")
     }
-    for row in table().rows:
+    for row in waits_table().rows:
         other = shown.get((row.source, row.reason, row.waits))
         if other is not None and not texts.get((row.scope, row.name, row.when), "").startswith("seen "):
             yield (row.scope, row.name, row.when), f"seen in {other}, the same code"
@@ -366,7 +366,7 @@ def _seen_rows(found: list[Outcome]) -> str:
     seen = evidence(found)
     shown = sum(said.startswith("seen ") for said in seen.values())
     met = (
-        f"Of {len(table().rows)} rows of the table of waits {shown} were met by calls that agree; of "
+        f"Of {len(waits_table().rows)} rows of the table of waits {shown} were met by calls that agree; of "
         f"{len(seen) - shown} more there were calls without the condition."
     )
     rows: list[list[object]] = [[name, when, said] for (_, name, when), said in sorted(seen.items())]

@@ -58,16 +58,16 @@ def test_of_a_batch_that_hides_its_tensors_nothing_is_said(machine: Any) -> None
 def test_an_address_that_is_used_again_is_no_batch() -> None:
     batches = Batches()
     for _ in range(50):
-        batches.came(torch.ones(1000))
+        batches.add(torch.ones(1000))
         gc.collect()
         assert batches.holds(torch.ones(1000)) is False
 
 
 def test_only_the_last_are_kept() -> None:
     batches, first = Batches(), torch.ones(1)
-    batches.came(first)
+    batches.add(first)
     assert batches.holds(first[:1]) is True
     later = [torch.ones(1) for _ in range(1000)]
-    batches.came(later)
+    batches.add(later)
     assert batches.holds(first) is False
     assert batches.holds(later[-1]) is True

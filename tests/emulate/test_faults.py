@@ -24,7 +24,7 @@ def test_an_internal_error_names_the_operator_and_is_in_the_report() -> None:
         with pytest.raises(EmulationDefect, match="while emulating aten::ones_like"):
             loss.backward()
         emulator.core.placement.memory = None
-        notes = [one for one in emulator.session().notes if "please report it" in one]
+        notes = [note for note in emulator.session().notes if "please report it" in note]
     assert len(notes) == 2
 
 
@@ -44,7 +44,7 @@ def test_what_torch_refuses_is_refused_in_its_words(name: str) -> None:
     with pytest.raises(TypeError) as plain:
         CALLS[name](torch.ones(3))
     with Emulator():
-        there = torch.ones(3, device="cuda")
+        tensor = torch.ones(3, device="cuda")
         with pytest.raises(TypeError) as emulated:
-            CALLS[name](there)
+            CALLS[name](tensor)
     assert str(emulated.value).split("(")[0] == str(plain.value).split("(")[0]

@@ -26,11 +26,11 @@ FINISHED = {"ending": Ending(), "environment": Environment(device="GPU", emulate
 CAPTURE = stacks.capture
 
 
-def recorded(steps, most_ticks=later.MOST_TICKS, most_events=later.MOST_EVENTS):
+def recorded(steps, most_ticks=later.MAX_TICKS, most_events=later.MAX_EVENTS):
     """A recorder of `steps`, each a list of (line of `_wait`, times), with the bounds `most_…`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(later, "MOST_TICKS", most_ticks)
-        patch.setattr(later, "MOST_EVENTS", most_events)
+        patch.setattr(later, "MAX_TICKS", most_ticks)
+        patch.setattr(later, "MAX_EVENTS", most_events)
         # Not those of the test runner, whose sources take long to read.
         patch.setattr(stacks, "capture", lambda depth=1: CAPTURE(depth + 1)[:4])
         recorder = Recorder()
@@ -131,7 +131,7 @@ def test_what_was_summed_is_saved_and_checked():
 
 
 def test_estimates_are_those_of_the_steps_that_are_kept(monkeypatch):
-    monkeypatch.setattr(later, "MOST_TICKS", 6)
+    monkeypatch.setattr(later, "MAX_TICKS", 6)
     with Emulator(programme=True) as emulator:
         weight = torch.nn.Linear(4, 1, device="cuda")
         optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
@@ -150,7 +150,7 @@ def test_estimates_are_those_of_the_steps_that_are_kept(monkeypatch):
 def trained(steps, most):
     """A session of `steps` with their memory, of which no more than `most` ticks are kept."""
     with pytest.MonkeyPatch.context() as patch, Emulator("t4", memory=True) as emulator:
-        patch.setattr(requests, "MOST_TICKS", most)
+        patch.setattr(requests, "MAX_TICKS", most)
         weight = torch.nn.Linear(4, 1, device="cuda")
         optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
         for size in steps:
@@ -170,7 +170,7 @@ def test_memory_of_a_long_run_is_that_of_its_first_steps(size, words):
 
 
 def test_many_tasks_count_as_those_that_start_them(monkeypatch):
-    monkeypatch.setattr(strands, "MOST_STRANDS", 3)
+    monkeypatch.setattr(strands, "MAX_STRANDS", 3)
     made, numbers = strands.Strands(), []
 
     def nested(left):
@@ -201,9 +201,9 @@ def test_old_calls_of_forward_are_remembered_as_before(monkeypatch):
         return [made.call_of(number) for number in range(60)]
 
     many = calls()
-    monkeypatch.setattr(forward_calls, "_MOST_TRACEBACKS", 8)
+    monkeypatch.setattr(forward_calls, "_MAX_TRACEBACKS", 8)
     few = calls()
     assert [module for _, module in few] == [f"layer{number % 3}" for number in range(60)]
     assert {stacks.resolve(stack)[:1] for stack, _ in few} == {stacks.resolve(stack)[:1] for stack, _ in many}
-    monkeypatch.setattr(forward_calls, "_MOST_CALLS", 20)
+    monkeypatch.setattr(forward_calls, "_MAX_CALLS", 20)
     assert [module for _, module in calls()[-10:]] == [module for _, module in few[-10:]]

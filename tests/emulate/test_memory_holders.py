@@ -414,7 +414,7 @@ def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, int]:
     code = compile(path.read_text(), str(path), "exec")
     # The frames and modules of a whole test run hold more objects than a script's.
     with (
-        mock.patch.object(references, "MOST_OBJECTS", 20 * references.MOST_OBJECTS),
+        mock.patch.object(references, "MAX_OBJECTS", 20 * references.MAX_OBJECTS),
         Emulator("t4", memory=True, dry=dry) as emulator,
     ):
         exec(code, space)
@@ -682,7 +682,7 @@ def test_nothing_of_the_program_runs_for_it(tmp_path: Path) -> None:
 def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
     space = {"__name__": "played"}
     with (
-        mock.patch.object(references, "MOST_OBJECTS", 20 * references.MOST_OBJECTS),
+        mock.patch.object(references, "MAX_OBJECTS", 20 * references.MAX_OBJECTS),
         Emulator("t4", memory=True, dry=True) as emulator,
     ):
         exec(compile(HEAD + textwrap.dedent(HELD["list"][1]), str(tmp_path / "gone.py"), "exec"), space)

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.requests import supported
-from gapless.emulation.support.module_paths import ModulePaths, shown
+from gapless.emulation.support.module_paths import ModulePaths, display_names
 from gapless.memory.kept import find_kept
 from gapless.memory.report import report
 from gapless.model.memory import ALLOC, FREE, MemoryRun, check
@@ -117,9 +117,9 @@ def test_what_is_called_outside_of_the_model_has_no_module():
     paths = ModulePaths()
     assert paths.at(None) == ""
     assert paths.of(torch.ones(1)) == ""
-    assert shown(["A:", "A:x.y", ""]) == {"A:": "A", "A:x.y": "x.y", "": ""}
-    assert shown(["A:x", "B:y"]) == {"A:x": "A.x", "B:y": "B.y"}
-    assert shown(["A:0.x", "A:[1]"]) == {"A:0.x": "A.0.x", "A:[1]": "A[1]"}
+    assert display_names(["A:", "A:x.y", ""]) == {"A:": "A", "A:x.y": "x.y", "": ""}
+    assert display_names(["A:x", "B:y"]) == {"A:x": "A.x", "B:y": "B.y"}
+    assert display_names(["A:0.x", "A:[1]"]) == {"A:0.x": "A.0.x", "A:[1]": "A[1]"}
 
 
 def test_parts_of_the_model_hold_all_that_has_a_module():

@@ -12,10 +12,10 @@ from gapless.emulation.support.patches import Patches
 
 
 def module(monkeypatch: pytest.MonkeyPatch, name: str, **held: Any) -> Any:
-    made = ModuleType(name)
-    vars(made).update(held)
-    monkeypatch.setitem(sys.modules, name, made)
-    return made
+    new_module = ModuleType(name)
+    vars(new_module).update(held)
+    monkeypatch.setitem(sys.modules, name, new_module)
+    return new_module
 
 
 def test_wherever_it_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,9 +26,9 @@ def test_wherever_it_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     outside = module(monkeypatch, "paperback", call=before)
     patches = Patches()
     patches.set_everywhere(owner, "call", after, package="paper")
-    assert [one.call for one in (owner, inside, another, outside)] == [after, after, other, before]
+    assert [each.call for each in (owner, inside, another, outside)] == [after, after, other, before]
     patches.undo()
-    assert [one.call for one in (owner, inside, another, outside)] == [before, before, other, before]
+    assert [each.call for each in (owner, inside, another, outside)] == [before, before, other, before]
 
 
 def test_modules_that_come_later_or_were_half_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,9 +171,9 @@ def test_equal_steps_are_kept_once_and_old_ones_dropped():
         nonlocal x
         x = torch.ones(3, device="cuda") if x is None else x + 1
 
-    _, found = recorded(run, segments.MOST_SEGMENTS + 10)
-    assert len(found.segments) == segments.MOST_SEGMENTS
-    assert found.segments[-1].tick == segments.MOST_SEGMENTS + 9
+    _, found = recorded(run, segments.MAX_SEGMENTS + 10)
+    assert len(found.segments) == segments.MAX_SEGMENTS
+    assert found.segments[-1].tick == segments.MAX_SEGMENTS + 9
     assert len(found.bodies) == 1
 
 
@@ -210,7 +210,7 @@ def test_items_are_bounded_and_the_oldest_segments_go(monkeypatch):
 
 
 def test_segments_of_new_shapes_are_kept_and_the_oldest_entries_go(monkeypatch):
-    monkeypatch.setattr(segments, "MOST_ENTRIES", 7)
+    monkeypatch.setattr(segments, "MAX_ENTRIES", 7)
     found = steps_of_sizes(range(1, 9))
     assert not found.truncated
     assert [one.tick for one in found.segments] == [6, 7]
@@ -219,14 +219,14 @@ def test_segments_of_new_shapes_are_kept_and_the_oldest_entries_go(monkeypatch):
 
 
 def test_a_segment_alone_may_have_more_entries_than_are_kept_together(monkeypatch):
-    monkeypatch.setattr(segments, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(segments, "MAX_ENTRIES", 2)
     found = steps_of_sizes([3, 4])
     assert [one.tick for one in found.segments] == [1]
     assert len(found.entries) == 3
 
 
 def test_shapes_that_come_back_are_one_entry_though_old_segments_go(monkeypatch):
-    monkeypatch.setattr(segments, "MOST_ENTRIES", 7)
+    monkeypatch.setattr(segments, "MAX_ENTRIES", 7)
     found = steps_of_sizes([1, 2, 1, 3, 1, 4, 1])
     assert [one.tick for one in found.segments] == [4, 5, 6]
     assert len(found.entries) == 6
@@ -239,7 +239,7 @@ numbers = st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_siz
 def test_what_is_kept_is_the_newest_that_fits(bodies, most_entries, most_items):
     store = Segments()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "MOST_ENTRIES", most_entries)
+        patch.setattr(segments, "MAX_ENTRIES", most_entries)
         patch.setattr(segments, "MOST_ITEMS", most_items)
         for tick, body in enumerate(bodies):
             for name in body:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.emulation.waits.table import PATH, table
+from gapless.emulation.waits.table import PATH, waits_table
 
 MADE_OF_OTHERS = {"aten::linear", "aten::matmul"}
 """Operators that in some of their calls run one of the table's."""
@@ -41,7 +41,7 @@ def found(truth: Any) -> list[Any]:
     others = [one for one in known if not any(one.counts[1:5])]
     first = {one.op: one for one in reversed(others) if one.arguments is not None}
     found = list(truth.outcomes([*moving, *first.values()]))
-    asked = MADE_OF_OTHERS | {row.name.partition(".")[0] for row in table().rows}
+    asked = MADE_OF_OTHERS | {row.name.partition(".")[0] for row in waits_table().rows}
     found += truth.outcomes(
         [one for one in others if (one.op in asked and one is not first.get(one.op)) or one.arguments is None]
     )
@@ -66,7 +66,7 @@ def test_another_number_of_waits_disagrees(truth: Any, found: list[Any]) -> None
 
 def test_the_table_says_what_was_seen(truth: Any, found: list[Any]) -> None:
     seen = truth.evidence(found)
-    rows = {(row.scope, row.name, row.when): row.evidence for row in table().rows}
+    rows = {(row.scope, row.name, row.when): row.evidence for row in waits_table().rows}
     assert {key: rows[key] for key in seen} == seen
     assert {rows[key] for key in set(rows) - set(seen)} == {"source"}
     assert all(rows[key].split(" ")[0] in ("seen", "unseen;") for key in seen)
@@ -87,12 +87,12 @@ def test_a_smaller_signature_keeps_what_it_is(truth: Any, dims: list[list[int]])
 
 
 def test_every_row_says_what_it_rests_on(truth: Any) -> None:
-    for row in table().rows:
+    for row in waits_table().rows:
         assert re.fullmatch(r"\d+\.\d+(\.\d+| or later)?|older", row.read_in)
         assert re.fullmatch(
             r"seen (\d+ of \d+: .+|in aten::\S+, the same code)|unseen; .+|source", row.evidence
         )
         assert row.basis == ("" if row.evidence.startswith("seen ") else row.source)
     page = truth.PAGE.read_text(encoding="utf-8")
-    assert truth.with_list(page, table().rows) == page
-    assert truth.listed(table().rows) in page
+    assert truth.with_list(page, waits_table().rows) == page
+    assert truth.listed(waits_table().rows) in page

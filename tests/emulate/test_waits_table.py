@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gapless.emulation.waits.predicates import PREDICATES, Call
-from gapless.emulation.waits.table import COLUMNS, PATH, Row, parse, table
+from gapless.emulation.waits.table import COLUMNS, PATH, Row, parse, waits_table
 from gapless.torch_internals import VERSION
 
 aten = torch.ops.aten
@@ -79,11 +79,11 @@ class Node:
 def waits(func: Any, *args: Any, **kwargs: Any) -> dict[str, int]:
     """Waits by mechanism that the table has for this call."""
     if hasattr(func, "_schema"):
-        rows = table().for_op(func._schema.name, func._schema.overload_name)
+        rows = waits_table().for_op(func._schema.name, func._schema.overload_name)
     elif isinstance(func, Node):
-        rows = table().for_node("ProdBackward0")
+        rows = waits_table().for_node("ProdBackward0")
     else:
-        rows = next(rows for name, rows in table().calls().items() if _resolve(name) is func)
+        rows = next(rows for name, rows in waits_table().calls().items() if _resolve(name) is func)
     found: dict[str, int] = {}
     for row in rows:
         times = int(PREDICATES[row.when](Call(func, args, kwargs, DEVICE))) * row.waits
@@ -354,18 +354,18 @@ def test_every_predicate_has_a_call_that_fires_and_one_that_does_not() -> None:
 
 def _rows_of(func: Any) -> tuple[Row, ...]:
     if hasattr(func, "_schema"):
-        return table().for_op(func._schema.name, func._schema.overload_name)
+        return waits_table().for_op(func._schema.name, func._schema.overload_name)
     if isinstance(func, Node):
-        return table().for_node("ProdBackward0")
-    return next(rows for name, rows in table().calls().items() if _resolve(name) is func)
+        return waits_table().for_node("ProdBackward0")
+    return next(rows for name, rows in waits_table().calls().items() if _resolve(name) is func)
 
 
 def test_every_predicate_is_used_and_documented() -> None:
-    assert set(PREDICATES) == {row.when for row in table().rows}
+    assert set(PREDICATES) == {row.when for row in waits_table().rows}
     assert all(predicate.__doc__ for predicate in PREDICATES.values())
 
 
-@pytest.mark.parametrize("row", table().rows, ids=lambda row: f"{row.name}-{row.when}-{row.mechanism}")
+@pytest.mark.parametrize("row", waits_table().rows, ids=lambda row: f"{row.name}-{row.when}-{row.mechanism}")
 def test_a_row_is_about_something_that_exists(row: Row) -> None:
     if row.scope == "op":
         base, _, overload = row.name.removeprefix("aten::").partition(".")
@@ -382,17 +382,17 @@ def test_a_row_is_about_something_that_exists(row: Row) -> None:
 
 
 def test_no_row_stands_twice() -> None:
-    keys = [(row.scope, row.name, row.when, row.mechanism) for row in table().rows]
+    keys = [(row.scope, row.name, row.when, row.mechanism) for row in waits_table().rows]
     assert len(keys) == len(set(keys))
 
 
 def test_rows_without_an_overload_hold_for_all() -> None:
     for overload in ("", "default", "out"):
-        assert [row.name for row in table().for_op("aten::nonzero", overload)] == ["aten::nonzero"]
-    assert table().for_op("aten::fill_", "Scalar") == ()
-    assert len(table().for_op("aten::fill_", "Tensor")) == 1
-    assert table().for_op("aten::add", "Tensor") == ()
-    assert table().for_call("torch.add") == ()
+        assert [row.name for row in waits_table().for_op("aten::nonzero", overload)] == ["aten::nonzero"]
+    assert waits_table().for_op("aten::fill_", "Scalar") == ()
+    assert len(waits_table().for_op("aten::fill_", "Tensor")) == 1
+    assert waits_table().for_op("aten::add", "Tensor") == ()
+    assert waits_table().for_call("torch.add") == ()
 
 
 def test_variants_of_one_operator_wait_alike() -> None:
@@ -409,7 +409,8 @@ def test_variants_of_one_operator_wait_alike() -> None:
     unlike = []
     for family in several:
         conditions = {
-            name: {(row.when, row.mechanism) for row in table().for_op(*name)} for name in sorted(family)
+            name: {(row.when, row.mechanism) for row in waits_table().for_op(*name)}
+            for name in sorted(family)
         }
         if len(set(map(frozenset, conditions.values()))) > 1:
             unlike.append(conditions)
@@ -419,7 +420,7 @@ def test_variants_of_one_operator_wait_alike() -> None:
 def test_nodes_of_the_table_are_what_autograd_makes() -> None:
     x = torch.rand(3, 2, requires_grad=True)
     made = {type(y.grad_fn).__name__ for y in (x.prod(), x.prod(0), x.cumprod(0))}
-    assert made == {row.name for row in table().rows if row.scope == "node"}
+    assert made == {row.name for row in waits_table().rows if row.scope == "node"}
     node = x.cumprod(0).grad_fn
     assert node is not None
     assert not PREDICATES["saved-input"](Call(node, (x,), {}, DEVICE))
@@ -475,7 +476,8 @@ def test_a_good_row_is_read() -> None:
 
 def test_reading_the_table_needs_no_torch() -> None:
     code = (
-        "import sys; from gapless.emulation.waits.table import table; table(); print('torch' in sys.modules)"
+        "import sys; from gapless.emulation.waits.table import waits_table; waits_table(); "
+        "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -537,7 +539,9 @@ def test_what_is_said_not_to_wait_exists_and_has_no_row_for_all_overloads() -> N
     contradicted = []
     for name in names:
         base, _, overload = name.partition(".")
-        contradicted += [row.name for row in table().for_op(f"aten::{base}", overload) if row.scope == "op"]
+        contradicted += [
+            row.name for row in waits_table().for_op(f"aten::{base}", overload) if row.scope == "op"
+        ]
     assert contradicted == []
 
 
@@ -582,7 +586,7 @@ class TestSharedCode:
         inside = _on(lambda: torch.multinomial(HOST_X, 1))
         asserted = 2 if VERSION >= (2, 5) else 0
         assert (inside.count("_assert_async"), inside.count("item")) == (asserted, 2)
-        row = next(row for row in table().for_op("aten::multinomial", "") if row.waits == 2)
+        row = next(row for row in waits_table().for_op("aten::multinomial", "") if row.waits == 2)
         call = Call(aten.multinomial.default, (X, 1), {}, DEVICE)
         assert bool(PREDICATES[row.when](call)) == (asserted == 0)
 

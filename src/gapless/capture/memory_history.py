@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from gapless import torch_internals
-from gapless.emulation.support.module_paths import ModulePaths, shown
+from gapless.emulation.support.module_paths import ModulePaths, display_names
 from gapless.errors import UnreadableInput, UsageError
 from gapless.files.output import write_whole
 from gapless.model.memory import MODULE
@@ -162,7 +162,7 @@ class _Modules:
     def _enter(self, module: Any, args: Any) -> None:
         self._outer.append(torch_internals.get_memory_metadata())
         path = self._paths.at(sys._getframe(1))
-        torch_internals.set_memory_metadata(MODULE + shown([path])[path])
+        torch_internals.set_memory_metadata(MODULE + display_names([path])[path])
 
     def _leave(self, module: Any, args: Any, out: Any) -> None:
         if self._outer:

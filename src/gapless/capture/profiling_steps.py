@@ -89,7 +89,7 @@ class StepMarks:
         if os.getpid() != self._pid or here not in (own, *self._running_nodes()):
             return
         self.stepped += 1
-        kind = self._strand.steps(name)
+        kind = self._strand.step_kind(name)
         if kind == "optimizer":
             self.mark("optimizer", name)
         elif kind == "along":
@@ -108,13 +108,13 @@ class StepMarks:
             here, strand = threading.get_ident(), self._strand
             if strand.depth or (self._thread and here != self._thread):
                 return real(*args, **kwargs)
-            strand.begins()
+            strand.begin_backward()
             strand.depth, self._asking = 1, here
             try:
                 out = real(*args, **kwargs)
             finally:
                 strand.depth = self._asking = 0
-            for name in strand.stepped_inside():
+            for name in strand.take_inner_steps():
                 self._step(name)
             return out
 

@@ -7,7 +7,7 @@ import sys
 import click
 
 from gapless.commands import _output
-from gapless.emulation.waits.table import table
+from gapless.emulation.waits.table import waits_table
 from gapless.model import Rule
 from gapless.render import _explanation as explanation
 from gapless.rules import all_rules, match_rule, rule
@@ -39,7 +39,7 @@ def command(code: str | None, no_color: bool) -> int:
 def rests_on(rule: Rule) -> list[str]:
     """Where the waits that the rule is about are known from: an item each, what real GPUs show first."""
     names: dict[str, dict[str, None]] = {}
-    for row in sorted(table().rows, key=lambda row: bool(row.basis)):
+    for row in sorted(waits_table().rows, key=lambda row: bool(row.basis)):
         if row.waits and match_rule(row.site()).code == rule.code:
             names.setdefault(row.known_from, {}).setdefault(row.name)
     return [f"{', '.join(of)}: {known}" for known, of in names.items()]

@@ -1,4 +1,4 @@
-"""`gapless.assume`: what values are, said in the program."""
+"""`gapless.assume`: state the values of a tensor in the program."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Value = TypeVar("Value", bound=torch.Tensor)
 
 
 def assume(tensor: Value, value: float) -> Value:
-    """In a dry run, take each element of `tensor` to be `value`; gives `tensor` back.
+    """In a dry run, take each element of `tensor` to be `value`; return `tensor`.
 
-    It holds for all that shares memory with `tensor`. Where `tensor` has values of its own this does nothing,
-    and so it does on a GPU.
+    It also holds for tensors that share memory with `tensor`. It does nothing if `tensor` has real values,
+    or on a GPU.
 
     >>> assume(torch.ones(()), 3.0).item()
     1.0
@@ -24,7 +24,7 @@ def assume(tensor: Value, value: float) -> Value:
     emulator = current()
     values = emulator.core.values if emulator is not None else None
     if values is not None and values.of(tensor) is not None:
-        known = constant(float(value))
-        known.maker = "assume"
-        values.mark(tensor, known)
+        guess = constant(float(value))
+        guess.maker = "assume"
+        values.mark(tensor, guess)
     return tensor

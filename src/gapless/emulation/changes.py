@@ -1,4 +1,4 @@
-"""What is changed of a script from outside, to see whether it would fit: ``gapless check --with CHANGE``."""
+"""Changes to a script for ``gapless check --with CHANGE``, to see whether it would fit in memory."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ CHECKPOINT, SET_TO_NONE = "checkpoint", "set_to_none"
 
 
 def parse(texts: Sequence[str]) -> tuple[frozenset[str], bool]:
-    """The classes whose forward pass is to be checkpointed, and whether gradients are set to None.
+    """Return the classes whose forward pass is checkpointed, and whether gradients are set to None.
 
     >>> parse(["checkpoint=Block"])
     (frozenset({'Block'}), False)
 
     Raises:
-        UsageError: it is no such change.
+        UsageError: a text is not a known change.
     """
     classes: set[str] = set()
-    none = False
+    sets_to_none = False
     for text in texts:
-        what, _, name = text.partition("=")
-        if what == CHECKPOINT and name.isidentifier():
+        kind, _, name = text.partition("=")
+        if kind == CHECKPOINT and name.isidentifier():
             classes.add(name)
         elif text == SET_TO_NONE:
-            none = True
+            sets_to_none = True
         else:
             raise UsageError(f"--with {text!r} is not a known change: use checkpoint=CLASS or set_to_none")
-    return frozenset(classes), none
+    return frozenset(classes), sets_to_none
 
 
 def install(texts: Sequence[str]) -> Callable[[], None]:
-    """Make the changes `texts` to whatever the script builds from now on; what is returned undoes them."""
-    classes, none = parse(texts)
+    """Apply the changes `texts` to modules and optimizers created from now on; return an undo function."""
+    classes, sets_to_none = parse(texts)
     patches = Patches()
     handles = []
     if classes:
-        handles.append(register_module_module_registration_hook(partial(_registered, classes)))
-    if none:
+        handles.append(register_module_module_registration_hook(partial(_checkpoint_module, classes)))
+    if sets_to_none:
         for owner in (torch.optim.Optimizer, nn.Module):
-            patches.set(owner, "zero_grad", _to_none(owner.zero_grad))
+            patches.set(owner, "zero_grad", _always_to_none(owner.zero_grad))
 
     def undo() -> None:
         patches.undo()
@@ -58,19 +58,19 @@ def install(texts: Sequence[str]) -> Callable[[], None]:
     return undo
 
 
-def _registered(classes: frozenset[str], parent: nn.Module, name: str, module: Any) -> None:
-    """A module becomes part of another: from now on its forward pass is checkpointed, if it is of these."""
+def _checkpoint_module(classes: frozenset[str], parent: nn.Module, name: str, module: Any) -> None:
+    """Checkpoint the forward pass of a module of one of `classes` when it becomes part of another module."""
     if isinstance(module, nn.Module) and type(module).__name__ in classes and "forward" not in vars(module):
-        module.forward = partial(_checkpointed, module, module.forward)
+        module.forward = partial(_run_checkpointed, module, module.forward)
 
 
-def _checkpointed(module: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
+def _run_checkpointed(module: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
     if not (module.training and torch.is_grad_enabled()):
         return forward(*args, **kwargs)
     return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
-def _to_none(real: Any) -> Any:
+def _always_to_none(real: Any) -> Any:
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
         real(self, set_to_none=True)
 

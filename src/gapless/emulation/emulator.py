@@ -1,4 +1,4 @@
-"""`Emulator`: the CUDA device that is not there, switched on and off."""
+"""`Emulator`: switches the emulated CUDA device on and off."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from gapless.emulation.recording.programme import ProgrammeRecorder
 from gapless.emulation.recording.recorder import Recorder
 from gapless.emulation.standins import cuda_sources, extensions
 from gapless.emulation.standins.fallbacks import find_fallbacks
-from gapless.emulation.support import warned
+from gapless.emulation.support import warning_lines
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.triton import hooks as triton_hooks
@@ -62,7 +62,7 @@ from gapless.torch_internals import (
     pop_function_mode,
 )
 
-_HANDLERS = (
+_HANDLERS = (  # importing these modules registers their handlers
     attention,
     copies,
     cudnn_benchmark,
@@ -71,10 +71,10 @@ _HANDLERS = (
     indexing,
     recurrent,
     tensor_methods,
-)  # which importing them registers
+)
 _current: Emulator | None = None
 step_listeners: list[Callable[[], None]] = []
-"""Who else is told of :func:`step`: a profiler of a real device."""
+"""Also called by :func:`step`: the profiler of a real device."""
 
 
 _LATE = (
@@ -90,20 +90,19 @@ _NO_RACES = (
 class Emulator:
     """A machine with `devices` GPUs of the kind `gpu`, for everything torch does between `start` and `stop`.
 
-    Without `devices` there are as many as ranks on this machine (torchrun says so), or one.
+    By default `devices` is the number of ranks that torchrun started on this machine, or 1.
 
-    `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called after each step mark, with the mark, and
-    may raise to stop the script; so may `between_marks`, which is told the seconds since the beginning at
-    each wait and batch in between. With `programme` the session holds what the last steps asked of the
-    device, with `memory` what was asked of its memory. A `dry` one has no values of large tensors, and with
-    None it has them until they cost too much to compute, which `on_switch` is told; `assume`
-    says, by ``file:line``, what reads there are told. With `late_copies` those to the host that nothing waits
-    for do not arrive. `standins` says for whom there are stand-ins of packages that are not installed: for
-    code that imports or asks for them (None), everyone, or nobody. One that is `lasting`, on until the
-    process ends, starts sooner: it imports nothing of torch that the script may never use. With `graphs` the
-    programme says of each entry which line asks for it. With `compiled` calls of what the script compiles are
-    kept, to be compiled after the run; what they call lives as long.
-    With a `world` this process is one rank of it, and the others are not there.
+    `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called with each step mark and may raise to
+    stop the script; so may `between_marks`, called with the seconds since the start at each wait and batch
+    between marks. `programme` records the device work of the last steps, `memory` the requests for device
+    memory. `dry` runs without values of large tensors; None computes them until that costs too much and
+    then calls `on_switch`. `assume` gives, by ``file:line``, the values that reads return in a dry run. With
+    `late_copies`, copies to the host arrive only when something waits for them. `standins` says who sees
+    stand-ins for packages that are not installed: code that imports or asks for them (None), everyone
+    (True), or nobody (False). A `lasting` emulation stays on until the process ends and starts sooner: it
+    imports no part of torch that the script may never use. `graphs` records the source line of each entry of
+    the programme. `compiled` keeps the calls of compiled functions, and the functions, to be compiled after
+    the run. With a `world` this process is one rank of it and runs without the others.
     Use it as a context manager, or through :func:`gapless.emulate`.
 
     Raises:
@@ -162,7 +161,7 @@ class Emulator:
         if memory:
             self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
-        self.in_turn: InTurn = lambda one, other: False  # as of `StepTally`, for who can read the source
+        self.in_turn: InTurn = lambda first, second: False  # see `StepTally`; set once sources are read
         self.compiled = Calls(self.core.device_of, values=not dry, wanted=compiled)
         replays = self.compiled.replays
         replays.watch = lambda: self.core.graphs.watch_replays(replays)
@@ -176,7 +175,11 @@ class Emulator:
         self._environment: dict[str, str | None] = {}
 
     def _record_memory(self) -> None:
-        """Raises UsageError where this torch does not tell when storages end."""
+        """Record requests for device memory.
+
+        Raises:
+            UsageError: this torch does not report when storages are freed.
+        """
         if not memory_supported():
             raise UsageError(f"torch {torch.__version__} does not report when memory is freed")
         recorder = MemoryRecorder(self.gpu)
@@ -224,7 +227,7 @@ class Emulator:
             if self.core.values is not None:
                 self.core.values.install(patches)
             threads.install(self, patches)
-            warned.install(patches)
+            warning_lines.install(patches)
             methods.install(self.core, patches)
             # Values are built on the CPU, and only then go where they are wanted, by an operator seen below.
             lift_only_cpu_tensors(True)
@@ -236,9 +239,9 @@ class Emulator:
         return self
 
     def stop(self, *, forget: bool = True) -> None:
-        """Switch the device off; what was recorded stays.
+        """Switch the device off; the record stays.
 
-        Unless told to `forget`, it also remembers what is placed on it, for a later `start`.
+        With ``forget=False`` placements are kept too, for a later `start`.
         """
         global _current
         if _current is not self:
@@ -280,7 +283,7 @@ class Emulator:
 
     @contextlib.contextmanager
     def modes(self) -> Iterator[None]:
-        """Both modes, on in the calling thread."""
+        """Enter both modes in the calling thread."""
         function_mode = functions.FunctionMode(self.core)
         function_mode.handlers.update(nodes.handlers())
         if self.core.values is not None:
@@ -290,7 +293,7 @@ class Emulator:
             yield
 
     def leave_in_child(self) -> None:
-        """In a forked child: record nothing; once CUDA was in use, run on the host and refuse the device."""
+        """In a forked child, stop recording; if CUDA was in use, refuse the device and run on the host."""
         self.core.enabled = self.core.races.enabled = False
         self.recorder.on_mark = None
         if self.core.values is not None:
@@ -308,15 +311,14 @@ class Emulator:
         functions.ForkedMode().__enter__()
 
     def leave_in_copy(self) -> None:
-        """In a forked copy of this process whose modes are gone: undo everything else, and keep what is
-        placed on the device."""
+        """In a forked copy of this process whose modes are gone, undo all patches but keep placements."""
         global _current
         self._left, self._modes = self._modes, None
         _current = self
         self.stop(forget=False)
 
     def count_afresh(self) -> None:
-        """Record from here on as if nothing had been before."""
+        """Start a new, empty record."""
         self.recorder = self.core.recorder = Recorder(self.core.clock)
         self.core.races.log.clear()
         self.core.graphs.faults.clear()
@@ -324,7 +326,7 @@ class Emulator:
             self.core.values.reads.afresh()
 
     def record_afresh(self, on_mark: Callable[[Mark], None] | None) -> None:
-        """In a forked child that may have the device: record what it does, and nothing of its parent's."""
+        """In a forked child that may use the device, start a record of its own."""
         programme = self.recorder.programme
         self.recorder = self.core.recorder = Recorder(self.core.clock)
         self.core.races.log.clear()
@@ -333,16 +335,16 @@ class Emulator:
             self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices, programme.lines)
         if self.core.placement.memory is not None:
             self._record_memory()
-        self.recorder.on_mark = distributed.leaving_together(on_mark) if on_mark is not None else None
+        self.recorder.on_mark = distributed.leave_together(on_mark) if on_mark is not None else None
         self.core.optimizers.clear()
         self.core.optimizers_seen = 0
         self.core.enabled = True
         self.core.races.enabled = memory_supported()
 
-    # -- what was seen -----------------------------------------------------------------------------
+    # -- reading the record ----------------------------------------------------------------------------
 
     def session(self, script: tuple[str, ...] = (), ending: Ending | None = None) -> Session:
-        """Everything recorded, as a `Session`."""
+        """Return everything recorded so far as a `Session`."""
         recorder, values = self.recorder, self.core.values
         marks = recorder.marks()
         return Session(
@@ -379,8 +381,10 @@ class Emulator:
 
 
 def _step_ends(marks: tuple[Mark, ...], in_turn: InTurn) -> list[int]:
-    """The numbers of the marks that end steps, among those that advance the tick, the first being 1; of the
-    first training loop where several run side by side. None where only backward passes tell."""
+    """Return the numbers of the marks that end steps, counting from 1 the marks that advance the tick.
+
+    Of several training loops side by side the first counts. Empty if only backward passes mark steps.
+    """
     tally = StepTally(in_turn)
     for mark in marks:
         tally.add(mark)
@@ -392,13 +396,13 @@ def _step_ends(marks: tuple[Mark, ...], in_turn: InTurn) -> list[int]:
 
 
 def _parents(recorder: Recorder) -> tuple[int, ...]:
-    """Which thread or task started each; empty where there is one."""
+    """Return which strand started each strand; empty if there is only one."""
     parents = tuple(recorder.strands.parents)
     return parents if len(parents) > 1 else ()
 
 
 def environment(device: str, unused: bool = False, dry: bool = False) -> Environment:
-    """Versions and devices of this process."""
+    """Return versions and devices of this process."""
     rank, world = distributed.rank_and_world()
     return Environment(
         gapless=__version__,
@@ -415,12 +419,12 @@ def environment(device: str, unused: bool = False, dry: bool = False) -> Environ
 
 
 def current() -> Emulator | None:
-    """The emulation that is on, if any."""
+    """Return the active emulation, if any."""
     return _current
 
 
 def step() -> None:
-    """Say that a training step ends here, where Gapless cannot see it (no optimizer, no profiler)."""
+    """Mark the end of a training step that Gapless cannot see (no optimizer, no profiler)."""
     if _current is not None:
         _current.recorder.mark("user", "gapless.step", depth=1)
     for listener in tuple(step_listeners):

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gapless.emulation.emulator import Emulator
 
 
-class Seen:
-    """What an emulation has seen so far; complete once its block has ended."""
+class Record:
+    """The record of an emulation so far; complete once its block has ended."""
 
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
@@ -23,17 +23,17 @@ class Seen:
 
     @property
     def session(self) -> Session:
-        """Everything recorded until now, as a `Session`."""
+        """Everything recorded so far, as a `Session`."""
         return self._final or self._emulator.session()
 
     @property
     def waits(self) -> int:
-        """How many times the host has waited."""
+        """The number of times the host has waited."""
         return self._emulator.recorder.total
 
     @property
     def races(self) -> tuple[Race, ...]:
-        """Accesses to the same memory that nothing orders: on a GPU numbers may be wrong for them."""
+        """Unordered accesses to the same memory, which may give wrong numbers on a GPU."""
         return self.session.races
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -55,21 +55,21 @@ def emulate(
     late_copies: bool = False,
     world_size: int | None = None,
     rank: int = 0,
-) -> Iterator[Seen]:
+) -> Iterator[Record]:
     """Run the block as on a machine with `devices` GPUs named `gpu`.
 
-    By default that is an NVIDIA A100 80GB, one for each rank that torchrun has started here.
-    A `dry` run has no values of large tensors, and needs no memory for them; what it tells the CPU is in
-    ``seen.session.assumptions``, and `assume` says otherwise, as in ``{"train.py:120": 0.3}``.
-    With a `world_size` the block runs as `rank` of so many, as torchrun would start it, without the others:
-    collectives move nothing, and the session says what this rank would send.
-    With `late_copies` copies to the CPU with ``non_blocking=True`` arrive when something waits for them: what
-    is read before is NaN, or a number out of range.
+    By default one NVIDIA A100 80GB for each rank that torchrun has started here.
+    A `dry` run has no values of large tensors, and needs no memory for them; the values it assumes when the
+    CPU reads one are in ``seen.session.assumptions``, and `assume` sets them: ``{"train.py:120": 0.3}``.
+    With a `world_size` the block runs as `rank` of that many, as torchrun would start it, without the other
+    ranks: collectives move nothing, and the session says what this rank would send.
+    With `late_copies` copies to the CPU with ``non_blocking=True`` arrive when something waits for them:
+    earlier reads give NaN, or a number out of range.
     Packages such as flash-attention have stand-ins where they are not installed, for code that imports them
-    or asks a library to use them. With `standins` true libraries that only look for them find them, too; with
-    false nobody does.
+    or asks a library to use them. With ``standins=True`` libraries that merely check for them find them too;
+    with ``standins=False`` nobody does.
 
-    Yields what is seen: ``seen.session``, ``seen.waits``, ``seen.races``, ``seen.save(path)``. Tensors placed
+    Yields the record: ``seen.session``, ``seen.waits``, ``seen.races``, ``seen.save(path)``. Tensors placed
     on the device inside the block must not be used after it.
 
     Raises:
@@ -90,8 +90,8 @@ def emulate(
         world=world,
         programme=world is not None,
     ) as emulator:
-        seen = Seen(emulator)
+        record = Record(emulator)
         try:
-            yield seen
+            yield record
         finally:
-            seen._close()
+            record._close()

@@ -277,7 +277,7 @@ def test_a_cache_of_which_nothing_is_known_holds_one_segment():
 
 
 def test_training_whose_shapes_change_in_each_step_has_prices(monkeypatch):
-    monkeypatch.setattr(segments, "MOST_ENTRIES", 60)
+    monkeypatch.setattr(segments, "MAX_ENTRIES", 60)
     with Emulator("l4", programme=True) as emulator:
         net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).cuda()
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from gapless.emulation.support.qualified import qualified
+from gapless.emulation.support.qualified import qualified_name
 from gapless.emulation.support.stacks import is_own, library_of
 from gapless.model import SourceLine, Stack
 from gapless.model.compiled import GraphBreak, Limit, Recompile
@@ -224,5 +224,5 @@ def stack_of(frames: Iterable[traceback.FrameSummary]) -> Stack:
         file, number = frame.filename, frame.lineno
         if number is None or is_own(file) or any(part in file.replace("\\", "/") for part in _MACHINERY):
             continue
-        found.append(line_at(file, number, qualified(file, name_of(frame.name), number)))
+        found.append(line_at(file, number, qualified_name(file, name_of(frame.name), number)))
     return tuple(reversed(found))

@@ -1,4 +1,4 @@
-"""What DataLoaders have handed out: whether a tensor on the host came with a batch."""
+"""Which host tensors came in a batch of a DataLoader."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from gapless import trees
 
-_KEPT = 256
+_MAX_STORAGES = 256
+"""Storages of batches that are remembered, or those of the last batch: enough for any prefetch."""
 
 
 class Batches:
-    """The storages of the last batches. A weak reference to each keeps its address from being used again."""
+    """The storages of the last batches. A weak reference to each keeps its address from being reused."""
 
     def __init__(self) -> None:
         self._storages: dict[int, StorageWeakRef] = {}
         self._opaque = False
 
-    def came(self, batch: Any) -> None:
-        """A DataLoader has handed out `batch`."""
+    def add(self, batch: Any) -> None:
+        """Remember the tensors of `batch`, which a DataLoader has returned."""
         tensors = list(trees.tensors(batch))
-        for one in tensors:
-            with contextlib.suppress(NotImplementedError, RuntimeError):  # it has no storage
-                reference = StorageWeakRef(one.untyped_storage())
+        for tensor in tensors:
+            with contextlib.suppress(NotImplementedError, RuntimeError):  # no storage
+                reference = StorageWeakRef(tensor.untyped_storage())
                 self._storages[reference.cdata] = reference
-        while len(self._storages) > max(_KEPT, len(tensors)):
+        while len(self._storages) > max(_MAX_STORAGES, len(tensors)):
             del self._storages[next(iter(self._storages))]
         self._opaque |= not tensors
 
     def holds(self, tensor: Tensor) -> bool | None:
-        """Whether `tensor` is of a batch, or a part of one; None where a batch hides what is in it."""
+        """Whether `tensor` is a batch or part of one; None if a batch had no visible tensors."""
         try:
             address = tensor.untyped_storage()._cdata
         except (NotImplementedError, RuntimeError):

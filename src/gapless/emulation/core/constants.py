@@ -1,7 +1,7 @@
-"""Constants of compiled code: what it makes on the host and uses on the GPU, the compiler makes on the GPU.
+"""Constants of compiled code: created on the host, but the compiler creates them on the GPU.
 
-Inductor moves `torch.arange(n).to(x.device)` there, with what is computed from it, where no input, no random
-number and no result of the graph is involved on the host. So nothing is copied then, and nobody waits.
+Inductor moves `torch.arange(n).to(x.device)` there, with what is computed from it, if no input, no random
+number and no result of the graph is involved on the host. Nothing is copied then, and nothing waits.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from gapless.emulation.support.local import local
 _STRIDED = torch.strided
 
 
-def made(plan: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """An operator of compiled code has run on the host: it gives a constant if all that it takes is one."""
-    known = local.constants
-    if known is None or plan.draws or plan.random:
+def note_operator(plan: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Note that an operator of compiled code ran on the host: it gives a constant if it takes only
+    constants."""
+    constants = local.constants
+    if constants is None or plan.draws or plan.random:
         return
-    taken = [one for one in trees.tensors((args, kwargs)) if one.layout is _STRIDED]
-    given = {one.untyped_storage()._cdata for one in taken}
-    if not given and not plan.makes:
+    inputs = [tensor for tensor in trees.tensors((args, kwargs)) if tensor.layout is _STRIDED]
+    input_addresses = {tensor.untyped_storage()._cdata for tensor in inputs}
+    if not input_addresses and not plan.makes:
         return
-    if known.keys() >= given:
-        for one in trees.tensors(out):
-            storage = one.untyped_storage()
-            known[storage._cdata] = storage  # which keeps it, and so its number
+    if constants.keys() >= input_addresses:
+        for tensor in trees.tensors(out):
+            storage = tensor.untyped_storage()
+            constants[storage._cdata] = storage  # keeps it alive, and so its address
     else:
-        for number in given:
-            known.pop(number, None)
+        for address in input_addresses:
+            constants.pop(address, None)
 
 
-def holds(tensor: Any) -> bool:
+def is_constant(tensor: Any) -> bool:
     """Whether `tensor` is a constant of the compiled code that runs."""
-    known = local.constants
-    if not known or type(tensor) is not torch.Tensor or tensor.layout is not _STRIDED:
+    constants = local.constants
+    if not constants or type(tensor) is not torch.Tensor or tensor.layout is not _STRIDED:
         return False
-    return tensor.untyped_storage()._cdata in known
+    return tensor.untyped_storage()._cdata in constants

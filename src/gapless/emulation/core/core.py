@@ -1,4 +1,4 @@
-"""`Core`: what the parts of the emulated device share — placement, waits, the current device."""
+"""`Core`: state shared by the parts of the emulated device: placement, waits, the current device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gapless.emulation.recording.recorder import Recorder
 from gapless.emulation.support import faults, stacks
 from gapless.emulation.support.device import Queued
 from gapless.emulation.support.identities import Identities
-from gapless.emulation.support.later import MOST_TICKS
+from gapless.emulation.support.later import MAX_TICKS
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, PINNED
 from gapless.errors import EmulationDefect
@@ -31,8 +31,9 @@ from gapless.model.programme import Entry
 from gapless.model.source import SourceLine
 from gapless.torch_internals import current_node, sequence_number
 
-_ASKERS = 8
-_DEBUG_WORDS = "called a synchronizing CUDA operation"
+_MAX_ASKERS = 8
+"""Lines that ask for GPU properties of which a report names at most so many."""
+_DEBUG_MESSAGE = "called a synchronizing CUDA operation"
 
 
 class Core:
@@ -47,21 +48,21 @@ class Core:
         self.enabled = True
         self._initialized = False
         self.optimizers: Identities[int] = Identities()
-        """The numbers of those that have stepped, of which there were `optimizers_seen`."""
+        """Numbers of the optimizers that have stepped; `optimizers_seen` counts them."""
         self.optimizers_seen = 0
         self.optimizers_made = False
         self.trained: Identities[bool] = Identities()
-        self._made: list[ForwardCalls] = []
+        self._forward_calls: list[ForwardCalls] = []
         self.batches = Batches()
         self.askers: dict[SourceLine, None] = {}
         self.values: Any = None  # `dry.Values`, in a run that is or may become one without values
         self.races = Checker(self.placement.where)
-        self.races.log.tick = lambda: min(self.recorder.tick, MOST_TICKS)  # it keeps each
+        self.races.log.tick = lambda: min(self.recorder.tick, MAX_TICKS)  # later ticks share one
         self.graphs = Graphs(self)
 
     @property
     def dry(self) -> bool:
-        """Whether it runs without values; a run that may come to that has them until then."""
+        """Whether the run has no values; a run that may switch to that has them until then."""
         return self.values is not None and bool(self.values.dry)
 
     # -- devices -----------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ class Core:
 
     def place(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
         if index >= 0 and not self._initialized:
-            self._first_used()
+            self._initialize()
         return self.placement.put(tensor, index)
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
@@ -89,7 +90,7 @@ class Core:
         return self._initialized
 
     def index_of(self, device: torch.device) -> int:
-        """The index a user's device names, checked as CUDA checks it; `HOST` for the CPU.
+        """Return the index of a user's device, checked as CUDA checks it; `HOST` for the CPU.
 
         Raises:
             torch.AcceleratorError: there is no such device.
@@ -101,10 +102,10 @@ class Core:
             raise invalid_ordinal()
         if not self._initialized or not self.enabled:
             torch_internals.cuda_lazy_init()  # in a forked child this raises, as CUDA does
-            self._first_used()
+            self._initialize()
         return index
 
-    def _first_used(self) -> None:
+    def _initialize(self) -> None:
         if not self._initialized:
             if speaks_of_streams():
                 self.races.follow_all()
@@ -121,17 +122,17 @@ class Core:
         self.placement.reset_peak(index)
 
     def asked(self) -> None:
-        """Keep the line that asks which GPU this is, where it is the script's own and not a library's."""
-        if not self.enabled or len(self.askers) >= _ASKERS:
+        """Keep the line that asks which GPU this is, if it is not in torch."""
+        if not self.enabled or len(self.askers) >= _MAX_ASKERS:
             return
-        line = next((one for one in stacks.resolve(stacks.capture()) if one.library != "torch"), None)
+        line = next((frame for frame in stacks.resolve(stacks.capture()) if frame.library != "torch"), None)
         if line is not None and line.is_user:
             self.askers.setdefault(line)
 
     def take_freed(self, index: int) -> int:
         memory, programme = self.placement.memory, self.recorder.programme
         if self.enabled and programme is not None and index == 0 and (memory is None or not memory.places):
-            self.placement.tell(programme.emptied())
+            self.placement.notify(programme.emptied())
         if self.enabled and memory is not None and self.placement.memory is memory:
             memory.emptied(index)
         return self.placement.take_freed(index)
@@ -150,14 +151,14 @@ class Core:
         basis: str = "",
         batch: bool | None = None,
     ) -> None:
-        """Record that the host waits here, unless it is inside a call that counts as one."""
+        """Record that the host waits here, unless inside a call that counts as one."""
         if local.quiet or local.fused or not self.enabled or waits <= 0:
             return
         capture = self.graphs.capture
         if capture is not None and capture.applies_here():
             if mechanism == "free":
-                return  # the allocator gives nothing back while anything is captured
-            raise self._refused(operator, mechanism, call or local.call, detail)
+                return  # the allocator frees nothing during a capture
+            raise self._capture_error(operator, mechanism, call or local.call, detail)
         self.races.record_host_wait(operator, mechanism, call)
         if mechanism in ("explicit", "free") and self.graphs.is_entering_capture():
             return
@@ -189,8 +190,8 @@ class Core:
         if mechanism not in ("explicit", "free"):  # torch's debug mode does not see those
             self._heed_debug_mode(waits)
 
-    def _refused(self, operator: str, mechanism: Mechanism, call: str, detail: str) -> RuntimeError:
-        """What to raise where the host would wait while a graph is captured."""
+    def _capture_error(self, operator: str, mechanism: Mechanism, call: str, detail: str) -> RuntimeError:
+        """Return the error to raise for a wait during a graph capture."""
         stack = stacks.resolve(stacks.capture(2) + local.above)
         site: dict[str, Any] = {
             "operator": operator, "mechanism": mechanism, "call": call, "detail": detail, "stack": stack,
@@ -204,7 +205,7 @@ class Core:
     # -- memory ------------------------------------------------------------------------------------
 
     def arriving(self, tensor: torch.Tensor, source: int, target: int) -> None:
-        """Say that what is placed next is `tensor`, on its way from the host to a device."""
+        """Note that the storage placed next is that of `tensor`, coming from the host."""
         if not target >= 0 > source:
             return
         shape = tuple(map(int, tensor.shape))
@@ -215,19 +216,19 @@ class Core:
             programme.arrived(str(tensor.dtype).removeprefix("torch."), shape)
 
     def arrived(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Say that `tensor` has come from the device to the host, where its values can be looked at."""
+        """Note that `tensor` was copied from the device to the host, where its values are visible."""
         return tensor if self.values is None else self.values.arrived(tensor)
 
-    # -- what is launched --------------------------------------------------------------------------
+    # -- launches ----------------------------------------------------------------------------------
 
     def copied(self, direction: str, nbytes: int, memory: str) -> None:
-        """Tell the programme of a copy between the host's memory and the device that does not wait."""
+        """Record a copy between host memory and the device that does not wait."""
         programme = self.recorder.programme
         if programme is not None and self.enabled:
             programme.event(Entry(kind="copy", mechanism=direction, detail=memory, reads=nbytes))
 
     def queued(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
-        """Tell the programme of streams and events."""
+        """Record a stream or event operation."""
         if kind == "stream":
             self.races.set_stream(index, stream)
             if self.placement.memory is not None:
@@ -238,57 +239,57 @@ class Core:
 
     @staticmethod
     def _heed_debug_mode(waits: int) -> None:
-        """Warn of each wait, or raise, as ``torch.cuda.set_sync_debug_mode`` asks."""
+        """Warn of each wait, or raise, according to ``torch.cuda.set_sync_debug_mode``."""
         mode = torch.cuda.get_sync_debug_mode()
         if mode == 1:
             innermost = next(iter(stacks.resolve(stacks.capture())), None)
             if innermost is not None:
                 for _ in range(waits):
-                    warnings.warn_explicit(_DEBUG_WORDS, UserWarning, innermost.file, innermost.line)
+                    warnings.warn_explicit(_DEBUG_MESSAGE, UserWarning, innermost.file, innermost.line)
         elif mode == 2:
-            raise RuntimeError(_DEBUG_WORDS)
+            raise RuntimeError(_DEBUG_MESSAGE)
 
     def note(self, text: str) -> None:
         self.recorder.note(text)
 
-    def failed(self, error: BaseException, what: str) -> EmulationDefect:
-        """The error to raise where Gapless itself failed at `what`; the report tells of it, too."""
-        defect = faults.defect(error, what)
+    def failed(self, error: BaseException, action: str) -> EmulationDefect:
+        """Return the error to raise where Gapless itself failed at `action`, and note it in the report."""
+        defect = faults.defect(error, action)
         self.note(str(defect))
         return defect
 
     # -- from backward to forward ------------------------------------------------------------------
 
     def created_nodes(self, begin: int) -> None:
-        """The call that is under way has made the autograd nodes from number `begin` on."""
-        made = local.made
-        if made is None or made.owner is not self:
-            made = local.made = ForwardCalls(self, local.above)
-            self._made.append(made)
+        """Note that the current call created the autograd nodes from number `begin` on."""
+        calls = local.forward_calls
+        if calls is None or calls.owner is not self:
+            calls = local.forward_calls = ForwardCalls(self, local.above)
+            self._forward_calls.append(calls)
         memory = self.placement.memory
         module = memory.modules.at(sys._getframe(2)) if memory is not None else ""
         if memory is not None and local.backward == HOST:
-            memory.unused.made(begin, sequence_number(), sys._getframe(2))
-        made.add(begin, stacks.gather(), module)
+            memory.unused.note_nodes(begin, sequence_number(), sys._getframe(2))
+        calls.add(begin, stacks.gather(), module)
         if self.races.full:
             self.races.record_nodes(begin, sequence_number())
 
     def _forward_of(self, sequence_number: int) -> stacks.RawStack:
-        """The stack of the forward call that made the node with that number, or ``()``.
+        """Return the stack of the forward call that created the node with that number, or ``()``.
 
-        Numbers count per thread, and a node does not say which thread made it: where two threads have
-        made one of that number, no line is better than perhaps the wrong one.
+        Numbers count per thread, and a node does not know its thread: if two threads created one of that
+        number, no line is better than a possibly wrong one.
         """
         return self._forward_call(sequence_number)[0]
 
     def _forward_call(self, sequence_number: int) -> tuple[stacks.RawStack, str]:
-        """The stack of that call, and the module that it came from ("" where that was not asked for)."""
-        found = [call for made in self._made if (call := made.call_of(sequence_number))[0]]
-        return found[0] if len(found) == 1 else ((), "")
+        """Return that call's stack and module ("" if modules are not recorded)."""
+        matches = [call for calls in self._forward_calls if (call := calls.call_of(sequence_number))[0]]
+        return matches[0] if len(matches) == 1 else ((), "")
 
 
 def invalid_ordinal() -> Exception:
-    """The exception CUDA raises for a device that is not there."""
+    """Return the exception CUDA raises for a device that does not exist."""
     error: Any = getattr(torch, "AcceleratorError", RuntimeError)
     return error(
         "CUDA error: invalid device ordinal\n"

@@ -1,4 +1,4 @@
-"""Where a model's forward passes end: in inference nothing else tells one iteration from the next."""
+"""Mark the ends of forward passes: in inference nothing else separates iterations."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gapless.emulation.support.local import local
 
 
 def install(core: Core) -> contextlib.ExitStack:
-    """Mark the end of each call of a module that no other module makes, as long as nothing is trained.
+    """Mark the end of each outermost module call, as long as nothing is trained.
 
-    Gives a handle whose ``close()`` takes the hooks away.
+    Return a handle whose ``close()`` removes the hooks.
     """
 
     def enter(module: nn.Module, args: Any) -> None:
@@ -27,10 +27,10 @@ def install(core: Core) -> contextlib.ExitStack:
         local.modules = max(local.modules - 1, 0)
         if local.modules or not core.enabled or core.trained or core.recorder.differentiated:
             return
-        if any(core.device_of(tensor) >= 0 for tensor in _first(out, args)):
+        if any(core.device_of(tensor) >= 0 for tensor in _first_tensors(out, args)):
             core.recorder.mark("forward", type(module).__name__, depth=1)
 
-    # torch would warn the script of these hooks at each call of a compiled module: they are not the script's.
+    # At each call of a compiled module torch would warn of these hooks, which are not the script's.
     warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
     hooks = contextlib.ExitStack()
     hooks.callback(register_module_forward_pre_hook(enter).remove)
@@ -38,7 +38,7 @@ def install(core: Core) -> contextlib.ExitStack:
     return hooks
 
 
-def _first(*values: Any) -> list[Any]:
-    """The first tensor of each of `values`: where it is, the module has computed."""
+def _first_tensors(*values: Any) -> list[Any]:
+    """Return the first tensor of each of `values`, which tells the device the module ran on."""
     firsts = (next(iter(trees.tensors(value)), None) for value in values)
     return [tensor for tensor in firsts if tensor is not None]

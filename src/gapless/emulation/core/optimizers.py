@@ -1,4 +1,4 @@
-"""Optimizers are looked at when they are made and when they step."""
+"""Record optimizers when they are created and when they step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gapless.emulation.support.patches import Patches
 
 
 def install(core: Core, patches: Patches) -> Any:
-    """Look at each optimizer that is made and that steps; gives a handle with ``remove()``."""
+    """Record each optimizer that is created and that steps; return a handle with ``remove()``."""
     real = torch.optim.Optimizer.__init__
 
     @wraps(real)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *args, **kwargs)
         if core.enabled:
-            core.recorder.optimizers.made(self, stacks.users_line())
+            core.recorder.optimizers.add(self, stacks.users_line())
 
     patches.set(torch.optim.Optimizer, "__init__", init)
 
@@ -29,7 +29,7 @@ def install(core: Core, patches: Patches) -> Any:
         if not core.enabled:
             return
         strand = core.recorder.strands.here()
-        update = core.recorder.optimizers.steps(optimizer, (strand.number, strand.passes))
+        update = core.recorder.optimizers.note_step(optimizer, (strand.number, strand.passes))
         if core.recorder.programme is not None:
             core.recorder.programme.event(update)
 

@@ -1,4 +1,4 @@
-"""Where training steps begin and end, found without the user's help."""
+"""Mark where training steps begin and end, without the user's help."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gapless.torch_internals import LoaderIter, sequence_number
 def install(core: Core, patches: Patches) -> Any:
     """Mark optimizer steps, profiler steps, backward passes, batches and evaluation.
 
-    Gives a handle whose ``close()`` takes the optimizers' hooks away.
+    Return a handle whose ``close()`` removes the optimizers' hooks.
     """
     _install_backward(core, patches)
     _install_batches(core, patches)
@@ -35,12 +35,12 @@ def install(core: Core, patches: Patches) -> Any:
     if core.placement.memory is not None:
         _install_moves(core, patches)
     hooks = contextlib.ExitStack()
-    hooks.callback(register_optimizer_step_pre_hook(_before_optimizer(core)).remove)
-    hooks.callback(register_optimizer_step_post_hook(_optimizer_hook(core)).remove)
+    hooks.callback(register_optimizer_step_pre_hook(_pre_step_hook(core)).remove)
+    hooks.callback(register_optimizer_step_post_hook(_post_step_hook(core)).remove)
     return hooks
 
 
-def _before_optimizer(core: Core) -> Any:
+def _pre_step_hook(core: Core) -> Any:
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
         local.scaled = None  # the scaler has decided
         local.stepping = Stepping(optimizer)
@@ -53,7 +53,7 @@ def _before_optimizer(core: Core) -> Any:
     return hook
 
 
-def _optimizer_hook(core: Core) -> Any:
+def _post_step_hook(core: Core) -> Any:
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
         local.stepping = None
         if core.enabled:
@@ -61,13 +61,13 @@ def _optimizer_hook(core: Core) -> Any:
                 core.recorder.programme.optimizing = False
             if core.placement.memory is not None:
                 core.placement.memory.stepped(optimizer)
-            core.recorder.mark("optimizer", _name(core, optimizer), depth=1)
+            core.recorder.mark("optimizer", _mark_name(core, optimizer), depth=1)
 
     return hook
 
 
-def _name(core: Core, optimizer: Any) -> str:
-    """The optimizer's class, numbered where a script has several of one class."""
+def _mark_name(core: Core, optimizer: Any) -> str:
+    """Return the mark's name: the optimizer's class and its number."""
     number = core.optimizers.get(optimizer)
     if number is None:
         number = core.optimizers_seen
@@ -77,7 +77,7 @@ def _name(core: Core, optimizer: Any) -> str:
 
 
 def _install_scaler(core: Core, patches: Patches) -> None:
-    """A step that GradScaler skips, because gradients overflowed, is a step all the same."""
+    """Mark a step that GradScaler skips after an overflow: it is a step all the same."""
     from torch.amp.grad_scaler import GradScaler
 
     real = GradScaler.step
@@ -91,14 +91,14 @@ def _install_scaler(core: Core, patches: Patches) -> None:
         finally:
             local.scaled = None
         if core.enabled and core.recorder.stepped == before:
-            core.recorder.mark("optimizer", _name(core, optimizer), depth=1)
+            core.recorder.mark("optimizer", _mark_name(core, optimizer), depth=1)
         return out
 
     patches.set(GradScaler, "step", step)
 
 
 def _install_backward(core: Core, patches: Patches) -> None:
-    """Every way into the autograd engine ends in one Python function."""
+    """Wrap the one Python function that every call of the autograd engine goes through."""
     real = torch_internals.run_backward
 
     @wraps(real)
@@ -107,9 +107,9 @@ def _install_backward(core: Core, patches: Patches) -> None:
             return real(outputs, *args, **kwargs)
         before, strand = local.backward, core.recorder.strands.here()
         devices = [core.device_of(tensor) for tensor in outputs if isinstance(tensor, torch.Tensor)]
-        if (at := max(devices, default=HOST)) != HOST:
+        if (device := max(devices, default=HOST)) != HOST:
             core.graphs.before_backward(outputs)
-        local.backward = at
+        local.backward = device
         outermost = not strand.depth
         if outermost:
             core.recorder.phase = "train"
@@ -136,7 +136,7 @@ def _install_backward(core: Core, patches: Patches) -> None:
 
 
 def _install_custom_functions(core: Core, patches: Patches) -> None:
-    """Nodes of a user's own autograd functions are made in a call that no function mode sees."""
+    """Record the nodes of custom autograd functions, which no function mode sees."""
     real = torch.autograd.Function.__dict__["apply"]  # a classmethod, or since torch 2.14 one written in C
 
     @wraps(torch.autograd.Function.apply)
@@ -151,7 +151,7 @@ def _install_custom_functions(core: Core, patches: Patches) -> None:
 
 
 def _install_moves(core: Core, patches: Patches) -> None:
-    """What is in a module that is moved is no batch."""
+    """Tell memory recording when a module is moved: its tensors are no batch."""
     real = torch_internals.module_apply
 
     @wraps(real)
@@ -178,7 +178,7 @@ def _install_batches(core: Core, patches: Patches) -> None:
         batch = real(self)
         if core.enabled:
             core.recorder.mark("batch", depth=1)
-            core.batches.came(batch)
+            core.batches.add(batch)
         return batch
 
     patches.set(LoaderIter, "__next__", following)
@@ -198,10 +198,10 @@ def _install_profiler(core: Core, patches: Patches) -> None:
 
 
 def _install_phase(core: Core, patches: Patches) -> None:
-    """``model.eval()`` begins an evaluation, ``model.train()`` or a backward pass ends it.
+    """Track evaluation: ``model.eval()`` begins one, ``model.train()`` or a backward pass ends it.
 
     Only for a module that is being trained: a frozen teacher or a frozen normalisation layer says nothing
-    of the loop.
+    about the loop.
     """
     real = torch.nn.Module.train
     depth = 0

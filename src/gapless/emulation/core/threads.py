@@ -1,4 +1,4 @@
-"""Modes are per thread: threads the script starts enter them too; forked children leave them."""
+"""Modes are per thread: enter them in the script's threads, leave them in forked children."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
 
 
-class Emulation(Protocol):
-    """What threads enter and forked children leave: the emulator."""
+class _Emulation(Protocol):
+    """The emulator, as threads enter it and forked children leave it."""
 
     core: Core
 
@@ -24,16 +24,16 @@ class Emulation(Protocol):
     def leave_in_child(self) -> None: ...
 
 
-_active: Emulation | None = None
-_registered = False
+_active: _Emulation | None = None
+_is_registered = False
 
 
-def install(emulator: Emulation, patches: Patches) -> None:
-    """Threads started from now on see the device; children forked from now on do not record.
+def install(emulator: _Emulation, patches: Patches) -> None:
+    """Let threads started from now on use the device; stop recording in forked children.
 
-    A thread's stack goes on at the line that started it: that is where the user's code is.
+    A thread's stack continues at the line that started it: that is the user's code.
     """
-    global _active, _registered
+    global _active, _is_registered
     _active = emulator
     real_start, real_run = threading.Thread.start, threading.Thread.run
 
@@ -54,9 +54,9 @@ def install(emulator: Emulation, patches: Patches) -> None:
 
     patches.set(threading.Thread, "start", start)
     patches.set(threading.Thread, "run", run)
-    if not _registered and hasattr(os, "register_at_fork"):
+    if not _is_registered and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
-        _registered = True
+        _is_registered = True
 
 
 def uninstall() -> None:
@@ -65,6 +65,6 @@ def uninstall() -> None:
 
 
 def _after_fork() -> None:
-    """A DataLoader's worker runs on the host alone: CUDA cannot be used in a forked child either."""
+    """Leave the emulation in a child: a DataLoader's worker runs on the host, as CUDA cannot be forked."""
     if _active is not None:
         _active.leave_in_child()

@@ -1,6 +1,6 @@
-"""Tensors that move between host and device, and what the host waits for then.
+"""Tensors that move between host and device, and the waits for them.
 
-Which copy waits is for `gapless.model.copies` to say.
+`gapless.model.copies` decides which copy waits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gapless.model import Mechanism, copies
 from gapless.torch_internals import DisableTorchFunction, no_torch_dispatch
 
 Tensor = torch.Tensor
-_to = torch.Tensor.to  # the real one: scripts may put a wrapper in its place
+_to = torch.Tensor.to  # the original: scripts may replace it with a wrapper
 
 
 def count_copy(
@@ -35,21 +35,23 @@ def count_copy(
     strided: bool = False,
     batch: bool | None = None,
 ) -> bool | None:
-    """Record a copy between two placements, and its wait if it makes one.
+    """Record a copy between two placements, and its wait if there is one.
 
-    Returns whether it goes on by itself, and needs the host's memory until it is done; None where its call
-    took the values along, so that it needs nothing and nobody has waited.
+    Returns True if the copy runs asynchronously and needs the host memory until it is done, None if its
+    call already took the values and nothing waits, else False.
 
-    `fresh` says that the host side of a device-to-host copy is allocated by the operator itself, which then
-    takes pinned memory when asked not to block; `strided` is what `gapless.model.copies.strided` says;
-    `batch` is whether a DataLoader handed out what is copied.
+    `fresh`: the operator itself allocates the host side of a device-to-host copy, as pinned memory if it
+    may not block. `strided`: the result of `gapless.model.copies.strided`. `batch`: whether the data came
+    from a DataLoader.
     """
     if nbytes == 0 or (source >= 0) == (target >= 0):
         return False
     to_device = target >= 0
     direction: Mechanism = "h2d" if to_device else "d2h"
-    given = (source if to_device else target) == PINNED
-    memory: copies.Memory = "pinned" if given or (fresh and non_blocking and not to_device) else "pageable"
+    is_pinned = (source if to_device else target) == PINNED
+    memory: copies.Memory = (
+        "pinned" if is_pinned or (fresh and non_blocking and not to_device) else "pageable"
+    )
     copy = copies.Copy(
         to_device=to_device, memory=memory, nbytes=nbytes, non_blocking=non_blocking, strided=strided
     )
@@ -58,7 +60,7 @@ def count_copy(
         core.copied(direction, nbytes, "pageable" if strided else memory)
         return True if memory == "pinned" and not strided else None
     if not detail:
-        detail = "pinned" if given else "pageable" if waits else "unmeasured"
+        detail = "pinned" if is_pinned else "pageable" if waits else "unmeasured"
         detail = "strided" if strided and memory == "pinned" else detail
     core.wait(operator, direction, call=call, detail=detail, nbytes=nbytes, batch=batch)
     return False
@@ -76,11 +78,11 @@ def count_move(
     detail: str = "",
     fresh: bool = False,
 ) -> bool | None:
-    """`count_copy` of `source` into `target`, by their types and strides; `places` are where they lie."""
+    """`count_copy` of `source` into `target`, by their types and strides; `places` are their placements."""
     to_device = places[1] >= 0
     if to_device == (places[0] >= 0):
         return False
-    if to_device and constants.holds(source):
+    if to_device and constants.is_constant(source):
         return None
     # Another type is converted on the device where the copy may not block, and else on the host.
     travels = source if to_device == non_blocking else target
@@ -99,9 +101,9 @@ def count_move(
 
 
 def _is_strided(source: Tensor, target: Tensor, *, to_device: bool) -> bool:
-    """`gapless.model.copies.strided` of two tensors, the first of which may be broadcast."""
+    """Evaluate `gapless.model.copies.strided` for two tensors, the first of which may be broadcast."""
     host, device = (source, target) if to_device else (target, source)
-    if any(one.layout is not torch.strided or one.is_nested for one in (host, device)):
+    if any(tensor.layout is not torch.strided or tensor.is_nested for tensor in (host, device)):
         return False
     shape = tuple(target.shape)
     if host.is_contiguous() and host.shape == shape:
@@ -111,14 +113,14 @@ def _is_strided(source: Tensor, target: Tensor, *, to_device: bool) -> bool:
         return False
     own = (1,) * missing + tuple(source.shape)
     steps = [
-        0 if size != wanted else step
-        for size, wanted, step in zip(own, shape, (0,) * missing + source.stride(), strict=True)
+        0 if size != target_size else step
+        for size, target_size, step in zip(own, shape, (0,) * missing + source.stride(), strict=True)
     ]
     sides = (steps, target.stride()) if to_device else (target.stride(), steps)
     return copies.strided(shape, *sides, same_dtype=source.dtype == target.dtype)
 
 
-def moved(
+def move(
     core: Core,
     tensor: Tensor,
     target: int,
@@ -130,27 +132,29 @@ def moved(
     call: str = "",
     detail: str = "",
 ) -> Tensor:
-    """`tensor` at `target` (`HOST` or a device index), as ``Tensor.to`` would give it.
+    """Return `tensor` moved to `target` (`HOST` or a device index), as ``Tensor.to`` would.
 
-    Gradients travel back the same way. Gives `tensor` itself where nothing has to change.
+    Gradients travel back the same way. Returns `tensor` itself if nothing has to change.
     """
     source = core.device_of(tensor)
     if source == target:
-        return _Converted.plain(tensor, dtype, copy, memory_format)
+        return _InPlaceConversion.plain(tensor, dtype, copy, memory_format)
     if is_lazy(tensor):
-        with DisableTorchFunction():  # nothing in it yet: only its place is said
+        with DisableTorchFunction():  # empty so far: only placed
             return core.place(_to(tensor, dtype=dtype or tensor.dtype, copy=True), target)
     if unpacks_itself(type(tensor)):
-        return _subclass_moved(core, tensor, target, source, dtype, non_blocking)
+        return _move_subclass(core, tensor, target, source, dtype, non_blocking)
     state = core.placement.state_of(tensor)
     core.arriving(tensor, state, target)
     after = PINNED if target == HOST and non_blocking else target
     result: Tensor
     with core.races.show_arrived(tensor, after):
         if not (tensor.requires_grad and torch.is_grad_enabled()):
-            result = core.place(_copied(core, tensor, dtype or tensor.dtype, memory_format, after), after)
+            result = core.place(
+                _copy_values(core, tensor, dtype or tensor.dtype, memory_format, after), after
+            )
         elif tensor.is_nested:
-            result = _nested_moved(core, tensor, after, source, dtype)
+            result = _move_nested(core, tensor, after, source, dtype)
         else:
             result = ToCopy.apply(tensor, core, after, dtype, memory_format, non_blocking)
     asynchronous = count_move(
@@ -163,10 +167,10 @@ def moved(
     return result
 
 
-def _copied(
+def _copy_values(
     core: Core, tensor: Tensor, dtype: torch.dtype, memory_format: torch.memory_format, target: int
 ) -> Tensor:
-    """The values of a tensor on its way to `target`: the copy is counted, and not what it does here."""
+    """Copy the values of a tensor on its way to `target`; operators inside are not counted."""
     local.quiet += 1
     before, local.target = local.target, target
     try:
@@ -177,17 +181,17 @@ def _copied(
     return core.arrived(out) if target < 0 else out
 
 
-def _nested_moved(core: Core, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None) -> Tensor:
-    """Nested tensors do not pass through a custom function; a hook takes their gradient back."""
+def _move_nested(core: Core, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None) -> Tensor:
+    """Move a nested tensor, which custom functions do not support; a hook moves its gradient back."""
     out = core.place(_to(tensor, dtype=dtype or tensor.dtype, copy=True), target)
-    out.register_hook(lambda gradient: moved(core, gradient, source))
+    out.register_hook(lambda gradient: move(core, gradient, source))
     return out
 
 
-def _subclass_moved(
+def _move_subclass(
     core: Core, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None, non_blocking: bool
 ) -> Tensor:
-    """A tensor around others moves when they do; one that does not name them is asked to move itself."""
+    """Move a wrapper subclass by moving its parts; one that does not name them moves itself."""
     if hasattr(type(tensor), "__tensor_flatten__"):
         result: Tensor = Rewrapped.apply(tensor, core, target, dtype, non_blocking)
         return result
@@ -200,7 +204,7 @@ def _subclass_moved(
     finally:
         local.host_asked = before
     if out.requires_grad:
-        out.register_hook(lambda gradient: moved(core, gradient, source))
+        out.register_hook(lambda gradient: move(core, gradient, source))
     return out
 
 
@@ -209,8 +213,8 @@ def unpacks_itself(kind: type) -> bool:
     return getattr(kind, "__torch_dispatch__", None) not in (None, no_torch_dispatch)
 
 
-class _Converted:
-    """A conversion that stays where it is."""
+class _InPlaceConversion:
+    """A conversion without a move."""
 
     @staticmethod
     def plain(
@@ -222,7 +226,7 @@ class _Converted:
 
 
 class ToCopy(torch.autograd.Function):
-    """A copy to another device whose gradient comes back to where the input is."""
+    """A copy to another device whose gradient returns to the input's device."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -235,16 +239,16 @@ class ToCopy(torch.autograd.Function):
         non_blocking: bool,
     ) -> Tensor:
         ctx.core, ctx.source, ctx.dtype = core, core.device_of(tensor), tensor.dtype
-        return core.place(_copied(core, tensor, dtype or tensor.dtype, memory_format, target), target)
+        return core.place(_copy_values(core, tensor, dtype or tensor.dtype, memory_format, target), target)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
-        back = moved(ctx.core, gradient, ctx.source, dtype=ctx.dtype)
+        back = move(ctx.core, gradient, ctx.source, dtype=ctx.dtype)
         return back, None, None, None, None, None
 
 
 class Rewrapped(torch.autograd.Function):
-    """A subclass made anew around its parts at another device; its gradient comes back the same way."""
+    """Rebuilds a wrapper subclass around its moved parts; its gradient returns the same way."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -256,10 +260,10 @@ class Rewrapped(torch.autograd.Function):
         for name in names:
             part = getattr(tensor, name)
             to = dtype if part.dtype == tensor.dtype else None
-            parts[name] = moved(core, part, target, dtype=to, non_blocking=non_blocking)
+            parts[name] = move(core, part, target, dtype=to, non_blocking=non_blocking)
         out: Tensor = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
-        return moved(ctx.core, gradient, ctx.source, dtype=ctx.dtype), None, None, None, None
+        return move(ctx.core, gradient, ctx.source, dtype=ctx.dtype), None, None, None, None

@@ -48,7 +48,7 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     finally:
         local.target = HOST
     if local.constants and of < 0 and to < 0:
-        constants.made(mode.of(func), args, kwargs, out)
+        constants.note_operator(mode.of(func), args, kwargs, out)
     if to < 0 <= of:
         mode.core.arrived(target)
     if to >= 0 and of == to:
@@ -86,7 +86,7 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
         mode.core.arrived(out)
     placement.put(out, HOST if target == PINNED and state == PINNED else target)
     if local.constants and state < 0 and target < 0:
-        constants.made(mode.of(func), args, kwargs, out)
+        constants.note_operator(mode.of(func), args, kwargs, out)
     if state >= 0 and target == state:
         mode.launched(func, args, kwargs, out)
     elif state >= 0 or target >= 0:

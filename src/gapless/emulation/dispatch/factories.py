@@ -8,7 +8,7 @@ import torch
 
 from gapless import trees
 from gapless.emulation.core.core import Core
-from gapless.emulation.core.transfers import count_copy, moved
+from gapless.emulation.core.transfers import count_copy, move
 from gapless.emulation.dispatch.functions import FunctionMode, Handler, as_device, handles
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, PINNED
@@ -51,7 +51,7 @@ def _from_values(name: str, keeps_tensors: bool) -> Handler:
             return func(*args, **kwargs)
         if is_tensor and keeps_tensors:
             copy = bool(kwargs.get("copy"))
-            return moved(mode.core, data, max(target, HOST), dtype=kwargs.get("dtype"), copy=copy, call=name)
+            return move(mode.core, data, max(target, HOST), dtype=kwargs.get("dtype"), copy=copy, call=name)
         quietly = {**kwargs, "device": torch.device("cpu")}
         pinned = bool(quietly.pop("pin_memory", False))
         if is_tensor and source >= 0:
@@ -166,10 +166,10 @@ def _sparse(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
     def placed(part: Any) -> Any:
         if isinstance(part, Tensor):
-            return moved(mode.core, part, target, call=f"torch.{func.__name__}")
+            return move(mode.core, part, target, call=f"torch.{func.__name__}")
         if target < 0 or not _is_values(part):
             return part
-        return moved(mode.core, torch.tensor(part), target, call="torch.tensor", detail="scalar")
+        return move(mode.core, torch.tensor(part), target, call="torch.tensor", detail="scalar")
 
     with torch.device("cpu"):
         out = func(*map(placed, args), **{n: placed(one) for n, one in kwargs.items() if n != "device"})

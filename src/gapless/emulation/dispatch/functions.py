@@ -21,7 +21,7 @@ from gapless.emulation.support import faults
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, ORPHAN
 from gapless.emulation.waits.predicates import PREDICATES, Call
-from gapless.emulation.waits.table import Row, table
+from gapless.emulation.waits.table import Row, waits_table
 from gapless.torch_internals import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -109,7 +109,7 @@ class FunctionMode(TorchFunctionMode):
                 return real.with_traceback(None)
             except Exception:  # a device that is not there, most likely
                 pass
-        return self.core.failed(error, operator or faults.named(func))
+        return self.core.failed(error, operator or faults.display_name(func))
 
     def run_body(self, func: FunctionType, types: Any, args: Any, kwargs: Any) -> Any:
         """Run a torch Python function with this mode on in its body."""
@@ -216,11 +216,11 @@ def resolve_path(dotted: str) -> Any:
 def _from_table() -> dict[Any, Handler]:
     """Handlers for the Python calls in the table of waits."""
     handlers: dict[Any, Handler] = {}
-    for dotted in table().calls():
+    for dotted in waits_table().calls():
         function = resolve_path(dotted)
         if function is not None:
             function = original(function) if type(function) is FunctionType else function
-            handlers[function] = _counted(dotted, table().for_call(dotted), HANDLERS.get(function))
+            handlers[function] = _counted(dotted, waits_table().for_call(dotted), HANDLERS.get(function))
     return handlers
 
 

@@ -14,7 +14,7 @@ import torch
 
 from gapless.emulation.dispatch.functions import FunctionMode, Handler
 from gapless.emulation.waits.predicates import PREDICATES, Call
-from gapless.emulation.waits.table import Row, table
+from gapless.emulation.waits.table import Row, waits_table
 
 Tensor = torch.Tensor
 
@@ -22,9 +22,9 @@ Tensor = torch.Tensor
 def handlers() -> dict[Any, Handler]:
     """Handlers for the functions and methods that make a node the table knows."""
     by_function: dict[str, dict[str, tuple[Row, ...]]] = {}
-    for scope, name in table().index:
+    for scope, name in waits_table().index:
         if scope == "node":
-            by_function.setdefault(_function_of(name), {})[name] = table().for_node(name)
+            by_function.setdefault(_function_of(name), {})[name] = waits_table().for_node(name)
     found: dict[Any, Handler] = {}
     for name, rows in by_function.items():
         for owner in (torch, Tensor):

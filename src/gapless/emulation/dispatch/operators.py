@@ -26,7 +26,7 @@ from gapless.emulation.standins.known import rows_for as known_rows
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, ORPHAN, PINNED
 from gapless.emulation.waits.predicates import PREDICATES, Call
-from gapless.emulation.waits.table import Row, table
+from gapless.emulation.waits.table import Row, waits_table
 from gapless.torch_internals import (
     DisableTorchFunction,
     DispatchModeKey,
@@ -102,7 +102,7 @@ class Plan:
         self.random = schema.name.startswith("aten::rand") or (self.draws and "rrelu" not in schema.name)
         overload = schema.overload_name
         self.rows: tuple[tuple[Row, Callable[[Call], bool | int]], ...] = tuple(
-            (row, PREDICATES[row.when]) for row in table().for_op(schema.name, overload)
+            (row, PREDICATES[row.when]) for row in waits_table().for_op(schema.name, overload)
         )
         known = known_rows(schema.name) if func.namespace != "aten" else None
         self.rows += known or ()
@@ -244,7 +244,7 @@ class OperatorMode(TorchDispatchMode):
             if races.full:
                 races.record_operator(plan, args, kwargs, out, index)
         elif local.constants:
-            constants.made(plan, args, kwargs, out)
+            constants.note_operator(plan, args, kwargs, out)
         return out
 
     def of(self, func: Any) -> Plan:
@@ -300,7 +300,7 @@ class OperatorMode(TorchDispatchMode):
                     if races.waits != waits:  # what was launched for it is done
                         races.order_host_after_current()
         elif local.constants is not None:
-            constants.made(plan, args, kwargs, out)
+            constants.note_operator(plan, args, kwargs, out)
         return out
 
     def _ran(self, plan: Plan, args: Any, kwargs: dict[str, Any], out: Any, index: int, at: int) -> None:
@@ -319,7 +319,7 @@ class OperatorMode(TorchDispatchMode):
         for one in trees.tensors((args, kwargs)):
             with contextlib.suppress(NotImplementedError, RuntimeError):  # it has no storage
                 storage = one.untyped_storage()
-                if self.core.placement.resized(storage):
+                if self.core.placement.update_size(storage):
                     self.races.record_resize(storage)
 
     def count(self, plan: Plan, args: Any, kwargs: Any) -> int:

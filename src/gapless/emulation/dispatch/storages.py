@@ -85,7 +85,7 @@ def _install_moves(core: Core, patches: Patches) -> None:
 
     def resize(storage: Any, nbytes: int) -> Any:
         out = real_resize(storage, nbytes)
-        if placement.resized(storage):
+        if placement.update_size(storage):
             core.races.record_resize(storage)
         return out
 

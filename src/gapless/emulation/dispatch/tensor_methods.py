@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.core.transfers import count_copy, moved
+from gapless.emulation.core.transfers import count_copy, move
 from gapless.emulation.dispatch.functions import FunctionMode, Handler, as_device, handles
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, PINNED
@@ -46,7 +46,7 @@ def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
             return func(*args, **kwargs)
         return _through_meta(mode, func, tensor, device, dtype, options)
     options["memory_format"] = options.get("memory_format") or torch.preserve_format
-    return moved(mode.core, tensor, mode.core.index_of(device), dtype=dtype, **options)
+    return move(mode.core, tensor, mode.core.index_of(device), dtype=dtype, **options)
 
 
 def _through_meta(
@@ -66,7 +66,7 @@ def _type_as(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     if not isinstance(other, Tensor) or tensor.is_meta or other.is_meta:
         return func(*args, **kwargs)
     target = mode.core.device_of(other)
-    return moved(mode.core, tensor, target, dtype=other.dtype, call="Tensor.type_as")
+    return move(mode.core, tensor, target, dtype=other.dtype, call="Tensor.type_as")
 
 
 @handles(Tensor.cuda)
@@ -78,7 +78,7 @@ def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if wanted.type != "cuda":
         raise RuntimeError(f"Invalid device, must be cuda device but got {wanted}")
     memory_format = kwargs.get("memory_format") or torch.preserve_format
-    return moved(
+    return move(
         mode.core, tensor, mode.core.index_of(wanted), non_blocking=non_blocking, memory_format=memory_format
     )
 
@@ -86,7 +86,7 @@ def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 @handles(Tensor.cpu)
 def _cpu(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     memory_format = kwargs.get("memory_format") or torch.preserve_format
-    return moved(mode.core, args[0], HOST, memory_format=memory_format, call="Tensor.cpu")
+    return move(mode.core, args[0], HOST, memory_format=memory_format, call="Tensor.cpu")
 
 
 @handles(Tensor.type)
@@ -105,7 +105,7 @@ def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
         target = local.device
     dtype = _dtype_of(name)
     non_blocking = rest[1] if len(rest) > 1 else kwargs.get("non_blocking", False)
-    return moved(mode.core, tensor, target, dtype=dtype, non_blocking=non_blocking, call="Tensor.type")
+    return move(mode.core, tensor, target, dtype=dtype, non_blocking=non_blocking, call="Tensor.type")
 
 
 def _type_name(kind: Any) -> str:

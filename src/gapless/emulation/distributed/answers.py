@@ -1,8 +1,8 @@
-"""What collectives give where the other ranks are not there.
+"""Results of collectives without the other ranks.
 
-Each other rank is taken to bring what this one brings: a sum is this rank's values times their number, a
-gather that many copies, and of an exchange each rank sends the part that is meant for this one. What only
-another rank has stays as it is (`broadcast`), or is made up where nothing is there (`recv`, `scatter`).
+Each other rank is assumed to contribute what this one does: a sum is this rank's values times the number of
+ranks, a gather that many copies, and in an exchange each rank sends the part meant for this one. Data that
+only another rank has stays unchanged (`broadcast`), or is made up if there is none (`recv`, `scatter`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from gapless import trees
 
 Tensor = torch.Tensor
 _SUM, _AVG, _PRODUCT, _BXOR = 0, 1, 2, 7
-_NAMED = {"sum": _SUM, "avg": _AVG, "product": _PRODUCT, "bxor": _BXOR}
+_OPERATIONS = {"sum": _SUM, "avg": _AVG, "product": _PRODUCT, "bxor": _BXOR}
 _SPREAD = 0.02
-"""Standard deviation of values that only another rank would know."""
+"""Standard deviation of made-up values."""
 
 expected: deque[Tensor] = deque()
-"""What the next messages of another rank hold, where that is known."""
+"""The next messages of another rank, if known."""
 
 Answer = Callable[[dict[str, Any], int, int], Any]
-"""Fills the outputs among an operator's arguments, for so many ranks and this one; or gives the results."""
+"""Fills the outputs among an operator's arguments, for a number of ranks and this rank; or returns
+results."""
 
 
 def answer(name: str, values: dict[str, Any], size: int, rank: int) -> Any:
-    """What operator `name` of c10d, or a functional one, gives; in place where it has tensors to fill."""
+    """Compute the result of operator `name` of c10d or its functional API; in place if it has output
+    tensors."""
     with torch.no_grad():
         return ANSWERS[name](values, size, rank)
 
@@ -38,7 +40,7 @@ def answer(name: str, values: dict[str, Any], size: int, rank: int) -> Any:
 
 
 def reduce(tensor: Tensor, operation: int, size: int) -> None:
-    """`tensor` is what `size` ranks alike have reduced it to."""
+    """Reduce `tensor` in place as if `size` ranks had equal values."""
     if operation == _SUM:
         tensor.data.mul_(size)
     elif operation == _PRODUCT:
@@ -47,18 +49,18 @@ def reduce(tensor: Tensor, operation: int, size: int) -> None:
         tensor.data.zero_()
 
 
-def operation_of(given: Any) -> int:
-    """Number of a reduce operation: by name, or as C++ hands it on."""
-    if isinstance(given, str):
-        return _NAMED.get(given.lower(), -1)
+def operation_of(operation: Any) -> int:
+    """Return the number of a reduce operation, from its name or C++ object."""
+    if isinstance(operation, str):
+        return _OPERATIONS.get(operation.lower(), -1)
     try:
-        return int(given.op())
-    except (AttributeError, RuntimeError):  # an older torch keeps it to itself
+        return int(operation.op())
+    except (AttributeError, RuntimeError):  # an older torch does not expose it
         return _SUM
 
 
 def receive(tensor: Tensor) -> None:
-    """`tensor` gets what another rank sends: what is `expected`, or what is made up."""
+    """Fill `tensor` with the next of `expected`, else with made-up values."""
     if expected:
         tensor.data.copy_(expected.popleft())
     else:
@@ -66,7 +68,7 @@ def receive(tensor: Tensor) -> None:
 
 
 def make_up(tensor: Tensor) -> None:
-    """Values that nobody here knows: small numbers, always the same; zeros of integers."""
+    """Fill `tensor` with small numbers, always the same; integers with zeros."""
     if tensor.is_floating_point() or tensor.is_complex():
         generator = torch.Generator().manual_seed(0)
         tensor.data.normal_(0, _SPREAD, generator=generator)
@@ -75,23 +77,23 @@ def make_up(tensor: Tensor) -> None:
 
 
 def fill(target: Tensor, source: Tensor) -> None:
-    """`target` gets the numbers of `source`, again and again where it is larger."""
-    wanted, given = target.numel(), source.numel()
-    if not wanted:
+    """Copy `source` into `target`, repeated if `target` is larger."""
+    target_length, length = target.numel(), source.numel()
+    if not target_length:
         return
-    if not given:
+    if not length:
         make_up(target)
-    elif wanted == given:
+    elif target_length == length:
         target.data.copy_(source.reshape(target.shape))
-    elif wanted % given == 0 and target.is_contiguous():
-        target.data.view(-1, given).copy_(source.reshape(1, -1))
+    elif target_length % length == 0 and target.is_contiguous():
+        target.data.view(-1, length).copy_(source.reshape(1, -1))
     else:
-        flat = source.reshape(-1).repeat(-(-wanted // given))[:wanted]
+        flat = source.reshape(-1).repeat(-(-target_length // length))[:target_length]
         target.data.copy_(flat.view(target.shape))
 
 
 def repeat(target: Tensor, source: Tensor, size: int) -> None:
-    """`target` gets `size` copies of `source`, which may be one of the parts."""
+    """Fill `target` with `size` copies of `source`, which may be one of its parts."""
     if target.numel() != size * source.numel():
         raise ValueError("output tensor size must be equal to world_size times input tensor size")
     rows, row = target.data.view(size, -1), source.reshape(1, -1)
@@ -104,7 +106,7 @@ def repeat(target: Tensor, source: Tensor, size: int) -> None:
 
 
 def own_part(target: Tensor, source: Tensor, size: int, rank: int, operation: int) -> None:
-    """`target` gets this rank's part of what the ranks have reduced."""
+    """Fill `target` with this rank's part of the reduced `source`."""
     if source.numel() != size * target.numel():
         raise ValueError("input tensor must be the same size as output size times world size")
     target.data.copy_(source.reshape(size, -1)[rank].view(target.shape))
@@ -114,9 +116,9 @@ def own_part(target: Tensor, source: Tensor, size: int, rank: int, operation: in
 def exchange(
     target: Tensor, source: Tensor, outward: Sequence[int], inward: Sequence[int], size: int, rank: int
 ) -> None:
-    """Each rank sends its part for this one, `outward` being the sizes of those parts in `target`.
+    """Fill `target` with each rank's part for this one; `outward` are the sizes of those parts.
 
-    Where this one's own part for itself is empty, as in a ring, the others send what they send to anybody.
+    If this rank's part for itself is empty, as in a ring, the others send what they send to any rank.
     """
     if inward:
         first = sum(inward[:rank])
@@ -145,7 +147,7 @@ def _reduce(values: dict[str, Any], size: int, rank: int) -> None:
 
 
 def _broadcast(values: dict[str, Any], size: int, rank: int) -> None:
-    """Of another rank's values nothing is known: these are as good."""
+    """Receive an expected message; the values of another rank are otherwise unknown, so ours stay."""
     if rank != values["root_rank"] and expected:
         receive(values["tensors"][0])
 
@@ -211,7 +213,7 @@ def _all_to_all(values: dict[str, Any], size: int, rank: int) -> None:
     inputs = values["input_tensors"]
     for target in values["output_tensors"]:
         own = inputs[rank]
-        fill(target, own if own.numel() else next((one for one in inputs if one.numel()), own))
+        fill(target, own if own.numel() else next((tensor for tensor in inputs if tensor.numel()), own))
 
 
 def _all_to_all_base(values: dict[str, Any], size: int, rank: int) -> None:
@@ -219,101 +221,101 @@ def _all_to_all_base(values: dict[str, Any], size: int, rank: int) -> None:
     exchange(values["output"], values["input"], *splits, size, rank)
 
 
-def _received(values: dict[str, Any], size: int, rank: int) -> None:
+def _receive(values: dict[str, Any], size: int, rank: int) -> None:
     for tensor in values["tensors"]:
         receive(tensor)
 
 
-def _nothing(values: dict[str, Any], size: int, rank: int) -> None:
-    """It is sent, or all have come."""
+def _do_nothing(values: dict[str, Any], size: int, rank: int) -> None:
+    """Do nothing: the message is sent, or all ranks have come."""
 
 
 # -- functional ones, which give their results -----------------------------------------------------------
 
 
-def _each(values: dict[str, Any], make: Callable[[Tensor], Tensor]) -> Any:
-    given = values["inputs"] if "inputs" in values else values["input"]
-    return [make(one) for one in given] if isinstance(given, (list, tuple)) else make(given)
+def _map_inputs(values: dict[str, Any], make: Callable[[Tensor], Tensor]) -> Any:
+    inputs = values["inputs"] if "inputs" in values else values["input"]
+    return [make(tensor) for tensor in inputs] if isinstance(inputs, (list, tuple)) else make(inputs)
 
 
-def _reduced(values: dict[str, Any], size: int, rank: int) -> Any:
+def _functional_reduce(values: dict[str, Any], size: int, rank: int) -> Any:
     operation = operation_of(values["reduce_op"])
 
-    def make(one: Tensor) -> Tensor:
-        out = one.clone(memory_format=torch.contiguous_format)
+    def make(tensor: Tensor) -> Tensor:
+        out = tensor.clone(memory_format=torch.contiguous_format)
         reduce(out, operation, size)
         return out
 
-    return _each(values, make)
+    return _map_inputs(values, make)
 
 
-def _reduced_in_place(values: dict[str, Any], size: int, rank: int) -> Any:
+def _functional_reduce_in_place(values: dict[str, Any], size: int, rank: int) -> Any:
     operation = operation_of(values["reduce_op"])
-    given = values["inputs"] if "inputs" in values else values["input"]
-    for one in trees.tensors(given):
-        reduce(one, operation, size)
-    return given
+    inputs = values["inputs"] if "inputs" in values else values["input"]
+    for tensor in trees.tensors(inputs):
+        reduce(tensor, operation, size)
+    return inputs
 
 
-def _gathered(values: dict[str, Any], size: int, rank: int) -> Any:
-    group = int(values["group_size"])
-    return _each(values, lambda one: one.repeat(group, *(1 for _ in one.shape[1:])))
+def _functional_all_gather(values: dict[str, Any], size: int, rank: int) -> Any:
+    size_of_group = int(values["group_size"])
+    return _map_inputs(values, lambda tensor: tensor.repeat(size_of_group, *(1 for _ in tensor.shape[1:])))
 
 
-def _gathered_out(values: dict[str, Any], size: int, rank: int) -> Tensor:
+def _functional_all_gather_out(values: dict[str, Any], size: int, rank: int) -> Tensor:
     out: Tensor = values["out"]
     repeat(out, values["input"], size)
     return out
 
 
-def _scattered(values: dict[str, Any], size: int, rank: int) -> Any:
+def _functional_reduce_scatter(values: dict[str, Any], size: int, rank: int) -> Any:
     operation = operation_of(values["reduce_op"])
 
-    def make(one: Tensor) -> Tensor:
-        out = one.chunk(size)[rank].clone(memory_format=torch.contiguous_format)
+    def make(tensor: Tensor) -> Tensor:
+        out = tensor.chunk(size)[rank].clone(memory_format=torch.contiguous_format)
         reduce(out, operation, size)
         return out
 
-    return _each(values, make)
+    return _map_inputs(values, make)
 
 
-def _scattered_out(values: dict[str, Any], size: int, rank: int) -> Tensor:
+def _functional_reduce_scatter_out(values: dict[str, Any], size: int, rank: int) -> Tensor:
     out: Tensor = values["out"]
     own_part(out, values["input"], size, rank, operation_of(values["reduce_op"]))
     return out
 
 
-def _exchanged(values: dict[str, Any], size: int, rank: int) -> Tensor:
+def _functional_all_to_all(values: dict[str, Any], size: int, rank: int) -> Tensor:
     source: Tensor = values["input"]
-    outward = [int(one) for one in values["output_split_sizes"]]
-    inward = [int(one) for one in values["input_split_sizes"]]
+    outward = [int(length) for length in values["output_split_sizes"]]
+    inward = [int(length) for length in values["input_split_sizes"]]
     out = source.new_empty((sum(outward) if outward else source.shape[0], *source.shape[1:]))
     exchange(out, source, outward, inward, size, rank)
     return out
 
 
-def _moved_shards(values: dict[str, Any], size: int, rank: int) -> Tensor:
-    """DTensor's change of the sharded dimension."""
+def _shard_dim_all_to_all(values: dict[str, Any], size: int, rank: int) -> Tensor:
+    """Change the sharded dimension, as DTensor does."""
     own = values["input"].chunk(size, values["shard_dim"])[rank]
     return torch.cat([own] * size, values["gather_dim"])
 
 
-def _copied(values: dict[str, Any], size: int, rank: int) -> Tensor:
-    given: Tensor = values["input"]
-    return given.clone()
+def _functional_broadcast(values: dict[str, Any], size: int, rank: int) -> Tensor:
+    source: Tensor = values["input"]
+    return source.clone()
 
 
-def _same(values: dict[str, Any], size: int, rank: int) -> Any:
+def _unchanged_input(values: dict[str, Any], size: int, rank: int) -> Any:
     return values["input"] if "input" in values else values["tensor"]
 
 
-def _received_one(values: dict[str, Any], size: int, rank: int) -> Tensor:
+def _functional_receive(values: dict[str, Any], size: int, rank: int) -> Tensor:
     make_up(values["tensor"])
     tensor: Tensor = values["tensor"]
     return tensor
 
 
-def _batch(values: dict[str, Any], size: int, rank: int) -> Any:
+def _functional_batch(values: dict[str, Any], size: int, rank: int) -> Any:
     for kind, tensor in zip(values["op_list"], values["tensors"], strict=True):
         if "recv" in kind:
             make_up(tensor)
@@ -337,26 +339,26 @@ ANSWERS: dict[str, Answer] = {
     "c10d::scatter_": _scatter,
     "c10d::alltoall_": _all_to_all,
     "c10d::alltoall_base_": _all_to_all_base,
-    "c10d::send": _nothing,
-    "c10d::recv_": _received,
-    "c10d::recv_any_source_": _received,
-    "c10d::barrier": _nothing,
-    "c10d::monitored_barrier_": _nothing,
-    "_c10d_functional::all_reduce": _reduced,
-    "_c10d_functional::all_reduce_": _reduced_in_place,
-    "_c10d_functional::all_reduce_coalesced": _reduced,
-    "_c10d_functional::all_reduce_coalesced_": _reduced_in_place,
-    "_c10d_functional::all_gather_into_tensor": _gathered,
-    "_c10d_functional::all_gather_into_tensor_out": _gathered_out,
-    "_c10d_functional::all_gather_into_tensor_coalesced": _gathered,
-    "_c10d_functional::reduce_scatter_tensor": _scattered,
-    "_c10d_functional::reduce_scatter_tensor_out": _scattered_out,
-    "_c10d_functional::reduce_scatter_tensor_coalesced": _scattered,
-    "_c10d_functional::all_to_all_single": _exchanged,
-    "_c10d_functional::broadcast": _copied,
-    "_c10d_functional::broadcast_": _same,
-    "_c10d_functional::isend": _same,
-    "_c10d_functional::irecv": _received_one,
-    "_c10d_functional::batch_p2p_ops": _batch,
-    "_dtensor::shard_dim_alltoall": _moved_shards,
+    "c10d::send": _do_nothing,
+    "c10d::recv_": _receive,
+    "c10d::recv_any_source_": _receive,
+    "c10d::barrier": _do_nothing,
+    "c10d::monitored_barrier_": _do_nothing,
+    "_c10d_functional::all_reduce": _functional_reduce,
+    "_c10d_functional::all_reduce_": _functional_reduce_in_place,
+    "_c10d_functional::all_reduce_coalesced": _functional_reduce,
+    "_c10d_functional::all_reduce_coalesced_": _functional_reduce_in_place,
+    "_c10d_functional::all_gather_into_tensor": _functional_all_gather,
+    "_c10d_functional::all_gather_into_tensor_out": _functional_all_gather_out,
+    "_c10d_functional::all_gather_into_tensor_coalesced": _functional_all_gather,
+    "_c10d_functional::reduce_scatter_tensor": _functional_reduce_scatter,
+    "_c10d_functional::reduce_scatter_tensor_out": _functional_reduce_scatter_out,
+    "_c10d_functional::reduce_scatter_tensor_coalesced": _functional_reduce_scatter,
+    "_c10d_functional::all_to_all_single": _functional_all_to_all,
+    "_c10d_functional::broadcast": _functional_broadcast,
+    "_c10d_functional::broadcast_": _unchanged_input,
+    "_c10d_functional::isend": _unchanged_input,
+    "_c10d_functional::irecv": _functional_receive,
+    "_c10d_functional::batch_p2p_ops": _functional_batch,
+    "_dtensor::shard_dim_alltoall": _shard_dim_all_to_all,
 }

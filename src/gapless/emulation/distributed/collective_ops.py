@@ -1,13 +1,12 @@
-"""Handlers for c10d's operators: what may travel in a group, what the host waits for, what gloo lacks.
+"""Handlers for c10d's operators: which tensors a group accepts, where the host waits, what gloo lacks.
 
-NCCL's collectives are launched like kernels: the host goes on, and ``Work.wait`` makes a stream wait, not
-the host. Only a barrier stops it: `WorkNCCL::wait` ends in a synchronization of the current stream
-(`torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`). Gloo's collectives on device tensors pass through
-the host, so there the host waits each time (`ProcessGroupGlooCuda.cpp`).
+NCCL's collectives are launched like kernels: the host goes on, and ``Work.wait`` makes a stream wait, not the
+host. Only a barrier stops it: `WorkNCCL::wait` ends in a synchronization of the current stream
+(`torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`). Gloo's collectives on device tensors pass through the
+host, so there the host waits each time (`ProcessGroupGlooCuda.cpp`).
 
-Collectives are over when they return here. What NCCL orders by streams is then ordered by itself, and
-what hangs on a future (`Future.then` in DDP's hooks) runs in the calling thread, as it does with NCCL,
-and not in gloo's.
+Collectives are complete when they return here. Work that NCCL orders by streams is then in order, and
+callbacks of a future (`Future.then` in DDP's hooks) run in the calling thread, as with NCCL and unlike gloo.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from gapless import torch_internals, trees
 from gapless.emulation.dispatch.operators import OperatorMode, handles
 from gapless.emulation.distributed.answers import answer
 from gapless.emulation.distributed.nccl import backends, finished_work, no_backend, stops_later
-from gapless.emulation.distributed.traffic import awaited, made, record, whose
+from gapless.emulation.distributed.traffic import collective_of, record, record_await, remember_results
 from gapless.emulation.distributed.world import current
 from gapless.emulation.races import collectives
 from gapless.emulation.support.local import local
@@ -52,8 +51,8 @@ _FUNCTIONAL = (
 )  # fmt: skip
 
 
-class Call:
-    """One call of an operator of c10d."""
+class CollectiveCall:
+    """A call of an operator of c10d."""
 
     def __init__(self, mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.mode = mode
@@ -61,9 +60,9 @@ class Call:
         self.name: str = func._schema.name.removeprefix("c10d::")
         arguments = func._schema.arguments
         names = [argument.name for argument in arguments]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        defaults = {one.name: one.default_value for one in arguments if one.has_default_value()}
-        self.values: dict[str, Any] = {**defaults, **given}
+        passed = {**dict(zip(names, args, strict=False)), **kwargs}
+        defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        self.values: dict[str, Any] = {**defaults, **passed}
         self.group = ProcessGroup.unbox(self.values["process_group"])
         self.backends = backends(self.group)
         self.alone = is_alone(self.backends)
@@ -73,14 +72,14 @@ class Call:
         return trees.tensors(self.values)
 
     def run(self, **changed: Any) -> Any:
-        """The operator on CPU values, with some arguments `changed`."""
+        """Run the operator on CPU values, with the arguments in `changed` replaced."""
         return self.func(**{**self.values, **changed})
 
 
 def admit(mode: OperatorMode, tensors: Any, transports: dict[str, str]) -> int:
-    """Device index of a collective's tensors; -1 where none is on the device.
+    """Return the device index of a collective's tensors; -1 if none is on the device.
 
-    Tensors that C++ has made without saying where (DDP's reducer) follow the others, or the group.
+    Tensors that C++ created without a known device (DDP's reducer) follow the others, or the group.
 
     Raises:
         RuntimeError: a host tensor in a group of NCCL alone, in c10d's words.
@@ -102,12 +101,12 @@ def admit(mode: OperatorMode, tensors: Any, transports: dict[str, str]) -> int:
 
 
 def is_alone(transports: dict[str, str]) -> bool:
-    """Whether the other ranks of a group with these backends are not there."""
+    """Whether a group with these backends runs without its other ranks."""
     return current() is not None or transports.get("cuda") == "fake"
 
 
 def finish(out: Any) -> Any:
-    """`out`, once the work in it is done."""
+    """Wait for the work in `out`; return `out`."""
     work = out[-1] if isinstance(out, (list, tuple)) else out
     Work.unbox(work).wait()
     return out
@@ -119,20 +118,20 @@ def finish_for_good(out: Any) -> Any:
     return (*finish(out)[:-1], done) if isinstance(out, (list, tuple)) else finish(out) and done
 
 
-def _alone(call: Call) -> Any:
-    """What the collective gives where the other ranks are not there."""
+def _run_alone(call: CollectiveCall) -> Any:
+    """Compute the collective's result without the other ranks."""
     values, group = call.values, call.group
-    answered(call.mode, call.func._schema.name, values, group)
-    given = values[call.func._schema.arguments[0].name]
-    work = _delivered(list(trees.tensors(given))).boxed()
-    return work if len(call.func._schema.returns) == 1 else (given, work)
+    answer_within(call.mode, call.func._schema.name, values, group)
+    first_argument = values[call.func._schema.arguments[0].name]
+    work = _completed_work(list(trees.tensors(first_argument))).boxed()
+    return work if len(call.func._schema.returns) == 1 else (first_argument, work)
 
 
-def answered(mode: OperatorMode, name: str, values: dict[str, Any], group: Any) -> Any:
-    """`answer`, in a run without values by way of `mode`, which knows what is known of them."""
+def answer_within(mode: OperatorMode, name: str, values: dict[str, Any], group: Any) -> Any:
+    """Call `answer`; in a run without values within `mode`, which tracks what is known of them."""
     if mode.core.values is None:
         return answer(name, values, group.size(), group.rank())
-    local.quiet += 1  # what is copied and reduced here goes through no kernel of its own
+    local.quiet += 1  # copies and reductions here are not kernels of their own
     try:
         with mode:
             return answer(name, values, group.size(), group.rank())
@@ -140,8 +139,8 @@ def answered(mode: OperatorMode, name: str, values: dict[str, Any], group: Any) 
         local.quiet -= 1
 
 
-def _delivered(tensors: list[Tensor]) -> Any:
-    """A work that is over and has these results: DDP takes the gradients from it."""
+def _completed_work(tensors: list[Tensor]) -> Any:
+    """Return a completed work with these results, from which DDP takes the gradients."""
     done: Any = torch.futures.Future()
     done.set_result(tensors)
     return work_from_future(done)
@@ -149,79 +148,79 @@ def _delivered(tensors: list[Tensor]) -> Any:
 
 @handles(*(f"c10d::{name}" for name in _COLLECTIVES))
 def _collective(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    call = Call(mode, func, args, kwargs)
+    call = CollectiveCall(mode, func, args, kwargs)
     index = admit(mode, call.tensors, call.backends)
     if index >= 0 and call.backends.get("cuda") == "gloo":
         mode.core.wait(f"c10d::{call.name}", "values", detail="gloo")
     number = record(mode.core, call.name, call.values, call.group, index)
-    return _racing(call, _done(call), index, number)
+    return _observe_work(call, _run_collective(call), index, number)
 
 
-def _done(call: Call) -> Any:
+def _run_collective(call: CollectiveCall) -> Any:
     if call.alone:
-        return _alone(call)
+        return _run_alone(call)
     if call.backends.get("cuda") == "nccl":
-        special = _NCCL_ONLY.get(call.name)
+        special = _NCCL_VARIANTS.get(call.name)
         if special is not None:
             return special(call)
-    return _ending(call)(call.run())
+    return _finisher(call)(call.run())
 
 
-def _racing(call: Call, out: Any, index: int, number: int) -> Any:
-    """`out`, with a work that tells who waits for it, where NCCL's stream would do the work.
+def _observe_work(call: CollectiveCall, out: Any, index: int, number: int) -> Any:
+    """Return `out` with a work that reports waits for it, where NCCL's stream would do the work.
 
-    `number` is what the programme calls the collective.
+    `number` is the programme's number of the collective.
     """
     races = call.mode.core.races
     if index < 0:
         if races.busy:
             reads, writes = collectives.reads_and_writes(call.name, call.values, call.group.rank())
             for writing, tensors in ((False, reads), (True, writes)):
-                for one in tensors:
-                    races.check_host_access(one, writing, f"c10d::{call.name}")
+                for tensor in tensors:
+                    races.check_host_access(tensor, writing, f"c10d::{call.name}")
         return out
     if call.backends.get("cuda") == "gloo":
         return out
-    heard = partial(awaited, call.mode.core, number)
-    told = partial(collectives.track_collective, races, call.name, call.values, call.group, index, heard)
-    return (*out[:-1], told(out[-1])) if isinstance(out, (list, tuple)) else told(out)
+    on_wait = partial(record_await, call.mode.core, number)
+    track = partial(collectives.track_collective, races, call.name, call.values, call.group, index, on_wait)
+    return (*out[:-1], track(out[-1])) if isinstance(out, (list, tuple)) else track(out)
 
 
-def _ending(call: Call) -> Callable[[Any], Any]:
+def _finisher(call: CollectiveCall) -> Callable[[Any], Any]:
     return finish_for_good if "reduce_scatter" in call.name else finish
 
 
 @handles("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
 def _point_to_point(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    call = Call(mode, func, args, kwargs)
+    call = CollectiveCall(mode, func, args, kwargs)
     index = admit(mode, call.tensors, call.backends)
     if index >= 0 and call.backends.get("cuda") == "gloo":
         mode.core.wait(f"c10d::{call.name}", "values", detail="gloo")
     if index >= 0 and call.name == "recv_any_source_" and call.backends.get("cuda") == "nccl":
         raise RuntimeError("Backend nccl does not support recvAnysource")
     number = record(mode.core, call.name, call.values, call.group, index)
-    return _racing(call, _alone(call) if call.alone else call.run(), index, number)
+    return _observe_work(call, _run_alone(call) if call.alone else call.run(), index, number)
 
 
 @handles("c10d::barrier")
 def _barrier(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    call = Call(mode, func, args, kwargs)
+    call = CollectiveCall(mode, func, args, kwargs)
     record(mode.core, call.name, call.values, call.group, mode.core.device_of(call.values["tensor"]))
-    # c10d chooses the backend by a tensor it makes; in a group that carries the host, too, that one is there.
+    # c10d chooses the backend by a tensor it creates; in a group that carries the host too it is on the host.
     if call.backends.get("cuda") != "nccl" or mode.core.device_of(call.values["tensor"]) < 0:
         return call.run()
-    # An asynchronous barrier waits where the script waits for it, or leaves that to the stream.
+    # After an asynchronous barrier the host waits in `Work.wait`, or only the stream does.
     if call.values.get("async_op"):
         if not stops_later(call.group):
             return finish(call.run())
         if PythonCallbackWork is not None:
-            return _when_waited_for(mode, Work.unbox(call.run()))
+            return _barrier_work(mode, Work.unbox(call.run()))
         mode.core.note(torch_internals.off("PythonCallbackWork"))
     mode.core.wait("cudaStreamSynchronize", "explicit", call="torch.distributed.barrier")
     return finish(call.run())
 
 
-def _when_waited_for(mode: OperatorMode, work: Any) -> Any:
+def _barrier_work(mode: OperatorMode, work: Any) -> Any:
     def wait(timeout: Any) -> bool:
         mode.core.wait("cudaStreamSynchronize", "explicit", call="torch.distributed.barrier")
         work.wait()
@@ -230,26 +229,26 @@ def _when_waited_for(mode: OperatorMode, work: Any) -> Any:
     return PythonCallbackWork(wait).boxed()
 
 
-# -- what NCCL takes and gloo does not -------------------------------------------------------------
+# -- accepted by NCCL but not by gloo --------------------------------------------------------------
 
 
 def _flat(value: Any) -> Any:
-    """`value` with its tensors in one dimension: NCCL counts elements where gloo compares shapes."""
+    """Flatten the tensors of `value`: NCCL counts elements where gloo compares shapes."""
     if isinstance(value, Tensor):
         return value.view(-1) if value.is_contiguous() else value
     return [_flat(item) for item in value]
 
 
-def _into_tensor(*names: str) -> Callable[[Call], Any]:
-    def run(call: Call) -> Any:
-        out = _ending(call)(call.run(**{name: _flat(call.values[name]) for name in names}))
+def _into_tensor(*names: str) -> Callable[[CollectiveCall], Any]:
+    def run(call: CollectiveCall) -> Any:
+        out = _finisher(call)(call.run(**{name: _flat(call.values[name]) for name in names}))
         return (call.values[names[0]], out[-1]) if isinstance(out, (list, tuple)) else out
 
     return run
 
 
-def _gathered(call: Call) -> Any:
-    """NCCL gathers tensors of different sizes by one broadcast from each rank."""
+def _all_gather(call: CollectiveCall) -> Any:
+    """Gather tensors of different sizes, as NCCL does, by one broadcast from each rank."""
     outputs, inputs = call.values["output_tensors"], call.values["input_tensors"]
     if len({tensor.shape for tensor in outputs[0]}) == 1 and outputs[0][0].shape == inputs[0].shape:
         return finish(call.run())
@@ -266,8 +265,8 @@ def _gathered(call: Call) -> Any:
     return outputs, finished_work().boxed()
 
 
-def _gathered_into_one(call: Call) -> Any:
-    """Gloo has a list where NCCL has one tensor for all that is gathered, which only the root gives."""
+def _gather_into_tensor(call: CollectiveCall) -> Any:
+    """Gather into one tensor by gloo's gather into a list."""
     values, group = call.values, call.group
     options = dist.GatherOptions()
     options.rootRank = values["root_rank"]
@@ -278,9 +277,9 @@ def _gathered_into_one(call: Call) -> Any:
     return values["output_tensor"], finished_work().boxed()
 
 
-_NCCL_ONLY: dict[str, Callable[[Call], Any]] = {
-    "allgather_": _gathered,
-    "gather_into_tensor_": _gathered_into_one,
+_NCCL_VARIANTS: dict[str, Callable[[CollectiveCall], Any]] = {
+    "allgather_": _all_gather,
+    "gather_into_tensor_": _gather_into_tensor,
     "_allgather_base_": _into_tensor("output_tensor", "input_tensor"),
     "allgather_into_tensor_coalesced_": _into_tensor("outputs", "inputs"),
     "_reduce_scatter_base_": _into_tensor("output_tensor", "input_tensor"),
@@ -303,10 +302,10 @@ def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
         mode.core.wait(func._schema.name, "values", detail="gloo")
     number = record(mode.core, func._schema.name.split("::")[1], values, group, index)
     alone = is_alone(transports)
-    out = answered(mode, func._schema.name, values, group) if alone else func(*args, **kwargs)
+    out = answer_within(mode, func._schema.name, values, group) if alone else func(*args, **kwargs)
     if index >= 0:
         mode.put(out, index, args)
-        made(mode.core, number, out)
+        remember_results(mode.core, number, out)
         if mode.core.races.full:
             mode.core.races.record_launch(func._schema.name, trees.tensors(values), trees.tensors(out), index)
     return out
@@ -314,7 +313,7 @@ def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles("_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors")
 def _wait_tensor(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A stream waits, not the host."""
-    for one in trees.tensors(args[0]):
-        awaited(mode.core, whose(mode.core, one))
+    """Record that a stream waits; the host does not."""
+    for tensor in trees.tensors(args[0]):
+        record_await(mode.core, collective_of(mode.core, tensor))
     return func(*args, **kwargs)

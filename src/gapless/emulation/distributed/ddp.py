@@ -1,4 +1,4 @@
-"""`DistributedDataParallel`: where the tensors of its C++ reducer are, and what its making waits for."""
+"""`DistributedDataParallel`: placement of its C++ reducer's tensors, and the waits of its construction."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from gapless.torch_internals import TorchDispatchMode
 Tensor = torch.Tensor
 
 # `Logger::set_runtime_stats_and_log` and `CudaTimer::measureDifference` (reducer_cuda.cpp in the same folder)
-_FIRST, _EACH = 10, 100
-"""Iterations that are timed (`Reducer::should_collect_runtime_stats`)."""
-_TIMER = (
+_FIRST_TIMED, _TIMED_EVERY = 10, 100
+"""Iterations that are timed: the first ten, then every hundredth
+(`Reducer::should_collect_runtime_stats`)."""
+_TIMER_NOTE = (
     "DistributedDataParallel also waits for its own timing events, in its first ten iterations and in "
     "every hundredth after that: this is not counted"
 )
 
 
 class _ReducerTensors(TorchDispatchMode):
-    """Places what the reducer makes for itself (`torch/csrc/distributed/c10d/reducer.cpp`).
+    """Places the tensors that the reducer creates (`torch/csrc/distributed/c10d/reducer.cpp`).
 
-    Buckets are where the parameters are. The map of locally used parameters is an int32 tensor of zeros on
+    Buckets are on the parameters' device. The map of locally used parameters is an int32 tensor of zeros on
     the host with an empty twin on the device; on its way there it passes through pinned memory and nothing
     waits, so it counts as pinned.
     """
@@ -42,18 +43,18 @@ class _ReducerTensors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        made = func._schema.name in ("aten::zeros", "aten::empty")
-        if made and isinstance(out, Tensor):
+        is_new = func._schema.name in ("aten::zeros", "aten::empty")
+        if is_new and isinstance(out, Tensor):
             used_map = func._schema.name == "aten::zeros" and out.dtype == torch.int32
             self.core.placement.put(out, PINNED if used_map else self.index)
             memory = self.core.placement.memory
             if memory is not None and not used_map:
-                memory.holds("communication", (out,))
+                memory.set_kind("communication", (out,))
         return out
 
 
 def install(core: Core, patches: Patches) -> None:
-    """Watch the reducer's constructor and the check of parameters' shapes until `patches` are undone."""
+    """Wrap the reducer's constructor and the check of parameters' shapes until `patches` are undone."""
     make_reducer: Any = dist.Reducer
     verify: Any = torch_internals.verify_params
 
@@ -63,23 +64,24 @@ def install(core: Core, patches: Patches) -> None:
             if index < 0:
                 super().__init__(params, *args, **kwargs)
                 return
-            core.note(_TIMER)
+            core.note(_TIMER_NOTE)
             with _ReducerTensors(core, index):
                 super().__init__(params, *args, **kwargs)
             core.graphs.mark_leaves(index, params)
             self._iterations = 0
 
         def prepare_for_forward(self) -> None:
-            """An iteration begins: DDP's logger has just read the last one's times, where it samples."""
+            """Count an iteration; DDP's logger has just read the last one's times if it samples."""
             if self._where >= 0:
                 done = self._iterations
-                if core.graphs.capture is not None and done > 0 and (done <= _FIRST or not done % _EACH):
+                is_timed = done > 0 and (done <= _FIRST_TIMED or not done % _TIMED_EVERY)
+                if core.graphs.capture is not None and is_timed:
                     core.graphs.refuse_query("DistributedDataParallel's timing of its first iterations")
                 self._iterations += 1
             super().prepare_for_forward()
 
         def _rebuild_buckets(self) -> Any:
-            """Buckets in the order in which gradients came, once the first backward pass has told it."""
+            """Place the buckets in the gradients' order, rebuilt after the first backward pass."""
             with _ReducerTensors(core, self._where) if self._where >= 0 else nullcontext():
                 return super()._rebuild_buckets()
 
@@ -100,7 +102,7 @@ def install(core: Core, patches: Patches) -> None:
 
 
 def _count_verification(core: Core, ranks: int) -> None:
-    """`verify_params_across_processes` in the same file.
+    """Record the waits of `verify_params_across_processes` in the same file.
 
     The number of parameters goes to the device, is gathered and read there once per rank; then the shapes go
     to the device, are broadcast and come back.

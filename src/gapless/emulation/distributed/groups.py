@@ -1,4 +1,4 @@
-"""Process groups of one rank: torch is told of all of them, and nothing waits for the others to come."""
+"""Process groups of one rank: torch believes in all ranks, and nothing waits for the others."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from gapless.emulation.support.patches import Patches
 c10d = dist.distributed_c10d
 
 _PREFIX = re.compile(r"^(default_pg/|\d+/+)+")
-"""What torch puts before a key."""
+"""Prefixes that torch adds to a key."""
 _stores: list[LoneStore] = []
 """Stores as Python objects: C++ keeps only its own half."""
 
 
 def install(core: Core, patches: Patches, world: World) -> None:
-    """Make this process a rank of `world` for whoever asks torch.distributed, until `patches` are undone."""
+    """Make this process a rank of `world` for torch.distributed, until `patches` are undone."""
     _stores.clear()
 
     def missed(key: str) -> None:
         core.note(f"the store has no {_PREFIX.sub('', key)!r}, which another rank would have set: it reads 0")
 
     def store(*args: Any, **kwargs: Any) -> LoneStore:
-        made = LoneStore(world.size, missed)
-        _stores.append(made)
-        return made
+        new_store = LoneStore(world.size, missed)
+        _stores.append(new_store)
+        return new_store
 
     patches.set_everywhere(dist, "TCPStore", store)
-    patches.set_everywhere(c10d, "init_process_group", _joining(core, world, store))
+    patches.set_everywhere(c10d, "init_process_group", _init_alone(core, world, store))
     _install_backends(patches)
     _install_spawn(patches, world)
     objects.install(core, patches)
     libraries.install(core, patches)
 
 
-def _joining(core: Core, world: World, store: Callable[[], LoneStore]) -> Callable[..., None]:
+def _init_alone(core: Core, world: World, store: Callable[[], LoneStore]) -> Callable[..., None]:
     real = c10d.init_process_group
 
     @wraps(real)
@@ -76,7 +76,7 @@ def _joining(core: Core, world: World, store: Callable[[], LoneStore]) -> Callab
 
 
 def _install_backends(patches: Patches) -> None:
-    """Gloo connects its ranks when it is made: one rank is a group of its own for it, or gloo is left out."""
+    """Replace gloo, which connects its ranks at creation: one rank is its own group, or gloo is left out."""
     gloo: Any = torch_internals.ProcessGroupGloo
     if gloo is not None:
         lone = lone_backend()
@@ -93,9 +93,9 @@ def _install_backends(patches: Patches) -> None:
 
             _get_backend_name = name
 
-        for made in ("Options", "_Options", "create_default_device", "create_device"):
-            if hasattr(gloo, made):
-                setattr(ProcessGroupGloo, made, getattr(gloo, made))
+        for attribute in ("Options", "_Options", "create_default_device", "create_device"):
+            if hasattr(gloo, attribute):
+                setattr(ProcessGroupGloo, attribute, getattr(gloo, attribute))
         ProcessGroupGloo.__qualname__ = "ProcessGroupGloo"
         patches.set_everywhere(c10d, "ProcessGroupGloo", ProcessGroupGloo)
     # TORCH_DISTRIBUTED_DEBUG=DETAIL compares what the ranks do.
@@ -103,20 +103,20 @@ def _install_backends(patches: Patches) -> None:
 
 
 def _install_spawn(patches: Patches, world: World) -> None:
-    """``mp.spawn(train, nprocs=8)`` calls `train` as this rank, in this process."""
+    """Make ``mp.spawn(train, nprocs=8)`` call `train` as this rank, in this process."""
     mp = torch.multiprocessing
     real = mp.spawn
 
     @wraps(real)
     def spawn(fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any) -> Any:
         fn(world.local_rank % nprocs, *args)
-        return None if join else _Joined()
+        return None if join else _FinishedProcesses()
 
     patches.set_everywhere(mp, "spawn", spawn)
 
 
-class _Joined:
-    """What ``mp.spawn(join=False)`` gives, once all is over."""
+class _FinishedProcesses:
+    """The result of ``mp.spawn(join=False)`` when all is over."""
 
     processes: tuple[Any, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Parts of torch.distributed that look into what the other ranks send: pipelines, checkpoints, ZeRO."""
+"""Patches for parts of torch.distributed that use other ranks' data: pipelines, checkpoints, ZeRO."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from gapless.torch_internals import path
 
 
 def install(core: Core, patches: Patches) -> None:
-    """Have them run without the other ranks until `patches` are undone, each once it is imported."""
+    """Make these parts run without the other ranks until `patches` are undone, each once imported."""
 
-    def change(where: str, made: Callable[[ModuleType, Any], Any]) -> None:
-        module, _, attribute = where.rpartition(".")
-        module, owner = _class_in(module)
+    def change(target: str, make: Callable[[ModuleType, Any], Any]) -> None:
+        module, _, attribute = target.rpartition(".")
+        module, owner = _split_class(module)
 
-        def when_there(loaded: ModuleType) -> None:
-            holder = getattr(loaded, owner, None) if owner else loaded
+        def when_there(loaded_module: ModuleType) -> None:
+            holder = getattr(loaded_module, owner, None) if owner else loaded_module
             real = getattr(holder, attribute, None)
             if real is not None:
-                patches.set(holder, attribute, made(loaded, real))
+                patches.set(holder, attribute, make(loaded_module, real))
 
         when_imported(module, when_there, patches)
 
-    change(path("validate_global_plan"), lambda module, real: _incomplete(core, real))
-    change(path("dedup_save_plans"), _own_plan)
-    change(path("CheckpointWrapper"), _coordinating)
-    change(path("broadcast_state"), _unknown_state)
-    change(path("receive_stage_meta"), _stage_meta)
+    change(path("validate_global_plan"), lambda module, real: _accept_partial(core, real))
+    change(path("dedup_save_plans"), _keep_own_plan)
+    change(path("CheckpointWrapper"), _coordinate_here)
+    change(path("broadcast_state"), _refuse_unknown_state)
+    change(path("receive_stage_meta"), _receive_stage_meta)
 
 
-def _incomplete(core: Core, real: Any) -> Any:
-    """A checkpoint that has the shards of one rank is whole for it."""
+def _accept_partial(core: Core, real: Any) -> Any:
+    """Accept a checkpoint that has only this rank's shards."""
 
     @wraps(real)
     def validate(global_plan: Any, metadata: Any) -> Any:
         core.note("a checkpoint was written with this rank's shards alone")
-        found = real([], metadata)
-        return True if isinstance(found, bool) else []
+        problems = real([], metadata)
+        return True if isinstance(problems, bool) else []
 
     return validate
 
 
-def _own_plan(module: ModuleType, real: Any) -> Any:
-    """The other ranks' plans are copies of this one's, and have nothing left to write."""
+def _keep_own_plan(module: ModuleType, real: Any) -> Any:
+    """Treat the other ranks' plans as copies of this one's with nothing left to write."""
 
     @wraps(real)
     def dedup(all_plans: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,8 +66,8 @@ def _own_plan(module: ModuleType, real: Any) -> Any:
     return dedup
 
 
-def _coordinating(module: ModuleType, real: Any) -> Any:
-    """A checkpoint's coordinator is the rank that is there."""
+def _coordinate_here(module: ModuleType, real: Any) -> Any:
+    """Make this rank a checkpoint's coordinator."""
 
     @wraps(real)
     def init(self: Any, group: Any, use_dist: bool, *args: Any, **kwargs: Any) -> None:
@@ -76,7 +76,7 @@ def _coordinating(module: ModuleType, real: Any) -> Any:
     return init
 
 
-def _unknown_state(module: ModuleType, real: Any) -> Any:
+def _refuse_unknown_state(module: ModuleType, real: Any) -> Any:
     @wraps(real)
     def broadcast(obj: Any, src_rank: int, *args: Any, **kwargs: Any) -> Any:
         if src_rank != dist.get_rank():
@@ -89,15 +89,15 @@ def _unknown_state(module: ModuleType, real: Any) -> Any:
     return broadcast
 
 
-def _stage_meta(module: ModuleType, real: Any) -> Any:
-    """What a neighbouring stage says of the tensors that it hands over."""
+def _receive_stage_meta(module: ModuleType, real: Any) -> Any:
+    """Derive what a neighbouring stage would say of the tensors that it passes on."""
     stages: Any = module
 
     @wraps(real)
     def receive(stage: Any, src_stage: int) -> Any:
         if src_stage > stage.stage_index:
             gradients = stages._derive_grad_metas(stage._stage_meta.outputs)
-            objects.known.append(stages._StageBackwardMeta(backward_metas=gradients))
+            objects.known_objects.append(stages._StageBackwardMeta(backward_metas=gradients))
         else:
             inputs = stage._user_meta.inputs
             if inputs is None:
@@ -106,13 +106,13 @@ def _stage_meta(module: ModuleType, real: Any) -> Any:
                     "where it does not run: give PipelineStage(input_args=..., output_args=...), or check "
                     "the first rank"
                 )
-            objects.known.append(stages._StageForwardMeta(forward_metas=inputs))
+            objects.known_objects.append(stages._StageForwardMeta(forward_metas=inputs))
         return real(stage, src_stage)
 
     return receive
 
 
-def _class_in(dotted: str) -> tuple[str, str]:
-    """``("torch.a", "B")`` of ``torch.a.B``; no class where the last part is a module's name."""
+def _split_class(dotted: str) -> tuple[str, str]:
+    """Split ``torch.a.B`` into ``("torch.a", "B")``; no class if the last part is a module's name."""
     module, _, last = dotted.rpartition(".")
     return (module, last) if last.lower() != last else (dotted, "")

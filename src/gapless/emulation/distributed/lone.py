@@ -1,4 +1,4 @@
-"""Backends of one rank without the others: since torch 2.14 a group is as large as its backend."""
+"""Backends of one rank without the others: since torch 2.14 a group has its backend's size."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from gapless.torch_internals import VERSION, Backend, FakeWork
 
 
 def lone_backend() -> Any:
-    """The class of backends of any rank and size that carry nothing; None where none can be made in Python.
+    """Return a backend class for any rank and size that moves nothing; None if Python cannot define one.
 
-    What goes through them is answered before it comes to them (`answers`).
+    Collectives are answered before they reach the backend (`answers`).
     """
     if VERSION < (2, 14):
         return None
 
     class Lone(Backend):  # type: ignore[misc, valid-type]
-        """Connects nobody, and meets nobody."""
+        """Connects to no other rank."""
 
         def __init__(self, rank: int, size: int, options: Any) -> None:
             super().__init__(rank, size)
@@ -33,7 +33,7 @@ def lone_backend() -> Any:
             return FakeWork()
 
         def monitored_barrier(self, options: Any = None, wait_all_ranks: bool = False) -> None:
-            """All others have come."""
+            """Do nothing: all others have come."""
 
     for name in dir(Backend):
         if name.lstrip("_").startswith("supports_"):

@@ -1,4 +1,4 @@
-"""`ProcessGroupNCCL` without NCCL: gloo under its name, and process groups that say what NCCL's say."""
+"""`ProcessGroupNCCL` without NCCL: gloo under its name, in process groups that answer as NCCL's do."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ c10d = dist.distributed_c10d
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _CPU = torch.device("cpu")
 _TIMEOUT = timedelta(minutes=10)
-"""NCCL's own (torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp); gloo's is longer."""
+"""NCCL's default (torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp); gloo's is longer."""
 
 
 class Options:
-    """What a script may set on ``ProcessGroupNCCL.Options()``; nothing of it matters to gloo."""
+    """The attributes of ``ProcessGroupNCCL.Options()``; gloo ignores them."""
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         self.is_high_priority_stream = is_high_priority_stream
@@ -40,7 +40,7 @@ class Options:
 
 
 def stand_in() -> type:
-    """The class that takes the place of ``torch.distributed.ProcessGroupNCCL``.
+    """Return the class that replaces ``torch.distributed.ProcessGroupNCCL``.
 
     Raises:
         NotEmulated: this torch has no gloo to carry it.
@@ -54,7 +54,7 @@ def stand_in() -> type:
     lone = lone_backend() if current() is not None else None
 
     class ProcessGroupNCCL(lone or gloo):  # type: ignore[misc]
-        """Gloo, as far as the values go; NCCL, for whoever asks."""
+        """Gloo for the values, NCCL by name and options."""
 
         def __init__(
             self, store: Any, rank: int, size: int, options: Any = None, device: torch.device | None = None
@@ -67,9 +67,9 @@ def stand_in() -> type:
             chosen._timeout = self.nccl_options._timeout
             chosen._devices = [_device(gloo)]
             for name in ("global_ranks_in_group", "group_name"):
-                if hasattr(chosen, name):  # before torch 2.6 NCCL's options alone had them
+                if hasattr(chosen, name):  # before torch 2.6 only NCCL's options have them
                     setattr(chosen, name, getattr(self.nccl_options, name))
-            if current() is not None:  # gloo connects its ranks: one is a group of its own
+            if current() is not None:  # gloo connects its ranks: one rank is its own group
                 store, rank, size = dist.HashStore(), 0, 1
             super().__init__(store, rank, size, chosen)
 
@@ -91,13 +91,13 @@ def stand_in() -> type:
             return 0
 
         def _shutdown(self) -> None:
-            """Before torch 2.6 destroying a group asked NCCL's for it; gloo ends with its object."""
+            """Do nothing: torch before 2.6 calls this; gloo ends with its object."""
 
         def eager_connect_single_device(self, device: Any = None) -> None:
-            """Gloo's connections are made already."""
+            """Do nothing: gloo is connected already."""
 
         def perform_nocolor_split(self, device: Any) -> None:
-            """Ranks outside a new group have nothing to do for gloo."""
+            """Do nothing: gloo needs no help of ranks outside a new group."""
 
     ProcessGroupNCCL.Options = Options
     for position, policy in enumerate(("DEFAULT", "EFFICIENCY", "ZERO")):
@@ -107,8 +107,8 @@ def stand_in() -> type:
     return ProcessGroupNCCL
 
 
-def second(first: Any) -> type:
-    """The class of what is "nccl" since torch 2.15, where `first` is what was."""
+def second_stand_in(first: Any) -> type:
+    """Return the class that is "nccl" since torch 2.15, derived from `first`, the class before."""
 
     class ProcessGroupNCCL2(first):  # type: ignore[misc, valid-type]
         """A barrier waited for later orders streams (torch/csrc/distributed/c10d/nccl2: barrierImpl)."""
@@ -121,7 +121,7 @@ def second(first: Any) -> type:
 
 
 def _device(gloo: Any) -> Any:
-    """The loopback where all ranks are on this machine, whatever its own name resolves to."""
+    """Return the loopback if all ranks are on this machine, whatever its own name resolves to."""
     world = os.environ.get("WORLD_SIZE")
     alone = world is None or world == os.environ.get("LOCAL_WORLD_SIZE", world)
     if alone or os.environ.get("MASTER_ADDR") in _LOOPBACK:
@@ -130,13 +130,13 @@ def _device(gloo: Any) -> Any:
 
 
 def install(patches: Patches) -> None:
-    """Have torch believe in NCCL until `patches` are undone."""
+    """Make NCCL available to torch until `patches` are undone."""
     nccl = stand_in()
     patches.set(c10d, "_NCCL_AVAILABLE", True)
     for owner in (c10d, dist, place("ProcessGroup")[0]):
         patches.set(owner, "ProcessGroupNCCL", nccl)
     if hasattr(c10d, "_create_nccl2_process_group"):
-        newer = second(nccl)
+        newer = second_stand_in(nccl)
         for name in ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy"):
             for owner in (c10d, dist, place("ProcessGroup")[0]):
                 patches.set(owner, name, newer)
@@ -175,8 +175,8 @@ def _install_groups(patches: Patches, nccl: type) -> None:
         return get_backend(self, device)
 
     def _device_types(self: Any) -> list[torch.device]:
-        found: list[torch.device] = device_types.__get__(self)
-        return found if carries_host(self) else [device for device in found if device.type != "cpu"]
+        types: list[torch.device] = device_types.__get__(self)
+        return types if carries_host(self) else [device for device in types if device.type != "cpu"]
 
     @wraps(start)
     def _start_coalescing(self: Any, device: Any) -> None:
@@ -199,33 +199,33 @@ def _install_groups(patches: Patches, nccl: type) -> None:
     patches.set(*place("end_coalescing"), _end_coalescing)
 
 
-_OF_NCCL = ("nccl-lazy", "nccl-legacy", "nccl2")
-"""What else torch 2.14 and later know of NCCL."""
+_NCCL_NAMES = ("nccl-lazy", "nccl-legacy", "nccl2")
+"""Further names of NCCL backends in torch 2.14 and later."""
 
 
 def backends(group: Any) -> dict[str, str]:
-    """Backend per device type, ``{"cuda": "nccl"}`` for all of NCCL's; empty where not known."""
+    """Return the backend per device type, ``{"cuda": "nccl"}`` for any of NCCL's; empty if unknown."""
     config = c10d._world.pg_backend_config.get(group)
     if not config:
         return {}
     pairs = (part.split(":", 1) for part in str(config).split(",") if ":" in part)
-    return {kind: "nccl" if name in _OF_NCCL else name for kind, name in pairs}
+    return {kind: "nccl" if name in _NCCL_NAMES else name for kind, name in pairs}
 
 
 def stops_later(group: Any) -> bool:
-    """Whether the CPU stops where an asynchronous barrier of this group of NCCL's is waited for."""
+    """Whether the host waits in `Work.wait` after an asynchronous barrier of this NCCL group."""
     backend = torch_internals.get_backend(group, torch.device("cuda"))
     return bool(getattr(backend, "later_barriers_stop", True))
 
 
 def carries_host(group: Any) -> bool:
-    """Whether tensors on the host may travel in `group`."""
-    found = backends(group)
-    return not found or "cpu" in found
+    """Whether `group` accepts tensors on the host."""
+    group_backends = backends(group)
+    return not group_backends or "cpu" in group_backends
 
 
 def finished_work() -> Any:
-    """The work of a collective that is over."""
+    """Return a completed work."""
     if FakeWork is not None:
         return FakeWork()
     done: Any = torch.futures.Future()
@@ -234,16 +234,16 @@ def finished_work() -> Any:
 
 
 def no_backend() -> RuntimeError:
-    """What ``ProcessGroup::getBackend`` says of host tensors in a group of NCCL alone."""
+    """Return the error of ``ProcessGroup::getBackend`` for host tensors in a group of NCCL alone."""
     return RuntimeError("No backend type associated with device type cpu")
 
 
 _REDUCING = {"allreduce": 0, "_reduce_scatter_base": 1, "reduce_scatter_single": 1, "reduce_scatter": 1}
-"""Methods that take a reduce operation, with the position of what they reduce."""
+"""Methods that take a reduce operation, with the position of the reduced argument."""
 
 
 def _install_factors(patches: Patches) -> None:
-    """``ReduceOp.PREMUL_SUM(factor)``, which gloo lacks: the factor first, then the sum."""
+    """Support ``ReduceOp.PREMUL_SUM(factor)``, which gloo lacks: multiply first, then sum."""
     for name, position in _REDUCING.items():
         real = getattr(ProcessGroup, name, None)
         if real is not None:
@@ -259,20 +259,20 @@ def _with_factor(real: Any, position: int) -> Any:
             return real(self, *args, **kwargs)
         _, factor = operation.__getstate__()  # `factor` is an attribute since torch 2.13 only
         with torch.no_grad():
-            given = args[position]
+            value = args[position]
             if position == 0:  # reduced where it is
-                for tensor in given:
+                for tensor in value:
                     tensor.mul_(factor)
             else:
-                given = _scaled(given, factor)
+                value = _scale(value, factor)
         options.reduceOp = dist.ReduceOp.SUM
-        return real(self, *args[:position], given, *args[position + 1 :], **kwargs)
+        return real(self, *args[:position], value, *args[position + 1 :], **kwargs)
 
     return reduce
 
 
-def _scaled(value: Any, factor: Any) -> Any:
-    return value * factor if isinstance(value, torch.Tensor) else [_scaled(item, factor) for item in value]
+def _scale(value: Any, factor: Any) -> Any:
+    return value * factor if isinstance(value, torch.Tensor) else [_scale(item, factor) for item in value]
 
 
 def _install_split(patches: Patches) -> None:

@@ -1,8 +1,8 @@
-"""Process groups: "nccl" carried by gloo, with NCCL's manners.
+"""Process groups: "nccl" carried by gloo, behaving as NCCL.
 
 On CPU values C++ sends every collective to the backend a group has for the CPU. A group made with "nccl" gets
-gloo there, under NCCL's name, and the collectives' operators (`collective_ops`) ask the placement table what
-may travel and what waits.
+gloo there, under NCCL's name, and the collectives' operators (`collective_ops`) decide by placement which
+tensors it accepts and what waits.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from gapless.emulation.distributed.world import current
 from gapless.emulation.support.patches import Patches
 from gapless.model import Mark
 
-PATIENCE = 10.0
-"""Seconds a rank that stops waits for the others to come as far."""
+MEETING_SECONDS = 10.0
+"""Seconds that a rank which stops waits for the others."""
 
 _POLL = 0.02
+"""Seconds between looks at the store: short beside a step."""
 _STOPPED = "gapless/ranks-that-stopped"
 
 
 def local_world_size() -> int:
-    """How many ranks torchrun has started on this machine; 1 where it has not."""
+    """Return the number of ranks that torchrun has started on this machine; 1 without torchrun."""
     try:
         return max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
     except ValueError:
@@ -41,7 +42,7 @@ _ranks: tuple[int, int] | None = None
 
 
 def rank_and_world() -> tuple[int, int]:
-    """Rank of this process and how many ranks there are: as last told to torch, else as torchrun says."""
+    """Return this process's rank and the number of ranks: as given to torch, else by torchrun."""
     if _ranks is not None:
         return _ranks
     if (world := current()) is not None:
@@ -71,11 +72,11 @@ def install(core: Core, patches: Patches) -> None:
         groups.install(core, patches, world)
     _remember_ranks(patches)
     if world is None and core.recorder.on_mark is not None:
-        patches.set(core.recorder, "on_mark", leaving_together(core.recorder.on_mark))
+        patches.set(core.recorder, "on_mark", leave_together(core.recorder.on_mark))
 
 
 def _remember_ranks(patches: Patches) -> None:
-    """A script that starts its own processes tells them their ranks in the call alone."""
+    """Remember the ranks of scripts that start their own processes, which pass them only in the call."""
     global _ranks
     _ranks = None
     real = dist.init_process_group
@@ -89,18 +90,18 @@ def _remember_ranks(patches: Patches) -> None:
     patches.set_everywhere(dist.distributed_c10d, "init_process_group", init_process_group)
 
 
-def leaving_together(on_mark: Callable[[Mark], None]) -> Callable[[Mark], None]:
-    """`on_mark`, but where it stops the script, the other ranks are met first.
+def leave_together(on_mark: Callable[[Mark], None]) -> Callable[[Mark], None]:
+    """Wrap `on_mark`: if it stops the script, wait for the other ranks first.
 
     A rank that left at once would cut off ranks that are still receiving its last gradients.
     """
     met = False
 
     @wraps(on_mark)
-    def mark(one: Mark) -> None:
+    def mark(event: Mark) -> None:
         nonlocal met
         try:
-            on_mark(one)
+            on_mark(event)
         except BaseException:
             if not met:
                 met = True
@@ -110,11 +111,12 @@ def leaving_together(on_mark: Callable[[Mark], None]) -> Callable[[Mark], None]:
     return mark
 
 
-def meet(seconds: float = PATIENCE) -> bool:
-    """Wait until every rank of the default group has come here, for `seconds` at most; whether they all did.
+def meet(seconds: float = MEETING_SECONDS) -> bool:
+    """Wait until every rank of the default group has called this, for at most `seconds`; return whether all
+    did.
 
-    True where there is no group. Goes through the group's store and not through a collective, which a rank
-    that is elsewhere would answer with the wrong one.
+    True if there is no group. Uses the group's store: a rank that is elsewhere would answer a collective with
+    the wrong one.
     """
     if not dist.is_initialized() or current() is not None:
         return True
@@ -129,5 +131,5 @@ def meet(seconds: float = PATIENCE) -> bool:
             time.sleep(_POLL)
             came = store.add(_STOPPED, 0)
     except (RuntimeError, torch.distributed.DistError):
-        return True  # the rank that keeps the store has left, and it leaves last or with all others here
+        return True  # the rank of the store has left, which leaves last or with all others
     return True

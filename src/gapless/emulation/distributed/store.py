@@ -1,4 +1,4 @@
-"""A store that all ranks share, for the one that is there."""
+"""`LoneStore`: a store shared by all ranks, for the only rank that runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import torch.distributed as dist
 
 _NUMBERS = re.compile(r"\d+")
 UNKNOWN = b"0"
+"""Value of a key that only another rank sets: also valid as a counter."""
 
 
 class LoneStore(dist.Store):
     """Answers as if every other rank had done what this one did, and come first: nothing waits.
 
-    A counter goes up by what all ranks add. A key that another rank would have set has what this one set
-    under the same key with other numbers in it (``"host/3"`` for ``"host/0"``), else ``"0"``, which
-    `missed` is told of.
+    A counter increases by the sum of all ranks. A key that another rank would have set has the value this one
+    set under the same key with other numbers in it (``"host/3"`` for ``"host/0"``), else ``"0"``, and
+    `missed` is called with it.
     """
 
     def __init__(self, size: int, missed: Callable[[str], None] = lambda key: None) -> None:
@@ -30,15 +31,15 @@ class LoneStore(dist.Store):
         self._queues: dict[str, list[bytes]] = {}
 
     def set(self, key: str, value: str | bytes) -> None:
-        known = value.encode() if isinstance(value, str) else bytes(value)
-        self._values[key] = self._alike[_NUMBERS.sub("#", key)] = known
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        self._values[key] = self._alike[_NUMBERS.sub("#", key)] = data
 
     def get(self, key: str) -> bytes:
-        known = self._values.get(key, self._alike.get(_NUMBERS.sub("#", key)))
-        if known is None:
+        data = self._values.get(key, self._alike.get(_NUMBERS.sub("#", key)))
+        if data is None:
             self._missed(key)
             return UNKNOWN
-        return known
+        return data
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         return [self.get(key) for key in keys]
@@ -58,8 +59,8 @@ class LoneStore(dist.Store):
         self.set(key, self._values.get(key, b"") + added * self._size)
 
     def compare_set(self, key: str, expected_value: str, desired_value: str) -> bytes:
-        known = self._values.get(key)
-        if (known is None and not expected_value) or known == _bytes(expected_value):
+        current = self._values.get(key)
+        if (current is None and not expected_value) or current == _bytes(expected_value):
             self.set(key, desired_value)
         return self._values.get(key, _bytes(expected_value))
 
@@ -67,7 +68,7 @@ class LoneStore(dist.Store):
         return True
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
-        """Whatever is waited for has come."""
+        """Do nothing: every key is set."""
 
     def delete_key(self, key: str) -> bool:
         return self._values.pop(key, None) is not None
@@ -79,8 +80,8 @@ class LoneStore(dist.Store):
         self._queues.setdefault(key, []).append(_bytes(value))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        known = self._queues.get(key)
-        return known.pop(0) if known else self.get(key)
+        queue = self._queues.get(key)
+        return queue.pop(0) if queue else self.get(key)
 
     def queue_len(self, key: str) -> int:
         return len(self._queues.get(key, ()))

@@ -1,4 +1,4 @@
-"""What each collective moves, for the programme: told of all of them, whoever carries them."""
+"""Record the bytes each collective moves, for the programme, whichever backend carries them."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ _KINDS = {
     "barrier": "barrier",
 }
 KIND = {name: kind for kind, names in _KINDS.items() for name in names.split()}
-"""The collective that an operator is."""
+"""The kind of collective by operator."""
 
 _OUTPUTS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
-"""Arguments that hold results; what else has tensors is given."""
-_MADE = 4096
-"""So many results of functional collectives are known that nobody has waited for."""
+"""Arguments that hold results; the other tensors are inputs."""
+_MAX_UNAWAITED = 4096
+"""Results of functional collectives that may wait to be awaited; more mean that nobody waits."""
 _ROOTS = {
     "broadcast": (True, False),
     "scatter": (True, False),
     "reduce": (False, True),
     "gather": (False, True),
 }
-"""Whether the root alone gives, and whether it alone gets."""
+"""Whether only the root sends, and whether only the root receives."""
 
 
 def record(core: Core, name: str, values: dict[str, Any], group: Any, index: int) -> int:
-    """Tell the programme that this rank takes part in a collective on device `index` (-1: on the host).
+    """Record that this rank takes part in a collective on device `index` (-1: on the host).
 
-    Gives its number, for `awaited`; 0 where nothing is recorded.
+    Returns its number, for `record_await`; 0 if nothing is recorded.
     """
     programme = core.recorder.programme
     if programme is None or local.quiet or not core.enabled:
@@ -63,14 +63,14 @@ def record(core: Core, name: str, values: dict[str, Any], group: Any, index: int
             record(core, kind, {"tensor": tensor, "dst": peer, "src": peer}, group, index)
         return 0
     kind = KIND[name]
-    given, got = _bytes(kind, values, group)
+    sent, received = _bytes(kind, values, group)
     kept = programme.event(
         Entry(
             kind="collective",
             name=kind,
-            dtype=str(next((one.dtype for one in trees.tensors(values)), "")).removeprefix("torch."),
-            reads=given,
-            writes=got,
+            dtype=str(next((tensor.dtype for tensor in trees.tensors(values)), "")).removeprefix("torch."),
+            reads=sent,
+            writes=received,
             ranks=group.size(),
             group=_peer(kind, values, group) or group_name(group),
             detail="host" if index < 0 and kind != "barrier" else "",
@@ -83,43 +83,44 @@ def record(core: Core, name: str, values: dict[str, Any], group: Any, index: int
         return 0
     programme.collectives += 1
     if values.get("async_op") is False and not local.coalescing:
-        awaited(core, programme.collectives)
+        record_await(core, programme.collectives)
     return programme.collectives
 
 
-def awaited(core: Core, number: int) -> None:
-    """Tell the programme that the current stream waits for the collective of that number."""
+def record_await(core: Core, number: int) -> None:
+    """Record that the current stream waits for the collective of that number."""
     programme = core.recorder.programme
     if programme is not None and number and not local.quiet and core.enabled:
         programme.event(Entry(kind="await", number=number - programme.collectives - 1))
 
 
-def made(core: Core, number: int, outs: Any) -> None:
-    """`outs` are what the functional collective of that number gives, for `whose`."""
+def remember_results(core: Core, number: int, outs: Any) -> None:
+    """Remember that `outs` are results of the functional collective of that number, for `collective_of`."""
     programme = core.recorder.programme
     if programme is not None and number:
-        if len(programme.made) > _MADE:
-            programme.made.clear()  # nobody waits for them
-        programme.made.update((one.untyped_storage()._cdata, number) for one in trees.tensors(outs))
+        if len(programme.unawaited) > _MAX_UNAWAITED:
+            programme.unawaited.clear()  # nobody waits for them
+        addresses = (tensor.untyped_storage()._cdata for tensor in trees.tensors(outs))
+        programme.unawaited.update(dict.fromkeys(addresses, number))
 
 
-def whose(core: Core, out: torch.Tensor) -> int:
-    """The number of the collective that gave `out`; 0 where that is not known."""
+def collective_of(core: Core, out: torch.Tensor) -> int:
+    """Return the number of the collective that produced `out`; 0 if unknown."""
     programme = core.recorder.programme
-    return programme.made.pop(out.untyped_storage()._cdata, 0) if programme is not None else 0
+    return programme.unawaited.pop(out.untyped_storage()._cdata, 0) if programme is not None else 0
 
 
 def _bytes(kind: str, values: dict[str, Any], group: Any) -> tuple[int, int]:
-    """Bytes that this rank brings and those that it has in the end."""
+    """Return the bytes that this rank sends and those that it has in the end."""
     if kind == "barrier":
         return 0, 0
     outputs = sum(map(_size, trees.tensors([values[name] for name in _OUTPUTS if name in values])))
-    inputs = sum(map(_size, trees.tensors([one for name, one in values.items() if name not in _OUTPUTS])))
+    inputs = sum(map(_size, trees.tensors([value for name, value in values.items() if name not in _OUTPUTS])))
     if kind == "send":
         return inputs, 0
     if kind == "recv":
         return 0, inputs
-    if not outputs:  # in place, or a functional one, which makes its results
+    if not outputs:  # in place, or a functional one, which allocates its results
         outputs = inputs * group.size() if kind == "all_gather" else inputs
         outputs = inputs // group.size() if kind == "reduce_scatter" else outputs
     if kind in _ROOTS:
@@ -135,7 +136,7 @@ def _size(tensor: torch.Tensor) -> int:
 
 
 def _peer(kind: str, values: dict[str, Any], group: Any) -> str:
-    """The one rank that something is sent to or comes from."""
+    """Return the rank that a message is sent to or comes from."""
     if kind not in ("send", "recv"):
         return ""
     peer = values.get("dst" if kind == "send" else "src")
@@ -143,24 +144,24 @@ def _peer(kind: str, values: dict[str, Any], group: Any) -> str:
 
 
 def group_name(group: Any) -> str:
-    """``all 8 ranks``, or ``tp: ranks 0-7``, as the group or its mesh is called."""
+    """Return ``all 8 ranks``, or ``tp: ranks 0-7`` with the name of the group or its mesh."""
     try:
         ranks = tuple(sorted(dist.get_process_group_ranks(group)))
-    except (KeyError, RuntimeError, ValueError):  # nobody has told torch of it
+    except (KeyError, RuntimeError, ValueError):  # unknown to torch
         return f"{group.size()} ranks"
-    return _described(str(getattr(group, "group_desc", "")), ranks, dist.get_world_size())
+    return _group_label(str(getattr(group, "group_desc", "")), ranks, dist.get_world_size())
 
 
 @lru_cache(maxsize=1024)
-def _described(name: str, ranks: tuple[int, ...], world: int) -> str:
+def _group_label(name: str, ranks: tuple[int, ...], world: int) -> str:
     if len(ranks) == world:
         return f"all {world} ranks"
-    name = name.removeprefix("mesh_")
-    return spelled(ranks) if name in ("", "undefined") or ":" in name else f"{name}: {spelled(ranks)}"
+    name, ranks_text = name.removeprefix("mesh_"), format_ranks(ranks)
+    return ranks_text if name in ("", "undefined") or ":" in name else f"{name}: {ranks_text}"
 
 
-def spelled(ranks: Sequence[int]) -> str:
-    """``ranks 0, 8, …, 120``.
+def format_ranks(ranks: Sequence[int]) -> str:
+    """Format ranks as ``ranks 0, 8, …, 120``.
 
     >>> spelled([0, 1, 2, 3]), spelled([0, 8, 16, 24]), spelled([3])
     ('ranks 0-3', 'ranks 0, 8, ..., 24', 'rank 3')
@@ -175,13 +176,13 @@ def spelled(ranks: Sequence[int]) -> str:
 
 
 def _line(core: Core) -> SourceLine | None:
-    """The user's line: in backward the one whose gradient it is for, where that is known."""
+    """Return the user's line; in backward that of the forward call, if known."""
     if local.backward != HOST:
         node = current_node()
         if node is not None:
             forward = stacks.resolve(core._forward_of(node._sequence_nr()))
-            found = next((one for one in forward if one.is_user), None)
-            if found is not None:
-                return found
+            line = next((frame for frame in forward if frame.is_user), None)
+            if line is not None:
+                return line
     stack = stacks.resolve(stacks.capture(2) + local.above)
-    return next((one for one in stack if one.is_user), None)
+    return next((frame for frame in stack if frame.is_user), None)

@@ -1,4 +1,4 @@
-"""`World`: how many ranks there are said to be, and which of them this process is."""
+"""`World`: the emulated number of ranks, and which of them this process is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from gapless.errors import UsageError
 
-NODE = 8
-"""GPUs of a node, where nobody says how many."""
+DEFAULT_NODE_SIZE = 8
+"""GPUs of a machine by default."""
 _PORT = "29500"
 
 
@@ -27,9 +27,9 @@ class World(NamedTuple):
 
     @classmethod
     def of(cls, size: int, rank: int = 0, devices: int | None = None, *, launched: bool = False) -> World:
-        """Checked, with so many GPUs on each machine (default: 8, or all ranks where they are fewer).
+        """Return a checked world with `devices` GPUs per machine (default: 8, or all ranks if fewer).
 
-        `launched` says that the process was started from within such a world.
+        `launched`: the process was started from within such a world.
 
         Raises:
             UsageError: there is no such rank, or a launcher has started this process as one of several.
@@ -44,14 +44,14 @@ class World(NamedTuple):
                 f"a launcher has started this process as one of {real} ranks: leave out the launcher or the "
                 "world size"
             )
-        return cls(size, rank, min(devices or NODE, size))
+        return cls(size, rank, min(devices or DEFAULT_NODE_SIZE, size))
 
     @property
     def local_rank(self) -> int:
         return self.rank % self.node
 
     def environment(self) -> dict[str, str]:
-        """What torchrun puts into a rank's environment."""
+        """Return the environment variables that torchrun sets for this rank."""
         nodes = -(-self.size // self.node)
         return {
             "RANK": str(self.rank),
@@ -75,22 +75,22 @@ _current: World | None = None
 
 
 def current() -> World | None:
-    """The world that is emulated, if any."""
+    """Return the emulated world, if any."""
     return _current
 
 
 def enter(world: World | None) -> dict[str, str | None]:
-    """Be a rank of `world`, in the environment as well; gives what `leave` wants back."""
+    """Become a rank of `world`, also in the environment; return the argument for `leave`."""
     global _current
     _current = world
-    told = world.environment() if world is not None else {}
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
+    variables = world.environment() if world is not None else {}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     return before
 
 
 def leave(before: dict[str, str | None]) -> None:
-    """Put the environment back."""
+    """Restore the environment."""
     global _current
     _current = None
     for name, value in before.items():

@@ -18,7 +18,7 @@ from gapless.emulation.dry import filling
 from gapless.emulation.dry.guesses.guess import Guess
 from gapless.emulation.dry.table import stored
 from gapless.emulation.support.patches import Patches
-from gapless.emulation.support.refusals import asked_at
+from gapless.emulation.support.refusals import requested_at
 from gapless.torch_internals import place
 
 Tensor = torch.Tensor
@@ -98,7 +98,7 @@ def shown(values: Any, tensor: Tensor, how: str) -> None:
     else:
         values.core.note(
             f"{how.strip('_')} of {tensor.nbytes / 2**20:.0f} MB without values returns whatever is in "
-            f"memory{asked_at()}, usually zeros: values computed from it are not the script's"
+            f"memory{requested_at()}, usually zeros: values computed from it are not the script's"
         )
 
 

@@ -12,7 +12,7 @@ from gapless.emulation.dry import filling
 from gapless.emulation.dry.guesses.guess import anything
 from gapless.emulation.dry.shapes import without_data
 from gapless.emulation.dry.table import Table
-from gapless.emulation.support.refusals import asked_at
+from gapless.emulation.support.refusals import requested_at
 from gapless.errors import NotEmulated
 
 Tensor = torch.Tensor
@@ -59,8 +59,8 @@ def without_values(
             out = compute(*args)
         except (RuntimeError, ValueError, LookupError) as error:
             raise NotEmulated(
-                f"What {name} makes depends on values, which a dry run does not have{asked_at()}: with some "
-                f"that are made up it says: {error}. Check it with values (`--values`), or smaller."
+                f"What {name} makes depends on values, which a dry run does not have{requested_at()}: with "
+                f"some that are made up it says: {error}. Check it with values (`--values`), or smaller."
             ) from error
         for tensor in (*trees.tensors(out), *writes):
             table.mark(tensor, filling.made_up(name, tensor.dtype))

@@ -27,7 +27,7 @@ from gapless.emulation.dry.table import Table, stored
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.support.places import HOST
-from gapless.emulation.support.refusals import asked_at
+from gapless.emulation.support.refusals import requested_at
 from gapless.errors import NotEmulated
 from gapless.model.assumption import Switch
 from gapless.torch_internals import (
@@ -448,8 +448,8 @@ class Values(Table):
                 raise error.cause
             size = f"{largest / 2**20:.0f} MB"
             raise NotEmulated(
-                f"The result of {kind.name} depends on values, which a dry run does not have{asked_at()}: "
-                f"its argument of {size} is too large to make up values. Check it with values, or at a "
+                f"The result of {kind.name} depends on values, which a dry run does not have{requested_at()}"
+                f": its argument of {size} is too large to make up values. Check it with values, or at a "
                 "smaller size."
             )
         for one in tensors:

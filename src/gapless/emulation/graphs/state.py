@@ -177,7 +177,7 @@ class Graphs:
         self.capture.earlier = list(shared.graphs) if shared.kept else []
         self._programme, recorder.programme = recorder.programme, None
         if self._programme is not None:
-            recorder.programme = self._programme.apart()
+            recorder.programme = self._programme.fork()
         recorder.held = []
         self._races_enabled, core.races.enabled = (
             core.races.enabled,

@@ -1,1 +1,1 @@
-"""What a run asks of the emulated GPU's memory, and which names of the script keep it."""
+"""Requests of a run for the emulated GPU's memory, and the variables of the script that keep it."""

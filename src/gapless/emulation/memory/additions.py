@@ -1,4 +1,4 @@
-"""The lines of a program that add to what a name is of, read off its source."""
+"""Find the source lines that add to a variable or to a part of it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ ADDERS = frozenset(
 )
 """Methods of containers that add to them."""
 _WORD = re.compile(r"[^\W\d]\w*")
-"""The identifier in a label, which a line that adds to it contains."""
-_MOST_LINES = 3
+"""The identifier in a label; a line that adds to it contains the identifier."""
+_MAX_LINES = 3
+"""Lines named at most: a report has room for few."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _ADDS, _FOLLOWS, _CALLS, _ASSIGNS = range(4)
-"""How a statement adds, the surest first: it adds to a container or sums up; gives a name a value that is
-made of its own last one; calls a method, or hands it over; assigns it at all."""
+"""How a statement adds, most certain first: adds to a container or sums up; assigns a name a value computed
+from its last one; calls a method, or passes it to a call; assigns it at all."""
 
 
 def additions(path: Sequence[str], files: Iterable[str], near: Container[str] = ()) -> tuple[SourceLine, ...]:
-    """The lines in `files` that add to what `path` leads to: a variable's name, then labels such as
-    ``.bank`` or ``["loss"]``; the likeliest first.
+    """Return the lines in `files` that add to the object at `path`, the likeliest first.
 
-    Another file may call something else by the same name: lines of the files that are `near` come first.
-    Where nothing adds to the last part of the path, lines that add to what holds it count.
+    `path` is a variable's name, then labels such as ``.bank`` or ``["loss"]``. The same name may mean
+    something else in another file: lines of the files in `near` come first. If nothing adds to the last part
+    of the path, lines that add to its holder count.
     """
     files = tuple(files)
     for length in range(len(path), 0, -1):
@@ -37,22 +38,21 @@ def additions(path: Sequence[str], files: Iterable[str], near: Container[str] = 
         lines = [
             ((file not in near or how == _ASSIGNS, how, not inside), order, line)
             for order, file in enumerate(files)
-            for how, inside, line in _in_file(file, name)
+            for how, inside, line in _additions_in_file(file, name)
         ]
         if lines:
             best = min(rank for rank, _, _ in lines)
             alike = [(order, line) for rank, order, line in lines if rank == best]
             alike.sort(key=lambda line: (line[0], line[1].line))
-            return tuple(dict.fromkeys(line for _, line in alike))[:_MOST_LINES]
+            return tuple(dict.fromkeys(line for _, line in alike))[:_MAX_LINES]
     return ()
 
 
 @lru_cache(maxsize=4096)
-def _in_file(file: str, name: str) -> tuple[tuple[int, bool, SourceLine], ...]:
-    """How each statement of `file` that adds to `name` does so, whether it is in a loop or a function.
+def _additions_in_file(file: str, name: str) -> tuple[tuple[int, bool, SourceLine], ...]:
+    """Return how each statement of `file` adds to `name`, whether in a loop or function, and its line.
 
-    A file without the name is not parsed, and what was looked for once is not looked for again: many holders
-    of a large program ask the same.
+    Cached and skipped for files without the name: many holders of a large program look up the same names.
     """
     word = _WORD.search(name)
     if word is not None and not any(word.group() in line for line in linecache.getlines(file)):
@@ -62,7 +62,7 @@ def _in_file(file: str, name: str) -> tuple[tuple[int, bool, SourceLine], ...]:
         return ()
     additions = []
     for statement, function, inside in _statements(tree):
-        how = _adds(statement, name)
+        how = _kind_of_addition(statement, name)
         if how is not None:
             text = linecache.getline(file, statement.lineno).strip()
             line = SourceLine(file=file, line=statement.lineno, function=function, code=text)
@@ -72,7 +72,7 @@ def _in_file(file: str, name: str) -> tuple[tuple[int, bool, SourceLine], ...]:
 
 @lru_cache(maxsize=64)
 def tree_of(file: str) -> ast.Module | None:
-    """The source of `file`; None where it cannot be read."""
+    """Parse the source of `file`; None if it cannot be read."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -80,7 +80,7 @@ def tree_of(file: str) -> ast.Module | None:
 
 
 def _statements(tree: ast.AST) -> Iterator[tuple[ast.stmt, str, bool]]:
-    """Simple statements, each with the function that it is in and whether that, or a loop, is around it."""
+    """Yield the simple statements, each with its function and whether it is inside a function or a loop."""
     pending: list[tuple[ast.AST, str, bool]] = [(tree, "", False)]
     while pending:
         node, function, inside = pending.pop()
@@ -96,34 +96,34 @@ def _statements(tree: ast.AST) -> Iterator[tuple[ast.stmt, str, bool]]:
                 pending.append((child, function, inside))
 
 
-def _adds(statement: ast.stmt, name: str) -> int | None:
-    """How `statement` adds to what is called `name`; None where it does not."""
-    found: list[int] = []
+def _kind_of_addition(statement: ast.stmt, name: str) -> int | None:
+    """Return how `statement` adds to `name`; None if it does not."""
+    kinds: list[int] = []
     if isinstance(statement, ast.AugAssign):
-        if named(statement.target, name):
-            found.append(_ADDS)
+        if refers_to(statement.target, name):
+            kinds.append(_ADDS)
     elif isinstance(statement, ast.Assign):
-        found += _assigns(statement, name)
+        kinds += _kinds_of_assignment(statement, name)
     for call in ast.walk(statement):
         if isinstance(call, ast.Call):
-            if isinstance(call.func, ast.Attribute) and named(call.func.value, name):
-                found.append(_ADDS if call.func.attr in ADDERS else _CALLS)
-            elif any(_names(one, name) for one in (call.func, *call.args)):
-                found.append(_CALLS)
-    return min(found, default=None)
+            if isinstance(call.func, ast.Attribute) and refers_to(call.func.value, name):
+                kinds.append(_ADDS if call.func.attr in ADDERS else _CALLS)
+            elif any(_matches(part, name) for part in (call.func, *call.args)):
+                kinds.append(_CALLS)
+    return min(kinds, default=None)
 
 
-def _assigns(statement: ast.Assign, name: str) -> Iterator[int]:
+def _kinds_of_assignment(statement: ast.Assign, name: str) -> Iterator[int]:
     targets = [
         part
         for target in statement.targets
         for part in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else (target,))
     ]
     for target in targets:
-        if isinstance(target, ast.Subscript) and named(target.value, name):
+        if isinstance(target, ast.Subscript) and refers_to(target.value, name):
             yield _ADDS
-        elif _names(target, name):
-            again = any(_names(part, name) for part in ast.walk(statement.value))
+        elif _matches(target, name):
+            again = any(_matches(part, name) for part in ast.walk(statement.value))
             constant = isinstance(statement.value, (ast.Constant, ast.List, ast.Dict, ast.Tuple))
             if again:
                 yield _FOLLOWS
@@ -131,15 +131,15 @@ def _assigns(statement: ast.Assign, name: str) -> Iterator[int]:
                 yield _ASSIGNS
 
 
-def named(node: ast.expr, name: str) -> bool:
-    """Whether `node` is what is called `name`, or an entry of it."""
-    while isinstance(node, ast.Subscript) and not _names(node, name):
+def refers_to(node: ast.expr, name: str) -> bool:
+    """Whether `node` is the object called `name`, or an entry of it."""
+    while isinstance(node, ast.Subscript) and not _matches(node, name):
         node = node.value
-    return _names(node, name)
+    return _matches(node, name)
 
 
-def _names(node: ast.AST, name: str) -> bool:
-    """Whether `node` is what a label or a variable is called."""
+def _matches(node: ast.AST, name: str) -> bool:
+    """Whether `node` is the label or variable `name`."""
     if isinstance(node, ast.Name):
         return node.id == name
     if isinstance(node, ast.Attribute):

@@ -1,20 +1,20 @@
-"""How many entries a program lets a container have, where its source compares the length with a number."""
+"""Find the bound of a container's length in the program: a comparison of the length with a number."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
 
-from gapless.emulation.memory.additions import ADDERS, named, tree_of
+from gapless.emulation.memory.additions import ADDERS, refers_to, tree_of
 
 _REMOVERS = frozenset(("pop", "popleft", "popitem", "remove", "clear"))
 
 
 def bound(name: str, files: Iterable[str], value_of: Callable[[ast.expr], object]) -> int:
-    """The most entries that what is called `name` has by a condition in `files`; -1 where there is none.
+    """Return the most entries that `name` can have by a condition in `files`; -1 if there is none.
 
-    ``if len(name) > N: name.pop(0)`` is one, and ``if len(name) < N: name.append(x)``. `value_of` gives the
-    value of an expression, None where it is not known.
+    Conditions are ``if len(name) > N: name.pop(0)`` and ``if len(name) < N: name.append(x)``. `value_of`
+    evaluates an expression, None if unknown.
     """
     for file in files:
         tree = tree_of(file)
@@ -28,17 +28,18 @@ def bound(name: str, files: Iterable[str], value_of: Callable[[ast.expr], object
 
 
 def _limits(node: ast.If | ast.While, name: str) -> Iterator[tuple[ast.expr, int]]:
-    """The number that a condition compares the length with, and how many more there may be."""
+    """Yield the expression that a condition compares the length with, and how many more entries are
+    possible."""
     test = node.test
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not _is_length(test.left, name):
         return
     operator, limit = test.ops[0], test.comparators[0]
-    calls = [part.func for one in node.body for part in ast.walk(one) if isinstance(part, ast.Call)]
-    methods = {one.attr for one in calls if isinstance(one, ast.Attribute) and named(one.value, name)}
+    nodes = [child for statement in node.body for child in ast.walk(statement)]
+    functions = [child.func for child in nodes if isinstance(child, ast.Call)]
+    methods = {f.attr for f in functions if isinstance(f, ast.Attribute) and refers_to(f.value, name)}
     deletes = any(
-        isinstance(one, ast.Delete) and any(named(target, name) for target in one.targets)
-        for part in node.body
-        for one in ast.walk(part)
+        isinstance(child, ast.Delete) and any(refers_to(target, name) for target in child.targets)
+        for child in nodes
     )
     if isinstance(operator, (ast.Gt, ast.GtE)) and (methods & _REMOVERS or deletes):
         yield limit, 1
@@ -52,5 +53,5 @@ def _is_length(node: ast.expr, name: str) -> bool:
         and isinstance(node.func, ast.Name)
         and node.func.id == "len"
         and len(node.args) == 1
-        and named(node.args[0], name)
+        and refers_to(node.args[0], name)
     )

@@ -1,4 +1,4 @@
-"""Which name of the program keeps what each step leaves behind: found while the script runs."""
+"""Find, while the script runs, the names that keep memory which each step leaves behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from gapless.emulation.memory.additions import additions
 from gapless.emulation.memory.bounds import bound
 from gapless.emulation.memory.references import Edge, Walk, variables
-from gapless.emulation.memory.retained_tree import Left, Tree
+from gapless.emulation.memory.retained_tree import Leftover, RetainedTree
 from gapless.emulation.support.local import local
 from gapless.emulation.support.stacks import is_own, library_of
 from gapless.model.memory import Holder
@@ -24,25 +24,28 @@ from gapless.model.pace import SURE
 from gapless.model.source import SourceLine
 from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction
 
-_MOST_HOLDERS = 3
+_MAX_HOLDERS = 3
+"""Holders named at most: the largest."""
 _SIZED = (list, dict, set, deque)
 
 
-def holders(growing: Mapping[int, Left], frame: FrameType | None, every: int = 1) -> tuple[Holder, ...]:
-    """What names keep the storages that are `growing`, by their keys; the most bytes first.
+def holders(growing: Mapping[int, Leftover], frame: FrameType | None, every: int = 1) -> tuple[Holder, ...]:
+    """Return the names that keep the storages in `growing`, by their keys; the most bytes first.
 
-    `every` is how many steps lie between two that leave something. `frame` is the innermost one that runs:
-    names of functions that run, and of modules of the program, are those that count.
+    `every` is the number of steps between two that leave something. `frame` is the innermost running frame:
+    names of running functions and of the program's modules count.
     """
     local.quiet += 1
     try:
         with DisableTorchFunction(), DisableTorchDispatch():
-            return tuple(msgspec.structs.replace(one, every=every) for one in _found(growing, frame))
+            return tuple(
+                msgspec.structs.replace(holder, every=every) for holder in _find_holders(growing, frame)
+            )
     finally:
         local.quiet -= 1
 
 
-def _found(growing: Mapping[int, Left], frame: FrameType | None) -> tuple[Holder, ...]:
+def _find_holders(growing: Mapping[int, Leftover], frame: FrameType | None) -> tuple[Holder, ...]:
     walk = Walk(growing)
     homes: dict[int, str] = {}
     files: dict[str, None] = {}
@@ -52,37 +55,37 @@ def _found(growing: Mapping[int, Left], frame: FrameType | None) -> tuple[Holder
         homes[len(walk.values)] = file
         walk.add(edge)
     walk.go()
-    tree = Tree(walk, growing)
-    named = {tree.named(position): None for position in tree.holding()}
+    tree = RetainedTree(walk, growing)
+    named = {tree.named_holder(position): None for position in tree.growing_values()}
     named = {
-        at: None
-        for at in named
-        if tree.steps[at].bit_count() >= SURE or issubclass(type(walk.values[at]), _SIZED)
-    }  # a variable may have its value and the one before
-    found = [(tree.path(at), _holder(tree, at, files, homes)) for at in named if at >= 0]
-    made = [one for one in _alike(found) if one.bytes >= tree.least_bytes]
-    made.sort(key=lambda one: (-one.bytes, one.name))
-    return tuple(made[:_MOST_HOLDERS])
+        position: None
+        for position in named
+        if tree.steps[position].bit_count() >= SURE or issubclass(type(walk.values[position]), _SIZED)
+    }  # a variable may keep two steps: its value and the one before
+    candidates = [(tree.path(at), _holder(tree, at, files, homes)) for at in named if at >= 0]
+    merged = [holder for holder in _merge_alike(candidates) if holder.bytes >= tree.least_bytes]
+    merged.sort(key=lambda holder: (-holder.bytes, holder.name))
+    return tuple(merged[:_MAX_HOLDERS])
 
 
-def _alike(found: Iterable[tuple[list[str], Holder]]) -> Iterator[Holder]:
-    """The holders, those at the same lines together whose names differ in one number or key."""
+def _merge_alike(candidates: Iterable[tuple[list[str], Holder]]) -> Iterator[Holder]:
+    """Merge holders at the same lines whose names differ in one number or key."""
     groups: defaultdict[tuple[object, ...], list[tuple[list[str], Holder]]] = defaultdict(list)
-    for path, holder in found:
+    for path, holder in candidates:
         at = next((n for n, label in enumerate(path) if _is_numbered(label)), -1)
         shape = (*path[: max(at, 0)], *path[at + 1 :])
         groups[shape if at > 0 else holder.name, at, holder.kind, holder.lines].append((path, holder))
     for members in groups.values():
-        first = min((holder for _, holder in members), key=lambda one: (len(one.name), one.name))
+        first = min((holder for _, holder in members), key=lambda holder: (len(holder.name), holder.name))
         if len(members) > 1:
             each = [holder for _, holder in members]
             first = msgspec.structs.replace(
                 first,
                 alike=len(members) - 1,
-                bytes=sum(one.bytes for one in each),
-                in_graphs=sum(one.in_graphs for one in each),
-                entries=sum(one.entries for one in each),
-                most=sum(one.most for one in each) if all(one.most >= 0 for one in each) else -1,
+                bytes=sum(holder.bytes for holder in each),
+                in_graphs=sum(holder.in_graphs for holder in each),
+                entries=sum(holder.entries for holder in each),
+                most=sum(holder.most for holder in each) if all(holder.most >= 0 for holder in each) else -1,
             )
         yield first
 
@@ -94,9 +97,9 @@ def _is_numbered(label: str) -> bool:
 def owners(
     sizes: Mapping[int, int], frame: FrameType | None
 ) -> list[tuple[str, tuple[tuple[str, int], ...], list[int]]]:
-    """The variables that keep storages, of which `sizes` gives bytes by key.
+    """Return the variables that keep the storages whose bytes `sizes` gives by key.
 
-    Each name ("": none) with its parts and their bytes, and the keys; the most bytes first.
+    Each as name ("": none), parts with their bytes, and keys; the most bytes first.
     """
     local.quiet += 1
     try:
@@ -105,7 +108,7 @@ def owners(
             for edge, _ in _roots(frame):
                 walk.add(edge)
             walk.go()
-            tree = Tree(walk, {key: Left(0, size) for key, size in sizes.items()})
+            tree = RetainedTree(walk, {key: Leftover(0, size) for key, size in sizes.items()})
             paths = {key: tree.path(walk.leaves[key]) if key in walk.leaves else [] for key in sizes}
     finally:
         local.quiet -= 1
@@ -121,13 +124,14 @@ def owners(
 
 
 def _roots(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
-    """Names from which to begin: of the program's functions that run, of its modules, then of libraries."""
+    """Yield the names to begin from: of the program's running functions, of its modules, then of
+    libraries."""
     running: list[FrameType] = []
     while frame is not None:
         if not is_own(frame.f_code.co_filename):
             running.append(frame)
         frame = frame.f_back
-    users = [one for one in running if not library_of(one.f_code.co_filename)]
+    users = [caller for caller in running if not library_of(caller.f_code.co_filename)]
     for one in users:
         for name, value in variables(one):
             yield Edge(name, value), one.f_code.co_filename
@@ -144,42 +148,44 @@ def _roots(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
 
 
 def _modules() -> list[tuple[str, Any]]:
-    """The program's own modules, with their files."""
-    found = []
+    """Return the program's own modules, with their files."""
+    modules = []
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and not is_own(file) and not library_of(file):
-            found.append((file, module))
-    return found
+            modules.append((file, module))
+    return modules
 
 
-def _holder(tree: Tree, position: int, files: Mapping[str, None], homes: Mapping[int, str]) -> Holder:
-    """The value at `position` as one that keeps memory; `homes` gives the file of each variable."""
+def _holder(tree: RetainedTree, position: int, files: Mapping[str, None], homes: Mapping[int, str]) -> Holder:
+    """Return the value at `position` as a `Holder`; `homes` gives the file of each variable."""
     path = tree.path(position)
     value = tree.walk.values[position]
-    near = _near(tree, position, homes)
-    entries, most = _room(value)
+    near = _near_files(tree, position, homes)
+    entries, most = _capacity(value)
     if most < 0 and type(value) in _SIZED:
-        most = bound(path[-1], near, lambda limit: _value(tree, position, limit, files))
+        most = bound(path[-1], near, lambda limit: _limit_value(tree, position, limit, files))
         entries = len(value) if most >= 0 else 0
         most = most if most >= entries else -1
     return Holder(
         name="".join(path),
         kind=type(value).__name__,
-        lines=_of_cache(value) or additions(path, files, near),
+        lines=_cache_definition(value) or additions(path, files, near),
         bytes=tree.bytes[position],
         steps=tree.steps[position].bit_count(),
         in_graphs=tree.in_graphs[position],
-        attached=_attached(tree, position),
+        attached=_has_graph(tree, position),
         entries=entries,
         each=tree.bytes[position] // max(len(tree.children[position]), 1) if entries else 0,
         most=most,
     )
 
 
-def _near(tree: Tree, position: int, homes: Mapping[int, str]) -> list[str]:
-    """The files that can call the value at `position` by its name: that of the variable it is reached from,
-    and those that define the classes of what holds it."""
+def _near_files(tree: RetainedTree, position: int, homes: Mapping[int, str]) -> list[str]:
+    """Return the files that can refer to the value at `position` by its name.
+
+    That of the variable that leads to it, and those that define the classes of its holders.
+    """
     files = []
     while (parent := tree.parents[position]) >= 0:
         position = parent
@@ -190,8 +196,8 @@ def _near(tree: Tree, position: int, homes: Mapping[int, str]) -> list[str]:
     return list(dict.fromkeys(files))
 
 
-def _value(tree: Tree, position: int, limit: ast.expr, files: Mapping[str, None]) -> object:
-    """What a number in the program is: written there, an attribute of what holds a container, or a global."""
+def _limit_value(tree: RetainedTree, position: int, limit: ast.expr, files: Mapping[str, None]) -> object:
+    """Evaluate a limit in the program: a literal, an attribute of a container's holder, or a global."""
     if isinstance(limit, ast.Constant):
         return limit.value
     if isinstance(limit, ast.Attribute):
@@ -207,8 +213,8 @@ def _value(tree: Tree, position: int, limit: ast.expr, files: Mapping[str, None]
     return None
 
 
-def _attached(tree: Tree, position: int) -> bool:
-    """Whether a tensor that keeps memory here has a graph."""
+def _has_graph(tree: RetainedTree, position: int) -> bool:
+    """Whether a tensor that keeps memory here has an autograd graph."""
     walk = tree.walk
     pending = [position]
     while pending:
@@ -220,8 +226,8 @@ def _attached(tree: Tree, position: int) -> bool:
     return False
 
 
-def _room(value: Any) -> tuple[int, int]:
-    """How many entries a container has, and how many it may have at most (-1: any number)."""
+def _capacity(value: Any) -> tuple[int, int]:
+    """Return a container's number of entries and its maximum (-1: unbounded)."""
     parameters = getattr(value, "cache_parameters", None) if _is_cache(value) else None
     if parameters is not None:
         limit = parameters()["maxsize"]
@@ -234,8 +240,8 @@ def _is_cache(value: Any) -> bool:
     return type(value).__module__ == "functools" and hasattr(value, "cache_info")
 
 
-def _of_cache(value: Any) -> tuple[SourceLine, ...]:
-    """Where a function is defined whose results `functools` keeps."""
+def _cache_definition(value: Any) -> tuple[SourceLine, ...]:
+    """Return where a function is defined whose results `functools` caches."""
     code = getattr(getattr(value, "__wrapped__", None), "__code__", None) if _is_cache(value) else None
     if code is None:
         return ()

@@ -1,4 +1,4 @@
-"""What `MemoryRecorder` gathered, as a `MemoryRun`."""
+"""Convert the requests that `MemoryRecorder` gathered to a `MemoryRun`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gapless.emulation.support import stacks
-from gapless.emulation.support.module_paths import shown
+from gapless.emulation.support.module_paths import display_names
 from gapless.model.memory import ALLOC, EMPTY, FREE, STEP, Kind, MemoryRun, Place
 from gapless.model.source import SourceLine
 from gapless.model.wording import binary_size
 
 _NUMBER = re.compile(r"\[\d+\]")
 _EMPTY = -(1 << 60)
+"""Entry of `Rows.order` for ``empty_cache()``: far below any ident."""
 _NOTHING = _EMPTY - 1
+"""Entry that is left out."""
 _KINDS: dict[str, Kind] = {
     "parameter": "parameter",
     "gradient": "gradient",
@@ -33,10 +35,11 @@ NOT_MODELLED = (
 
 
 class Rows:
-    """The requests of one device. In `order` stand an ident, ``-1 - ident`` for its end, or `_EMPTY`.
+    """The requests of one device. `order` holds an ident per request, ``-1 - ident`` for its end, or
+    `_EMPTY`.
 
-    `used` is the position in `order` before which an allocation was last used. Once they are `closed`, bytes
-    are only summed: `allocated` now, and at most in `peak`.
+    `used` is the position in `order` before which an allocation was last used. Once `closed`, only bytes are
+    summed: `allocated` now, and `peak`.
     """
 
     def __init__(self, device: int) -> None:
@@ -46,29 +49,29 @@ class Rows:
         self.kinds: list[str] = []
         self.places: list[int] = []
         self.streams: list[int] = []
-        self.nodes: list[int] = []  # numbers of autograd nodes that there were (-1: it is of no graph)
+        self.nodes: list[int] = []  # number of the next autograd node (-1: not of a graph)
         self.batches: list[tuple[int, tuple[int, ...]]] = []
         self.cuts: dict[int, int] = {}
-        self.made: dict[int, int] = {}  # for each mark how many allocations there were
+        self.allocations_at: dict[int, int] = {}  # number of allocations at each mark
         self.modules: dict[int, str] = {}
         self.used: dict[int, int] = {}
-        self.known: dict[tuple[Any, ...], int] = {}
+        self.place_numbers: dict[tuple[Any, ...], int] = {}
         self.sums: dict[int, int] = {}
         self.closed = False
         self.allocated = self.peak = self.peak_before = 0
 
     def close(self) -> None:
-        """Keep no more requests."""
+        """Stop keeping single requests."""
         self.closed = True
         self.peak, self.peak_before = self.allocated, self.peak
 
     def add(self, size: int) -> None:
-        """So many bytes more are allocated, or fewer."""
+        """Change the allocated bytes by `size`."""
         self.allocated += size
         self.peak = max(self.peak, self.allocated)
 
     def notes(self) -> tuple[str, ...]:
-        """What became of the requests that were not kept."""
+        """Return a remark on the requests that were not kept."""
         if not self.closed:
             return ()
         most, before = binary_size(self.peak), binary_size(self.peak_before)
@@ -83,7 +86,7 @@ class Rows:
         ident = len(self.sizes)
         self.sizes.append(size)
         self.kinds.append(kind)
-        self.places.append(self.known.setdefault(place, len(self.known)))
+        self.places.append(self.place_numbers.setdefault(place, len(self.place_numbers)))
         self.streams.append(stream)
         self.nodes.append(nodes)
         self.order.append(ident)
@@ -96,13 +99,14 @@ class Rows:
             self.order.append(-1 - ident)
 
     def accumulates(self, before: int) -> None:
-        """What was asked for last takes the place of `before`, if that ends at once."""
+        """Note that the last request replaces `before` in place, if that ends right after."""
         last = len(self.sizes) - 1
         if self.order and self.order[-1] == last != before and self.sizes[last] == self.sizes[before]:
             self.sums[last] = before
 
     def in_place(self) -> list[int]:
-        """`order` with sums that are in place on a GPU; the same number of entries, `_NOTHING` for some."""
+        """Return `order` with in-place sums merged; the same number of entries, `_NOTHING` for merged
+        ones."""
         order = list(self.order)
         stands: dict[int, int] = {}
         for at, entry in enumerate(self.order):
@@ -120,22 +124,25 @@ class Rows:
         self.order.append(_EMPTY)
 
     def cut(self, tick: int) -> None:
-        """The mark with that number, the first being 1, is here."""
+        """Note the mark number `tick`, counting from 1."""
         if self.closed:
             return
         self.cuts[tick] = len(self.order)
-        self.made[tick] = len(self.sizes)
+        self.allocations_at[tick] = len(self.sizes)
 
 
 def as_run(
     rows: Rows, ends: Iterable[int], classes: Mapping[str, str], *, notes: tuple[str, ...], **fields: Any
 ) -> MemoryRun:
-    """`rows` as a `MemoryRun`; `ends` are the numbers of the marks that end steps, `classes` those of modules
-    by path, and `fields` are taken over."""
+    """Return `rows` as a `MemoryRun`.
+
+    `ends` are the numbers of the marks that end steps, `classes` those of modules by path; `fields` are
+    passed on.
+    """
     steps = [rows.cuts[number] for number in ends if number in rows.cuts]
     order = rows.in_place()
     sizes = rows.sizes
-    table = _Table(rows, _kinds(rows, order[: steps[0]] if steps else order, order))
+    table = _PlaceTable(rows, _kinds(rows, order[: steps[0]] if steps else order, order))
     action: list[int] = []
     ident: list[int] = []
     pending = iter([*steps, -1])
@@ -164,27 +171,27 @@ def as_run(
                 shapes.append((len(action), batches[entry]))
             action.append(ALLOC)
             ident.append(entry)
-    asked = [one if what == ALLOC else -1 for what, one in zip(action, ident, strict=True)]
+    idents = [number if kind == ALLOC else -1 for kind, number in zip(action, ident, strict=True)]
     return MemoryRun(
         origin="emulated",
         device=rows.device,
         action=tuple(action),
         ident=tuple(ident),
-        size=tuple(sizes[one] if one >= 0 else 0 for one in asked),
-        stream=tuple(rows.streams[one] if one >= 0 else 0 for one in asked),
-        place=tuple(table.at[one] if one >= 0 else -1 for one in asked),
+        size=tuple(sizes[number] if number >= 0 else 0 for number in idents),
+        stream=tuple(rows.streams[number] if number >= 0 else 0 for number in idents),
+        place=tuple(table.at[number] if number >= 0 else -1 for number in idents),
         places=tuple(table.places),
         lines=tuple(table.lines),
         classes=table.classes(classes),
         batches=tuple(shapes),
-        used=tuple(rows_at[rows.used[one]] if one in rows.used else -1 for one in asked),
+        used=tuple(rows_at[rows.used[number]] if number in rows.used else -1 for number in idents),
         notes=(*notes, *rows.notes(), NOT_MODELLED),
         **fields,
     )
 
 
 def _kinds(rows: Rows, first: list[int], order: list[int]) -> list[Kind]:
-    """Kinds by holder. What is made before the first step ends and then stays has none that is known."""
+    """Return the kind of each allocation; those from before the first step that stay are unknown."""
     ended = {-1 - entry for entry in order if _EMPTY < entry < 0}
     early = {entry for entry in first if entry >= 0}
     return [
@@ -193,43 +200,45 @@ def _kinds(rows: Rows, first: list[int], order: list[int]) -> list[Kind]:
     ]
 
 
-class _Table:
-    """Places by allocation, with each line once."""
+class _PlaceTable:
+    """Places by allocation; each line is stored once."""
 
     def __init__(self, rows: Rows, kinds: list[Kind]) -> None:
         self.places: list[Place] = []
         self.lines: list[SourceLine] = []
         self.at: list[int] = []
         self._line: dict[SourceLine, int] = {}
-        raws = {number: place for place, number in rows.known.items()}
+        raws = {number: place for place, number in rows.place_numbers.items()}
         stacked = {number: self._stack(raw) for number, (_, raw, _) in raws.items()}
         self._paths = {module for _, _, module in raws.values()} | set(rows.modules.values())
-        names = shown(self._paths)
-        known: dict[tuple[tuple[int, ...], str, Kind, str], int] = {}
+        names = display_names(self._paths)
+        place_numbers: dict[tuple[tuple[int, ...], str, Kind, str], int] = {}
         for ident, (number, kind) in enumerate(zip(rows.places, kinds, strict=True)):
             operator, _, module = raws[number]
             key = (stacked[number], operator, kind, names[rows.modules.get(ident, module)])
-            at = known.get(key)
+            at = place_numbers.get(key)
             if at is None:
-                at = known[key] = len(self.places)
+                at = place_numbers[key] = len(self.places)
                 self.places.append(Place(*key))
             self.at.append(at)
 
-    def classes(self, known: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        """The classes of modules, by their paths as they are shown; those that repeat once."""
-        names = shown(known, self._paths)
+    def classes(self, module_classes: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        """Return the modules' classes by their display paths; repeated layers once."""
+        names = display_names(module_classes, self._paths)
         return tuple(
             dict.fromkeys(
-                (_NUMBER.sub("[*]", names[path]), name) for path, name in known.items() if names[path]
+                (_NUMBER.sub("[*]", names[path]), name)
+                for path, name in module_classes.items()
+                if names[path]
             )
         )
 
     def _stack(self, raw: stacks.RawStack) -> tuple[int, ...]:
-        found = []
+        numbers = []
         for line in stacks.resolve(raw):
             at = self._line.get(line)
             if at is None:
                 at = self._line[line] = len(self.lines)
                 self.lines.append(line)
-            found.append(at)
-        return tuple(found)
+            numbers.append(at)
+        return tuple(numbers)

@@ -1,6 +1,6 @@
-"""Who holds what: a walk from the program's names through its objects and autograd graphs to storages.
+"""Find which objects hold which storages: walk from the program's names through objects and autograd graphs.
 
-Nothing of the program's runs for it: no property, no hook of a saved tensor, no method of a user's class.
+The walk runs no code of the program: no property, no hook of a saved tensor, no method of a user's class.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ import torch
 
 from gapless.emulation.support.stacks import is_own, library_of
 
-MOST_OBJECTS = 300_000
-"""Objects that a walk looks at, at most: half a second."""
-_MOST_PARTS = 4_000
-"""Entries of one container that are looked at, at most: the first and the last of them."""
+MAX_OBJECTS = 300_000
+"""Objects that a walk visits at most: half a second."""
+_MAX_HALF = 4_000
+"""Half the entries visited of a long container: so many first and so many last ones."""
 _OPTIMIZED = 0x1
-"""The flag of code whose variables do not live in a dictionary."""
+"""Flag of code whose variables are not in a dictionary."""
 _OWN_LOCALS = sys.version_info < (3, 13)
-"""Whether a frame keeps the dictionary in which it hands out its variables, and so what they held."""
-_NOT_HELD = 3
-"""References to such a dictionary if only its frame has it: the frame's, and two of whoever counts."""
+"""Whether a frame keeps the dictionary returned by `f_locals`, and so the values in it."""
+_OWN_REFERENCES = 3
+"""References to such a dictionary if only its frame keeps it: the frame's and two of the counting code."""
 _SKIPPED = (ModuleType, CodeType, BuiltinFunctionType, str, bytes, int, float, complex, type(None))
 
 
 class Edge(NamedTuple):
-    """How a value is reached from the one that holds it.
+    """A reference from a holder to a value.
 
-    `label` continues the holder's name (``.bank``, ``["loss"]``, ``bank`` for a variable; "" where the
-    program has no name for it); `graph` says that it is reached through an autograd graph.
+    `label` continues the holder's name (``.bank``, ``["loss"]``, ``bank`` for a variable; "" if the program
+    has no name for it); `graph`: through an autograd graph; `node`: the value is an autograd node.
     """
 
     label: str
@@ -56,11 +56,11 @@ class Edge(NamedTuple):
 
 
 class Walk:
-    """Values in the order in which they are reached, each with the one that it is reached from first.
+    """Values in the order in which they are reached, each with its first holder.
 
-    `wanted` are the keys of storages; `leaves` gives for each that is reached the position of the tensor
-    that has it, and `also` where else a tensor or a container is reached from. The walk holds what it has
-    reached: it is not to be kept.
+    `wanted` are the keys of storages; `leaves` maps each reached key to the position of its tensor, and
+    `also` maps positions of tensors and containers to their further holders. The walk keeps all values alive:
+    drop it after use.
     """
 
     def __init__(self, wanted: Collection[int]) -> None:
@@ -70,24 +70,24 @@ class Walk:
         self.edges: list[tuple[str, bool]] = []
         self.leaves: dict[int, int] = {}
         self.also: dict[int, list[tuple[int, tuple[str, bool]]]] = {}
-        self._seen: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
         self._queue: deque[int] = deque()
         self._nodes: set[int] = set()
         self._saved: dict[type, tuple[str, ...]] = {}
 
     def add(self, edge: Edge, parent: int = -1) -> None:
-        """Reach a value, unless it is reached already or holds nothing."""
+        """Visit a value, unless it was visited or holds nothing."""
         value, key = edge.value, id(edge.value)
         if issubclass(type(value), _SKIPPED):
             return
-        if (before := self._seen.get(key)) is not None:
+        if (before := self._positions.get(key)) is not None:
             if parent >= 0 and issubclass(type(value), _SHARED) and not edge.graph:
                 self.also.setdefault(before, []).append((parent, (edge.label, edge.graph)))
             return
-        if len(self.values) >= MOST_OBJECTS:
+        if len(self.values) >= MAX_OBJECTS:
             return
         position = len(self.values)
-        self._seen[key] = position
+        self._positions[key] = position
         self.values.append(value)
         self.parents.append(parent)
         self.edges.append((edge.label, edge.graph))
@@ -96,29 +96,29 @@ class Walk:
         self._queue.append(position)
 
     def go(self) -> None:
-        """Reach all that is reachable, what is near first, until all that is wanted is reached."""
+        """Visit everything reachable, breadth first, until all wanted storages are reached."""
         while self._queue and len(self.leaves) < len(self.wanted):
             position = self._queue.popleft()
             value = self.values[position]
             if position in self._nodes:
                 parts: Iterable[Edge] = self._of_node(value)
             elif issubclass(type(value), torch.Tensor):
-                self._is_leaf(position, value)
-                parts = _of_tensor(value)
+                self._note_leaf(position, value)
+                parts = _tensor_references(value)
             else:
-                parts = parts_of(value)
+                parts = references_of(value)
             with contextlib.suppress(RuntimeError):  # another thread changes it
                 for edge in parts:
                     self.add(edge, position)
 
-    def _is_leaf(self, position: int, tensor: Any) -> None:
+    def _note_leaf(self, position: int, tensor: Any) -> None:
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             key = tensor.untyped_storage()._cdata
             if key in self.wanted:
                 self.leaves.setdefault(key, position)
 
     def _of_node(self, node: Any) -> Iterator[Edge]:
-        """What an autograd node holds: saved tensors as they were packed, and the nodes behind it."""
+        """Yield the references of an autograd node: saved tensors as packed, and the next nodes."""
         names = self._saved.get(type(node))
         if names is None:
             names = tuple(name for name in dir(type(node)) if name.startswith("_raw_saved"))
@@ -126,8 +126,8 @@ class Walk:
         for name in names:
             with contextlib.suppress(RuntimeError, AttributeError):
                 saved = getattr(node, name)
-                for one in saved if isinstance(saved, (list, tuple)) else (saved,):
-                    yield Edge("", one.data, graph=True)
+                for saved_tensor in saved if isinstance(saved, (list, tuple)) else (saved,):
+                    yield Edge("", saved_tensor.data, graph=True)
         for before, _ in node.next_functions:
             if before is not None:
                 yield Edge("", before, graph=True, node=True)
@@ -137,7 +137,7 @@ class Walk:
             yield Edge("", value, graph=True)
 
 
-def _of_tensor(tensor: Any) -> Iterator[Edge]:
+def _tensor_references(tensor: Any) -> Iterator[Edge]:
     if (node := tensor.grad_fn) is not None:
         yield Edge("", node, graph=True, node=True)
     elif tensor.is_leaf and (grad := tensor.grad) is not None:
@@ -146,8 +146,8 @@ def _of_tensor(tensor: Any) -> Iterator[Edge]:
         yield Edge(f".{name}", value)
 
 
-def parts_of(value: Any) -> Iterator[Edge]:
-    """What a value holds, other than a tensor."""
+def references_of(value: Any) -> Iterator[Edge]:
+    """Yield the references of a value that is not a tensor."""
     kind = type(value)
     if issubclass(kind, dict):
         entries = _ends(dict.items(value), dict.__len__(value))
@@ -162,29 +162,29 @@ def parts_of(value: Any) -> Iterator[Edge]:
         yield from (Edge("", part) for part in (value.__defaults__, value.__kwdefaults__))
         yield from (Edge(f".{name}", part) for name, part in vars(value).items())
     elif issubclass(kind, (GeneratorType, CoroutineType, AsyncGeneratorType, TracebackType, FrameType)):
-        yield from _of_running(value)
+        yield from _frame_references(value)
     elif issubclass(kind, type):
-        if _is_users(value):
+        if _is_user_class(value):
             yield from (Edge(f".{name}", part) for name, part in list(vars(value).items()))
     elif not (kind.__module__ or "").startswith("gapless."):
-        yield from _of_instance(value)
+        yield from _instance_references(value)
 
 
 def _ends(parts: Iterable[Any], length: int) -> Iterable[Any]:
-    """The parts of a container; of a long one only the first and the last."""
-    if length <= 2 * _MOST_PARTS:
+    """Return the parts of a container; of a long one only the first and the last."""
+    if length <= 2 * _MAX_HALF:
         return list(parts)
     iterator = iter(parts)
-    first = list(islice(iterator, _MOST_PARTS))
-    return [*first, *islice(iterator, length - 2 * _MOST_PARTS, None)]
+    first = list(islice(iterator, _MAX_HALF))
+    return [*first, *islice(iterator, length - 2 * _MAX_HALF, None)]
 
 
 def _key(key: object) -> str:
     return f'["{key}"]' if type(key) is str else f"[{key}]" if type(key) is int else "[…]"
 
 
-def _of_running(value: Any) -> Iterator[Edge]:
-    """Variables of a generator that waits, or of the frames that an exception holds."""
+def _frame_references(value: Any) -> Iterator[Edge]:
+    """Yield the variables of a suspended generator, or of an exception's frames."""
     frame = value if type(value) is FrameType else None
     for name in ("gi_frame", "cr_frame", "ag_frame", "tb_frame"):
         frame = getattr(value, name, frame)
@@ -195,24 +195,24 @@ def _of_running(value: Any) -> Iterator[Edge]:
 
 
 def variables(frame: FrameType) -> list[tuple[str, Any]]:
-    """The variables of a running function; the frame keeps none of them longer for it."""
+    """Return the variables of a running function, without making the frame keep them longer."""
     held = frame.f_locals
-    found = list(held.items())
-    if _OWN_LOCALS and frame.f_code.co_flags & _OPTIMIZED and sys.getrefcount(held) <= _NOT_HELD:
+    items = list(held.items())
+    if _OWN_LOCALS and frame.f_code.co_flags & _OPTIMIZED and sys.getrefcount(held) <= _OWN_REFERENCES:
         held.clear()
-    return found
+    return items
 
 
-def _is_users(kind: type) -> bool:
-    """Whether a class is of the program's own code."""
+def _is_user_class(kind: type) -> bool:
+    """Whether a class is defined in the program's own code."""
     if kind.__module__ == "__main__" or kind.__module__ not in sys.modules:
         return True
     file = getattr(sys.modules[kind.__module__], "__file__", None)
     return isinstance(file, str) and not is_own(file) and not library_of(file)
 
 
-def _of_instance(value: Any) -> Iterator[Edge]:
-    """Attributes, in the dictionary and in slots, and what an object of C holds."""
+def _instance_references(value: Any) -> Iterator[Edge]:
+    """Yield attributes, from the dictionary and slots, and the references of an object implemented in C."""
     kind = type(value)
     held: dict[str, Any] | None = None
     with contextlib.suppress(AttributeError, TypeError):
@@ -220,7 +220,7 @@ def _of_instance(value: Any) -> Iterator[Edge]:
     if held is not None and type(held) is dict:
         for name, part in list(held.items()):
             if name in _MODULE_TABLES and issubclass(kind, torch.nn.Module):
-                yield from (Edge(f".{inner}", one) for inner, one in (part or {}).items())
+                yield from (Edge(f".{attribute}", referent) for attribute, referent in (part or {}).items())
             else:
                 yield Edge(f".{name}", part)
     for base in kind.__mro__[:-1]:
@@ -229,14 +229,14 @@ def _of_instance(value: Any) -> Iterator[Edge]:
                 with contextlib.suppress(AttributeError):
                     yield Edge(f".{name}", slot.__get__(value))
     if kind.__module__ == "numpy" and getattr(getattr(value, "dtype", None), "hasobject", False):
-        yield from (Edge("", one) for one in _ends(value.flat, value.size))
-    for one in gc.get_referents(value):
-        if one is not held and one is not kind:
-            yield Edge("", one)
+        yield from (Edge("", referent) for referent in _ends(value.flat, value.size))
+    for referent in gc.get_referents(value):
+        if referent is not held and referent is not kind:
+            yield Edge("", referent)
 
 
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _SHARED = (torch.Tensor, *_CONTAINERS, dict)
-"""What two names may both lead to: a buffer, and the sample that was drawn from it."""
+"""Types of values that are recorded under each holder: a buffer, and the sample drawn from it."""
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-"""Where a module keeps what the program knows as its attributes."""
+"""Dictionaries in which a module stores the attributes that the program sees."""

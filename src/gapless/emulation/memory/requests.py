@@ -1,8 +1,8 @@
-"""`MemoryRecorder`: what a run asks of the emulated device's memory, in order, while the script runs.
+"""`MemoryRecorder`: records a run's requests for the emulated device's memory, in order.
 
-A request is seen when its storage is placed, and its end when that storage ends: torch keeps a storage's
-Python object as long as the storage itself, so that a weak reference to it tells the moment. Kinds follow
-from who holds a tensor: parameters, gradients and optimizers' state are read off optimizers as they step.
+A request is seen when its storage is placed, and its end when that storage is freed: torch keeps a storage's
+Python object as long as the storage itself, so a weak reference to it marks the moment. Kinds follow from who
+holds a tensor: parameters, gradients and optimizers' state are read off optimizers as they step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gapless.emulation.memory.memory_run import Rows, as_run
 from gapless.emulation.memory.retention import Retention
 from gapless.emulation.memory.unused_graphs import UnusedGraphs
 from gapless.emulation.support import stacks
-from gapless.emulation.support.later import MOST_TICKS
+from gapless.emulation.support.later import MAX_TICKS
 from gapless.emulation.support.local import local
 from gapless.emulation.support.module_paths import ModulePaths
 from gapless.emulation.support.places import HOST
@@ -29,12 +29,12 @@ from gapless.model.gpus import Gpu
 from gapless.model.memory import CONTEXT, MemoryRun
 from gapless.torch_internals import current_node, free_weak_ref, sequence_number
 
-MOST_REQUESTS = 1 << 20
-"""Requests and ends of them up to which each is kept, some 200 MB: the step in which there are more is the
-last of which the memory is told in full."""
+MAX_REQUESTS = 1 << 20
+"""Requests and ends up to which each is kept, some 200 MB: the step that exceeds it is the last in full."""
 _USER_FRAMES = 3
-"""Frames of the user's own code that are kept of a stack, from the innermost outwards."""
-_MOST_FRAMES = 60
+"""Frames of the user's own code kept of a stack, counted from the innermost."""
+_MAX_FRAMES = 60
+"""Frames kept of a stack: beyond, recursion is likely."""
 _OWN, _LIBRARY, _USER = range(3)
 MULTIPLIES = frozenset(
     f"aten::{name}"
@@ -44,11 +44,11 @@ MULTIPLIES = frozenset(
 
 
 _IN_PLACE = ("aten::add", "aten::scatter")
-"""What backward does in place where neither Python nor a mode looks on, and out of place here."""
+"""Operators that backward runs in place on a GPU, but out of place here, where Python and a mode look on."""
 
 
 def supported() -> bool:
-    """Whether this torch tells at once when a storage ends."""
+    """Whether this torch reports at once when a storage is freed."""
     ended: list[object] = []
     storage = torch.UntypedStorage(8)
     weak = storage._weak_ref()
@@ -57,49 +57,49 @@ def supported() -> bool:
     del storage
     early = bool(ended)
     del tensor
-    at_once = bool(ended)  # and not only when nobody asks for its address any more, as before torch 2.10
+    at_once = bool(ended)  # before torch 2.10 only once its address is free
     free_weak_ref(weak)
     return at_once and not early and watch() is None
 
 
-class _Watch(weakref.ref):  # type: ignore[type-arg]  # of a storage
+class _StorageWatch(weakref.ref):  # type: ignore[type-arg]  # to a storage
     __slots__ = ("key",)
     key: int
 
 
 class MemoryRecorder:
-    """Told of storages by `Placement`, of what runs by the modes, and of steps by the marks."""
+    """Notified of storages by `Placement`, of operators by the modes, and of steps by the marks."""
 
     def __init__(self, gpu: Gpu, places: bool = True) -> None:
         self.gpu = gpu
-        self.places = places  # whether it is wanted where memory is asked for
+        self.places = places  # whether to record source lines
         self.operator = ""
         self.stream = 0
         self.optimizing = False
         self.arriving: tuple[int, ...] | None = None
-        self.muted = 0  # what a GPU does not ask for is under way
-        self.loading = False  # what `torch.load` reads goes straight to the device
-        self.moving = 0  # modules that are on their way to the device
+        self.muted = 0  # > 0 during work that a GPU would not do
+        self.loading = False  # `torch.load` is copying to the device
+        self.moving = 0  # nested moves of modules to the device
         self.forward_of: Any = None
-        self.modules = ModulePaths(self.learnt)
+        self.modules = ModulePaths(self.hold_weights)
         self._rows: dict[int, Rows] = {}
         self._live: dict[int, tuple[Rows, int]] = {}
-        self._later: dict[int, tuple[Rows, int]] = {}  # of closed rows, with their sizes
+        self._later: dict[int, tuple[Rows, int]] = {}  # of closed rows: rows and bytes
         self._retained: dict[int, Retention] = {}
         self.unused = UnusedGraphs()
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, _StorageWatch] = {}
         self._frames: dict[int, int] = {}
         self._workspaces: set[tuple[int, int, bool]] = set()
         self._shared: set[int] = set()
         self._process = os.getpid()
         self._tick = 0
-        self.step_ends: Callable[[], Sequence[int]] = tuple  # numbers of the marks so far that end steps
+        self.step_ends: Callable[[], Sequence[int]] = tuple  # numbers of the marks that end steps
         self.notes: dict[str, None] = {}
 
     # -- storages ------------------------------------------------------------------------------------
 
     def placed(self, storage: Any, key: int, size: int, index: int) -> None:
-        """`storage` of `size` bytes is on device `index` from now on."""
+        """Record that `storage` of `size` bytes is on device `index` from now on."""
         if self.muted:
             return
         before = self._live.get(key)
@@ -139,7 +139,7 @@ class MemoryRecorder:
         self._watch(storage, key)
 
     def _watch(self, storage: Any, key: int) -> None:
-        watch = _Watch(storage, self._died)
+        watch = _StorageWatch(storage, self._died)
         watch.key = key
         self._watches[key] = watch
 
@@ -147,7 +147,7 @@ class MemoryRecorder:
         self.ended(watch.key)  # type: ignore[attr-defined]  # a _Watch
 
     def ended(self, key: int) -> None:
-        """The storage with that key has left the device."""
+        """Record that the storage with that key has left the device."""
         self._watches.pop(key, None)
         live = self._live.pop(key, None)
         if live is not None:
@@ -157,7 +157,7 @@ class MemoryRecorder:
             later[0].add(-later[1])
 
     def _place(self) -> tuple[Any, ...]:
-        """Where this is asked for, and its module: in backward the forward call's, where that is known."""
+        """Return operator, stack and module of the request; in backward the forward call's, if known."""
         if not self.places:
             return ("", (), "")
         if local.backward != HOST and not self.optimizing:
@@ -171,46 +171,47 @@ class MemoryRecorder:
 
     def _stack(self) -> stacks.RawStack:
         frame = sys._getframe(3)
-        known, codes = self._frames, stacks._codes
+        frame_kinds, codes = self._frames, stacks._codes
         numbers: list[int] = []
         users = 0
         while frame is not None:
             code = frame.f_code
             key = id(code)
-            of = known.get(key)
-            if of is None:
+            frame_kind = frame_kinds.get(key)
+            if frame_kind is None:
                 codes.setdefault(key, code)
-                of = known[key] = _whose(key, frame.f_lasti)
-            if of != _OWN:
+                frame_kind = frame_kinds[key] = _frame_kind(key, frame.f_lasti)
+            if frame_kind != _OWN:
                 numbers.append(key)
                 numbers.append(frame.f_lasti)
-                users += of == _USER
-                if users == _USER_FRAMES or len(numbers) >= 2 * _MOST_FRAMES:
+                users += frame_kind == _USER
+                if users == _USER_FRAMES or len(numbers) >= 2 * _MAX_FRAMES:
                     break
             frame = frame.f_back  # type: ignore[assignment]
         return tuple(numbers)
 
-    # -- what else is known ----------------------------------------------------------------------------
+    # -- use of storages -------------------------------------------------------------------------------
 
     def uses(self, args: Any, kwargs: Any = MappingProxyType({})) -> None:
-        """An operator reads or writes these."""
+        """Record that an operator reads or writes these."""
         live = self._live
-        for one in (*args, *kwargs.values()):
-            for tensor in one if type(one) in (list, tuple) else (one,):
+        for argument in (*args, *kwargs.values()):
+            for tensor in argument if type(argument) in (list, tuple) else (argument,):
                 if isinstance(tensor, torch.Tensor):
                     try:
-                        found = live.get(tensor.untyped_storage()._cdata)
+                        allocation = live.get(tensor.untyped_storage()._cdata)
                     except (NotImplementedError, RuntimeError):
                         continue
-                    if found is not None:
-                        found[0].used[found[1]] = len(found[0].order)
+                    if allocation is not None:
+                        allocation[0].used[allocation[1]] = len(allocation[0].order)
 
     def ran(self, name: str, index: int, args: Any = ()) -> None:
-        """An operator has run on device `index`: cuBLAS takes its workspace once for a handle and stream.
+        """Record that an operator has run on device `index`.
 
-        A thread has its own handle, and on a GPU backward runs in a thread of its own.
+        cuBLAS allocates its workspace once per handle and stream. A thread has its own handle, and on a GPU
+        backward runs in a thread of its own.
         """
-        self.uses(args)  # while it ran, they were needed beside its results
+        self.uses(args)  # its arguments were needed until it ended
         if name not in MULTIPLIES or self.muted:
             if name in _IN_PLACE and local.backward != HOST:
                 self.accumulates(args[0])
@@ -229,11 +230,11 @@ class MemoryRecorder:
             rows.alloc(size, ("cuBLAS workspace", (), ""), "workspace", self.stream)
 
     def accumulates(self, before: Any) -> None:
-        """Gradients of one tensor are added: in place, where nobody else has the sum so far.
+        """Merge a gradient's sum with `before` where a GPU adds in place: nobody else has the sum so far.
 
-        The engine adds them out of place here, because Python has seen the sum, and the formula of `max`
-        scatters out of place, because a mode is on. torch's own nodes end in a number, and their formulas add
-        next to nothing; what a user's own node adds is left as it is.
+        The engine adds out of place here, because Python has seen the sum, and the formula of `max` scatters
+        out of place, because a mode is on. torch's own nodes have names that end in a number, and their
+        formulas add almost nothing else; additions of a user's own node stay as they are.
         """
         node = current_node()
         if node is None or not node.name()[-1].isdigit() or not isinstance(before, torch.Tensor):
@@ -243,21 +244,21 @@ class MemoryRecorder:
             live[0].accumulates(live[1])
 
     def used_elsewhere(self, tensor: torch.Tensor) -> None:
-        """``tensor.record_stream()``: when the other stream has passed it, only a GPU can tell."""
+        """Note ``tensor.record_stream()``: only a GPU knows when the other stream has passed it."""
         self.notes.setdefault(
             "tensors with record_stream() are assumed to be free immediately; on a GPU they stay until the "
             "other stream has passed them"
         )
 
     def emptied(self, index: int) -> None:
-        """``torch.cuda.empty_cache()``."""
+        """Record ``torch.cuda.empty_cache()``."""
         if index in self._rows:
             self._rows[index].empty()
 
     def kept(self, index: int, size: int, before: Any = None) -> Any:
-        """A pool of captured graphs keeps `size` bytes that nothing uses; gives what stands for them.
+        """Record that a pool of captured graphs keeps `size` unused bytes; return a handle for `before`.
 
-        `before` is what stood for them so far.
+        `before` is the last handle of the pool, which is freed.
         """
         if before is not None:
             before[0].free(before[1])
@@ -267,15 +268,15 @@ class MemoryRecorder:
         return rows, rows.alloc(size, ("CUDA graph memory pool", (), ""), "workspace", self.stream)
 
     def cut(self) -> None:
-        """A mark that may end a step."""
+        """Record a mark that may end a step."""
         self._tick += 1
         for rows in self._rows.values():
             rows.cut(self._tick)
-            if not rows.closed and (self._tick >= MOST_TICKS or len(rows.order) >= MOST_REQUESTS):
+            if not rows.closed and (self._tick >= MAX_TICKS or len(rows.order) >= MAX_REQUESTS):
                 rows.close()
 
     def look(self) -> None:
-        """Where a step may have ended, look for what it has left behind."""
+        """Where a step may have ended, look for memory that it has left behind."""
         if not self.places:
             return
         for index, rows in self._rows.items():
@@ -286,55 +287,55 @@ class MemoryRecorder:
                 retention = self._retained[index] = Retention(rows)
             retention.look(self._live, self.step_ends)
 
-    # -- who holds what ----------------------------------------------------------------------------------
+    # -- kinds ------------------------------------------------------------------------------------------
 
-    def holds(self, kind: str, tensors: Any, owner: Any = None) -> None:
-        """`tensors` are of that kind, and belong to the module of `owner` or their own."""
+    def set_kind(self, kind: str, tensors: Any, owner: Any = None) -> None:
+        """Set the kind of `tensors`, and their module: that of `owner`, or their own."""
         live = self._live
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor):
                 try:
-                    found = live.get(tensor.untyped_storage()._cdata)
+                    allocation = live.get(tensor.untyped_storage()._cdata)
                 except (NotImplementedError, RuntimeError, ValueError):
                     continue
-                if found is not None:
-                    found[0].kinds[found[1]] = kind
+                if allocation is not None:
+                    allocation[0].kinds[allocation[1]] = kind
                     module = self.modules.of(tensor if owner is None else owner)
                     if module:
-                        found[0].modules[found[1]] = module
+                        allocation[0].modules[allocation[1]] = module
 
     def moved(self, module: torch.nn.Module) -> None:
-        """A module has been moved."""
+        """Record that a module has been moved."""
         self.modules.learn(module)
-        if any(isinstance(one, torch.nn.RNNBase) for one in module.modules()):
+        if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
             self.notes.setdefault(
                 "recurrent layers run step by step here; on a GPU cuDNN keeps one reserve buffer for all "
                 "steps, whose size is not known"
             )
 
-    def learnt(self, module: torch.nn.Module) -> None:
-        """The names in a model are known: what it holds are weights, whether anything trains them or not."""
-        self.holds("parameter", [*module.parameters(), *module.buffers()])
+    def hold_weights(self, module: torch.nn.Module) -> None:
+        """Mark a model's parameters and buffers as weights, whether or not they are trained."""
+        self.set_kind("parameter", [*module.parameters(), *module.buffers()])
 
     def stepping(self, optimizer: Any) -> None:
-        """An optimizer is about to step: its gradients are there."""
+        """Record that an optimizer is about to step: its gradients exist."""
         self.optimizing = True
         for group in optimizer.param_groups:
-            self.holds("parameter", group["params"])
-            for one in group["params"]:
-                self.holds("gradient", (one.grad,), one)
+            self.set_kind("parameter", group["params"])
+            for parameter in group["params"]:
+                self.set_kind("gradient", (parameter.grad,), parameter)
 
     def stepped(self, optimizer: Any) -> None:
-        """It has stepped: its state is there."""
+        """Record that it has stepped: its state exists."""
         self.optimizing = False
         for owner, state in list(optimizer.state.items()):
             if isinstance(state, dict):
-                self.holds("optimizer-state", state.values(), owner)
+                self.set_kind("optimizer-state", state.values(), owner)
 
     # -- reading -------------------------------------------------------------------------------------
 
     def runs(self, ends: Sequence[int] = ()) -> tuple[MemoryRun, ...]:
-        """What was asked of each device; `ends` are the numbers of the marks that end steps."""
+        """Return each device's requests; `ends` are the numbers of the marks that end steps."""
         total = self.gpu.total_memory
         fields = {
             "gpu": self.gpu.name,
@@ -348,7 +349,7 @@ class MemoryRecorder:
                 self.modules.classes,
                 notes=tuple(self.notes),
                 settings=_settings(index),
-                unused_graphs=self.unused.found(rows),
+                unused_graphs=self.unused.unused_graphs(rows),
                 holders=retention.holders if (retention := self._retained.get(index)) is not None else (),
                 checkpoints=retention.checkpoints if retention is not None else (),
                 **fields,
@@ -357,7 +358,7 @@ class MemoryRecorder:
         )
 
 
-def _whose(key: int, lasti: int) -> int:
+def _frame_kind(key: int, lasti: int) -> int:
     line = stacks._resolve_frame(key, lasti)
     if line is None:
         return _OWN
@@ -365,24 +366,24 @@ def _whose(key: int, lasti: int) -> int:
 
 
 def _settings(index: int) -> str:
-    """The allocator's settings of this process, and the part of the device that it may use."""
-    told = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    """Return this process's allocator settings, and the share of the device that it may use."""
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     ask = torch_internals.memory_fraction
     try:
         fraction = 1.0 if ask is None else float(ask(index))
-    except RuntimeError:  # no device is emulated any more
+    except RuntimeError:  # the emulation is over
         fraction = 1.0
-    parts = [told] if told else []
-    if fraction < 1 and "per_process_memory_fraction" not in told:
+    parts = [settings] if settings else []
+    if fraction < 1 and "per_process_memory_fraction" not in settings:
         parts.append(f"per_process_memory_fraction:{fraction:g}")
     return ",".join(parts)
 
 
 def _chosen_workspace() -> int | None:
-    """What ``CUBLAS_WORKSPACE_CONFIG`` asks for, bytes; None where it is not set."""
-    told = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
-    if not told:
+    """Return the bytes set by ``CUBLAS_WORKSPACE_CONFIG``; None if it is not set."""
+    config = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    if not config:
         return None
-    parts = [part.split(":") for part in told.split(":", 1)[-1].replace("::", ":").split(",")]
+    parts = [part.split(":") for part in config.split(":", 1)[-1].replace("::", ":").split(",")]
     flat = [int(word) for part in parts for word in part if word.isdigit()]
     return sum(size * number for size, number in zip(flat[::2], flat[1::2], strict=False)) << 10 or None

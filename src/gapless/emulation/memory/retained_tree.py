@@ -1,4 +1,4 @@
-"""What a walk through the program has reached, with the steps whose memory each value keeps."""
+"""`RetainedTree`: the objects a walk has reached, with the steps whose memory each keeps."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, NamedTuple
 from gapless.emulation.memory.references import Walk
 from gapless.model.pace import SURE
 
-_PART = 0.05
-"""The share of what grows that a name must keep to be told of."""
-_OFTEN = 0.5
-"""The share of the steps of which a name must keep something: what it keeps of one is not growth."""
+_MIN_SHARE = 0.05
+"""Share of the growing bytes that a name must keep to be reported."""
+_MIN_STEP_SHARE = 0.5
+"""Share of the steps of which a name must keep something: less is not growth."""
 
-FEWEST = 2
-"""Steps of which a container keeps something where the last of three is still in a variable alone."""
+MIN_STEPS = 2
+"""Steps of which a container keeps something if the last of three is still in a variable alone."""
 
 _SEQUENCES: tuple[Any, ...] = (list, deque)
 
 
-class Left(NamedTuple):
-    """What a step left behind in a storage: the number of the step, and bytes."""
+class Leftover(NamedTuple):
+    """Memory that a step left behind in a storage: the step's number, and bytes."""
 
     step: int
     size: int
 
 
-class Tree:
-    """What a walk has reached, with the steps and bytes that each value keeps."""
+class RetainedTree:
+    """The values of a walk, with the steps and bytes that each keeps."""
 
-    def __init__(self, walk: Walk, growing: Mapping[int, Left]) -> None:
+    def __init__(self, walk: Walk, growing: Mapping[int, Leftover]) -> None:
         self.walk = walk
         count = len(walk.values)
         self.steps = [0] * count  # a bit for each step
@@ -43,7 +43,7 @@ class Tree:
             left = growing[key]
             self.steps[position] |= 1 << left.step
             self.bytes[position] += left.size
-        for position in self._inwards():
+        for position in self._innermost_first():
             parent = self.parents[position]
             if self.bytes[position] and parent >= 0:
                 self.steps[parent] |= self.steps[position]
@@ -53,34 +53,36 @@ class Tree:
                 self.children[parent].append(position)
         self._tops = [at for at in range(count) if self.bytes[at] and self.parents[at] < 0]
         self.times = len({left.step for left in growing.values()})
-        self._least = max(FEWEST, min(SURE, self.times - 1), int(_OFTEN * self.times))
-        self.least_bytes = max(int(_PART * sum(left.size for left in growing.values())), 1)
+        self._least = max(MIN_STEPS, min(SURE, self.times - 1), int(_MIN_STEP_SHARE * self.times))
+        self.least_bytes = max(int(_MIN_SHARE * sum(left.size for left in growing.values())), 1)
 
-    def _prefer_keepers(self, growing: Mapping[int, Left]) -> None:
-        """Where two names lead to a value, count it with the one that leads to more steps: a sample of a
-        buffer is reached sooner than the buffer, and keeps nothing that the buffer does not."""
+    def _prefer_keepers(self, growing: Mapping[int, Leftover]) -> None:
+        """Count a value with two holders under the one that leads to more steps.
+
+        A sample of a buffer is reached sooner than the buffer, and keeps nothing that the buffer does not.
+        """
         if not self.walk.also:
             return
-        reached = self._reached(growing)
+        reached = self._reached_steps(growing)
         for position, ways in sorted(self.walk.also.items()):
-            if not reached[position] or self.parents[position] < 0:  # a variable is its own way
+            if not reached[position] or self.parents[position] < 0:  # a variable needs no other holder
                 continue
             best = self._rank(self.parents[position], reached)
             for parent, edge in ways:
                 rank = self._rank(parent, reached)
-                if rank > best and not self._within(parent, position):
+                if rank > best and not self._is_within(parent, position):
                     best, self.parents[position], self.edges[position] = rank, parent, edge
 
     def _rank(self, position: int, reached: Sequence[int]) -> tuple[int, int]:
-        """What a value is worth as the one that keeps another: the steps that it and those around it lead to,
-        then its entries, if it is a sequence."""
+        """Rank a holder: by the most steps that it or an outer holder leads to, then by its entries if a
+        sequence."""
         value = self.walk.values[position]
-        base = next((one for one in _SEQUENCES if issubclass(type(value), one)), None)
+        base = next((sequence for sequence in _SEQUENCES if issubclass(type(value), sequence)), None)
         entries = base.__len__(value) if base is not None else 0
-        return self._widest(position, reached), entries
+        return self._max_steps(position, reached), entries
 
-    def _reached(self, growing: Mapping[int, Left]) -> list[int]:
-        """For each value, a bit for each step of which it leads to something, on any way."""
+    def _reached_steps(self, growing: Mapping[int, Leftover]) -> list[int]:
+        """Return for each value a bit per step of which it leads to something, on any path."""
         reached = [0] * len(self.parents)
         pending: list[tuple[int, int]] = []
         for key, position in self.walk.leaves.items():
@@ -95,23 +97,23 @@ class Tree:
                     pending.append((self.parents[position], bits))
         return reached
 
-    def _widest(self, position: int, reached: Sequence[int]) -> int:
-        """The most steps that a value from `position` outwards leads to."""
+    def _max_steps(self, position: int, reached: Sequence[int]) -> int:
+        """Return the most steps that a value from `position` outwards leads to."""
         most = 0
         while position >= 0:
             most = max(most, reached[position].bit_count())
             position = self.parents[position]
         return most
 
-    def _within(self, position: int, outer: int) -> bool:
+    def _is_within(self, position: int, outer: int) -> bool:
         while position >= 0:
             if position == outer:
                 return True
             position = self.parents[position]
         return False
 
-    def _inwards(self) -> list[int]:
-        """Positions of all values, each before the one that it counts for."""
+    def _innermost_first(self) -> list[int]:
+        """Return the positions of all values, each before its holder."""
         inner: list[list[int]] = [[] for _ in self.parents]
         pending: list[int] = []
         for position, parent in enumerate(self.parents):
@@ -123,8 +125,8 @@ class Tree:
             pending += inner[position]
         return order[::-1]
 
-    def holding(self) -> Iterator[int]:
-        """The innermost values that keep something of step after step."""
+    def growing_values(self) -> Iterator[int]:
+        """Yield the innermost values that keep something of step after step."""
         pending = [at for at in self._tops if self._keeps(self.steps[at])]
         while pending:
             position = pending.pop()
@@ -142,14 +144,14 @@ class Tree:
     def _keeps(self, steps: int) -> bool:
         return steps.bit_count() >= self._least
 
-    def named(self, position: int) -> int:
-        """The next value towards the root that the program has a name for; -1 where there is none."""
+    def named_holder(self, position: int) -> int:
+        """Return the nearest value towards the root that the program has a name for; -1 if none."""
         while position >= 0 and not self.edges[position][0]:
             position = self.parents[position]
         return position
 
     def path(self, position: int) -> list[str]:
-        """A variable's name, then labels that lead to the value at `position`."""
+        """Return the variable's name and the labels that lead to the value at `position`."""
         labels: list[str] = []
         while position >= 0:
             label = self.edges[position][0]

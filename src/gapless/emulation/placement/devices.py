@@ -1,8 +1,8 @@
-"""Mixed devices: where CUDA refuses them, and in which words.
+"""Refuse operators on tensors of several devices where CUDA does, in its words.
 
-Only what is certain raises: operators with a generated check (`device_checks.tsv`), element-wise operators,
-and the few below with words of their own. Zero-dimensional host tensors become kernel arguments and are
-welcome.
+Raises only where it is certain: operators with a generated check (`device_checks.tsv`), element-wise
+operators, and the few below with messages of their own. Zero-dimensional host tensors become kernel arguments
+and are accepted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gapless.emulation.support.places import ORPHAN
 from gapless.torch_internals import DisableTorchFunction, TensorBase
 
 Tensor = torch.Tensor
-_Named = list[tuple[str, Tensor, str]]
+_PlacedArguments = list[tuple[str, Tensor, str]]
 
 _ELEMENTWISE = frozenset(
     f"aten::{name}"
@@ -28,39 +28,39 @@ _ELEMENTWISE = frozenset(
         "floor_divide", "floor_divide_", "index_fill_",
     )
 )  # fmt: skip
-"""Operators that iterate over all their tensors at once without being marked so."""
+"""Operators that iterate over all their tensors at once without being tagged so."""
 
 
 @cache
-def _generated() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """``operator.overload → (wrapper, checked arguments)``."""
+def _generated_checks() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Read the generated checks: ``operator.overload → (wrapper, checked arguments)``."""
     text = resources.files("gapless.emulation.placement").joinpath("device_checks.tsv").read_text()
     rows = (line.split("\t") for line in text.splitlines()[2:])
     return {f"aten::{name}": (method, tuple(arguments.split(","))) for name, method, arguments in rows}
 
 
 def accepts_mixed(func: Any) -> bool:
-    """Whether nothing is known against host tensors beside device tensors in the overload `func`."""
+    """Whether no check against host tensors beside device tensors is known for the overload `func`."""
     return _checker(func) is None
 
 
 def is_strict(func: Any) -> bool:
-    """Whether the overload `func` has a generated check, which 0-dim tensors do not pass either."""
-    return _SPECIAL.get(func._schema.name) is None and _key(func) in _generated()
+    """Whether the overload `func` has a generated check, which rejects 0-dim host tensors too."""
+    return _SPECIAL_CHECKS.get(func._schema.name) is None and _key(func) in _generated_checks()
 
 
-def _checker(func: Any) -> Callable[[Any, _Named], str | None] | None:
+def _checker(func: Any) -> Callable[[Any, _PlacedArguments], str | None] | None:
     name = func._schema.name
-    special = _SPECIAL.get(name)
+    special = _SPECIAL_CHECKS.get(name)
     if special is not None:
         return special
-    if _key(func) in _generated():
-        return _generated_words
-    return _elementwise_words if name in _ELEMENTWISE or _is_pointwise(func) else None
+    if _key(func) in _generated_checks():
+        return _generated_message
+    return _elementwise_message if name in _ELEMENTWISE or _is_pointwise(func) else None
 
 
 def _is_pointwise(func: Any) -> bool:
-    """Whether `func`, or what it does in place, is marked as element-wise."""
+    """Whether `func`, or its out-of-place variant, is tagged as element-wise."""
     if torch.Tag.pointwise in func.tags:
         return True
     namespace, name = func._schema.name.split("::", 1)
@@ -75,20 +75,20 @@ def _key(func: Any) -> str:
 
 
 def check(func: Any, args: Any, kwargs: dict[str, Any], placement: Placement) -> None:
-    """Raise as CUDA does when the arguments of `func` lie on several devices.
+    """Raise as CUDA does if the arguments of `func` are on several devices.
 
     Raises:
-        RuntimeError: with the words of the operator's own check.
+        RuntimeError: with the message of the operator's own check.
     """
     checker = _checker(func)
     if checker is None:
         return
-    words = checker(func, list(_named_tensors(func, args, kwargs, placement, is_strict(func))))
+    words = checker(func, list(_placed_arguments(func, args, kwargs, placement, is_strict(func))))
     if words is not None:
         raise RuntimeError(words)
 
 
-def _named_tensors(
+def _placed_arguments(
     func: Any, args: Any, kwargs: dict[str, Any], placement: Placement, strict: bool
 ) -> Iterator[tuple[str, Tensor, str]]:
     names = [argument.name for argument in func._schema.arguments]
@@ -103,24 +103,24 @@ def _named_tensors(
                 yield name, item, device
 
 
-def _generated_words(func: Any, tensors: _Named) -> str | None:
-    method, checked = _generated()[_key(func)]
+def _generated_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    method, checked = _generated_checks()[_key(func)]
     order = {name: position for position, name in enumerate(checked)}
-    relevant = sorted((one for one in tensors if one[0] in order), key=lambda one: order[one[0]])
+    relevant = sorted((entry for entry in tensors if entry[0] in order), key=lambda entry: order[entry[0]])
     for name, _, device in relevant[1:]:
         if device != relevant[0][2]:
-            return _got(name, device, relevant[0][2], method)
+            return _mismatch_message(name, device, relevant[0][2], method)
     return None
 
 
-def _got(name: str, device: str, first: str, method: str) -> str:
+def _mismatch_message(name: str, device: str, first: str, method: str) -> str:
     return (
         f"Expected all tensors to be on the same device, but got {name} is on {device}, different from other "
         f"tensors on {first} (when checking argument in method {method})"
     )
 
 
-def _elementwise_words(func: Any, tensors: _Named) -> str | None:
+def _elementwise_message(func: Any, tensors: _PlacedArguments) -> str | None:
     devices = [device for _, _, device in tensors]
     common = next((device for device in devices if device != "cpu"), None)
     other = next((device for device in devices if device != common), None)
@@ -132,34 +132,34 @@ def _elementwise_words(func: Any, tensors: _Named) -> str | None:
     )
 
 
-def _embedding_words(func: Any, tensors: _Named) -> str | None:
-    """An embedding is an `index_select` of its weight."""
-    named = {name: device for name, _, device in tensors}
-    weight, index = named.get("weight"), named.get("indices")
+def _embedding_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    """Return the message of `index_select`, which an embedding is on its weight."""
+    devices = {name: device for name, _, device in tensors}
+    weight, index = devices.get("weight"), devices.get("indices")
     if weight is None or index is None or weight == index:
         return None
-    return _got("index", index, weight, "wrapper_CUDA__index_select")
+    return _mismatch_message("index", index, weight, "wrapper_CUDA__index_select")
 
 
-def _convolution_words(func: Any, tensors: _Named) -> str | None:
+def _convolution_message(func: Any, tensors: _PlacedArguments) -> str | None:
     named = {name: (tensor, device) for name, tensor, device in tensors}
     if "input" not in named:
         return None
-    given, device = named["input"]
+    image, device = named["input"]
     for name in ("weight", "bias"):
         if name in named and named[name][1] != device:
-            left, right = _type(given, device), _type(*named[name])
+            left, right = _type_name(image, device), _type_name(*named[name])
             if left == right:
-                return _elementwise_words(func, tensors)
+                return _elementwise_message(func, tensors)
             rest = " or input should be a MKLDNN tensor and weight is a dense tensor"
-            on_host = name == "weight" and not device.startswith("cuda") and given.dtype is torch.float32
+            on_host = name == "weight" and not device.startswith("cuda") and image.dtype is torch.float32
             return (
                 f"Input type ({left}) and {name} type ({right}) should be the same{rest if on_host else ''}"
             )
     return None
 
 
-def _type(tensor: Tensor, device: str) -> str:
+def _type_name(tensor: Tensor, device: str) -> str:
     with DisableTorchFunction():
         name = str(TensorBase.type(tensor))
     return (
@@ -169,57 +169,57 @@ def _type(tensor: Tensor, device: str) -> str:
     )
 
 
-def _index_words(func: Any, tensors: _Named) -> str | None:
-    """Indices may come from the host; device indices into a host tensor may not."""
-    named = {name: device for name, _, device in reversed(tensors)}
-    own = named.get("self")
+def _index_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    """Return the error for device indices into a host tensor; host indices are accepted."""
+    devices = {name: device for name, _, device in reversed(tensors)}
+    own = devices.get("self")
     if own == "cpu" and any(name == "indices" and device != own for name, _, device in tensors):
         return "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
     return None
 
 
-def _index_put_words(func: Any, tensors: _Named) -> str | None:
-    """Values have to be where the tensor is; indices may come from the host."""
-    return _elementwise_words(func, [one for one in tensors if one[0] in ("self", "values")])
+def _index_put_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    """Return the error for values on another device than the tensor; indices may be on the host."""
+    return _elementwise_message(func, [entry for entry in tensors if entry[0] in ("self", "values")])
 
 
-def _recurrent_words(func: Any, tensors: _Named) -> str | None:
-    named = {name: device for name, _, device in reversed(tensors)}
-    given = named.get("input")
-    for name, device in named.items():
-        if given is not None and name in ("params", "hx") and device != given:
+def _recurrent_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    devices = {name: device for name, _, device in reversed(tensors)}
+    input_device = devices.get("input")
+    for name, device in devices.items():
+        if input_device is not None and name in ("params", "hx") and device != input_device:
             kind = "parameter" if name == "params" else "hidden"
             return (
-                f"Input and {kind} tensors are not at the same device, found input tensor at {given} and "
-                f"{kind} tensor at {device}"
+                f"Input and {kind} tensors are not at the same device, found input tensor at {input_device} "
+                f"and {kind} tensor at {device}"
             )
     return None
 
 
-def _one_layer_words(func: Any, tensors: _Named) -> str | None:
-    """What an LSTM runs on the CPU, layer by layer, has weights where CUDA's has parameters."""
-    named = [
-        ("params" if name.startswith("weight") else "hx" if name == "cx" else name.rstrip("_"), one, at)
-        for name, one, at in tensors
-    ]
-    return _recurrent_words(func, named)
+def _one_layer_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    """Return the error of a layer of the CPU's LSTM, whose weights CUDA calls parameters."""
+
+    def cuda_name(name: str) -> str:
+        return "params" if name.startswith("weight") else "hx" if name == "cx" else name.rstrip("_")
+
+    return _recurrent_message(func, [(cuda_name(name), tensor, device) for name, tensor, device in tensors])
 
 
-def _stack_words(func: Any, tensors: _Named) -> str | None:
-    """Stacking is concatenation."""
+def _stack_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    """Return the error of concatenation, which stacking is."""
     first = tensors[0][2] if tensors else ""
     other = next((device for _, _, device in tensors if device != first), None)
-    return None if other is None else _got("tensors", other, first, "wrapper_CUDA_cat")
+    return None if other is None else _mismatch_message("tensors", other, first, "wrapper_CUDA_cat")
 
 
-def _ctc_words(func: Any, tensors: _Named) -> str | None:
-    """Lengths may be anywhere: a mode makes tensors of what CUDA would take as lists from the host."""
-    if _key(func) not in _generated():
+def _ctc_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    """Return the error of the CTC loss; lengths may be anywhere, as CUDA would take host lists."""
+    if _key(func) not in _generated_checks():
         return None
-    return _generated_words(func, [one for one in tensors if not one[0].endswith("_lengths")])
+    return _generated_message(func, [entry for entry in tensors if not entry[0].endswith("_lengths")])
 
 
-def _block_diag_words(func: Any, tensors: _Named) -> str | None:
+def _block_diag_message(func: Any, tensors: _PlacedArguments) -> str | None:
     for number, (_, _, device) in enumerate(tensors):
         if device != tensors[0][2]:
             return (
@@ -229,10 +229,10 @@ def _block_diag_words(func: Any, tensors: _Named) -> str | None:
     return None
 
 
-def _segments_words(func: Any, tensors: _Named) -> str | None:
-    named = {name: device for name, _, device in tensors}
+def _segments_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    devices = {name: device for name, _, device in tensors}
     for name in ("lengths", "offsets"):
-        if name in named and named[name] != named.get("data"):
+        if name in devices and devices[name] != devices.get("data"):
             condition = f"data.get_device() == {name}_value.get_device()"
             return (
                 f"Expected {condition} to be true, but got false.  (Could this error message be improved?  "
@@ -241,24 +241,24 @@ def _segments_words(func: Any, tensors: _Named) -> str | None:
     return None
 
 
-_SPECIAL: dict[str, Callable[[Any, _Named], str | None]] = {
-    "aten::_ctc_loss": _ctc_words,
-    "aten::_ctc_loss_backward": _ctc_words,
-    "aten::embedding": _embedding_words,
-    "aten::block_diag": _block_diag_words,
-    "aten::convolution": _convolution_words,
-    "aten::index": _index_words,
-    "aten::_cudnn_rnn": _one_layer_words,
-    "aten::mkldnn_rnn_layer": _one_layer_words,
-    "aten::segment_reduce": _segments_words,
-    "aten::stack": _stack_words,
-    "aten::_unsafe_index": _index_words,
-    "aten::index_put": _index_put_words,
-    "aten::index_put_": _index_put_words,
-    "aten::_index_put_impl_": _index_put_words,
-    "aten::_unsafe_index_put": _index_put_words,
-    "aten::lstm": _recurrent_words,
-    "aten::gru": _recurrent_words,
-    "aten::rnn_tanh": _recurrent_words,
-    "aten::rnn_relu": _recurrent_words,
+_SPECIAL_CHECKS: dict[str, Callable[[Any, _PlacedArguments], str | None]] = {
+    "aten::_ctc_loss": _ctc_message,
+    "aten::_ctc_loss_backward": _ctc_message,
+    "aten::embedding": _embedding_message,
+    "aten::block_diag": _block_diag_message,
+    "aten::convolution": _convolution_message,
+    "aten::index": _index_message,
+    "aten::_cudnn_rnn": _one_layer_message,
+    "aten::mkldnn_rnn_layer": _one_layer_message,
+    "aten::segment_reduce": _segments_message,
+    "aten::stack": _stack_message,
+    "aten::_unsafe_index": _index_message,
+    "aten::index_put": _index_put_message,
+    "aten::index_put_": _index_put_message,
+    "aten::_index_put_impl_": _index_put_message,
+    "aten::_unsafe_index_put": _index_put_message,
+    "aten::lstm": _recurrent_message,
+    "aten::gru": _recurrent_message,
+    "aten::rnn_tanh": _recurrent_message,
+    "aten::rnn_relu": _recurrent_message,
 }

@@ -24,17 +24,19 @@ from gapless.torch_internals import (
 )
 
 _BUFFER: Any = getattr(torch.nn, "Buffer", torch.nn.Parameter)  # since torch 2.5
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, _BUFFER})
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, _BUFFER})
 _ATTRIBUTE = "_gapless_device"
 _FIRST_SWEEP = 8192
-_SMALL = 1 << 20
+"""Entries at which dead ones are first removed: a large model's storages."""
+_PEAK_SLACK = 1 << 20
+"""Bytes that a peak may be exceeded by before the next sweep."""
 
 
 class Placement:
     """Maps storages to a device index (0, 1, …) or to `PINNED` or `ORPHAN`.
 
     Keys are addresses of `StorageImpl`. A weak reference per entry keeps the address from being reused, so
-    that a placement can never leak onto a new tensor; dead entries are swept now and then.
+    that a placement cannot leak onto a new tensor; dead entries are swept from time to time.
     """
 
     def __init__(self) -> None:
@@ -43,32 +45,33 @@ class Placement:
         self._bytes: dict[int, int] = {}
         self._sweep_at = _FIRST_SWEEP
         self._held: dict[int, int] = {}  # bytes at each device, dead storages included
-        self._sweep_above: dict[int, int] = {}  # near a new peak those are sorted out
+        self._sweep_above: dict[int, int] = {}  # bytes above which dead storages are swept
         self._peak: dict[int, int] = {}
         self._freed: dict[int, int] = {}
         self.placed = 0  # how often anything was put on a device
-        self.memory: MemoryRecorder | None = None  # told of what comes and goes, where that is wanted
+        self.memory: MemoryRecorder | None = None  # notified of placements and ends, if recorded
         self.pool: Any = None  # the memory pool of the capture under way
 
-    # -- asking ------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------
 
     def state_of(self, tensor: torch.Tensor) -> int:
-        """Device index, `HOST`, `PINNED` or `ORPHAN`."""
+        """Return the device index, `HOST`, `PINNED` or `ORPHAN`."""
         try:
             state = self.where.get(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
             return self._state_without_storage(tensor)
-        except ValueError:  # a lazy module's parameter lets nobody in before its first batch
+        except ValueError:  # a lazy module's uninitialized parameter
             with DisableTorchFunction():
                 return self.where.get(tensor.untyped_storage()._cdata, HOST)
         if state is not None:
             return state
-        return HOST if type(tensor) in _PLAIN else self._state_of_wrapped(tensor)
+        return HOST if type(tensor) in _PLAIN_TYPES else self._state_of_wrapped(tensor)
 
     def _state_of_wrapped(self, tensor: torch.Tensor) -> int:
-        """A wrapper subclass (`DTensor`) has no values of its own: it is where the tensor inside it is."""
+        """Return the state of the tensor inside a wrapper subclass (`DTensor`), which has no values
+        itself."""
         if hasattr(type(tensor), "__tensor_flatten__"):
-            with contextlib.suppress(AttributeError, NotImplementedError):  # it is still being made
+            with contextlib.suppress(AttributeError, NotImplementedError):  # under construction
                 for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
                     inner = getattr(tensor, name)
                     if isinstance(inner, torch.Tensor):
@@ -76,26 +79,27 @@ class Placement:
         return HOST
 
     def device_of(self, tensor: torch.Tensor) -> int:
-        """Device index, or -1 on the host."""
+        """Return the device index, or -1 on the host."""
         state = self.state_of(tensor)
         return state if state >= 0 else HOST
 
     def _state_without_storage(self, tensor: torch.Tensor) -> int:
-        """Sparse tensors carry a mark of their own; functorch's wrappers are looked through."""
+        """Return the state of a tensor without storage: a sparse one's own mark, or the tensor inside
+        functorch's wrapper."""
         mark = getattr(tensor, _ATTRIBUTE, None)
         if mark is not None:
             return int(mark)
-        inner = unwrapped(tensor)
+        inner = unwrap(tensor)
         if inner is not tensor:
             return self.state_of(inner)
         for part in sparse_parts(tensor):
             return self.state_of(part)
         return HOST
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------
 
     def put(self, tensor: torch.Tensor, state: int) -> torch.Tensor:
-        """Say that the storage of `tensor` is at `state`; gives `tensor` back."""
+        """Place the storage of `tensor` at `state`; return `tensor`."""
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
@@ -132,7 +136,7 @@ class Placement:
             self.sweep()
 
     def _leave(self, key: int, before: int, state: int) -> None:
-        """The storage with that key, so far at `before`, goes to `state`."""
+        """Note that the storage with that key moves from `before` to `state`."""
         if before >= 0:
             self._held[before] -= self._bytes[key]
             if self.memory is not None and state != before:
@@ -141,8 +145,8 @@ class Placement:
             del self.where[key], self._bytes[key]
             free_weak_ref(self._weak.pop(key))
 
-    def resized(self, storage: Any) -> bool:
-        """`storage` may have another size than before; whether it has."""
+    def update_size(self, storage: Any) -> bool:
+        """Update the size of `storage`; return whether it changed."""
         state = self.where.get(storage._cdata)
         if state is not None and self._bytes[storage._cdata] != storage.nbytes():
             if self.memory is not None:
@@ -152,7 +156,7 @@ class Placement:
         return False
 
     def _put_without_storage(self, tensor: torch.Tensor, state: int) -> None:
-        inner = unwrapped(tensor)
+        inner = unwrap(tensor)
         if inner is not tensor:
             self.put(inner, state)
             return
@@ -161,7 +165,7 @@ class Placement:
         setattr(tensor, _ATTRIBUTE, state)
 
     def sweep(self) -> None:
-        """Forget storages that no longer exist."""
+        """Drop storages that no longer exist."""
         for key, weak in list(self._weak.items()):
             if weak_ref_expired(weak):
                 free_weak_ref(weak)
@@ -172,20 +176,20 @@ class Placement:
                     self._freed[state] = self._freed.get(state, 0) + size
         for state, held in self._held.items():
             peak = self._peak[state] = max(self._peak.get(state, 0), held)
-            self._sweep_above[state] = peak + (peak >> 5) + _SMALL
+            self._sweep_above[state] = peak + (peak >> 5) + _PEAK_SLACK
         self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._weak))
 
     def storages(self) -> list[Any]:
-        """The live storages that are on a device."""
-        found = (
+        """Return the live storages that are on a device."""
+        live = (
             storage_of_weak_ref(weak)
             for key, weak in list(self._weak.items())
             if self.where.get(key, HOST) >= 0
         )
-        return [storage for storage in found if storage is not None]
+        return [storage for storage in live if storage is not None]
 
-    def tell(self, memory: MemoryRecorder | None) -> None:
-        """From now on `memory` is told of what comes and goes, and once of what is there."""
+    def notify(self, memory: MemoryRecorder | None) -> None:
+        """Notify `memory` from now on of placements and ends, and once of all live storages."""
         if memory is not None and self.memory is not memory:
             for storage in self.storages():
                 key = storage._cdata
@@ -193,7 +197,7 @@ class Placement:
         self.memory = memory
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all placements."""
         for weak in self._weak.values():
             free_weak_ref(weak)
         for table in (self._weak, self.where, self._bytes, self._held):
@@ -202,23 +206,23 @@ class Placement:
     # -- memory ------------------------------------------------------------------------------------
 
     def allocated(self, index: int) -> int:
-        """Bytes of live storages on device `index`."""
+        """Return the bytes of live storages on device `index`."""
         self.sweep()
         return self._held.get(index, 0)
 
     def take_freed(self, index: int) -> int:
-        """Bytes on device `index` that ceased to be since the last call, for a cache to keep."""
+        """Return the bytes on device `index` freed since the last call, for a cache to keep."""
         self.sweep()
         return self._freed.pop(index, 0)
 
     def peak(self, index: int) -> int:
-        """The most bytes that were live at once on device `index`, to within a megabyte and three percent."""
+        """Return the most bytes live at once on device `index`, to within a megabyte and three percent."""
         self.sweep()
         return self._peak.get(index, 0)
 
     @contextlib.contextmanager
     def without_peaks(self) -> Iterator[None]:
-        """What comes and goes inside lies in memory that is counted already."""
+        """Ignore peaks inside the block, whose memory is counted already."""
         self.sweep()
         before = dict(self._peak)
         try:
@@ -228,20 +232,20 @@ class Placement:
             self._peak.update(before)
 
     def reset_peak(self, index: int) -> None:
-        """Start the peak again from what is allocated now."""
+        """Restart the peak from the bytes allocated now."""
         self._peak[index] = 0
         self.sweep()
 
 
-def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor inside functorch's wrappers (`vmap`, `grad`), or `tensor` itself."""
+def unwrap(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor inside functorch's wrappers (`vmap`, `grad`), or `tensor` itself."""
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
     return tensor
 
 
 def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The dense tensors a sparse one consists of."""
+    """Return the dense tensors that a sparse one consists of."""
     layout = tensor.layout
     with DisableTorchDispatch(), DisableTorchFunction():
         if layout is torch.sparse_coo:

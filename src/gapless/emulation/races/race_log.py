@@ -150,7 +150,7 @@ def raw(place: Any) -> stacks.RawStack:
     if place is None:
         return ()
     traceback, above = place if type(place) is tuple else (place, ())
-    return stacks.gathered(traceback) + above
+    return stacks.to_raw_stack(traceback) + above
 
 
 def _stack(place: Any) -> Stack:

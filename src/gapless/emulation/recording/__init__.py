@@ -1,1 +1,2 @@
-"""What happens on the emulated device, counted by place and step, and in order for the last steps."""
+"""Recording of a run on the emulated device: waits and marks by place and step, and the last steps in
+order."""

@@ -1,4 +1,4 @@
-"""Which optimizers a run has, in how many groups, and how torch goes through them."""
+"""Record a run's optimizers, their parameter groups, and the implementation (`Way`) torch chooses."""
 
 from __future__ import annotations
 
@@ -15,57 +15,59 @@ from gapless.model.programme import Entry
 from gapless.model.source import SourceLine
 
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
-"""Optimizers that have kernels for the whole update of many parameters."""
+"""Optimizers with fused kernels that update many parameters."""
 _NAMES = frozenset({"params", "param_names", "name"})
-"""Keys of a group that are no settings."""
+"""Keys of a group that are not settings."""
 _COMPARED_STEPS = 32
-"""Steps in which the settings of groups are compared: enough for a warm-up in which all rates are zero."""
+"""Steps in which settings of groups are compared: outlasts a warm-up with all rates zero."""
 
 
-class _Known:
-    """An optimizer, as its steps found it so far."""
+class _OptimizerRecord:
+    """What is known of an optimizer from its steps so far."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, line: SourceLine | None) -> None:
         self.name = type(optimizer).__name__
         self.line = line
         self.steps = 0
         self.settings: dict[int, int] = {}
-        """By position of a group with gradients: a hash of its settings and of the pass, in each step."""
+        """By position of a group with gradients: a hash of its settings and backward pass over all steps."""
         self.passes = 0
-        """A hash of the backward passes whose gradients its steps use."""
+        """A hash of the backward passes whose gradients its steps used."""
         self.sizes: dict[int, int] = {}
-        """By position of such a group: its parameters with gradients."""
+        """By position of a group with gradients: the number of its parameters that have them."""
         self.way: Way = "own"
         self.turned_off = self.refuses_fused = self.refuses_foreach = ""
         self.in_backward = False
 
     def step(self, optimizer: torch.optim.Optimizer, backward: tuple[int, int]) -> None:
-        """Look at the groups of `optimizer`, which steps now, with the gradients of the pass `backward`."""
+        """Inspect the groups of `optimizer`, about to step with the gradients of the pass `backward`."""
         self.steps += 1
         self.in_backward |= local.backward != HOST
         if self.steps > _COMPARED_STEPS:
             return
         self.passes = hash((self.passes, backward))
         for position, group in enumerate(optimizer.param_groups):
-            used = sum(one.grad is not None for one in group["params"])
-            if used:
-                self.sizes[position] = used
+            parameter_count = sum(parameter.grad is not None for parameter in group["params"])
+            if parameter_count:
+                self.sizes[position] = parameter_count
                 before = self.settings.get(position, 0)
                 self.settings[position] = hash((before, backward, _settings(group)))
-        self._look_at_ways(optimizer)
+        self._determine_way(optimizer)
 
     @property
     def parameters(self) -> int:
-        """Parameters with gradients in the last step that had some."""
+        """The number of parameters with gradients in the last step that had some."""
         return sum(self.sizes.values())
 
-    def _look_at_ways(self, optimizer: torch.optim.Optimizer) -> None:
+    def _determine_way(self, optimizer: torch.optim.Optimizer) -> None:
         groups = [group for group in optimizer.param_groups if "foreach" in group]
         if type(optimizer).__module__.split(".")[0] != "torch" or not groups:
             return
-        given = [one for group in groups for one in group["params"] if one.grad is not None]
-        self.refuses_foreach = _refuses_foreach(groups, given)
-        self.refuses_fused = self.refuses_foreach or _refuses_fused(optimizer, groups, given)
+        parameters = [
+            parameter for group in groups for parameter in group["params"] if parameter.grad is not None
+        ]
+        self.refuses_foreach = _refuses_foreach(groups, parameters)
+        self.refuses_fused = self.refuses_foreach or _refuses_fused(optimizer, groups, parameters)
         first = groups[0]
         default = first["foreach"] is None and first.get("fused") is None
         if first.get("fused"):
@@ -81,15 +83,17 @@ class _Known:
 
 
 def _rate_forbids_lists(optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]]) -> bool:
-    """Whether torch goes through the parameters of `optimizer` one by one because of a learning rate that is
-    a tensor: by default Adam and AdamW do, unless ``capturable=True``."""
+    """Whether torch updates parameters one by one because a learning rate is a tensor.
+
+    By default Adam and AdamW do so, unless ``capturable=True``.
+    """
     return isinstance(optimizer, torch.optim.Adam) and any(
         isinstance(group["lr"], torch.Tensor) and not group["capturable"] for group in groups
     )
 
 
 def _settings(group: dict[str, Any]) -> int:
-    """A hash of the settings of `group`; a tensor is its own setting."""
+    """Return a hash of the settings of `group`; a tensor counts by identity."""
     return hash(tuple((key, _hashable(value)) for key, value in group.items() if key not in _NAMES))
 
 
@@ -101,21 +105,21 @@ def _hashable(value: Any) -> Any:
     return value if isinstance(value, int | float | str | bool | None) else repr(value)
 
 
-def _refuses_foreach(groups: Iterable[dict[str, Any]], given: Iterable[torch.Tensor]) -> str:
+def _refuses_foreach(groups: Iterable[dict[str, Any]], parameters: Iterable[torch.Tensor]) -> str:
     if any(group.get("differentiable") for group in groups):
         return "differentiable=True"
-    for one in given:
-        if type(one) not in (torch.Tensor, torch.nn.Parameter):
-            return f"parameters of type {type(one).__name__}"
-        if one.grad is not None and one.grad.is_sparse:
+    for parameter in parameters:
+        if type(parameter) not in (torch.Tensor, torch.nn.Parameter):
+            return f"parameters of type {type(parameter).__name__}"
+        if parameter.grad is not None and parameter.grad.is_sparse:
             return "sparse gradients"
-        if one.device.type != "cuda":
+        if parameter.device.type != "cuda":
             return "parameters on the CPU"
     return ""
 
 
 def _refuses_fused(
-    optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]], given: Iterable[torch.Tensor]
+    optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]], parameters: Iterable[torch.Tensor]
 ) -> str:
     if type(optimizer) not in _FUSED:
         return f"{type(optimizer).__name__} has no fused kernel"
@@ -123,7 +127,7 @@ def _refuses_fused(
         return "the fused kernel of Adagrad is new on GPUs"
     if any(group["foreach"] for group in groups):
         return "foreach=True"
-    if not all(one.is_floating_point() for one in given):
+    if not all(parameter.is_floating_point() for parameter in parameters):
         return "parameters that are no floating point numbers"
     return ""
 
@@ -132,43 +136,49 @@ class Optimizers:
     """The optimizers of a run, in the order in which they step first."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[torch.optim.Optimizer, _Known] = WeakKeyDictionary()
-        self._together: dict[tuple[str, SourceLine | None], list[_Known]] = {}
-        """Those that step, by class and the line that makes them."""
+        self._records: WeakKeyDictionary[torch.optim.Optimizer, _OptimizerRecord] = WeakKeyDictionary()
+        self._together: dict[tuple[str, SourceLine | None], list[_OptimizerRecord]] = {}
+        """Those that have stepped, by class and the line that creates them."""
 
-    def made(self, optimizer: torch.optim.Optimizer, line: SourceLine | None) -> _Known:
-        known = self._known[optimizer] = _Known(optimizer, line)
-        return known
+    def add(self, optimizer: torch.optim.Optimizer, line: SourceLine | None) -> _OptimizerRecord:
+        record = self._records[optimizer] = _OptimizerRecord(optimizer, line)
+        return record
 
-    def steps(self, optimizer: torch.optim.Optimizer, backward: tuple[int, int] = (0, 0)) -> Entry:
-        """`optimizer` is about to step: what that asks of the CPU besides its operators.
+    def note_step(self, optimizer: torch.optim.Optimizer, backward: tuple[int, int] = (0, 0)) -> Entry:
+        """Record that `optimizer` is about to step; return the entry for its CPU work besides operators.
 
         `backward` numbers the thread and the last backward pass that has begun in it: optimizers that step
-        after different ones, as those of a GAN, cannot become one.
+        after different passes, as those of a GAN, cannot be merged.
         """
-        known = self._known.get(optimizer) or self.made(optimizer, None)
-        if not known.steps:
-            self._together.setdefault((known.name, known.line), []).append(known)
-        known.step(optimizer, backward)
+        record = self._records.get(optimizer) or self.add(optimizer, None)
+        if not record.steps:
+            self._together.setdefault((record.name, record.line), []).append(record)
+        record.step(optimizer, backward)
         return Entry(
             kind="update",
-            name=known.name,
-            detail=known.way,
-            site=list(self._together).index((known.name, known.line)),
-            number=len(known.settings),
-            tensors=known.parameters,
+            name=record.name,
+            detail=record.way,
+            site=list(self._together).index((record.name, record.line)),
+            number=len(record.settings),
+            tensors=record.parameters,
             optimizer=True,
         )
 
     def uses(self) -> tuple[OptimizerUse, ...]:
-        """Those that stepped, together where a line makes several of a class; an entry of kind ``update``
-        says by `Entry.site` which of them steps."""
+        """Return the optimizers that stepped, merged per class and line.
+
+        An entry of kind ``update`` refers to one by `Entry.site`.
+        """
         return tuple(map(_use, self._together.values()))
 
 
-def _use(alike: list[_Known]) -> OptimizerUse:
+def _use(alike: list[_OptimizerRecord]) -> OptimizerUse:
     first = alike[0]
-    groups = [(known.settings[at], known.sizes[at]) for known in alike for at in sorted(known.settings)]
+    groups = [
+        (record.settings[position], record.sizes[position])
+        for record in alike
+        for position in sorted(record.settings)
+    ]
     settings = list(dict.fromkeys(setting for setting, _ in groups))
     return OptimizerUse(
         name=first.name,
@@ -177,11 +187,11 @@ def _use(alike: list[_Known]) -> OptimizerUse:
         instances=len(alike),
         groups=len(groups),
         settings=len(settings),
-        turns=len({known.passes for known in alike}),
+        turns=len({record.passes for record in alike}),
         parameters=sum(size for _, size in groups),
         members=tuple((settings.index(setting), size) for setting, size in groups),
-        in_backward=any(one.in_backward for one in alike),
+        in_backward=any(record.in_backward for record in alike),
         turned_off=first.turned_off,
-        refuses_fused=next((one.refuses_fused for one in alike if one.refuses_fused), ""),
-        refuses_foreach=next((one.refuses_foreach for one in alike if one.refuses_foreach), ""),
+        refuses_fused=next((record.refuses_fused for record in alike if record.refuses_fused), ""),
+        refuses_foreach=next((record.refuses_foreach for record in alike if record.refuses_foreach), ""),
     )

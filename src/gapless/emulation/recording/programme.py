@@ -1,7 +1,7 @@
-"""`ProgrammeRecorder`: what the last steps ask of the device, in order, while the script runs.
+"""`ProgrammeRecorder`: the device work of the last steps, in order, recorded while the script runs.
 
-It is told of every operator, so that little may be done for each: a key of shapes is looked up, and only a
-key that was never seen is looked at closely. What things take is for `gapless.analyze.estimate` to say.
+It sees every operator, so each must be cheap: a key of shapes is looked up, and only a new key is examined
+closely. `gapless.analyze.estimate` says how long entries take.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ from gapless.torch_internals import VERSION, current_node
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 
-_SHOWN = 3
-"""Tensors of a list whose shapes are kept."""
-_ARRIVALS = 256
-"""Tensors from the host that are kept of one segment."""
-_FEW = 8
-"""Tensors of an operator whose shapes are kept."""
-_EMPTIED = 5
-"""Calls of ``torch.cuda.empty_cache()`` in steps after which it is known what is asked for between two."""
+_KEPT_OF_LONG_LIST = 3
+"""Tensors of a longer list whose shapes are kept."""
+_MAX_ARRIVALS = 256
+"""Tensors from the host that are kept per segment: the parts of a batch."""
+_MAX_SHAPES = 8
+"""Tensors of an operator up to which all shapes are kept."""
+_MAX_EMPTIED = 5
+"""Calls of ``torch.cuda.empty_cache()`` in steps after which memory requests are not recorded any more."""
 
 
 def one_warp(version: tuple[int, int]) -> dict[str, int]:
-    """Operators that one block of so few threads does in this version of torch, and how many: losses before
-    2.8 (pytorch/pytorch#149548 and #149779)."""
+    """Return the operators that run in one small block in this version of torch, and its threads.
+
+    Losses before 2.8 (pytorch/pytorch#149548 and #149779).
+    """
     return {} if version >= (2, 8) else {"aten::nll_loss_forward": 32, "aten::nll_loss_backward": 32}
 
 
@@ -52,27 +54,27 @@ _CUDNN = frozenset({"aten::convolution", "aten::cudnn_batch_norm", "aten::_cudnn
 
 def _overloads(names: str) -> dict[int, Any]:
     packets = [getattr(torch.ops.aten, name) for name in names.split() if hasattr(torch.ops.aten, name)]
-    found = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
-    return {id(one): one for one in found}
+    overloads = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    return {id(overload): overload for overload in overloads}
 
 
 _IMAGES = _overloads(
     "convolution convolution_backward native_batch_norm native_batch_norm_backward cudnn_batch_norm "
     "cudnn_batch_norm_backward _native_batch_norm_legit"
 )
-"""Operators that have kernels of their own for images whose channels lie last."""
+"""Operators with special kernels for channels-last images."""
 _COPIES = _overloads("clone copy_ _to_copy add add_ sub sub_ mul mul_ div div_ where maximum minimum")
-"""Operators that go through several tensors element by element, in whatever order each of them lies."""
+"""Operators that process several tensors element by element, whatever their layouts."""
 _ROWS = _overloads("native_layer_norm native_group_norm _fused_rms_norm")
-"""Operators that write a tensor in its own order first where it lies otherwise."""
+"""Operators that first copy an input whose layout is not contiguous."""
 
 
 class ProgrammeRecorder:
-    """Keeps the last segments of a run: what lies between two marks that advance the tick."""
+    """Keeps the last segments of a run: the work between two marks that advance the tick."""
 
     def __init__(self, gpu: Gpu, node: int = 0, lines: bool = False) -> None:
         self.gpu = gpu
-        self.lines = lines  # whether each entry has the line of the user's that asks for it
+        self.lines = lines  # whether each entry has its line of the user's code
         self.node = node
         self.optimizing = False
         self._segments = Segments()
@@ -83,25 +85,25 @@ class ProgrammeRecorder:
         self._tick = 0
         self._evaluates = False
         self._thread = get_ident()
-        self._others = False
+        self._has_other_threads = False
         self._streams: dict[int, int] = {}
         self._events: dict[int, int] = {}
         self._emptied = 0
-        self._asked: MemoryRecorder | None = None
+        self._request_recorder: MemoryRecorder | None = None
         self._libraries: dict[str, SourceLine] = {}
         self._finished: Programme | None = None
         self.collectives = 0
-        self.made: dict[int, int] = {}
-        """By storage which collective gave it, until somebody waits for that."""
+        self.unawaited: dict[int, int] = {}
+        """Collective by the address of its result's storage, until something waits for it."""
 
-    # -- what happens --------------------------------------------------------------------------------
+    # -- recording -----------------------------------------------------------------------------------
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, at: int) -> None:
-        """An operator has run on the device; it goes to position `at` (-1: behind everything)."""
+        """Record an operator that has run on the device, at position `at` (-1: at the end)."""
         if local.quiet:
             return
         if get_ident() != self._thread:
-            self._others = True
+            self._has_other_threads = True
             return
         if local.backward == HOST:  # its own hash is a Python function
             key: list[Any] = [id(func), self.optimizing, local.compiled]
@@ -131,24 +133,24 @@ class ProgrammeRecorder:
         line = stacks.users_line() if self.lines else None
         if line is not None:
             key.append(line)
-        known = tuple(key)
-        number = self._numbers.get(known)
+        shapes = tuple(key)
+        number = self._numbers.get(shapes)
         if number is None:
             self._functions[id(func)] = func  # so that its id stays its own
-            described = _described(func, args, kwargs, out, self.optimizing)
-            number = self._new(known, msgspec.structs.replace(described, line=line))
+            entry = _describe(func, args, kwargs, out, self.optimizing)
+            number = self._new(shapes, msgspec.structs.replace(entry, line=line))
         self._add(number, at)
 
     def wait(self, site: int, mechanism: str, detail: str, waits: int, nbytes: int, operator: str) -> None:
-        """The host waits at the site of that number."""
+        """Record a wait of the host at the site of that number."""
         if get_ident() != self._thread:
-            self._others = True
+            self._has_other_threads = True
             return
-        known = ("wait", site, waits, nbytes)
-        number = self._numbers.get(known)
+        key = ("wait", site, waits, nbytes)
+        number = self._numbers.get(key)
         if number is None:
             number = self._new(
-                known,
+                key,
                 Entry(
                     kind="wait", name=operator, site=site, mechanism=mechanism, detail=detail, waits=waits,
                     reads=nbytes, backward=local.backward != HOST,
@@ -157,9 +159,10 @@ class ProgrammeRecorder:
         self._add(number, -1)
 
     def event(self, entry: Entry) -> bool:
-        """Something else: a copy that does not wait, a stream, an event, a collective; whether it is kept."""
+        """Record another entry (copy without a wait, stream, event, collective); return whether it is
+        kept."""
         if get_ident() != self._thread:
-            self._others = True
+            self._has_other_threads = True
             return False
         if self.lines and entry.line is None:
             entry = msgspec.structs.replace(entry, line=stacks.users_line())
@@ -174,13 +177,13 @@ class ProgrammeRecorder:
         writes: Sequence[Tensor],
         work: Sequence[Shape] | None = None,
     ) -> None:
-        """A kernel `name` that is no operator of torch's has run on the device.
+        """Record a kernel `name` that is not an operator of torch.
 
-        `work` are the shapes that tell how much it computes, where those of what it reads do not.
+        `work` are the shapes that determine its computation, if they differ from those of `reads`.
         """
         if local.quiet:
             return
-        dtype = next((one.dtype for one in (*reads, *writes) if one.is_floating_point()), "")
+        dtype = next((tensor.dtype for tensor in (*reads, *writes) if tensor.is_floating_point()), "")
         self.event(
             Entry(
                 name=name,
@@ -197,36 +200,36 @@ class ProgrammeRecorder:
             )
         )
 
-    def apart(self) -> ProgrammeRecorder:
-        """A recorder for what a capture records, which is launched later, if at all."""
+    def fork(self) -> ProgrammeRecorder:
+        """Return a recorder for a graph capture, whose work is launched later, if at all."""
         return ProgrammeRecorder(self.gpu, self.node, self.lines)
 
     def launched_so_far(self) -> list[Entry]:
-        """The kernels and copies of this segment, in order."""
+        """Return the kernels and copies of this segment, in order."""
         return [entry for entry in self.entries_since(0) if entry.kind in ("operator", "copy", "collective")]
 
     def entries_since(self, position: int) -> list[Entry]:
-        """The entries of this segment from `position` on, in order."""
+        """Return the entries of this segment from `position` on, in order."""
         return [self._segments.entry(number) for number in self._segments.items[position:]]
 
-    def obstacle(self, what: str, change: str) -> None:
-        """The script does something here that no captured graph can hold, unless `change` is made."""
+    def obstacle(self, action: str, change: str) -> None:
+        """Record an action that no captured graph can hold, unless `change` is made."""
         if self.lines:
-            self.event(Entry(kind="obstacle", name=what, detail=change, optimizer=self.optimizing))
+            self.event(Entry(kind="obstacle", name=action, detail=change, optimizer=self.optimizing))
 
     def replayed(self, launched: Sequence[Entry]) -> None:
-        """A captured graph is launched, which runs these on the device."""
+        """Record the launch of a captured graph that runs `launched` on the device."""
         if get_ident() != self._thread:
-            self._others = True
+            self._has_other_threads = True
             return
         self.event(Entry(kind="graph", name="cudaGraphLaunch", tensors=len(launched)))
         for entry in launched:
             self.event(msgspec.structs.replace(entry, graph=True))
 
     def queued(self, kind: Queued, stream_id: int, handle: int) -> None:
-        """A stream is chosen, or an event recorded or waited for.
+        """Record that a stream is chosen, or an event recorded or waited for.
 
-        Events are numbered anew in each segment, so that steps which make new ones are alike.
+        Events are numbered anew in each segment, so that steps with new events are alike.
         """
         stream = 0 if stream_id == 0 else self._streams.setdefault(stream_id, len(self._streams) + 1)
         if kind == "record":
@@ -238,7 +241,7 @@ class ProgrammeRecorder:
 
     @property
     def position(self) -> int:
-        """Where the next item will be: an operator that waits before its result is there began here."""
+        """The position of the next item: an operator that waits before it returns began here."""
         return len(self._segments.items)
 
     def _new(self, key: Hashable, entry: Entry) -> int:
@@ -246,7 +249,7 @@ class ProgrammeRecorder:
         return self._segments.new(key, entry)
 
     def _first_call(self, entry: Entry) -> None:
-        """Keep the line that has a library set itself up."""
+        """Keep the line whose entry makes a library initialize itself."""
         line = None
         library = _library(entry)
         if library and library not in self._libraries:
@@ -255,36 +258,36 @@ class ProgrammeRecorder:
             self._libraries[library] = line
 
     def arrived(self, dtype: str, shape: Shape) -> None:
-        """A tensor has come from the host: a batch, or a part of one."""
-        if shape and len(self._arrived) < _ARRIVALS:
+        """Record a tensor copied from the host: a batch, or a part of one."""
+        if shape and len(self._arrived) < _MAX_ARRIVALS:
             self._arrived.append((dtype, shape))
 
     def emptied(self) -> MemoryRecorder | None:
-        """The allocator gives its cache back; who is to be told of requests from now on, if anybody is."""
+        """Note ``empty_cache()``; return the recorder for memory requests from now on, if any."""
         self._emptied += self._tick > 0
         if self._emptied == 1 and supported():
-            self._asked = MemoryRecorder(self.gpu, places=False)
-        return self._asked if self._emptied < _EMPTIED else None
+            self._request_recorder = MemoryRecorder(self.gpu, places=False)
+        return self._request_recorder if self._emptied < _MAX_EMPTIED else None
 
     # -- segments ------------------------------------------------------------------------------------
 
     def evaluating(self) -> None:
-        """A model is being evaluated in this segment."""
+        """Note that a model is evaluated in this segment."""
         self._evaluates = True
 
     def cut(self) -> None:
-        """A mark that advances the tick: what comes now belongs to the next segment."""
+        """Begin the next segment at a mark that advances the tick."""
         self._segments.close(self._tick, self._evaluates, tuple(self._arrived))
         self._tick += 1
         self._evaluates, self._events, self._arrived = False, {}, []
 
     def finish(self) -> None:
-        """What comes now is not looked at any more."""
+        """Stop recording."""
         if self._finished is None:
             self._finished = self.programme()
 
     def programme(self) -> Programme | None:
-        """What was recorded; None where no segment ended."""
+        """Return the record; None if no segment has ended."""
         if self._finished is not None:
             return self._finished
         kept = self._segments.programme()
@@ -293,16 +296,17 @@ class ProgrammeRecorder:
         return msgspec.structs.replace(
             kept,
             gpu=sheet(self.gpu),
-            threads=self._others,
+            threads=self._has_other_threads,
             node=self.node,
             lines=self.lines,
-            emptied=self._asked.runs() if self._asked is not None else (),
+            emptied=self._request_recorder.runs() if self._request_recorder is not None else (),
             libraries=self._libraries,
         )
 
 
 def is_compiled() -> bool:
-    """Whether what runs now is part of what the script compiled: in backward, whether that made the node."""
+    """Whether the running code was compiled by the script; in backward, whether such code created the
+    node."""
     if local.backward == HOST or not local.compiled_nodes:
         return local.compiled
     node = current_node()
@@ -311,7 +315,7 @@ def is_compiled() -> bool:
 
 
 def _library(entry: Entry) -> str:
-    """What sets itself up where `entry` is the first of its kind in the process; "" for what does not."""
+    """Return the library that initializes itself at the first such `entry` of a process; "" for none."""
     if entry.kind == "collective":
         return "" if entry.detail == "host" else "NCCL"
     if entry.name in _CUDNN:
@@ -319,26 +323,29 @@ def _library(entry: Entry) -> str:
     return "cuBLAS" if entry.name in MULTIPLIES else ""
 
 
-def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, optimizing: bool) -> Entry:
-    """All that is kept of an operator with these arguments."""
+def _describe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, optimizing: bool) -> Entry:
+    """Return the entry of an operator with these arguments."""
     inputs = list(trees.tensors((args, kwargs)))
     outputs = list(trees.tensors(out))
     written = [
         argument.alias_info is not None and argument.alias_info.is_write for argument in _arguments(func)
     ]
     mutated = [
-        t for arg, is_written in zip(args, written, strict=False) if is_written for t in trees.tensors(arg)
+        tensor
+        for arg, is_written in zip(args, written, strict=False)
+        if is_written
+        for tensor in trees.tensors(arg)
     ]
     if mutated:
         outputs = mutated
-    dtype = str(next((t.dtype for t in (*inputs, *outputs)), "")).removeprefix("torch.")
+    dtype = str(next((tensor.dtype for tensor in (*inputs, *outputs)), "")).removeprefix("torch.")
     return Entry(
-        name=_named(func, args, kwargs),
+        name=_operator_name(func, args, kwargs),
         dtype=dtype,
         inputs=_shapes(inputs),
         outputs=_shapes(outputs),
         tensors=len(inputs),
-        elements=sum(t.numel() for t in inputs),
+        elements=sum(tensor.numel() for tensor in inputs),
         reads=sum(map(_bytes, inputs)),
         writes=sum(map(_bytes, outputs)),
         block=_ONE_WARP.get(func._schema.name, 0),
@@ -353,8 +360,9 @@ def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: An
     )
 
 
-def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The operator's name; where a batch norm takes no statistics, that of the one which never does."""
+def _operator_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the operator's name; for a batch norm without statistics, that of the variant that never takes
+    them."""
     name = str(func._schema.name)
     if name in _NORMS and not _flag(func, args, kwargs, "training"):
         return "aten::_native_batch_norm_legit_no_training"
@@ -364,13 +372,13 @@ def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 _NORMS = frozenset({"aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::cudnn_batch_norm"})
 
 
-def _flag(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: str) -> bool:
-    """The argument of that name; False where there is none."""
+def _flag(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> bool:
+    """Return the boolean argument of that name; False if there is none."""
     names = [argument.name for argument in _arguments(func)]
-    if wanted not in names:
+    if name not in names:
         return False
-    position = names.index(wanted)
-    return bool(args[position] if position < len(args) else kwargs.get(wanted, False))
+    position = names.index(name)
+    return bool(args[position] if position < len(args) else kwargs.get(name, False))
 
 
 def _arguments(func: Any) -> Any:
@@ -378,12 +386,12 @@ def _arguments(func: Any) -> Any:
 
 
 def _shapes(tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
-    kept = tensors if len(tensors) <= _FEW else tensors[:_SHOWN]
-    return tuple(tuple(map(int, t.shape)) for t in kept)
+    kept = tensors if len(tensors) <= _MAX_SHAPES else tensors[:_KEPT_OF_LONG_LIST]
+    return tuple(tuple(map(int, tensor.shape)) for tensor in kept)
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Bytes of `tensor` that exist: an expanded one has more elements than memory."""
+    """Return the bytes of `tensor` in memory: an expanded one has more elements than memory."""
     size = tensor.numel() * tensor.element_size()
     try:
         return min(size, tensor.untyped_storage().nbytes())
@@ -392,7 +400,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _tf32(name: str) -> bool:
-    """Whether torch's settings let fp32 matrix work of this operator run as TF32."""
+    """Whether torch's settings allow TF32 for this operator's fp32 matrix work."""
     backends = torch.backends
     allowed = (
         backends.cudnn.allow_tf32 if "conv" in name or "cudnn" in name else backends.cuda.matmul.allow_tf32

@@ -1,4 +1,4 @@
-"""`Recorder`: what happens, counted by place and step while the script runs."""
+"""`Recorder`: counts waits and marks by place and step while the script runs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from gapless.model.tally import ADVANCING
 
 _Key = tuple[Any, ...]
 _RawMark = tuple[str, int, float, str, stacks.RawStack, int]
-_MANY_MARKS = 20_000
+_MAX_MARKS = 20_000
+"""Marks after which those that do not advance the tick are dropped: some 20 MB."""
 
 
 class Recorder:
     """Collects waits and marks. Repeats of a wait between two step marks are one event with a count.
 
-    After `later.MOST_TICKS` marks that advance the tick, or `later.MOST_EVENTS` events, only sums are kept.
+    After `later.MAX_TICKS` marks that advance the tick, or `later.MAX_EVENTS` events, only sums are kept.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -37,33 +38,33 @@ class Recorder:
         self._sites: dict[_Key, int] = {}
         self._counts: dict[tuple[int, int, Phase, int], list[float]] = {}
         self._marks: list[_RawMark] = []
-        self._stacks: dict[stacks.RawStack, stacks.RawStack] = {}  # each once: marks have the same ones
+        self._stacks: dict[stacks.RawStack, stacks.RawStack] = {}  # each stored once: marks share them
         self._later: later.LaterRecorder | None = None
         self._notes: dict[str, None] = {}
         self._unknown: dict[str, None] = {}
         self.extensions: dict[str, None] = {}  # CUDA extensions that were not built or loaded
-        # Convolutions that cuDNN tries its algorithms for, with the line and the tick of the first.
+        # Convolutions for which cuDNN tries algorithms, with the line and the tick of the first.
         self.tried: dict[Hashable, tuple[SourceLine | None, int]] = {}
         self.strands = Strands()
         self.tick = 0
         self.stepped = 0
-        """Steps of optimizers, of all that make one iteration each."""
+        """Optimizer steps, also those of several optimizers in one iteration."""
         self.total = 0
         self.phase: Phase = "train"
         # Lightning ends an evaluation by setting `training` back, without a call of `train()`.
         self.evaluated: Callable[[], Any] = lambda: None
         self.on_mark: Callable[[Mark], None] | None = None
-        self.between_marks: Callable[[float], None] | None = None  # told the time at waits and batches
+        self.between_marks: Callable[[float], None] | None = None  # called with seconds at waits and batches
         self.on_wait: list[Callable[[Site], None]] = []
-        # Whether waits at a stack end iterations, as long as nothing else does.
+        # Whether waits at a stack end iterations; dropped once anything else does.
         self.ends_iteration: Callable[[Stack], bool] | None = None
         self._ending: dict[int, bool] = {}
-        self.programme: ProgrammeRecorder | None = None  # what launches work, where it is wanted
+        self.programme: ProgrammeRecorder | None = None  # device work, if recorded
         self.optimizers = Optimizers()
-        self.memory: MemoryRecorder | None = None  # what asks for memory, where it is wanted
+        self.memory: MemoryRecorder | None = None  # memory requests, if recorded
         self.pid = os.getpid()
         self.differentiated = False  # a backward pass has begun: the script trains
-        self.held: list[tuple[str, str]] | None = None  # marks of a capture: they happen in replays
+        self.held: list[tuple[str, str]] | None = None  # marks during a capture: they happen in replays
 
     def wait(
         self,
@@ -112,9 +113,9 @@ class Recorder:
                 self._mark("wait", f"wait#{site}", self.strands.here().thread, stack)
 
     def mark(self, kind: str, name: str = "", depth: int = 1) -> None:
-        """Note where steps begin or end; what ends steps advances the tick.
+        """Record a mark where a step begins or ends; marks that end steps advance the tick.
 
-        Steps of optimizers inside a backward pass are noted where that is `backward_over`.
+        Steps of optimizers inside a backward pass are marked by `backward_over`.
         """
         if self.held is not None:
             self.held.append((kind, name))
@@ -125,24 +126,24 @@ class Recorder:
         strand = self.strands.here()
         if kind == "optimizer":
             self.stepped += 1
-            kind = strand.steps(name)
+            kind = strand.step_kind(name)
         elif kind == "backward":
             self.differentiated = True
-            strand.begins()
+            strand.begin_backward()
         if kind:
-            # Tasks that answer requests take turns in their thread: only training has a loop in each of them.
+            # Tasks that serve requests take turns in their thread; only training has a loop per task.
             number = strand.thread if kind == "forward" else strand.number
             self._mark(kind, name, number, stacks.capture(depth + 1) + local.above)
 
     def backward_over(self, depth: int = 1) -> None:
-        """A backward pass has ended: the optimizers that stepped inside it have made an iteration."""
+        """Mark the steps of the optimizers that stepped inside the backward pass that has ended."""
         strand = self.strands.here()
-        names = strand.stepped_inside()
+        names = strand.take_inner_steps()
         if not names:
             return
         stack = stacks.capture(depth + 1) + local.above
         for name in names:
-            self._mark(strand.steps(name), name, strand.number, stack)
+            self._mark(strand.step_kind(name), name, strand.number, stack)
 
     def _mark(self, kind: str, name: str, strand: int, stack: stacks.RawStack) -> None:
         advances = kind in ADVANCING
@@ -151,7 +152,7 @@ class Recorder:
             if self._later is not None:
                 if advances:
                     self._later.mark(kind, name)
-            elif advances or len(self._marks) < _MANY_MARKS:
+            elif advances or len(self._marks) < _MAX_MARKS:
                 self._marks.append((*raw[:4], self._stacks.setdefault(stack, stack), strand))
             if advances:
                 self._advance()
@@ -159,29 +160,29 @@ class Recorder:
             self.memory.look()
         if advances or kind == "along":
             if self.on_mark is not None:
-                self.on_mark(self._as_mark(raw))
+                self.on_mark(self._to_mark(raw))
         elif kind != "backward" and self.between_marks is not None:
             self.between_marks(self.duration())
 
     def _advance(self) -> None:
-        """A mark that advances the tick is here."""
+        """Advance the tick."""
         self.tick += 1
         if self.programme is not None:
             self.programme.cut()
         if self.memory is not None:
             self.memory.cut()
-        if self.tick >= later.MOST_TICKS or len(self._counts) >= later.MOST_EVENTS:
+        if self.tick >= later.MAX_TICKS or len(self._counts) >= later.MAX_EVENTS:
             if self._later is None:
                 self._later = later.LaterRecorder()
             if self.programme is not None:
                 self.programme.finish()
 
     def note(self, text: str) -> None:
-        """Keep a remark for the report, once."""
+        """Add a remark to the report, once."""
         self._notes.setdefault(text)
 
     def unknown(self, operator: str) -> None:
-        """Whether `operator` makes the host wait is not known."""
+        """Note an operator that may make the host wait, which is not known."""
         self._unknown.setdefault(operator)
 
     # -- reading -----------------------------------------------------------------------------------
@@ -202,39 +203,39 @@ class Recorder:
         )
 
     @staticmethod
-    def _as_mark(raw: _RawMark) -> Mark:
+    def _to_mark(raw: _RawMark) -> Mark:
         kind, tick, at, name, stack, strand = raw
         lines = stacks.resolve(stack)
         return Mark(kind=kind, tick=tick, time=at, name=name, stack=lines, strand=strand)  # type: ignore[arg-type]
 
     def sites(self) -> tuple[Site, ...]:
-        """The distinct sites, by their number."""
+        """Return the distinct sites, by their number."""
         return tuple(self._site(key) for key in self._sites)
 
     def events(self) -> tuple[Event, ...]:
-        """Everything counted, in order of time."""
-        found = [
+        """Return all counted events, in order of time."""
+        counted = (
             _event(key, (at, int(calls), int(waits), int(nbytes)))
             for key, (at, calls, waits, nbytes) in self._counts.items()
-        ]
-        return tuple(sorted(found, key=lambda event: event.time))
+        )
+        return tuple(sorted(counted, key=lambda event: event.time))
 
     def marks(self) -> tuple[Mark, ...]:
-        return tuple(self._as_mark(raw) for raw in self._marks)
+        return tuple(self._to_mark(raw) for raw in self._marks)
 
     def later(self) -> Later | None:
-        """What came after the steps that are kept one by one; None where those are all."""
+        """Return the sums of later steps; None if every step is kept."""
         return self._later.later() if self._later is not None else None
 
     def notes(self) -> tuple[str, ...]:
         return tuple(self._notes)
 
     def unknowns(self) -> tuple[str, ...]:
-        """The operators of which it is not known whether they wait, in the order of their first calls."""
+        """Return the operators not known to wait or not, in the order of their first calls."""
         return tuple(self._unknown)
 
     def duration(self) -> float:
-        """Seconds since the capture began."""
+        """Return the seconds since the start of the recording."""
         return self._clock() - self._began
 
 

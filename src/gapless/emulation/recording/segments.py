@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from gapless.model.programme import MOST_ITEMS, Entry, Programme, Segment, Shape
 
-MOST_ENTRIES = 12_000
-"""Distinct entries of all segments kept together, some 12 MB: training whose shapes change makes new ones in
-each step. One segment alone may have as many as items."""
-MOST_SEGMENTS = 64
-"""Segments kept, which `chosen` imagines at most."""
+MAX_ENTRIES = 12_000
+"""Distinct entries kept in all segments together, some 12 MB: changing shapes make new ones in each step. One
+segment alone may have as many as items."""
+MAX_SEGMENTS = 64
+"""Number of segments kept: the most that `chosen` uses."""
 
 
-class _Closed(NamedTuple):
+class _ClosedSegment(NamedTuple):
     """A segment that has ended: its items as numbers of entries."""
 
     tick: int
@@ -25,18 +25,20 @@ class _Closed(NamedTuple):
 
 
 class Segments:
-    """Entries are numbered as they come; those of no kept segment are forgotten. A segment of more than
-    `MOST_ITEMS` items is left out."""
+    """Segments with numbered entries; entries of no kept segment are dropped.
+
+    A segment of more than `MOST_ITEMS` items is left out.
+    """
 
     def __init__(self) -> None:
         self.numbers: dict[Hashable, int] = {}
         """The number of the entry with each key."""
         self.items: list[int] = []
-        """Numbers of the entries of the segment that has not ended."""
+        """Entry numbers of the current segment."""
         self.left_out = False
         """Whether a segment was too long to be kept."""
         self._entries: dict[int, tuple[Hashable, Entry]] = {}
-        self._closed: deque[_Closed] = deque()
+        self._closed: deque[_ClosedSegment] = deque()
         self._uses: Counter[int] = Counter()
         self._kept_items = 0
         self._next_number = 0
@@ -50,7 +52,7 @@ class Segments:
         return number
 
     def add(self, number: int, at: int) -> None:
-        """Put an item at position `at` of the current segment (-1: behind everything)."""
+        """Insert an item at position `at` of the current segment (-1: at the end)."""
         if at < 0:
             self.items.append(number)
         else:
@@ -63,23 +65,23 @@ class Segments:
         return self._entries[number][1]
 
     def close(self, tick: int, evaluates: bool, arrived: tuple[tuple[str, Shape], ...]) -> None:
-        """End the current segment, and forget the oldest ones where there are too many."""
+        """End the current segment, and drop the oldest ones if there are too many."""
         if self._too_long:
             self.left_out = True
             self._clear()
         else:
-            self._closed.append(_Closed(tick, self.items, evaluates, arrived))
+            self._closed.append(_ClosedSegment(tick, self.items, evaluates, arrived))
             self._kept_items += len(self.items)
             self._uses.update(set(self.items))
         self.items, self._too_long = [], False
-        while len(self._closed) > 1 and self._too_much():
+        while len(self._closed) > 1 and self._is_full():
             self._forget_oldest()
 
-    def _too_much(self) -> bool:
+    def _is_full(self) -> bool:
         return (
             self._kept_items > MOST_ITEMS
-            or len(self._entries) > MOST_ENTRIES
-            or len(self._closed) > MOST_SEGMENTS
+            or len(self._entries) > MAX_ENTRIES
+            or len(self._closed) > MAX_SEGMENTS
         )
 
     def _forget_oldest(self) -> None:
@@ -93,7 +95,7 @@ class Segments:
     def _clear(self) -> None:
         """Drop the items of the current segment, and the entries that only it has."""
         self.items.clear()
-        for number in [one for one in self._entries if one not in self._uses]:
+        for number in [candidate for candidate in self._entries if candidate not in self._uses]:
             self._forget(number)
 
     def _forget(self, number: int) -> None:
@@ -102,7 +104,7 @@ class Segments:
         self._uses.pop(number, None)
 
     def programme(self) -> Programme | None:
-        """What was kept; None where no segment has ended."""
+        """Return the kept segments; None if no segment has ended."""
         if not self._closed and not self.left_out:
             return None
         bodies: dict[tuple[int, ...], int] = {}

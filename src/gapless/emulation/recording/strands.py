@@ -1,4 +1,4 @@
-"""`Strands`: threads and asyncio tasks of a run, by number, and what each of them trains with."""
+"""`Strands`: numbers a run's threads and asyncio tasks, and tracks which optimizers step in each."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 
 from gapless.emulation.support.identities import Identities
 
-MOST_STRANDS = 10_000
-"""Threads and tasks that are told apart: a server may start a task for each request."""
+MAX_STRANDS = 10_000
+"""Threads and tasks told apart at most: a server may start a task for each request."""
 
 
 class Strand:
-    """One thread or asyncio task. `depth` counts backward passes that are under way in it, one in the other,
-    and `passes` those that have begun. `thread` is the number of the thread that a task runs in.
+    """One thread or asyncio task.
 
-    Optimizers that step with the gradients of one backward pass make one iteration together: the first of
-    them ends it, and the others step `along`. Those that step inside the pass end it with the pass.
+    `depth` counts nested running backward passes, `passes` those that have begun. `thread` is the number of
+    the thread that a task runs in.
+
+    Optimizers that step with the gradients of one backward pass make one iteration together: the first ends
+    it, and the others step `along`. Those that step inside the pass end it with the pass.
     """
 
     __slots__ = ("_inside", "_stepped", "depth", "number", "passes", "thread")
@@ -29,14 +31,14 @@ class Strand:
         self._stepped: set[str] = set()
         self._inside: dict[str, None] = {}
 
-    def begins(self) -> None:
-        """A backward pass makes gradients from here on."""
+    def begin_backward(self) -> None:
+        """Note the begin of a backward pass, which makes new gradients."""
         self.passes += 1
         self._stepped.clear()
 
-    def steps(self, name: str) -> str:
-        """The kind of the mark for a step of the optimizer `name`; "" where it comes with the end of the
-        backward pass."""
+    def step_kind(self, name: str) -> str:
+        """Return the mark's kind for a step of the optimizer `name`; "" inside a backward pass, whose end
+        marks it."""
         if self.depth:
             self._inside[name] = None
             return ""
@@ -46,18 +48,18 @@ class Strand:
         self._stepped = {name}
         return "optimizer"
 
-    def stepped_inside(self) -> list[str]:
-        """The optimizers that stepped in the backward pass that has just ended, which are told of once."""
+    def take_inner_steps(self) -> list[str]:
+        """Return, once, the optimizers that stepped in the backward pass that has just ended."""
         names = list(self._inside)
         self._inside.clear()
         return names
 
 
 class Strands:
-    """The strands of a run; `parents` has the number of the one that started it, for each.
+    """The strands of a run; `parents` has, for each, the number of the strand that started it.
 
-    The main thread outside of any task is number 0. After `MOST_STRANDS` of them those that start count as
-    those that started them, and are `merged`.
+    The main thread outside of any task is number 0. After `MAX_STRANDS` new strands count as those that
+    started them: they are `merged`.
     """
 
     def __init__(self) -> None:
@@ -70,7 +72,7 @@ class Strands:
         self._lock = threading.Lock()
 
     def here(self) -> Strand:
-        """The strand that runs now."""
+        """Return the current strand."""
         tasks: Any = sys.modules.get("asyncio")
         if tasks is not None and tasks._get_running_loop() is not None:
             task = tasks.current_task()
@@ -79,13 +81,13 @@ class Strands:
         return self._of_thread()
 
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of the strands that are merged."""
+        """Return a remark on merged strands."""
         if not self.merged:
             return ()
-        return (f"after {MOST_STRANDS:,} threads and asyncio tasks, new ones count as those that start them",)
+        return (f"after {MAX_STRANDS:,} threads and asyncio tasks, new ones count as those that start them",)
 
     def started_by(self, number: int) -> None:
-        """This thread was started by that strand."""
+        """Note that strand `number` started this thread."""
         self._threads.starter = number
 
     def _of_thread(self) -> Strand:
@@ -102,7 +104,7 @@ class Strands:
 
     def _new(self, parent: int, thread: int = -1) -> Strand:
         with self._lock:
-            if len(self.parents) >= MOST_STRANDS:
+            if len(self.parents) >= MAX_STRANDS:
                 self.merged = True
                 return Strand(parent, thread)
             self.parents.append(parent)

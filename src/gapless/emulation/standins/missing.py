@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from gapless.emulation.standins import guards
-from gapless.emulation.support.refusals import asked_at
+from gapless.emulation.support.refusals import requested_at
 from gapless.errors import NotEmulated
 
 _HANDLES_ATTRIBUTES = guards.ALL_ERRORS | {"AttributeError"}
@@ -22,7 +22,7 @@ class LacksName(NotEmulated, AttributeError):
 def refusal_text(name: str, distribution: str) -> str:
     """Return the error message for the missing `name`."""
     return (
-        f"Gapless's stand-in for {distribution} has no `{name}`{asked_at()}. Without the package "
+        f"Gapless's stand-in for {distribution} has no `{name}`{requested_at()}. Without the package "
         "(--no-standins) the script takes another path, if it has one"
     )
 

@@ -6,7 +6,7 @@ import torch
 
 
 def accelerator_error(message: str, code: int) -> RuntimeError:
-    """The exception CUDA's error checks raise: ``torch.AcceleratorError`` where torch has it."""
+    """Return the exception CUDA's error checks raise: ``torch.AcceleratorError`` where torch has it."""
     kind = getattr(torch, "AcceleratorError", RuntimeError)
     error: RuntimeError = kind(message)
     error.error_code = code  # type: ignore[attr-defined]

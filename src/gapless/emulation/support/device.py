@@ -1,4 +1,4 @@
-"""What the parts of the emulation may ask of the device that is not there."""
+"""`Device`: the protocol by which parts of the emulation use the emulated device."""
 
 from __future__ import annotations
 
@@ -25,44 +25,46 @@ class Device(Protocol):
     graphs: Graphs
 
     def current_device(self) -> int:
-        """Index of this thread's current device."""
+        """Return the index of this thread's current device."""
 
     def set_current_device(self, index: int) -> None:
-        """Make `index`, which exists, this thread's current device."""
+        """Make the existing device `index` this thread's current device."""
 
     def device_of(self, tensor: torch.Tensor) -> int:
-        """Index of the device that holds `tensor`; -1 for the host."""
+        """Return the index of the device that holds `tensor`; -1 for the host."""
 
     def place(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
         """Put the storage of `tensor` on device `index` and return the tensor."""
 
     def allocated(self, index: int) -> int:
-        """Bytes of the live storages on device `index`."""
+        """Return the bytes of the live storages on device `index`."""
 
     def peak_allocated(self, index: int) -> int:
-        """The most bytes there have been on device `index` since the last `reset_peak`."""
+        """Return the most bytes on device `index` since the last `reset_peak`."""
 
     def reset_peak(self, index: int) -> None:
-        """Count the peak of device `index` afresh."""
+        """Reset the peak of device `index`."""
 
     def take_freed(self, index: int) -> int:
-        """Bytes that ceased to be on device `index` since the last call."""
+        """Return the bytes freed on device `index` since the last call."""
 
     def wait(
         self, operator: str, mechanism: Mechanism, *, call: str = "", detail: str = "", waits: int = 1
     ) -> None:
-        """Record that the host waits here, at the caller's line."""
+        """Record that the host waits at the caller's line."""
 
     def queued(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
-        """Note what is asked of streams of device `index`: `stream` becomes current (``stream``), the event
-        with that handle is recorded in it (``record``), or what it gets from now on waits for that event
-        (``await``)."""
+        """Record a stream operation on device `index`.
+
+        `kind` is ``stream`` (`stream` becomes current), ``record`` (the event with handle `event` is recorded
+        in it) or ``await`` (later work in it waits for that event).
+        """
 
     def note(self, text: str) -> None:
-        """Put a remark into the report, once."""
+        """Add a remark to the report, once."""
 
     def asked(self) -> None:
-        """Note that whoever called asks which GPU this is, or how much memory it has."""
+        """Record that the caller asks which GPU this is, or how much memory it has."""
 
     def clock(self) -> float:
-        """Seconds, monotonic."""
+        """Return monotonic seconds."""

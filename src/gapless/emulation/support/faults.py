@@ -1,7 +1,7 @@
-"""Failures of Gapless's own, told from what the script or torch got wrong.
+"""Tell failures of Gapless's own code from mistakes of the script or torch.
 
-A handler that raises does so on purpose, in CUDA's words or as a refusal. What fails in Gapless's own code in
-any other way, a missing key or attribute, a value of an unexpected kind, is its own mistake.
+A handler that uses `raise` does so on purpose, in CUDA's words or as a refusal. Any other failure in
+Gapless's own code, a missing key or attribute, a value of an unexpected kind, is a bug of Gapless.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from gapless.errors import EmulationDefect, GaplessError
 
 _OWN = os.path.dirname(os.path.abspath(_version.__file__)) + os.sep
 _STANDINS = os.path.join(_OWN, "emulation", "standins", "")
-"""What is raised there is what the package that they stand for would raise."""
+"""Errors raised here are those that the replaced package would raise."""
 _NEVER_TORCHS = (AssertionError, AttributeError, KeyError, NameError, ZeroDivisionError)
-"""What no operator raises when it is called from here."""
+"""Errors that no torch operator raises when Gapless calls it."""
 _MISUSE = (IndexError, TypeError, ValueError)
-"""What an operator may raise when it is called; anything else that raises it is ours."""
+"""Errors that a called operator may raise; raised by anything but a call they are a bug of Gapless."""
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def place(error: BaseException) -> str:
-    """``file:line`` where Gapless itself failed; "" where it did not."""
-    last = _last(error.__traceback__)
+    """Return ``file:line`` where Gapless itself failed; "" if it did not."""
+    last = _innermost(error.__traceback__)
     if last is None or isinstance(error, GaplessError):
         return ""
     code = last.tb_frame.f_code
@@ -42,33 +42,33 @@ def place(error: BaseException) -> str:
     return f"{os.path.relpath(code.co_filename, os.path.dirname(_OWN[:-1]))}:{last.tb_lineno}"
 
 
-def defect(error: BaseException, what: str) -> EmulationDefect:
-    """The error that says that Gapless failed at `what`."""
+def defect(error: BaseException, action: str) -> EmulationDefect:
+    """Return the error that says that Gapless failed while emulating `action`."""
     import torch
 
     first = (str(error).splitlines() or [""])[0]
     at = place(error)
     return EmulationDefect(
-        f"Gapless failed while emulating {what}: {type(error).__name__}: {first} ({at}). This is a bug in "
+        f"Gapless failed while emulating {action}: {type(error).__name__}: {first} ({at}). This is a bug in "
         f"Gapless, not in the script; please report it with this line (gapless {_version.__version__}, torch "
         f"{torch.__version__}, Python {platform.python_version()})"
     )
 
 
 def operator(error: BaseException) -> str:
-    """The operator that was being run when `error` was raised, "" where none was."""
-    found = ""
+    """Return the operator that was running when `error` was raised; "" if none was."""
+    running = ""
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
         if frame.f_code.co_name == "__torch_dispatch__" and frame.f_code.co_filename.startswith(_OWN):
-            found = named(frame.f_locals.get("func"))
+            running = display_name(frame.f_locals.get("func"))
         trace = trace.tb_next
-    return found
+    return running
 
 
-def named(func: Any) -> str:
-    """What a user calls a function, method or operator of torch."""
+def display_name(func: Any) -> str:
+    """Return the name by which a user calls a function, method or operator of torch."""
     schema = getattr(func, "_schema", None)
     if schema is not None or isinstance(getattr(func, "_name", None), str):
         return str(func.name())
@@ -77,7 +77,7 @@ def named(func: Any) -> str:
     return name if "." in name else f"{getattr(owner, '__name__', owner)}.{name}"
 
 
-def _last(trace: TracebackType | None) -> TracebackType | None:
+def _innermost(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace

@@ -1,4 +1,4 @@
-"""`Identities`: what is remembered of the script's objects, by who they are and for as long as they live."""
+"""`Identities`: values remembered per object, by identity, for as long as the object lives."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Value = TypeVar("Value")
 
 
 class Identities(Generic[Value]):
-    """Values by object, which are forgotten when the object ends.
+    """Values by object identity; an entry is dropped when its object ends.
 
-    A ``WeakKeyDictionary`` asks whether keys are equal, and tensors answer that by element.
+    A ``WeakKeyDictionary`` compares keys with ``==``, which tensors do element by element.
 
     >>> class Thing: pass
     >>> thing, numbers = Thing(), Identities()
@@ -31,18 +31,18 @@ class Identities(Generic[Value]):
         """Remember `value` for as long as `owner` lives.
 
         Raises:
-            TypeError: no weak reference to `owner` can be had.
+            TypeError: `owner` does not support weak references.
         """
         key, values = id(owner), self._values
         values[key] = weakref.ref(owner, lambda _: values.pop(key, None)), value
 
     def get(self, owner: Any) -> Value | None:
-        """The value of `owner`; None where it has none."""
+        """Return the value of `owner`; None if it has none."""
         entry = self._values.get(id(owner))
         return entry[1] if entry is not None and entry[0]() is owner else None
 
     def any_of(self, owners: Iterable[Any]) -> bool:
-        """Whether one of `owners` has a value."""
+        """Whether any of `owners` has a value."""
         return any(self.get(owner) is not None for owner in owners)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Modules that are changed right after their import, by whomever that is."""
+"""Change modules right after they are imported, whoever imports them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Around = Callable[[], AbstractContextManager[object]]
 
 
 def when_imported(name: str, change: Change, patches: Patches, around: Around | None = None) -> None:
-    """Call `change` with the module `name`, now or right after its import; not once `patches` are undone.
+    """Call `change` with the module `name`, now or right after its import, until `patches` are undone.
 
-    Where it is imported only then, that happens within the context that `around` gives.
+    A later import runs within the context that `around` returns.
     """
     module = sys.modules.get(name)
     if module is not None:
         change(module)
         return
-    if not _watch.changes:
-        patches.set(_watch, "changes", {})
-        if _watch not in sys.meta_path:
-            sys.meta_path.insert(0, _watch)
-    _watch.changes.setdefault(name, []).append((change, around))
+    if not _change_finder.changes:
+        patches.set(_change_finder, "changes", {})
+        if _change_finder not in sys.meta_path:
+            sys.meta_path.insert(0, _change_finder)
+    _change_finder.changes.setdefault(name, []).append((change, around))
 
 
-class _Watch(MetaPathFinder):
-    """Changes modules right after their import. Stays on `sys.meta_path`, idle without `changes`."""
+class _ChangeFinder(MetaPathFinder):
+    """Import finder that applies changes to modules. Stays on `sys.meta_path`, idle without `changes`."""
 
     def __init__(self) -> None:
         self.changes: dict[str, list[tuple[Change, Around | None]]] = {}
@@ -48,13 +48,13 @@ class _Watch(MetaPathFinder):
                 continue
             spec = finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _Changed(spec.loader)
+                spec.loader = _ChangeLoader(spec.loader)
                 return spec
         return None
 
 
-class _Changed(Loader):
-    """A loader that runs another one, then what is to be changed."""
+class _ChangeLoader(Loader):
+    """Loader that runs the original loader, then the changes."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -64,7 +64,7 @@ class _Changed(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        changes = _watch.changes.get(module.__name__, [])
+        changes = _change_finder.changes.get(module.__name__, [])
         with ExitStack() as stack:
             for _, around in changes:
                 if around is not None:
@@ -73,11 +73,11 @@ class _Changed(Loader):
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        for change, _ in _watch.changes.pop(module.__name__, ()):
+        for change, _ in _change_finder.changes.pop(module.__name__, ()):
             change(module)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
 
-_watch = _Watch()
+_change_finder = _ChangeFinder()

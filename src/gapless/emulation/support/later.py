@@ -1,4 +1,4 @@
-"""`LaterRecorder`: sums in place of single steps, once a run has been long."""
+"""`LaterRecorder`: sums instead of single steps, for the later part of a long run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import Counter
 from gapless.model import Event, Phase
 from gapless.model.later import Later, MarkCount
 
-MOST_TICKS = 10_000
-"""Marks that advance the tick, up to which each is kept with its waits: some 10 MB of a tiny step's."""
-MOST_EVENTS = 100_000
-"""Events up to which they are kept one by one, some 40 MB: a step may wait at hundreds of lines."""
+MAX_TICKS = 10_000
+"""Marks that advance the tick up to which each is kept with its waits: some 10 MB for a tiny step."""
+MAX_EVENTS = 100_000
+"""Events that are kept one by one, some 40 MB: a step may wait at hundreds of lines."""
 
 
 class LaterRecorder:
-    """Counts waits by site and phase, and marks by kind and name: no more of them than the code has lines."""
+    """Counts waits by site and phase, and marks by kind and name: bounded by the lines of the code."""
 
     def __init__(self) -> None:
         self._ticks = 0
@@ -23,7 +23,7 @@ class LaterRecorder:
         self._sums: dict[tuple[int, Phase], list[int]] = {}
 
     def wait(self, first: Event) -> None:
-        """Count the waits of an event of which `first` is the only one so far."""
+        """Count the waits of `first`, the first event of its site in this tick."""
         key = first.site, first.phase
         self._events.setdefault(key, first)
         sums = self._sums.setdefault(key, [0, 0, 0])
@@ -37,16 +37,16 @@ class LaterRecorder:
         self._marks[kind, name] += 1
 
     def later(self) -> Later:
-        """What was counted."""
+        """Return the counts."""
         return Later(
             ticks=self._ticks,
             marks=tuple(
                 MarkCount(kind=kind, name=name, count=count) for (kind, name), count in self._marks.items()
             ),
-            events=tuple(self._summed(key) for key in self._events),
+            events=tuple(self._sum_event(key) for key in self._events),
         )
 
-    def _summed(self, key: tuple[int, Phase]) -> Event:
+    def _sum_event(self, key: tuple[int, Phase]) -> Event:
         first = self._events[key]
         calls, waits, nbytes = self._sums[key]
         return Event(

@@ -1,4 +1,4 @@
-"""How tensors lie in memory: which of their dimensions are neighbours."""
+"""Memory layouts of tensors, compared by their strides."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ Tensor = torch.Tensor
 
 
 def order(args: tuple[Any, ...], out: Any) -> Order:
-    """How tensors of one shape lie to each other: `Entry.order`."""
-    made = out if isinstance(out, Tensor) else args[0]
+    """Return how the arguments' layouts compare with the result's: `Entry.order`, the worst of them."""
+    result = out if isinstance(out, Tensor) else args[0]
     worst: Order = "kept"
-    for one in args[:3]:
-        if isinstance(one, Tensor) and one is not made and one.shape == made.shape:
-            found = _lies(one, made)
-            if found == "turned":
-                return found
-            worst = found if found == "strided" else worst
+    for tensor in args[:3]:
+        if isinstance(tensor, Tensor) and tensor is not result and tensor.shape == result.shape:
+            layout = _compare_layouts(tensor, result)
+            if layout == "turned":
+                return layout
+            worst = layout if layout == "strided" else worst
     return worst
 
 
-def _lies(one: Tensor, made: Tensor) -> Order:
-    """How `one` lies to `made`, which has its shape. Dimensions of one element lie anywhere."""
-    strides, others = one.stride(), made.stride()
-    if strides == others:
+def _compare_layouts(tensor: Tensor, reference: Tensor) -> Order:
+    """Compare the layouts of two tensors of one shape; dimensions of size 1 do not matter."""
+    strides, reference_strides = tensor.stride(), reference.stride()
+    if strides == reference_strides:
         return "kept"
     same, near = True, False
-    for size, stride, other in zip(made.shape, strides, others, strict=True):
+    for size, stride, reference_stride in zip(reference.shape, strides, reference_strides, strict=True):
         if size > 1:
-            same = same and stride == other
-            near = near or (other == 1 and stride <= 1)
+            same = same and stride == reference_stride
+            near = near or (reference_stride == 1 and stride <= 1)
     return "kept" if same else "strided" if near else "turned"
 
 
-def row_order(given: Tensor) -> Order:
-    """The same of what has to lie in the order of its dimensions."""
-    if given.is_contiguous():
+def row_order(tensor: Tensor) -> Order:
+    """Compare the layout of `tensor` with a contiguous one."""
+    if tensor.is_contiguous():
         return "kept"
-    return "strided" if given.stride(-1) == 1 else "turned"
+    return "strided" if tensor.stride(-1) == 1 else "turned"
 
 
 def channels_last(args: tuple[Any, ...]) -> bool:
-    """Whether it runs with channels last: where what it is given or its weight has them so."""
-    return any(has_channels_last(one) for one in args[:3] if isinstance(one, torch.Tensor))
+    """Whether the operator runs in channels-last layout: its input or its weight has it."""
+    return any(has_channels_last(tensor) for tensor in args[:3] if isinstance(tensor, torch.Tensor))
 
 
 def has_channels_last(tensor: Tensor) -> bool:
-    """By the strides, as torch itself tells it: weights of 1×1 are contiguous in either way."""
+    """Whether `tensor` is channels-last by its strides, as torch decides it; 1×1 weights are both."""
     if tensor.dim() != 4:
         return False
     shape, strides, least = tensor.shape, tensor.stride(), 1

@@ -1,4 +1,4 @@
-"""What the emulated device remembers per thread."""
+"""State of the emulated device per thread."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ class Local(threading.local):
     """One thread's state.
 
     `device`: current device index. `quiet`: waits are not counted while > 0 (they are inside a call that
-    counts as one). `call`: the Python call under way where it tells more than the operator. `explicit`: a
-    Python factory call is under way, so a tensor without a device is the host's by the user's wish.
-    `host_asked`: that call asked for the host in so many words. `backward`: device of the backward pass
-    under way. `entering`: the torch Python function whose body was entered last, with the mode on.
-    `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this
-    thread. `host_values`: numbers of the autograd nodes of assignments whose value was on the host.
-    `made`: this thread's calls that made autograd nodes. `scaled`: the optimizer whose step a
-    GradScaler decides upon. `stepping`: what is known of the optimizer's step under way. `modules`: so many
-    modules are being called, one from the other. `target`: the device that a copy under way goes to.
-    `coalescing`: collectives are being gathered, and are one. `graphed`: the capture under way has seen the
-    operator that runs. `compiled`: code runs that the script compiled; `compiled_nodes`: numbers of the
-    autograd nodes that such code made, from and to. `fused`: operators stand for one kernel that a compiler
-    makes of them, with their constants in it: nothing waits. `constants`: storages on the host that code has
-    made which inductor compiles, by their number: where they go to the device, the compiler makes them there.
+    counts as one). `call`: the Python call under way if it says more than the operator. `explicit`: a Python
+    factory call is under way, so a tensor without a device was meant for the host. `host_asked`: that call
+    names the host explicitly. `backward`: device of the running backward pass. `entering`: the torch Python
+    function whose body was entered last, with the mode on. `orphaned`: C++ code has created a tensor without
+    a known device. `above`: the stack that started this thread. `host_values`: sequence numbers of autograd
+    nodes of assignments whose value was on the host. `forward_calls`: this thread's calls that created
+    autograd nodes. `scaled`: the optimizer whose step a GradScaler decides on. `stepping`: the optimizer step
+    under way (`Stepping`). `modules`: depth of nested module calls. `target`: destination device of the copy
+    under way. `coalescing`: > 0 while collectives are gathered into one. `graphed`: the current capture has
+    recorded the running operator. `compiled`: code runs that the script compiled; `compiled_nodes`: ranges
+    (from, to) of sequence numbers of autograd nodes that such code created. `fused`: operators stand for one
+    kernel that a compiler makes of them, constants included: nothing waits. `constants`: host storages, by
+    address, created by code that inductor compiles: it creates them on the device instead.
     """
 
     def __init__(self) -> None:
@@ -40,7 +39,7 @@ class Local(threading.local):
         self.orphaned = False
         self.above: tuple[int, ...] = ()
         self.host_values: set[int] = set()
-        self.made: Any = None
+        self.forward_calls: Any = None
         self.scaled: Any = None
         self.stepping: Any = None
         self.modules = 0

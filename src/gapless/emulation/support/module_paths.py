@@ -1,4 +1,4 @@
-"""Which module of the model a call comes from, and which one a parameter belongs to."""
+"""Find the module of the model that a call comes from or that a parameter belongs to."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from torch import nn
 from gapless.torch_internals import module_call
 
 _WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"))
-_FIRST = "module"
-"""What DataParallel and its like call the model; anywhere else a user may use the name."""
+_WRAPPED_MODEL = "module"
+"""DataParallel's and similar wrappers' name for the wrapped model; a user may use the name anywhere else."""
 _ROOT = ":"
-"""Between a model's class and the path in it: names of several models are told apart at the end."""
+"""Separates a model's class from the path in it; names of several models are told apart when shown."""
 
 
 class ModulePaths:
-    """Learns a model's names when its outermost module is first seen, at a call or a move: tells `learnt`."""
+    """Learns a model's names when its outermost module is first called or moved, then calls `on_learn`."""
 
-    def __init__(self, learnt: Callable[[nn.Module], None] = lambda model: None) -> None:
-        self._call, self._learnt = module_call.__code__, learnt
+    def __init__(self, on_learn: Callable[[nn.Module], None] = lambda model: None) -> None:
+        self._call, self._on_learn = module_call.__code__, on_learn
         self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._owners: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._roots: Counter[str] = Counter()
         self.classes: dict[str, str] = {}
 
     def at(self, frame: FrameType | None) -> str:
-        """The innermost module whose call `frame` is in, ``GPT:h[3].mlp``; "" outside of all."""
+        """Return the innermost module whose call `frame` is in, ``GPT:h[3].mlp``; "" outside of all."""
         inner: nn.Module | None = None
         outer: nn.Module | None = None
         while frame is not None:
             if frame.f_code is self._call:
-                # What this dictionary holds, the arguments, the frame holds in any case.
+                # This dictionary keeps nothing alive: the frame holds the arguments anyway.
                 module = frame.f_locals.get("self")
                 if isinstance(module, nn.Module):
-                    if known := self._known(module):
-                        return known if inner is None else self._below(inner, known)
+                    if path := self._path_of(module):
+                        return path if inner is None else self._below(inner, path)
                     inner, outer = inner or module, module
             frame = frame.f_back
         if inner is None or outer is None:
             return ""
         self.learn(outer)
-        return self._known(inner) or self._below(inner, self._known(outer))
+        return self._path_of(inner) or self._below(inner, self._path_of(outer))
 
     def of(self, tensor: torch.Tensor) -> str:
-        """The module that `tensor`, a parameter or a buffer, belongs to; "" where none is known."""
+        """Return the module that `tensor`, a parameter or a buffer, belongs to; "" if unknown."""
         owner = self._owners.get(id(tensor))
         return owner[1] if owner is not None and owner[0]() is tensor else ""
 
     def learn(self, model: nn.Module) -> None:
-        """Take over the names in `model`; a whole model's names replace those of its parts."""
+        """Record the names in `model`; a whole model's names replace those of its parts."""
         root = ""
         names = {"": ""}
         modules = dict(model.named_modules())
         for name, module in modules.items():
             parent, _, last = name.rpartition(".")
-            path = names[name] = _joined(names[parent], last, module, modules[parent])
-            before = self._known(module)
+            path = names[name] = _join_path(names[parent], last, module, modules[parent])
+            before = self._path_of(module)
             if not before or (path and f".{path}".endswith("." + before.partition(_ROOT)[2])):
                 root = root or self._root(model)
                 before = f"{root}{_ROOT}{path}"
@@ -69,23 +69,25 @@ class ModulePaths:
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 if isinstance(tensor, torch.Tensor):
                     self._owners[id(tensor)] = (weakref.ref(tensor), before)
-        self._learnt(model)
+        self._on_learn(model)
 
-    def _known(self, module: nn.Module) -> str:
-        found = self._modules.get(id(module))
-        return found[1] if found is not None and found[0]() is module else ""
+    def _path_of(self, module: nn.Module) -> str:
+        entry = self._modules.get(id(module))
+        return entry[1] if entry is not None and entry[0]() is module else ""
 
     def _below(self, module: nn.Module, path: str) -> str:
-        """A module that the one around it does not know, as one in a plain list: by its class."""
+        """Name a module unknown to its parent, such as one in a plain list, by its class."""
         own = type(module).__name__
         path = f"{path}.{own}" if path[-1] != _ROOT else path + own
         self._modules[id(module)] = (weakref.ref(module), path)
         return path
 
     def _root(self, model: nn.Module) -> str:
-        """The class of `model` within its wrappers; of several models of one class the later are numbered."""
+        """Return the class of `model` inside its wrappers; later models of one class are numbered."""
         inner: nn.Module = model
-        while wrapped := [one for name, one in inner._modules.items() if name in _WRAPPERS or name == _FIRST]:
+        while wrapped := [
+            child for name, child in inner._modules.items() if name in _WRAPPERS or name == _WRAPPED_MODEL
+        ]:
             if len(inner._modules) > 1 or wrapped[0] is None:
                 break
             inner = wrapped[0]
@@ -94,24 +96,24 @@ class ModulePaths:
         return f"{name}#{self._roots[name]}" if self._roots[name] > 1 else name
 
 
-def _joined(path: str, name: str, module: nn.Module, parent: nn.Module) -> str:
-    """``encoder.layer[0]``: wrappers are left out, and layers that repeat have their number in brackets."""
-    if name in _WRAPPERS or (name == _FIRST and not path):
+def _join_path(path: str, name: str, module: nn.Module, parent: nn.Module) -> str:
+    """Append a name, ``encoder.layer[0]``: wrappers are skipped, repeated layers get an index in brackets."""
+    if name in _WRAPPERS or (name == _WRAPPED_MODEL and not path):
         return path
     layer = name.isdigit() and (module._modules or isinstance(parent, nn.ModuleList))
-    if layer and sum(type(one) is type(module) for one in parent._modules.values()) > 1:
+    if layer and sum(type(sibling) is type(module) for sibling in parent._modules.values()) > 1:
         return f"{path}[{name}]"
     return f"{path}.{name}" if path else name
 
 
-def shown(paths: Iterable[str], among: Iterable[str] | None = None) -> dict[str, str]:
-    """Each of `paths` as it is shown: with the model's class where there are several, or a number is all.
+def display_names(paths: Iterable[str], among: Iterable[str] | None = None) -> dict[str, str]:
+    """Return the display name of each of `paths`, with the model's class where it tells them apart.
 
-    `among` are the paths that are shown together; the same ones, where nothing else is said.
+    `among` are all paths that are shown together (default: `paths`).
     """
     split = {path: path.partition(_ROOT) for path in paths}
-    known = split.values() if among is None else [path.partition(_ROOT) for path in among]
-    several = len({root for root, _, inside in known if inside}) > 1
+    split_among = split.values() if among is None else [path.partition(_ROOT) for path in among]
+    several = len({root for root, _, inside in split_among if inside}) > 1
     return {
         path: f"{root}{'' if inside[0] == '[' else '.'}{inside}"
         if inside and (several or inside[0] in "[0123456789")

@@ -1,4 +1,4 @@
-"""Attributes replaced for a while and put back afterwards."""
+"""Replace attributes for a while and restore them afterwards."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 _MISSING = object()
 
 
-class _Index:
-    """Which modules of a package hold a name, for all emulations: most modules stay as they were loaded."""
+class _ModuleIndex:
+    """Modules of a package by the names they hold, for all emulations: most modules never change."""
 
     def __init__(self, package: str) -> None:
         self._prefix = package + "."
@@ -18,30 +18,30 @@ class _Index:
         self.holders: dict[str, dict[int, Any]] = {}
 
     def refresh(self) -> None:
-        """Go through modules that are new, or hold more or fewer names than when they were gone through."""
+        """Index modules that are new or whose number of names has changed."""
         for name, module in list(sys.modules.items()):
             if name.startswith(self._prefix) or name == self._prefix[:-1]:
                 held = getattr(module, "__dict__", {})
                 if self._sizes.get(id(module)) != len(held):
                     self._sizes[id(module)] = len(held)
-                    for one in held:
-                        self.holders.setdefault(one, {})[id(module)] = module
+                    for attribute in held:
+                        self.holders.setdefault(attribute, {})[id(module)] = module
 
 
 @cache
-def _index(package: str) -> _Index:
-    return _Index(package)
+def _index(package: str) -> _ModuleIndex:
+    return _ModuleIndex(package)
 
 
 class Patches:
-    """Replaces attributes and remembers what was there; `undo` puts everything back in reverse order."""
+    """Replaces attributes and remembers their values; `undo` restores all in reverse order."""
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any]] = []
-        self._known: dict[str, tuple[int, str]] = {}
+        self._indexed_state: dict[str, tuple[int, str]] = {}
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Set ``owner.name`` to `value`, to be undone later."""
+        """Set ``owner.name`` to `value` until `undo`."""
         before = vars(owner).get(name, _MISSING)
         self._done.append((owner, name, before))
         setattr(owner, name, value)
@@ -52,21 +52,22 @@ class Patches:
         self.set(owner, name, value)
         if before is _MISSING or before is None:
             return
-        for module in self._that_have(name, package):
+        for module in self._modules_with(name, package):
             if module is not owner and vars(module).get(name, _MISSING) is before:
                 self.set(module, name, value)
 
-    def _that_have(self, name: str, package: str) -> list[Any]:
-        """The loaded modules of `package` with a global `name`; indexed, as hundreds are asked for."""
+    def _modules_with(self, name: str, package: str) -> list[Any]:
+        """Return the loaded modules of `package` with a global `name`; indexed, as hundreds of names are
+        looked up."""
         index = _index(package)
-        known = (len(sys.modules), next(reversed(sys.modules)))
-        if self._known.get(package) != known:
-            self._known[package] = known
+        state = (len(sys.modules), next(reversed(sys.modules)))
+        if self._indexed_state.get(package) != state:
+            self._indexed_state[package] = state
             index.refresh()
         return list(index.holders.get(name, {}).values())
 
     def undo(self) -> None:
-        """Put back what was there."""
+        """Restore all replaced attributes."""
         while self._done:
             owner, name, before = self._done.pop()
             if before is _MISSING:

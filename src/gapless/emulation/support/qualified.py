@@ -1,4 +1,4 @@
-"""The qualified name of a function, from its source: ``Net.forward`` for the function that a line is in."""
+"""Find the qualified name of a function from its source: ``Net.forward`` for the function around a line."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _SCOPES: dict[type[ast.AST], str] = {
     ast.GeneratorExp: "<genexpr>",
     **(_INLINED if sys.version_info < (3, 12) else {}),
 }
-_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_KNOWN = hasattr(lru_cache.__code__, "co_qualname")
-"""Whether this Python's code objects have one: before 3.11 stacks have plain names."""
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_HAS_QUALNAMES = hasattr(lru_cache.__code__, "co_qualname")
+"""Whether this Python's code objects have qualified names; before 3.11 stacks have plain names."""
 
 
-def qualified(file: str, name: str, line: int) -> str:
-    """The name of the function `name` that `line` of `file` is in, as its code object has it.
+def qualified_name(file: str, name: str, line: int) -> str:
+    """Return the qualified name of the function `name` around `line` of `file`, as its code object has it.
 
-    Without ``<locals>``, and without what is around it where the source cannot be read.
+    Without ``<locals>``; just `name` if the source cannot be read.
     """
-    tree = _tree(file) if _KNOWN and name != "<module>" else None
-    found = name
+    tree = _tree(file) if _HAS_QUALNAMES and name != "<module>" else None
+    longest = name
     nodes: list[tuple[ast.AST, str]] = [(tree, "")] if tree is not None else []
     while nodes:
-        node, around = nodes.pop()
+        node, enclosing = nodes.pop()
         for child in ast.iter_child_nodes(node):
-            if not _holds(child, line):
+            if not _contains(child, line):
                 continue
-            own = child.name if isinstance(child, _NAMED) else _SCOPES.get(type(child), "")
-            path = f"{around}.{own}" if around and own else own or around
-            if own == name and path.count(".") >= found.count("."):
-                found = path
+            own = child.name if isinstance(child, _DEFINITIONS) else _SCOPES.get(type(child), "")
+            path = f"{enclosing}.{own}" if enclosing and own else own or enclosing
+            if own == name and path.count(".") >= longest.count("."):
+                longest = path
             nodes.append((child, path))
-    return found
+    return longest
 
 
-def _holds(node: ast.AST, line: int) -> bool:
+def _contains(node: ast.AST, line: int) -> bool:
     first = getattr(node, "lineno", None)
     return first is None or first <= line <= (getattr(node, "end_lineno", None) or first)
 

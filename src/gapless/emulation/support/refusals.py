@@ -1,4 +1,4 @@
-"""Saying no clearly: what cannot exist without a CUDA device, at which line, and what to do instead."""
+"""Errors for operations that need a real CUDA device: the user's line and an alternative."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from gapless.emulation.support import stacks
 from gapless.errors import NotEmulated
 
 
-def refuse(what: str, instead: str) -> NotEmulated:
-    """The error to raise: names the thing, the user's line that asked for it, and what to do."""
-    return NotEmulated(f"{what} needs a real CUDA device{asked_at()}. {instead}")
+def refuse(operation: str, alternative: str) -> NotEmulated:
+    """Return the error to raise: it names the operation, the user's line, and an alternative."""
+    return NotEmulated(f"{operation} needs a real CUDA device{requested_at()}. {alternative}")
 
 
-def asked_at() -> str:
-    """``" (asked for at train.py:12)"``: the innermost frame of the user's own code, or nothing."""
+def requested_at() -> str:
+    """Return ``" (requested at train.py:12)"`` with the innermost frame of the user's code; "" if there is
+    none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -30,7 +31,7 @@ def asked_at() -> str:
 
 
 def on_device(values: Iterable[Any]) -> bool:
-    """Whether a tensor on the device is among `values`: containers and modules are looked into."""
+    """Whether a tensor on the device is among `values`, including inside containers and modules."""
     for value in values:
         if isinstance(value, torch.Tensor):
             if value.is_cuda:

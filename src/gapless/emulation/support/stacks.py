@@ -1,4 +1,4 @@
-"""Stacks: captured as numbers, turned into source lines when somebody reads them."""
+"""Stacks: captured as numbers, resolved to source lines when read."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gapless import _version
-from gapless.emulation.support.qualified import qualified
+from gapless.emulation.support.qualified import qualified_name
 from gapless.model import SourceLine, Stack
 from gapless.torch_internals import gather_traceback, path, symbolize_tracebacks
 
 RawStack = tuple[int, ...]
-"""``(id(code), f_lasti, id(code), f_lasti, …)``, innermost first; ``(-n, line)`` for the n-th of `_named`."""
+"""``(id(code), f_lasti, id(code), f_lasti, …)``, innermost first; ``(-n, line)`` for the n-th of `_names`."""
 
 _codes: dict[int, CodeType] = {}
-_named: dict[tuple[str, str], int] = {}
+_name_numbers: dict[tuple[str, str], int] = {}
 _names: list[tuple[str, str]] = []
 gather: Any = partial(gather_traceback, True, False, False)
-"""The stack of here as an object of torch's: twenty times as fast as `capture`, and nothing but kept."""
+"""Capture the current stack as an object of torch's: twenty times as fast as `capture`."""
 _hiding = threading.RLock()
 _NOTHING = object()
 _HERE = os.path.dirname(os.path.abspath(_version.__file__)) + os.sep
-_OWN_ROOMS = tuple(
+_OWN_PATHS = tuple(
     os.path.join(_HERE, own) for own in ("emulation", "capture", "commands", "__main__.py", "__init__.py")
 )
 _COMMANDS = os.path.join(_HERE, "commands") + os.sep
@@ -58,7 +58,7 @@ def capture(depth: int = 1) -> RawStack:
 
 
 def users_line() -> SourceLine | None:
-    """The innermost line of the user's own code that is running."""
+    """Return the innermost running line of the user's own code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -71,14 +71,14 @@ def users_line() -> SourceLine | None:
     return None
 
 
-def gathered(traceback: Any) -> RawStack:
-    """What `gather` gave, as numbers."""
+def to_raw_stack(traceback: Any) -> RawStack:
+    """Convert a traceback from `gather` to numbers."""
     numbers: list[int] = []
     with _without_generated_code():
         frames = symbolize_tracebacks([traceback])[0]
     for frame in frames:
         place = frame["filename"], frame["name"]
-        number = _named.setdefault(place, len(_named) + 1)
+        number = _name_numbers.setdefault(place, len(_name_numbers) + 1)
         if number > len(_names):
             _names.append(place)
         numbers += -number, frame["line"]
@@ -87,7 +87,7 @@ def gathered(traceback: Any) -> RawStack:
 
 @contextmanager
 def _without_generated_code() -> Iterator[None]:
-    """Keeps torch from loading its code generator, which takes seconds, to ask whose frames these are."""
+    """Keep torch from loading its code generator, which takes seconds, to check for generated frames."""
     name = path("inductor")
     with _hiding:
         if name in sys.modules:
@@ -105,11 +105,11 @@ def _without_generated_code() -> Iterator[None]:
 
 @lru_cache(maxsize=4096)
 def resolve(raw: RawStack) -> Stack:
-    """`raw` as source lines, innermost first, without Gapless's own frames and those above the script."""
+    """Return `raw` as source lines, innermost first, without Gapless's frames and those above the script."""
     lines: list[SourceLine] = []
     for position in range(0, len(raw), 2):
         if lines and _file(raw[position]).startswith(_COMMANDS):
-            break  # what called the command: the console script, which is no file of the user's
+            break  # the frames above are the console script's, not the user's
         line = _resolve_frame(raw[position], raw[position + 1])
         if line is None:
             continue
@@ -118,7 +118,7 @@ def resolve(raw: RawStack) -> Stack:
 
 
 def _until_script(lines: list[SourceLine]) -> list[SourceLine]:
-    """Drop what called the script: `runpy`, the console entry point, a test runner's own frames stay."""
+    """Drop the frames above the script, such as `runpy` or the console entry point; a test runner's stay."""
     for position in range(len(lines) - 1, -1, -1):
         if lines[position].function == "<module>" and lines[position].is_user:
             return lines[: position + 1]
@@ -126,12 +126,12 @@ def _until_script(lines: list[SourceLine]) -> list[SourceLine]:
 
 
 def is_own(file: str) -> bool:
-    """Whether `file` is one of those that stand between the script and torch while a device is emulated."""
-    return file.startswith(_OWN_ROOMS)
+    """Whether `file` is Gapless code that runs between the script and torch during an emulation."""
+    return file.startswith(_OWN_PATHS)
 
 
 def is_command(file: str) -> bool:
-    """Whether `file` is one of the commands, which run the script and are run by nobody else's code."""
+    """Whether `file` is a Gapless command, which runs the script and is never called by it."""
     return file.startswith(_COMMANDS)
 
 
@@ -143,10 +143,10 @@ def _file(key: int) -> str:
 def _resolve_frame(key: int, lasti: int) -> SourceLine | None:
     code = _codes[key] if key >= 0 else None
     file = _file(key)
-    if file.startswith((*_OWN_ROOMS, "<frozen")) or file.replace("\\", "/").endswith(_MACHINERY):
+    if file.startswith((*_OWN_PATHS, "<frozen")) or file.replace("\\", "/").endswith(_MACHINERY):
         return None
     if code is None:
-        number, name = lasti, qualified(file, _names[-key - 1][1], lasti)
+        number, name = lasti, qualified_name(file, _names[-key - 1][1], lasti)
     else:
         number = _line_number(code, lasti)
         name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
@@ -177,7 +177,7 @@ def _roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @lru_cache(maxsize=4096)
 def library_of(file: str) -> str:
-    """The installed package `file` belongs to, ``"python"`` for the standard library, else ``""``."""
+    """Return the installed package `file` belongs to, ``"python"`` for the standard library, else ``""``."""
     site, standard = _roots()
     for root in site:
         if file.startswith(root):
@@ -191,5 +191,5 @@ def library_of(file: str) -> str:
 
 
 def _is_typed(file: str) -> bool:
-    """Whether what has no file was typed in: ``<string>`` is ``python -c``'s, or generated code."""
+    """Whether a pseudo-file was typed by the user: ``<string>`` is ``python -c`` code, or generated code."""
     return file.startswith(("<ipython", "<stdin")) or (file == "<string>" and sys.argv[:1] == ["-c"])

@@ -1,4 +1,4 @@
-"""`Call`: a call of an operator or of a Python function, as the predicates ask about it."""
+"""`Call`: a call of an operator or of a Python function, as predicates query it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _operator_schemas(name: str) -> tuple[Any, ...]:
 
 
 def _fits(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether `schema` can take these arguments, as far as their number, names and tensors tell."""
+    """Whether `schema` can take these arguments, judged by their number, names and tensors."""
     positional = [argument for argument in schema.arguments if not argument.kwarg_only]
     if len(args) > len(positional):
         return False
@@ -57,17 +57,17 @@ def _fits(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def _builtin_parameters(
     func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Names and defaults for a builtin of torch, which has no signature: those of its operator's schema."""
+    """Return names and defaults for a builtin of torch without a signature, from its operator's schema."""
     schemas = _operator_schemas(getattr(func, "__name__", ""))
     fitting = [schema for schema in schemas if _fits(schema, args, kwargs)]
     return _schema_parameters(fitting[0]) if fitting else ((), {})
 
 
 class Call:
-    """A call of an operator or of a Python function, as predicates ask about it.
+    """A call of an operator or of a Python function, as predicates query it.
 
-    `func` is a ``torch._ops.OpOverload``, a Python callable, or an autograd node; `on_device` says of a
-    tensor whether it is on the (emulated) device.
+    `func` is a ``torch._ops.OpOverload``, a Python callable, or an autograd node; `on_device` tells whether a
+    tensor is on the (emulated) device.
     """
 
     __slots__ = ("_on_device", "args", "func", "kwargs")
@@ -85,7 +85,7 @@ class Call:
         self._on_device = on_device
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """The argument called `name`, from the call or from the declared default; else `default`."""
+        """Return the argument called `name`, from the call or its declared default; else `default`."""
         if name in self.kwargs:
             return self.kwargs[name]
         if name == "self" and "input" in self.kwargs:
@@ -101,8 +101,8 @@ class Call:
         schema = getattr(self.func, "_schema", None)
         if schema is not None:
             return _schema_parameters(schema)
-        found = _signature_parameters(self.func)
-        return found if found is not None else _builtin_parameters(self.func, self.args, self.kwargs)
+        signature = _signature_parameters(self.func)
+        return signature if signature is not None else _builtin_parameters(self.func, self.args, self.kwargs)
 
     def on_device(self, value: Any) -> bool:
         """Whether `value` is a tensor on the device (False for anything else)."""
@@ -113,11 +113,11 @@ class Call:
         return isinstance(value, torch.Tensor) and not self._on_device(value)
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Every tensor among the arguments, lists included."""
+        """Yield every tensor among the arguments, lists included."""
         yield from trees.tensors(self.args)
         yield from trees.tensors(self.kwargs)
 
     @property
     def subject(self) -> Any:
-        """The argument the operator works on: the first one."""
+        """The first argument, which the operator works on."""
         return self.args[0] if self.args else self.argument("self")

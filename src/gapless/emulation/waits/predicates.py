@@ -1,8 +1,8 @@
-"""When a row of the table of waits applies: one small function per condition.
+"""Predicates of the table of waits: when a row applies, one small function per condition.
 
 A predicate takes a :class:`Call` and returns whether the host would wait on a CUDA device, or how
-often the row applies (an index expression waits once per mask). It only asks for placement, shapes and
-dtypes, never for values.
+often the row applies (an index expression waits once per mask). It uses only placement, shapes and
+dtypes, never values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["PREDICATES", "Call", "Predicate"]
 
 _MASKS = (torch.bool, torch.uint8)
 _MODE_IN_ONE_KERNEL = 2048
-"""Longest slice for which CUDA's `mode` needs no help from the host."""
+"""Longest slice, in elements, for which CUDA's `mode` needs no help from the host."""
 
 Predicate = Callable[[Call], "bool | int"]
 PREDICATES: dict[str, Predicate] = {}
@@ -38,19 +38,19 @@ def _predicate(name: str) -> Callable[[Predicate], Predicate]:
 
 @_predicate("on-device")
 def on_device(call: Call) -> bool:
-    """Some tensor among the arguments is on the device."""
+    """Whether any tensor among the arguments is on the device."""
     return any(call.on_device(tensor) for tensor in call.tensors())
 
 
 @_predicate("not-empty")
 def not_empty(call: Call) -> bool:
-    """The first argument is on the device and has elements."""
+    """Whether the first argument is on the device and has elements."""
     return call.on_device(call.subject) and call.subject.numel() > 0
 
 
 @_predicate("drawn-before-torch-2.5")
-def drawn_before(call: Call) -> int:
-    """Draws that an older `multinomial` reads two values for: all but several with replacement."""
+def multinomial_reads(call: Call) -> int:
+    """Whether an older `multinomial` reads two values: in every draw but several with replacement."""
     if VERSION >= (2, 5) or not call.on_device(call.subject):
         return False
     return not call.argument("replacement", False) or call.argument("num_samples", 1) == 1
@@ -68,7 +68,7 @@ def _device_masks(call: Call) -> int:
 
 
 def _becomes_masked_fill(call: Call) -> bool:
-    """One mask on the device, one value on the host: ``index_put_`` turns into ``masked_fill_``."""
+    """Whether ``index_put_`` turns into ``masked_fill_``: one mask on the device, one value on the host."""
     value, indices = call.argument("values"), _indices(call)
     return (
         not call.argument("accumulate", False)
@@ -83,16 +83,16 @@ def _becomes_masked_fill(call: Call) -> bool:
 
 @_predicate("masks-on-device")
 def masks_on_device(call: Call) -> int:
-    """How many boolean masks on the device index a tensor on the device."""
+    """Count the boolean masks on the device that index a tensor on the device."""
     return _device_masks(call) if call.on_device(call.subject) else 0
 
 
 @_predicate("host-indices")
 def host_indices(call: Call) -> int:
-    """How many index tensors on the host index a tensor on the device.
+    """Count the index tensors on the host that index a tensor on the device.
 
-    Masks on the host are not among them: they are counted there and their positions are sent from pinned
-    memory without waiting.
+    Masks on the host are excluded: they are counted there and their positions are sent from pinned memory
+    without waiting.
     """
     if not call.on_device(call.subject):
         return 0
@@ -101,13 +101,13 @@ def host_indices(call: Call) -> int:
 
 @_predicate("put-masks-on-device")
 def put_masks_on_device(call: Call) -> int:
-    """Like ``masks-on-device``, but none where the assignment is a ``masked_fill_``."""
+    """Count like ``masks-on-device``, but 0 if the assignment is a ``masked_fill_``."""
     return 0 if _becomes_masked_fill(call) else masks_on_device(call)
 
 
 @_predicate("put-host-indices")
 def put_host_indices(call: Call) -> int:
-    """Like ``host-indices``; when accumulating, a mask on the host is sent once per dimension it covers."""
+    """Count like ``host-indices``; when accumulating, a host mask is sent once per dimension it covers."""
     count = int(host_indices(call))
     if call.argument("accumulate", False) and call.on_device(call.subject):
         count += sum(i.dim() for i in _indices(call) if i.dtype in _MASKS and call.is_cpu(i))
@@ -116,13 +116,13 @@ def put_host_indices(call: Call) -> int:
 
 @_predicate("put-device-indices")
 def put_device_indices(call: Call) -> int:
-    """How many index tensors on the device index a tensor on the host that is written to."""
+    """Count the index tensors on the device that index a written tensor on the host."""
     return sum(map(call.on_device, _indices(call))) if call.is_cpu(call.subject) else 0
 
 
 @_predicate("put-host-value")
 def put_host_value(call: Call) -> bool:
-    """A 0-dim value on the host is assigned into a tensor on the device, and not through ``masked_fill_``."""
+    """Whether a 0-dim host value is assigned into a tensor on the device, not through ``masked_fill_``."""
     value = call.argument("values")
     return (
         call.on_device(call.subject)
@@ -137,19 +137,19 @@ def put_host_value(call: Call) -> bool:
 
 @_predicate("device-value")
 def device_value(call: Call) -> bool:
-    """The fill value is a tensor on the device: it is read to become a scalar."""
+    """Whether the fill value is a tensor on the device, which is read to become a scalar."""
     return call.on_device(call.argument("value"))
 
 
 @_predicate("device-value-into-host")
 def device_value_into_host(call: Call) -> bool:
-    """A tensor on the host is filled with a value from the device."""
+    """Whether a tensor on the host is filled with a value from the device."""
     return call.is_cpu(call.subject) and call.on_device(call.argument("value"))
 
 
 @_predicate("host-scalars-in-where")
 def host_scalars_in_where(call: Call) -> int:
-    """How many 0-dim operands of `where` must be sent to the device because another operand is there."""
+    """Count the 0-dim host operands of `where` sent to the device because another operand is there."""
     operands = [call.argument(name) for name in ("condition", "self", "other")]
     if not any(call.on_device(operand) for operand in operands):
         return 0
@@ -158,13 +158,13 @@ def host_scalars_in_where(call: Call) -> int:
 
 @_predicate("device-endpoints")
 def device_endpoints(call: Call) -> int:
-    """How many of start and end are tensors on the device (`linspace`, `logspace`)."""
+    """Count the tensors on the device among start and end (`linspace`, `logspace`)."""
     return sum(call.on_device(call.argument(name)) for name in ("start", "end"))
 
 
 @_predicate("host-probabilities")
 def host_probabilities(call: Call) -> bool:
-    """Probabilities on the host fill a tensor on the device."""
+    """Whether probabilities on the host fill a tensor on the device."""
     return call.on_device(call.subject) and call.is_cpu(call.argument("p"))
 
 
@@ -173,7 +173,7 @@ def host_probabilities(call: Call) -> bool:
 
 @_predicate("same-shape")
 def same_shape(call: Call) -> bool:
-    """Two different, non-empty tensors on the device of one shape: otherwise the answer needs no values."""
+    """Whether two different, non-empty device tensors have one shape; otherwise no values are needed."""
     left, right = call.argument("self"), call.argument("other")
     if not (call.on_device(left) and call.on_device(right)) or left.shape != right.shape:
         return False
@@ -191,7 +191,7 @@ def same_shape(call: Call) -> bool:
 
 @_predicate("isin-by-sorting")
 def isin_by_sorting(call: Call) -> bool:
-    """`isin` with so many test elements that both sides are made unique and sorted."""
+    """Whether `isin` has so many test elements that both sides are made unique and sorted."""
     elements = call.argument("elements", call.argument("element"))
     tests = call.argument("test_elements", call.argument("test_element"))
     if not call.on_device(tests) or call.argument("assume_unique", False):
@@ -205,26 +205,27 @@ def isin_by_sorting(call: Call) -> bool:
 
 @_predicate("no-output-size")
 def no_output_size(call: Call) -> bool:
-    """`repeat_interleave` with repeats on the device and without `output_size`."""
+    """Whether `repeat_interleave` has repeats on the device and no `output_size`."""
     repeats = call.argument("repeats")
     return call.on_device(repeats) and repeats.numel() > 0 and call.argument("output_size") is None
 
 
 @_predicate("signed-not-empty")
 def signed_not_empty(call: Call) -> bool:
-    """Counts of a signed integer type, which could be negative and are therefore looked at."""
+    """Whether counts have a signed integer type: they could be negative and are checked."""
     return bool(not_empty(call)) and call.subject.dtype != torch.uint8
 
 
 @_predicate("no-num-classes")
 def no_num_classes(call: Call) -> bool:
-    """`one_hot` on the device without `num_classes`."""
+    """Whether `one_hot` runs on the device without `num_classes`."""
     return bool(not_empty(call)) and call.argument("num_classes", -1) == -1
 
 
 @_predicate("smoothed-with-weights")
 def smoothed_with_weights(call: Call) -> bool:
-    """`cross_entropy` with class weights and label smoothing: the mean is over the weights of chosen rows."""
+    """Whether `cross_entropy` has class weights and label smoothing: the mean is over the chosen rows'
+    weights."""
     target, weight = call.argument("target"), call.argument("weight", None)
     return (
         call.on_device(call.subject)
@@ -236,29 +237,30 @@ def smoothed_with_weights(call: Call) -> bool:
 
 
 @_predicate("num-classes-given")
-def num_classes_given(call: Call) -> bool:
-    """`one_hot` on the device with `num_classes` (the CPU path reads values, the CUDA path does not)."""
+def has_num_classes(call: Call) -> bool:
+    """Whether `one_hot` runs on the device with `num_classes` (the CPU path reads values, the CUDA path does
+    not)."""
     return bool(not_empty(call)) and call.argument("num_classes", -1) != -1
 
 
 @_predicate("dense-on-device")
 def dense_on_device(call: Call) -> bool:
-    """A strided tensor on the device."""
+    """Whether the subject is a strided tensor on the device."""
     return call.on_device(call.subject) and call.subject.layout is torch.strided
 
 
 @_predicate("uncoalesced")
 def uncoalesced(call: Call) -> bool:
-    """A COO tensor on the device with at least two entries."""
+    """Whether the subject is a COO tensor on the device with at least two entries."""
     subject = call.subject
     return call.on_device(subject) and subject.layout is torch.sparse_coo and subject._nnz() >= 2
 
 
 @_predicate("uncoalesced-factor")
 def uncoalesced_factor(call: Call) -> bool:
-    """A COO matrix that is coalesced first; a right factor always is, for it is transposed before."""
+    """Whether a COO factor is coalesced first; a right factor always is, as it is transposed before."""
     factors = list(call.tensors())[-2:]
-    sparse = [one for one in factors if one.layout is torch.sparse_coo]
+    sparse = [factor for factor in factors if factor.layout is torch.sparse_coo]
     if len(sparse) != 1 or not call.on_device(sparse[0]) or sparse[0]._nnz() < 2:
         return False
     return sparse[0] is not factors[0] or not sparse[0].is_coalesced()
@@ -266,16 +268,16 @@ def uncoalesced_factor(call: Call) -> bool:
 
 @_predicate("sparse-factors")
 def sparse_factors(call: Call) -> int:
-    """Two COO matrices: once for the size of their product, and once for each that is coalesced first."""
+    """Count the waits of a product of two COO matrices: one for its size, one for each coalesced first."""
     factors = list(call.tensors())
-    if any(one.layout is not torch.sparse_coo or not call.on_device(one) for one in factors):
+    if any(factor.layout is not torch.sparse_coo or not call.on_device(factor) for factor in factors):
         return 0
-    return 1 + sum(not one.is_coalesced() and one._nnz() >= 2 for one in factors)
+    return 1 + sum(not factor.is_coalesced() and factor._nnz() >= 2 for factor in factors)
 
 
 @_predicate("no-sparse-size")
 def no_sparse_size(call: Call) -> bool:
-    """`sparse_coo_tensor` with indices on the device and without a size."""
+    """Whether `sparse_coo_tensor` has indices on the device and no size."""
     indices = call.argument("indices")
     size = call.argument("size")
     return call.on_device(indices) and size is None
@@ -283,7 +285,7 @@ def no_sparse_size(call: Call) -> bool:
 
 @_predicate("no-total-length")
 def no_total_length(call: Call) -> bool:
-    """Padded to jagged on the device without the total length."""
+    """Whether a padded tensor on the device becomes jagged without the total length."""
     return call.on_device(call.subject) and call.argument("total_L") is None
 
 
@@ -292,52 +294,52 @@ def no_total_length(call: Call) -> bool:
 
 @_predicate("histogram-range-open")
 def histogram_range_open(call: Call) -> bool:
-    """`histc` on the device with min equal to max: the range is taken from the data."""
+    """Whether `histc` on the device has min equal to max: the range is taken from the data."""
     return bool(not_empty(call)) and call.argument("min", 0) == call.argument("max", 0)
 
 
 @_predicate("sorter-given")
-def sorter_given(call: Call) -> bool:
-    """`searchsorted` with a sorter on the device, whose range is checked."""
+def has_sorter(call: Call) -> bool:
+    """Whether `searchsorted` has a sorter on the device, whose range is checked."""
     sorter = call.argument("sorter")
     return call.on_device(sorter) and sorter.numel() > 0
 
 
 @_predicate("std-on-device")
 def std_on_device(call: Call) -> bool:
-    """`normal` with standard deviations on the device: their sign is checked."""
+    """Whether `normal` has standard deviations on the device: their sign is checked."""
     std = call.argument("std")
     return call.on_device(std) and std.numel() > 0
 
 
 @_predicate("lengths-checked")
-def lengths_checked(call: Call) -> bool:
-    """`segment_reduce` with lengths on the device that are to be checked."""
+def checks_lengths(call: Call) -> bool:
+    """Whether `segment_reduce` checks lengths on the device."""
     return call.on_device(call.argument("lengths")) and not call.argument("unsafe", False)
 
 
 @_predicate("integer-zero-point")
 def integer_zero_point(call: Call) -> bool:
-    """Quantization with integer zero points on the device: their range is checked."""
+    """Whether quantization has integer zero points on the device: their range is checked."""
     zero_point = call.argument("zero_point")
     return call.on_device(zero_point) and not zero_point.is_floating_point()
 
 
 @_predicate("per-row-observer")
 def per_row_observer(call: Call) -> bool:
-    """A fused observer that quantizes per row."""
+    """Whether a fused observer quantizes per row."""
     return call.on_device(call.subject) and bool(call.argument("per_row_fake_quant", False))
 
 
 @_predicate("mask-check")
 def mask_check(call: Call) -> bool:
-    """A nested tensor from a mask on the device that is to be checked."""
+    """Whether a nested tensor is made from a mask on the device that is checked."""
     return call.on_device(call.argument("mask")) and bool(call.argument("mask_check", True))
 
 
 @_predicate("long-slices")
 def long_slices(call: Call) -> int:
-    """`mode` over slices too long for one kernel: how many slices are sorted one after the other."""
+    """Count the slices that `mode` sorts one after the other because they are too long for one kernel."""
     subject = call.subject
     if not call.on_device(subject) or subject.dim() == 0 or subject.numel() == 0:
         return 0
@@ -350,35 +352,35 @@ def long_slices(call: Call) -> int:
 
 @_predicate("check-errors")
 def check_errors(call: Call) -> bool:
-    """An ``_ex`` function that was asked to check its error codes."""
+    """Whether an ``_ex`` function is asked to check its error codes."""
     return bool(on_device(call)) and bool(call.argument("check_errors", False))
 
 
 @_predicate("iterative-svd")
 def iterative_svd(call: Call) -> bool:
-    """A singular value decomposition by a driver whose convergence is checked (all but ``gesvd``)."""
+    """Whether a singular value decomposition uses a driver whose convergence is checked (not ``gesvd``)."""
     return bool(not_empty(call)) and call.argument("driver") != "gesvd"
 
 
 @_predicate("hermitian")
 def hermitian(call: Call) -> bool:
-    """A matrix on the device that is declared Hermitian."""
+    """Whether a matrix on the device is declared Hermitian."""
     return bool(not_empty(call)) and bool(call.argument("hermitian", False))
 
 
 @_predicate("not-hermitian")
 def not_hermitian(call: Call) -> bool:
-    """A matrix on the device that is not declared Hermitian."""
+    """Whether a matrix on the device is not declared Hermitian."""
     return bool(not_empty(call)) and not call.argument("hermitian", False)
 
 
 @_predicate("weights-given")
-def weights_given(call: Call) -> int:
-    """Checks that weights add to a covariance: one for each kind given, and one for their sum."""
+def weight_checks(call: Call) -> int:
+    """Count the checks that weights add to a covariance: one for each kind, and one for their sum."""
     if not call.on_device(call.subject):
         return 0
-    given = sum(call.argument(name) is not None for name in ("fweights", "aweights"))
-    return given + 1 if given else 0
+    weights = sum(call.argument(name) is not None for name in ("fweights", "aweights"))
+    return weights + 1 if weights else 0
 
 
 # Copies hidden in operators
@@ -386,13 +388,13 @@ def weights_given(call: Call) -> int:
 
 @_predicate("lengths-on-device")
 def lengths_on_device(call: Call) -> int:
-    """How many of the two length arguments of the CTC loss are on the device."""
+    """Count the length arguments of the CTC loss that are on the device."""
     return sum(call.on_device(call.argument(name)) for name in ("input_lengths", "target_lengths"))
 
 
 @_predicate("pairs-to-device")
 def pairs_to_device(call: Call) -> int:
-    """How many blocking copies from the host to the device a list copy makes."""
+    """Count the blocking host-to-device copies that a list copy makes."""
     if call.argument("non_blocking", False):
         return 0
     pairs = zip(call.argument("self", ()), call.argument("src", ()), strict=False)
@@ -401,18 +403,18 @@ def pairs_to_device(call: Call) -> int:
 
 @_predicate("pairs-to-host")
 def pairs_to_host(call: Call) -> int:
-    """How many blocking copies from the device to the host a list copy makes."""
+    """Count the blocking device-to-host copies that a list copy makes."""
     if call.argument("non_blocking", False):
         return 0
     pairs = zip(call.argument("self", ()), call.argument("src", ()), strict=False)
     return sum(call.is_cpu(target) and call.on_device(source) for target, source in pairs)
 
 
-# Autograd nodes, asked with the node as `func`
+# Autograd nodes, called with the node as `func`
 
 
 @_predicate("saved-input")
 def saved_input(call: Call) -> bool:
-    """The input that the node saved is on the device and has more than one element."""
+    """Whether the input that the node saved is on the device and has more than one element."""
     saved: Any = getattr(call.func, "_saved_self", None)
     return call.on_device(saved) and saved.dim() > 0 and saved.numel() > 1

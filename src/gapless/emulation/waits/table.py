@@ -29,19 +29,20 @@ _DETAILS = {
     "pairs-to-device": "pageable",
     "pairs-to-host": "pageable",
 }
-"""What a copy inside an operator carries, or what its factors are, by the condition of its row."""
+"""`Site.detail` by a row's condition: the kind of copied value, or of the factors."""
 
 
 class Row(msgspec.Struct, frozen=True):
     """One condition under which the host waits.
 
-    `scope` says who meets the row: ``op`` an operator (``aten::x`` or ``aten::x.overload``), ``call`` a
+    `scope` says what `name` is: ``op`` an operator (``aten::x`` or ``aten::x.overload``), ``call`` a
     Python callable by its dotted path, ``node`` an autograd node by its class name. `when` names a
     predicate. `waits` is the number of waits each time the predicate holds. Inside a call that has rows only
-    its rows count: what its CPU path reads says nothing about CUDA, and 0 says that CUDA does not wait.
+    its rows count: the reads of its CPU path say nothing about CUDA, and 0 means that CUDA does not wait.
     `source` is a file and a function of PyTorch, and `read_in` the version of torch in which it was read.
-    `evidence` says what profiles of real GPUs have of it: ``seen N of M: …`` calls that met the condition and
-    waited so, ``seen in …, the same code``, ``unseen; …`` calls without it and such a wait, or ``source``.
+    `evidence` cites profiles of real GPUs: ``seen N of M: …`` calls that met the condition and waited so,
+    ``seen in …, the same code``, ``unseen; …`` calls without the condition
+    that had no such wait, or ``source``.
     """
 
     scope: Scope
@@ -56,12 +57,12 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def basis(self) -> str:
-        """What alone it rests on: "" where a profile of a real GPU has shown it."""
+        """The source this row rests on; "" if a profile of a real GPU has shown the wait."""
         return "" if self.evidence.startswith("seen ") else self.source
 
     @property
     def known_from(self) -> str:
-        """``seen 24 of 24: A100``, or the source of PyTorch that says so."""
+        """The evidence: ``seen 24 of 24: A100``, or the PyTorch source."""
         if not self.basis:
             return self.evidence
         unseen = "" if self.evidence == "source" else f" ({self.evidence})"
@@ -70,59 +71,61 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def detail(self) -> str:
-        """What tells its waits apart from others of that mechanism, as in `Site.detail`."""
+        """`Site.detail` of its waits, which tells them apart from others of the mechanism."""
         return _DETAILS.get(self.when, "")
 
     def site(self) -> Site:
-        """A place where it waits, which no line is known of."""
+        """Return a site of this wait without a source line."""
         operator = self.name if self.scope == "call" else self.name.partition(".")[0]
         call = self.name.removeprefix("torch.") if self.scope == "call" else ""
         return Site(operator=operator, mechanism=self.mechanism, call=call, detail=self.detail)
 
 
-class Table(msgspec.Struct, frozen=True):
-    """The rows, found by operator, by call and by autograd node."""
+class WaitsTable(msgspec.Struct, frozen=True):
+    """The rows, indexed by operator, call and autograd node."""
 
     rows: tuple[Row, ...]
     index: dict[tuple[str, str], tuple[Row, ...]]
 
     def for_op(self, qualified_name: str, overload: str = "") -> tuple[Row, ...]:
-        """Rows for the operator ``aten::x`` with that overload ("" and "default" are the unnamed one).
+        """Return the rows for the operator ``aten::x`` with that overload ("" and "default" are the unnamed
+        one).
 
         Rows that name no overload hold for all of them. Variants of one operator, which work in place
-        (``x_``), write into a tensor that is given (``x.y_out``) or neither, run the same code: what waits in
-        one of them waits in all.
+        (``x_``), write into an output argument (``x.y_out``) or neither, run the same code: a wait in one of
+        them is a wait in all.
         """
         rows = self.index.get(("op", qualified_name), ())
         if overload and overload != "default":
             rows += self.index.get(("op", f"{qualified_name}.{overload}"), ())
-        known = {(row.when, row.mechanism): row for row in rows}
+        matching = {(row.when, row.mechanism): row for row in rows}
         for family in (_family(qualified_name), _family(qualified_name, overload or "default")):
             for row in self.index.get(("op", family), ()):
-                known.setdefault((row.when, row.mechanism), row)
-        return tuple(known.values())
+                matching.setdefault((row.when, row.mechanism), row)
+        return tuple(matching.values())
 
     def for_call(self, dotted: str) -> tuple[Row, ...]:
-        """Rows for the Python callable with that dotted path."""
+        """Return the rows for the Python callable with that dotted path."""
         return self.index.get(("call", dotted), ())
 
     def for_node(self, name: str) -> tuple[Row, ...]:
-        """Rows for the autograd node of that class (``ProdBackward0``): waits that no operator shows."""
+        """Return the rows for the autograd node of that class (``ProdBackward0``): waits that no operator
+        shows."""
         return self.index.get(("node", name), ())
 
     def calls(self) -> dict[str, tuple[Row, ...]]:
-        """Rows by the dotted path of their Python callable."""
+        """Return the rows by the dotted path of their Python callable."""
         return {name: rows for (scope, name), rows in self.index.items() if scope == "call"}
 
 
 @cache
-def table() -> Table:
-    """The table that comes with Gapless."""
+def waits_table() -> WaitsTable:
+    """Return the table that comes with Gapless."""
     return parse(PATH.read_text(encoding="utf-8"), str(PATH))
 
 
-def parse(text: str, name: str = "waits.tsv") -> Table:
-    """The table in `text`.
+def parse(text: str, name: str = "waits.tsv") -> WaitsTable:
+    """Parse the table in `text`.
 
     Raises:
         ValueError: a malformed row; the message names file and line.
@@ -142,7 +145,7 @@ def parse(text: str, name: str = "waits.tsv") -> Table:
         rows.append(_row(cells, where))
     if not header:
         raise ValueError(f"{name}: no header row")
-    return Table(rows=tuple(rows), index=_index(rows))
+    return WaitsTable(rows=tuple(rows), index=_index(rows))
 
 
 def _row(cells: tuple[str, ...], where: str) -> Row:
@@ -181,16 +184,16 @@ def _row(cells: tuple[str, ...], where: str) -> Row:
 
 
 def _index(rows: list[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
-    found: dict[tuple[str, str], list[Row]] = {}
+    index: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        found.setdefault((row.scope, row.name), []).append(row)
+        index.setdefault((row.scope, row.name), []).append(row)
         if row.scope == "op":
             name, _, overload = row.name.partition(".")
-            found.setdefault((row.scope, _family(name, overload)), []).append(row)
-    return {key: tuple(value) for key, value in found.items()}
+            index.setdefault((row.scope, _family(name, overload)), []).append(row)
+    return {key: tuple(value) for key, value in index.items()}
 
 
 def _family(name: str, overload: str = "") -> str:
-    """What an operator shares with its variants, all overloads or one: no operator has such a name."""
+    """Return a key shared by an operator and its in-place and out variants; no operator has such a name."""
     kind = overload.removesuffix("out").removesuffix("_")
     return f"{name.removesuffix('_')} {kind or 'default' if overload else ''}"

@@ -1,4 +1,4 @@
-"""Warnings torch raises while a mode is at work: Python blames the innermost frame, one of Gapless's."""
+"""Attribute torch's warnings to the user's line: Python blames the innermost frame, one of Gapless's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gapless.emulation.support.patches import Patches
 
 
 def install(patches: Patches) -> None:
-    """Show such warnings at the line they would have without an emulation."""
+    """Show warnings raised inside Gapless's frames at the line they would have without an emulation."""
     real = warnings.showwarning
 
     @wraps(real)
