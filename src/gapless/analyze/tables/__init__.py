@@ -1,1 +1,1 @@
-"""The numbers beside a verdict as tables, one module for each kind of thing that is asked about."""
+"""Tables with the numbers behind a verdict, one module for each kind of report."""

@@ -15,7 +15,7 @@ from gapless.model.wording import about, duration
 
 
 def search(report: Report) -> Table | None:
-    """A row for each value that was tried; None where none was."""
+    """Return a row for each value tried; None if none was."""
     result = report.search
     if result is None:
         return None
@@ -31,7 +31,7 @@ def search(report: Report) -> Table | None:
 
 
 def remedies(report: Report) -> Table | None:
-    """A row for each change that was tried, or reckoned, where the run does not fit."""
+    """Return a row for each change tried or calculated for a run that does not fit; None if none was."""
     if not report.remedies:
         return None
     unit = _unit(report.remedies)
@@ -87,5 +87,5 @@ def _took(attempt: Attempt) -> str:
 
 
 def failures(attempts: Sequence[Attempt]) -> Iterator[str]:
-    """Why attempts tell nothing, each reason once."""
+    """Yield why attempts failed, each reason once."""
     yield from dict.fromkeys(attempt.failed for attempt in attempts if attempt.failed)

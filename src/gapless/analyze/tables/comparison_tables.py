@@ -1,4 +1,4 @@
-"""Two runs side by side: times, idleness, phases, kernels, lines and findings."""
+"""Tables of two runs side by side: times, idleness, phases, kernels, lines and findings."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gapless.model.table import Row, row, table
 from gapless.model.wording import CAUSES, TENSORS, binary_size, count, duration, in_column, number, part
 
 _MIN_SHARE = 0.005
-"""Part of the whole."""
+"""Share of the whole by which a part must change to make it better or worse."""
 
 
 def tables(comparison: Comparison) -> tuple[Table, ...]:
-    """Every table of `comparison`, those that changed nothing left out."""
+    """Return the tables of `comparison` that have rows."""
     results = [_sides(comparison), _findings(comparison)]
     if comparison.of == "profiles":
         results = [_sides(comparison), _times(comparison), _idle(comparison), _findings(comparison)]
@@ -108,7 +108,7 @@ def _side(side: Side) -> str:
 
 
 def _min_change(comparison: Comparison) -> float:
-    """What a part must change by, in nanoseconds, to make the whole better or worse."""
+    """Return how many nanoseconds a part must change by to make the whole better or worse."""
     return _MIN_SHARE * max(comparison.length.before, comparison.length.after)
 
 
@@ -173,7 +173,7 @@ def _calls(change: WorkChange) -> str:
 
 
 def short_kernel_name(kernel: str) -> str:
-    """A kernel's name without namespaces, template arguments and parameters."""
+    """Return a kernel's name without namespaces, template arguments and parameters."""
     text = kernel.removeprefix("void ").replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
     text = re.split(r"[<(]", text, maxsplit=1)[0].strip() or kernel
     return text.rsplit("::", 1)[-1] if not text.startswith("aten::") and "::" in text else text
@@ -186,7 +186,7 @@ def _lines(comparison: Comparison) -> Table:
 
 
 def _line(change: LineChange) -> list[Row]:
-    """A row for the device's time and one for its idleness, each where there is any."""
+    """Return a row for the GPU's busy time and one for its idle time, each if there is any."""
     rows = []
     for label, before, after in (
         ("GPU busy", change.device_before, change.device_after),
@@ -219,7 +219,7 @@ def _finding(comparison: Comparison, change: FindingChange) -> Row:
 
 
 def _costs(comparison: Comparison, change: FindingChange) -> tuple[str, ...]:
-    """What it cost before and costs after; of syncs, when they are."""
+    """Return the cost before and after; for syncs also when they happen."""
     if comparison.of == "sessions":
         often = change.finding.frequency
         if often.per_step:

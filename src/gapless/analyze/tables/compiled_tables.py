@@ -1,4 +1,4 @@
-"""What torch.compile makes of what a run compiled, a row for each callable."""
+"""Tables of what torch.compile made of a run's callables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gapless.model.wording import number
 
 
 def compiled(report: Report) -> Table | None:
-    """Graphs, breaks and recompilations; None where nothing was compiled."""
+    """Return graphs, breaks and recompilations by callable; None if nothing was compiled."""
     if not report.compiled:
         return None
     rows = [
@@ -34,7 +34,7 @@ def compiled(report: Report) -> Table | None:
 
 
 def what_if(report: Report) -> Table | None:
-    """A step as it is and as it would be if it were compiled; None where that was not asked."""
+    """Compare a step with a compiled one; None if that was not estimated."""
     estimate = report.estimate
     if estimate is None or estimate.compiling is None:
         return None
@@ -56,7 +56,7 @@ def what_if(report: Report) -> Table | None:
 
 
 def _name(compiled: Compiled) -> str:
-    """``Net, fullgraph=True``."""
+    """Return the callable's name with its state and options: ``Net, fullgraph=True``."""
     state = (
         ("not compiled",) if compiled.failed else ("runs eagerly after the limit",) if compiled.limit else ()
     )

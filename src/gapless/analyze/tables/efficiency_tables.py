@@ -1,4 +1,4 @@
-"""What operators reach of the GPU, and what an estimate would have said of them."""
+"""Tables of how much of the GPU operators use, and of what an estimate would have predicted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from gapless.model.table import Row, row, table
 from gapless.model.wording import duration, percent, three_digits
 
 _MAX_ROWS = 30
+"""Operators shown at most."""
 _MAX_SHAPES = 3
-"""Shapes of an operator's tensors that are told."""
+"""Shapes of an operator's tensors shown."""
 
 
 def efficiencies(profile: Profile, per: int) -> Iterator[Table]:
-    """By family, and by operator and shapes; none where no shapes were recorded."""
+    """Yield a table by family and one by operator and shapes; none if no shapes were recorded."""
     efficiency = profile.efficiency
     if efficiency is None:
         return
@@ -49,7 +50,7 @@ def _row(name: str, rate: Rate, per: int, efficiency: Efficiency) -> Row:
 
 
 def _operator_name(rate: Rate) -> str:
-    """``aten::mm 512×512 · 512×64 float32``."""
+    """Return name, shapes and dtype: ``aten::mm 512×512 · 512×64 float32``."""
     shapes = " · ".join(map(_shape, rate.shapes[:_MAX_SHAPES]))
     return f"{rate.name} {shapes}{' · …' if len(rate.shapes) > _MAX_SHAPES else ''} {rate.dtype}"
 

@@ -1,4 +1,4 @@
-"""What a loader's batch costs, where, what each setting would give, and how far that came true."""
+"""Tables of what a loader's batch costs, where, what each setting would give, and whether it did."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from gapless.model.wording import count, duration, percent, size
 _MIN_WAIT_SHOWN_NS = 500
 """Nanoseconds of waiting below which a cell stays empty."""
 _USUAL_PREFETCH = 2
+"""PyTorch's default `prefetch_factor`; other values are folded."""
 
 
 def tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
-    """Every table of `diagnosis`."""
+    """Return the tables of `diagnosis` that have rows or notes."""
     results = [_costs(diagnosis), _lines(diagnosis), _settings(diagnosis), _runs(diagnosis)]
     results += [_correctness(diagnosis.correctness)] if diagnosis.correctness is not None else []
     return tuple(table for table in results if table.rows or table.notes)
@@ -88,7 +89,7 @@ def _settings(diagnosis: Diagnosis) -> Table:
 
 
 def _setting(prediction: Prediction, diagnosis: Diagnosis) -> Row:
-    """One setting and what it would give."""
+    """Return the row of one setting's prediction."""
     take = (
         diagnosis.doubt is None
         and diagnosis.advised is not None
@@ -111,7 +112,7 @@ def _setting(prediction: Prediction, diagnosis: Diagnosis) -> Row:
 
 
 def is_same_setting(prediction: Prediction, other: Prediction) -> bool:
-    """Whether two predictions are of the same workers and batches ahead."""
+    """Whether two predictions have the same workers and prefetched batches."""
     pair = (prediction.setting.workers, prediction.setting.prefetch if prediction.setting.workers else 0)
     return pair == (other.setting.workers, other.setting.prefetch if other.setting.workers else 0)
 
@@ -134,7 +135,7 @@ def _run(name: str, run: Seen) -> Row:
 
 
 def _correctness(of: Verification) -> Table:
-    """That nothing was wrong, and in how much; what was wrong are findings."""
+    """Say how many items were checked if no mistakes were found; mistakes are findings."""
     amount = f"{of.items:,} item{'' if of.items == 1 else 's'}"
     parts = [count(of.ranks, "rank")] if of.ranks > 1 else []
     parts += [count(of.workers, "worker")] if of.workers else []

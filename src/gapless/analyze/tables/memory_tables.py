@@ -1,4 +1,4 @@
-"""What replaying the allocator shows: who holds the peak, what was asked of the driver, other settings."""
+"""Tables of the replayed allocator: who holds the peak, calls to the driver, other settings."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gapless.model.wording import TENSORS, between, binary_size, change, count, 
 MAX_ROWS_SHOWN = 8
 """Rows of a list that stand for the rest, unless everything is unfolded."""
 _MIN_SAVED_SHARE = 0.02
-"""The share of the peak that a setting must save to be marked for it."""
+"""Share of the peak that a setting must save to be marked as better."""
 CHAIN = " > "
-"""Between the calls that lead to a module, where its path is not known."""
+"""Separator of the calls that lead to a module, if its path is unknown."""
 _MAX_LINKS, _MAX_MODULES = 3, 5
 
 
 def tables(report: MemoryReport) -> tuple[Table, ...]:
-    """Every table of `report`."""
+    """Return the tables of `report` that have rows or notes."""
     results = [
         _curve(report),
         _room(report),
@@ -43,7 +43,7 @@ def tables(report: MemoryReport) -> tuple[Table, ...]:
 
 
 def _curve(report: MemoryReport) -> Table | None:
-    """Reserved and allocated over the events, on one scale."""
+    """Draw reserved and allocated memory over the events, on one scale."""
     top = max(report.curve.reserved, default=0)
     if len(report.curve.event) < 2 or not top:
         return None
@@ -63,10 +63,11 @@ _SOURCES = {
     "checkpoint": "what `torch.load` put on the GPU, besides weights and optimizer state",
     "communication": "torch.distributed's own buffers; NCCL's come on top",
 }
+"""Where the size of a part comes from, by its kind."""
 
 
 def _room(report: MemoryReport) -> Table | None:
-    """All of the GPU's memory: what each kind of tensor takes of it at the peak, and what is left."""
+    """Divide the GPU's memory at the peak into kinds of tensors and what is left."""
     moment = report.failing or report.peak
     if report.limit < 0 or report.total_memory < report.limit or not moment.parts:
         return None
@@ -122,13 +123,13 @@ def _room(report: MemoryReport) -> Table | None:
 
 
 def _nccl(buffers: Buffers, total: int) -> tuple[str, str]:
-    """Bytes and share: ranges."""
+    """Return bytes and share of NCCL's buffers as ranges."""
     least, most = share(buffers.least / total), share(buffers.most / total)
     return between(buffers.least, buffers.most), least if least == most else f"{least}–{most}"
 
 
 def _source_of(part: Part) -> str:
-    """Which module holds most of it, or whose figure it is."""
+    """Return the module that holds most of a part, or where its size comes from."""
     if part.module:
         many = f" ×{part.modules}" if part.modules > 1 and "*" in part.module else ""
         return f"{chain(part.module.split(CHAIN))}{many} {binary_size(part.module_bytes)}"
@@ -136,7 +137,7 @@ def _source_of(part: Part) -> str:
 
 
 def _owners(report: MemoryReport) -> Table | None:
-    """Who holds the memory when most of it is allocated, or when a request fails."""
+    """List who holds memory at the peak, or when a request fails."""
     peak = report.failing or report.peak
     if not peak.owners:
         return None
@@ -162,7 +163,7 @@ def _owners(report: MemoryReport) -> Table | None:
 
 
 def _peak_notes(report: MemoryReport, peak: Moment, total: int) -> Iterator[str]:
-    """The peak by kind and by module, and what only a name keeps."""
+    """Yield the peak by kind and by module, and what only a name keeps alive."""
     if set(peak.kinds) != {"unknown"}:
         kinds = (f"{TENSORS.get(kind, kind)} {share(held / total)}" for kind, held in peak.kinds.items())
         yield f"by kind: {', '.join(kinds)}"
@@ -172,7 +173,7 @@ def _peak_notes(report: MemoryReport, peak: Moment, total: int) -> Iterator[str]
 
 
 def owner(holder: Owner) -> tuple[str, Cell, str]:
-    """Who it is: the module (or operator), the line, the kind."""
+    """Return cells for module (or operator), line and kind of a holder."""
     line = holder.line
     label = holder.operator.removeprefix("aten::") + (", …" if holder.operators > 1 else "")
     kind = TENSORS.get(holder.kind, holder.kind)
@@ -184,7 +185,7 @@ def owner(holder: Owner) -> tuple[str, Cell, str]:
 
 
 def module(owner: Owner, at: str = "") -> str:
-    """The module, with how many there are; of a chain the last links, without the line `at` itself."""
+    """Return the module with its count; of a chain the last links, without the line `at`."""
     links = owner.module.split(CHAIN)
     if links[-1] == at:
         links.pop()
@@ -193,7 +194,7 @@ def module(owner: Owner, at: str = "") -> str:
 
 
 def chain(links: Sequence[str]) -> str:
-    """Links of a chain, each file named once: ``model.py:244 > 200``."""
+    """Join the links of a chain, naming each file once: ``model.py:244 > 200``."""
     names: list[str] = []
     before = ""
     for link in links:
@@ -204,7 +205,7 @@ def chain(links: Sequence[str]) -> str:
 
 
 def _parts(moment: Moment, total: int) -> Iterator[str]:
-    """The parts of the model that hold most, each with its share."""
+    """Yield the modules that hold most, with their shares."""
     for part in moment.modules[:_MAX_MODULES]:
         many = f" ×{part.modules}" if "*" in part.module else ""
         yield f"{chain(part.module.split(CHAIN))}{many} {share(part.bytes / total)}"
@@ -217,7 +218,7 @@ def _parts(moment: Moment, total: int) -> Iterator[str]:
 
 
 def kept_advice(held: Kept) -> str:
-    """What a name keeps, and what to do."""
+    """Say what a name keeps alive and how to release it."""
     at = f"{_tail(held.line.file, 1)}:{held.line.line}" if held.line else held.operator
     label = f"`{held.name}` ({at})" if held.name else f"the result of {at}"
     gain = f"saves {binary_size(held.saves)} at the peak ({change(held.before, held.after, 'bytes')})"
@@ -239,7 +240,7 @@ def _tail(file: str, parts: int = 2) -> str:
 
 
 def when(moment: Moment, report: MemoryReport) -> str:
-    """Where in the run a moment is."""
+    """Say where in the run a moment is."""
     if moment.event < 0:
         return "as recording begins" if report.events else "as the snapshot was taken"
     where = f", in {moment.operator}" if report.origin == "profile" and moment.operator else ""
@@ -259,7 +260,7 @@ def _driver(report: MemoryReport) -> Table:
 
 
 def idle(height: Moment) -> str:
-    """What is reserved and not used when most is reserved."""
+    """Describe the memory reserved but unused at the peak of reserved memory."""
     if not height.free:
         return "nothing: at the peak, all reserved memory is in use"
     pieces = f"in {count(height.free_blocks, 'piece')}, the largest {binary_size(height.largest)}"
@@ -272,7 +273,7 @@ def idle(height: Moment) -> str:
 
 
 def calls(report: MemoryReport) -> str:
-    """What was asked of the driver, and its price."""
+    """Describe the calls to the driver and the time they take."""
     base = report.baseline
     parts = list(_counts(base))
     if not parts:
@@ -305,7 +306,7 @@ def _counts(outcome: Outcome) -> Iterator[str]:
 
 
 def _fidelity(report: MemoryReport) -> str:
-    """How well the replay meets what was recorded."""
+    """Say how well the replay matches the recording."""
     fidelity = report.fidelity
     if fidelity is None:
         return ""
@@ -336,7 +337,7 @@ _COLUMNS = "reserved | change | retries | calls"
 
 
 def _trials(report: MemoryReport) -> Table | None:
-    """One row for each setting, below the run's own: the best, those that were asked for, then the rest."""
+    """Return a row per setting after the run's own: the best, then those asked for, then the rest."""
     if not report.trials:
         return None
     failing = [trial for trial in report.trials if _does_fail(trial) and not trial.asked]
@@ -364,7 +365,7 @@ def _does_fail(trial: Trial) -> bool:
 
 
 def _failing_row(trials: Sequence[Trial]) -> Row:
-    """Settings under which a request fails, in one row; each of them stands in JSON."""
+    """Return one row for all settings under which a request fails; JSON lists each."""
     if len(trials) == 1:
         return Row((trials[0].settings, failure(trials[0].outcome or Outcome()), "", "", "", ""), "bad")
     ends = [trial.outcome.done for trial in trials if trial.outcome is not None and trial.outcome.shortage]
@@ -389,7 +390,7 @@ def _price(outcome: Outcome) -> str:
 
 
 def _remedies(report: MemoryReport) -> Table | None:
-    """One row for each other way to make the batches."""
+    """Return a row for each other way to make batches."""
     rows = [
         _row(remedy.title, remedy.outcome, report, _elements(remedy.tokens), at == report.remedy)
         for at, remedy in enumerate(report.remedies)
@@ -418,14 +419,14 @@ def _row(name: str, outcome: Outcome, report: MemoryReport, last: str, best: boo
 
 
 def failure(outcome: Outcome) -> str:
-    """That a replay does not come through; "" where it does."""
+    """Say where a replay fails; "" if it succeeds."""
     if outcome.shortage is not None:
         return f"fails at {percent(outcome.done)}"
     return f"out of memory, {count(outcome.failures, 'request')} failed" if outcome.failures else ""
 
 
 def _growth(report: MemoryReport) -> Table:
-    """What is asked for in step after step and never given back."""
+    """List what is allocated in step after step and never freed."""
     rows = []
     for growth in report.growth:
         name, at, kind = owner(

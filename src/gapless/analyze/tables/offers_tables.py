@@ -1,4 +1,4 @@
-"""One table of the GPUs that were asked about."""
+"""The table that compares GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gapless.model.wording import about, binary_size, duration, in_unit, places,
 
 
 def offers(report: Report) -> Table | None:
-    """A row for each GPU: fits or not, the step, what is done in a second, what it costs; None for no GPU."""
+    """Return a row per GPU: whether it fits, step, speed and cost; None without GPUs to compare."""
     results = report.offers
     if not any(offer.fits is not None or offer.step.likely > 0 for offer in results):
         return None
@@ -74,7 +74,7 @@ def _cells(offer: Offer, nccl: Buffers | None) -> tuple[str, ...]:
 
 
 def _memory(offer: Offer) -> str:
-    """``66.7 of 78.7 GiB``."""
+    """Return ``66.7 of 78.7 GiB``; "" if unknown."""
     if offer.fits is None:
         return ""
     unit = unit_of(offer.has)
@@ -83,7 +83,7 @@ def _memory(offer: Offer) -> str:
 
 
 def _notes(report: Report) -> tuple[str, ...]:
-    """What these numbers rest on."""
+    """Return what these numbers are based on."""
     offers = report.offers
     prices = [f"{short_name(offer.gpu)} {three_digits(offer.price)}" for offer in offers if offer.price >= 0]
     ranges = [

@@ -1,4 +1,4 @@
-"""A profile's numbers: where a step's time goes, why the GPU idles, ranks, phases, kernels and lines."""
+"""Tables of a profile: where a step's time goes, why the GPU idles, ranks, phases, kernels and lines."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from gapless.model.table import row, table
 from gapless.model.wording import CAUSES, LIMITS, PARTS, duration, percent, size, three_digits
 
 _MIN_SHARE_SHOWN = 0.0005
-"""Shares below this are left out."""
+"""Shares below this would round to 0.0 % and are left out."""
 _MIN_SHARE_PRICED = 0.005
+"""Share of the trace that syncs must cost for their price to be shown."""
 _MAX_RANKS_SHOWN = 16
+"""Ranks up to which all are shown; of more, half as many."""
 _MAX_COLLECTIVES_SHOWN = 5
-"""Kinds of collectives that stand unfolded."""
+"""Kinds of collectives shown without unfolding."""
 
 
 def tables(report: Report, profile: Profile, shared: Sequence[Shared] = ()) -> tuple[Table, ...]:
-    """Every table of `profile`, that of `report`; `shared` are the collectives that ranks have in common."""
+    """Return the tables of `profile`; `shared` are the collectives common to all ranks."""
     per = max(profile.steps.count, 1)
     results = [_split(profile, per), _numbers(profile, per), _ranks(report.ranks)]
     results += [collectives(shared) if shared else None, _phases(profile, per)]
@@ -56,7 +58,7 @@ def _split(profile: Profile, per: int) -> Table | None:
 
 
 def _idle(profile: Profile) -> Iterator[str]:
-    """The GPU's idleness by cause; the parts add up to it."""
+    """Yield the GPU's idleness by cause; the causes add up to it."""
     total = profile.steps.total
     parts = [
         f"{CAUSES[cause]} {100 * idle / total:.1f}"
@@ -68,7 +70,7 @@ def _idle(profile: Profile) -> Iterator[str]:
 
 
 def _numbers(profile: Profile, per: int) -> Table | None:
-    """How the device is used. Utilization is what nvidia-smi calls so, and said to be."""
+    """Say how the GPU is used; utilization is as nvidia-smi defines it."""
     launches, memory = profile.launches, profile.memory
     each = "" if profile.steps.source == "span" else " per step"
     ahead = launches.depth if launches.count else -1.0
@@ -106,7 +108,7 @@ def _ranks(ranks: Sequence[RankSummary]) -> Table | None:
 
 
 def collectives(shared: Sequence[Shared]) -> Table | None:
-    """Each kind of collective, divided into waiting for the last rank and transfer."""
+    """Divide each kind of collective into waiting for the last rank and transfer."""
     rows = [
         row(
             f"{collective.name} in {collective.group}"
@@ -131,7 +133,7 @@ def _phases(profile: Profile, per: int) -> Table | None:
 
 
 def _copies(profile: Profile, per: int) -> Table | None:
-    """Copies between host and device, and what they could reach."""
+    """List copies between host and device, with the rate they could reach."""
     rows = [
         row(
             f"to the {'GPU' if kind.to_device else 'CPU'}, {kind.memory}",
@@ -160,6 +162,7 @@ def _kernels(profile: Profile, per: int) -> Table | None:
 
 
 _MAX_ROWS = 30
+"""Rows shown of kernels, lines and collectives."""
 
 
 def _lines(profile: Profile, per: int) -> Table | None:
@@ -172,7 +175,7 @@ def _lines(profile: Profile, per: int) -> Table | None:
 
 
 def _prices(prices: Prices | None) -> Table | None:
-    """What all waits together cost."""
+    """Say what all syncs cost together; None if unknown or next to nothing."""
     if prices is None or prices.refused or not prices.span or not (prices.each or prices.asked):
         return None
     if prices.reasons:

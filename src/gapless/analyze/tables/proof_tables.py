@@ -1,4 +1,4 @@
-"""Two callables side by side: what differs, what a call costs, where it waits, and the sweep."""
+"""Tables of two callables side by side: differences, cost of a call, where it waits, and the sweep."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TONES: dict[str, Tone] = {"same": "good", "differs": "bad"}
 
 
 def tables(proof: Proof) -> tuple[Table, ...]:
-    """Every table of `proof`."""
+    """Return the tables of `proof` that have rows."""
     results = [
         _sides(proof),
         _differences(proof),
@@ -68,7 +68,7 @@ def _outside(proof: Proof) -> Table:
 
 
 def difference(mismatch: Difference) -> str:
-    """``output: 1.5 instead of 1.0 at [0, 3], largest difference 0.5, 3 % of the elements``."""
+    """Return ``output: 1.5 instead of 1.0 at [0, 3], largest difference 0.5, 3 % of the elements``."""
     where = f"call {mismatch.call}, {mismatch.where}" if mismatch.call else mismatch.where
     if mismatch.kind == "gradient":
         return f"{where} {mismatch.after}"
@@ -131,7 +131,7 @@ def _timed(time: Timing) -> Iterator[Row]:
 
 
 def _where(proof: Proof) -> Table:
-    """Where the original waits; where the new code does is a report's findings."""
+    """List where the original waits; where the new code waits is in its findings."""
     rows = [
         Row(
             (

@@ -1,4 +1,4 @@
-"""What of a step a CUDA graph could hold, and what stands in the way, as tables."""
+"""Tables of what a CUDA graph could hold of a step, and what prevents more."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from gapless.model.table import Row, table
 from gapless.model.wording import percent
 
 _MAX_STRETCHES_SHOWN = 3
+"""Stretches shown without unfolding, the longest first."""
 _NOTE = "a capture needs fixed shapes, inputs that stay at the same addresses, and a few warm-up steps"
 
 
 def tables(report: Report) -> tuple[Table, ...]:
-    """The stretches that could be captured, and the obstacles; nothing where that was not asked."""
+    """Return the stretches that could be captured and the obstacles; empty if not analysed."""
     ready = report.readiness
     if ready is None or ready.refused:
         return ()

@@ -1,4 +1,4 @@
-"""What a session's report shows beside its findings: waits by phase, and what the estimate rests on."""
+"""Tables of a session beside its findings: waits by phase, and what the estimate is based on."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from gapless.model.table import Row, table
 from gapless.model.wording import duration, host, in_column, number, part, percent, size
 
 _MAX_TRAFFIC_ROWS = 6
-"""Rows of communication that are shown without being asked for."""
+"""Rows of communication shown without unfolding."""
 _OUTSIDE_STEPS = ("phase", "evaluation", "first-step", "set-up", "after")
+"""When syncs happen that are outside training steps."""
 
 
 def tables(report: Report) -> tuple[Table, ...]:
-    """Every table of a session's report."""
+    """Return the tables of a session's report."""
     results = [
         search(report),
         remedies(report),
@@ -42,7 +43,7 @@ def tables(report: Report) -> tuple[Table, ...]:
 
 
 def _assumed(report: Report) -> Table | None:
-    """What a dry run took values to be, where that decided something."""
+    """List values that a dry run assumed, if they decided something."""
     rows = []
     for assumption in report.assumptions:
         times = f"{number(assumption.times)} ×" + (
@@ -61,7 +62,7 @@ def _place(report: Report) -> str:
 
 
 def _outside(report: Report) -> Table | None:
-    """Syncs that are no part of each training step: one row for each phase."""
+    """List syncs outside the steady training steps, one row per phase."""
     parts: dict[str, list[Finding]] = {}
     for finding in report.findings:
         if finding.frequency.when in _OUTSIDE_STEPS or finding.frequency.rare:
@@ -76,7 +77,7 @@ def _outside(report: Report) -> Table | None:
 
 
 def _communication(report: Report) -> Table | None:
-    """What this rank sends, receives and waits for in a step: a row for each kind, group and line."""
+    """List what this rank sends, receives and waits for per step, by kind, group and line."""
     if not report.traffic:
         return None
     rows = [
@@ -107,7 +108,7 @@ def _communication(report: Report) -> Table | None:
 
 
 def _part(often: Frequency) -> str:
-    """``at each evaluation (every 500 steps)``, ``in set-up``, ``every 10 steps``."""
+    """Say when: ``at each evaluation (every 500 steps)``, ``in set-up``, ``every 10 steps``."""
     if often.rare:
         return f"every {often.every} steps"
     repeats = f", {often.times} seen" if often.times > 1 else ""
@@ -115,7 +116,7 @@ def _part(often: Frequency) -> str:
 
 
 def _places(findings: list[Finding]) -> str | SourceLine:
-    """``a.py:3, 5, b.py:7``, each file named once."""
+    """Return ``a.py:3, 5, b.py:7``, naming each file once."""
     lines = [line for finding in findings for line in finding.lines]
     if len({(line.file, line.line) for line in lines}) == 1:
         return findings[0].line or ""
@@ -128,7 +129,7 @@ def _limit_cell(estimate: Estimate) -> str:
 
 
 def _estimate(report: Report) -> Table | None:
-    """The estimated step, and what it rests on."""
+    """Return the estimated step and what it is based on; None without an estimate."""
     estimate = report.estimate
     if estimate is None or estimate.refused:
         return None
@@ -163,5 +164,5 @@ def _estimate(report: Report) -> Table | None:
 
 
 def _fused_kernels(estimate: Estimate) -> str:
-    """``181 (412 if nothing were compiled)``."""
+    """Return ``181 (412 if nothing were compiled)``."""
     return f"{number(round(estimate.launches))} ({number(round(estimate.eager))} if nothing were compiled)"

@@ -12,13 +12,13 @@ from gapless.model.wording import binary_size, number
 COLUMNS = "before | after | change"
 TONES: dict[State, Tone] = {"gone": "good", "less": "good", "same": "dim", "more": "bad", "new": "bad"}
 MAX_ROWS_SHOWN = 8
-"""Rows of a list that stand for the rest, unless everything is unfolded."""
+"""Rows of a list shown without unfolding."""
 
 
 def two_sided_table(
     title: str, rows: Sequence[Row], shown: int = -1, more: str = "", where: Where = "after"
 ) -> Table:
-    """A table of two sides; with a further column `more`."""
+    """Return a table of two sides and their change, with a further column `more`."""
     columns = f"{COLUMNS} | {more}" if more else COLUMNS
     return table(title, columns, rows, shown=shown, rest="that changed less", where=where)
 
@@ -26,7 +26,10 @@ def two_sided_table(
 def measure_row(
     measure: Measure, unit: Scale | None = None, name: str = "", judged: bool = True, least: float = 0.0
 ) -> Row:
-    """A number of both sides: neither good nor bad if not `judged`, or if it changes by less than `least`."""
+    """Return the row of a number on both sides.
+
+    Its tone is neutral if not `judged`, or if it changes by less than `least` or 1 %.
+    """
     before, after = (_amount(measure, value, unit) for value in (measure.before, measure.after))
     percent = measure.percent or 0.0
     small = abs(percent) < 1 or abs(measure.change) < least
@@ -48,7 +51,7 @@ def _amount(measure: Measure, value: float, unit: Scale | None) -> str:
 
 
 def format_change(measure: Measure) -> str:
-    """``-34 %``, ``new``, of shares the difference in points; "" where it cannot be told."""
+    """Return ``-34 %`` or ``new``, for shares the difference in points; "" if unknown."""
     if not measure.known:
         return ""
     if measure.unit in ("share", "percent"):
@@ -60,7 +63,7 @@ def format_change(measure: Measure) -> str:
 
 
 def format_percent(percent: float) -> str:
-    """``-34 %``, ``+2.5 %``, ``×12``."""
+    """Return ``-34 %``, ``+2.5 %`` or ``×12``."""
     if abs(percent) < 0.05:
         return "0 %"
     if percent >= 1000:
@@ -69,7 +72,7 @@ def format_percent(percent: float) -> str:
 
 
 def describe_change(state: State, before: float, after: float) -> str:
-    """What became of something: in percent where both sides have it."""
+    """Return the change in percent if both sides have the thing, else `state`."""
     if state in ("gone", "new") or before <= 0 or after < 0:
         return state
     return format_percent(100 * (after - before) / before)

@@ -1,1 +1,1 @@
-"""The first lines of every answer, one module for each kind of thing that is asked about."""
+"""The first lines of each report, one module for each kind."""

@@ -1,4 +1,4 @@
-"""The answer to what was asked of the command, first in the verdict: whether it fits, where, at what cost."""
+"""Put the answer to a question about memory or cost first in the verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapless.model.wording import binary_size, in_unit, unit_of
 
 
 def with_answer(verdict: Verdict, report: Report) -> Verdict:
-    """`verdict` of a script's steps, behind what was asked about its memory and its cost."""
+    """Return `verdict` preceded by whether the run fits, where and at what cost."""
     if first_to_fill(report.memory) is not None:
         return verdict  # which says for how long it fits
     answer = next(offers_sentence(report), "") or _fits(report)
@@ -23,7 +23,7 @@ def with_answer(verdict: Verdict, report: Report) -> Verdict:
 
 
 def _fits(report: Report) -> str:
-    """``Fits the A100-SXM4-80GB: peak 42 MiB of 78.7 GiB``, of the fullest device; "" where nothing says."""
+    """Return ``Fits the A100-SXM4-80GB: peak 42 MiB of 78.7 GiB`` of the fullest device; "" if unknown."""
     fitting = [memory for memory in report.memory if describe_fit(memory).startswith("fits")]
     if not fitting or len(fitting) < len(report.memory):
         return ""

@@ -1,4 +1,4 @@
-"""What to do first: findings that one change mends, and what a step is after each change."""
+"""What to do first: findings that one change mends, and the length of a step after each change."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from gapless.model.verdict import Unit
 from gapless.rules import rule
 
 MAX_CHANGES = 5
-"""Changes that are named; more is a list nobody works off."""
+"""Changes named; nobody works off a longer list."""
 _MAX_ACTION_LENGTH = 72
+"""Characters of an action, so that it fits on a line."""
 _MIN_SHARE = 0.001
 """A change that saves less than this share of a step is not worth naming."""
 
 
 @dataclass
 class _Draft:
-    """Findings (by position) that one edit of the code mends, and what they cost together."""
+    """Findings (by position) that one edit mends, and what they cost together."""
 
     action: str
     members: list[int] = field(default_factory=list)
@@ -36,11 +37,11 @@ def changes(
     unit: Unit = "ns",
     first: Sequence[int] = (),
 ) -> tuple[Change, ...]:
-    """The shortest list of changes, with what a step is before and after each.
+    """Return the shortest list of changes, with a step's length before and after each.
 
-    `savings` are positions in `findings` with what mending them saves once those before them are mended, in
-    the order in which to mend them; `before` is the step as it is now. With `bound` savings are upper limits.
-    What mends one of the findings `first` comes before all else.
+    `savings` are positions in `findings` with what mending them saves once the earlier ones are mended, in
+    that order; `before` is the step as it is. ``bound=True`` marks savings as upper limits. Changes that mend
+    one of the findings `first` come first.
     """
     drafts: dict[tuple[str, str], _Draft] = {}
     for position, saving in savings:
@@ -92,12 +93,12 @@ def _change(
 
 
 def action(finding: Finding) -> str:
-    """What to do about a finding, in a few words: its own, else its rule's, else how its remedy begins."""
+    """Return what to do about a finding in a few words: its own, its rule's, or its remedy's first clause."""
     return finding.change or rule(finding.code).change or _first_clause(finding.remedy)
 
 
 def _remaining_syncs(finding: Finding) -> int:
-    """Syncs that are left in each phase: what is read there many times is read once, at its end."""
+    """Return syncs that remain in each phase: what was read many times is read once, at its end."""
     own_rule = rule(finding.code)
     return (
         own_rule.leaves
@@ -107,7 +108,7 @@ def _remaining_syncs(finding: Finding) -> int:
 
 
 def _first_clause(remedy: str) -> str:
-    """The first clause of a remedy, short enough to stand in a list."""
+    """Return the first clause of a remedy, shortened to fit in a list."""
     clause = re.split(r"[;:](?=\s)|, (?:and|which|that|where|so)\b|\. ", remedy, maxsplit=1)[0].strip()
     if len(clause) <= _MAX_ACTION_LENGTH:
         return clause

@@ -1,4 +1,4 @@
-"""The verdict on two runs side by side, and on two callables."""
+"""The verdict on two runs, or two callables, side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gapless.model.verdict import Level
 
 
 def of_runs(comparison: Comparison, new: tuple[Finding, ...]) -> Verdict:
-    """The first lines of a comparison; `new` are the findings that the second run alone has."""
+    """Return the verdict on a comparison; `new` are findings that only the second run has."""
     if comparison.incomplete:
         reason = (
             comparison.idle is not None
@@ -34,7 +34,7 @@ def of_runs(comparison: Comparison, new: tuple[Finding, ...]) -> Verdict:
 
 
 def of_callables(proof: Proof) -> Verdict:
-    """The first lines of a proof."""
+    """Return the verdict on a proof."""
     slower = proof.time is not None and proof.time.faster == "before"
     level: Level = "fine" if proof.same and not slower else "act" if proof.same else "failed"
     return Verdict(sentence=proof.verdict, level=level)

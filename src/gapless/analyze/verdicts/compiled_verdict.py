@@ -1,4 +1,4 @@
-"""What the verdict says of compiled code: how many breaks and recompilations, where, and what to do first."""
+"""What the verdict says of compiled code: breaks and recompilations, where, and what to do first."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from gapless.model.wording import count
 from gapless.rules import rules_of_kind
 
 COMPILED = "GAP51"
-"""How the codes of compiled code begin."""
+"""Prefix of the codes of rules about compiled code."""
 BREAK = "GAP511"
+"""The rule for graph breaks."""
 _MAX_LINES_NAMED = 3
+"""Lines named in the sentence."""
 
 
 def with_compiled(verdict: Verdict, report: Report) -> Verdict:
-    """`verdict`, with what was found in compiled code: first where nothing else is to be done."""
+    """Return `verdict` with what was found in compiled code; that comes first if nothing else is to do."""
     met = [(at, finding) for at, finding in enumerate(report.findings) if finding.code.startswith(COMPILED)]
     if not met:
         return verdict
@@ -33,7 +35,7 @@ def with_compiled(verdict: Verdict, report: Report) -> Verdict:
 
 
 def _sentence(met: list[tuple[int, Finding]], report: Report) -> str:
-    """``Compiled code: 3 graph breaks and 7 recompilations (train.py:8, train.py:12)``."""
+    """Return ``Compiled code: 3 graph breaks and 7 recompilations (train.py:8, train.py:12)``."""
     breaks = next(rule for rule in rules_of_kind(CompiledRule) if rule.code == BREAK)
     broken = sum(hit.calls for code in report.compiled for hit in breaks.of_compiled(code))
     again = sum(code.again for code in report.compiled)
@@ -58,7 +60,7 @@ def _sentence(met: list[tuple[int, Finding]], report: Report) -> str:
 
 
 def _changes(met: list[tuple[int, Finding]]) -> list[Change]:
-    """One change for each action and file; what it saves is not known."""
+    """Return one change for each action and file; what it saves is unknown."""
     by_place: dict[tuple[str, str], Change] = {}
     for at, finding in met:
         line = finding.line
@@ -78,7 +80,7 @@ def _changes(met: list[tuple[int, Finding]]) -> list[Change]:
 
 
 def _without_mended(met: list[tuple[int, Finding]], todo: tuple[Change, ...]) -> list[tuple[int, Finding]]:
-    """Without the breaks at lines that a change of `todo` touches: a sync that is mended breaks no graph."""
+    """Leave out breaks at lines that a change of `todo` touches: a mended sync breaks no graph."""
     touched = {
         (change.line.file, number) for change in todo if change.line is not None for number in change.lines
     }

@@ -1,4 +1,4 @@
-"""What the verdict on a profile says where copies between host and device take most of its time."""
+"""The verdict on a profile that spends most of its time on copies between host and device."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from gapless.model.wording import duration, percent, size
 from gapless.model.wording import number as wording_number
 
 _MIN_SHARE_OF_KIND = 0.2
-"""A kind of copies with less than this part of the time of all is not told by itself."""
+"""Share of all copying time from which a kind of copies is named."""
 _NEAR_LIMIT = 0.85
-"""From this part of what the link can do on, memory and order do not matter."""
+"""Share of the link's rate from which pinning and order make no difference."""
 _MEMORY: dict[Memory, str] = {
     "pageable": "pageable",
     "pinned": "pinned",
     "managed": "managed memory",
     "unknown": "",
 }
+"""Words for the host memory of copies."""
 _PIN = {
     True: "pin it and copy with `non_blocking=True`",
     False: "copy to the CPU into pinned memory, allocated once",
 }
+"""What to do about pageable copies: to the GPU (true), and to the CPU."""
 
 
 def sentence(profile: Profile, period: str, of: str = "") -> str:
-    """The headline: the share of `period`, which copies, how fast; `of` says whose, where there are ranks."""
+    """Return the headline: the share of `period` spent copying, what is copied and how fast.
+
+    `of` names the rank, if there are several.
+    """
     alone, kinds = copies_alone(profile), _main_kinds(profile)
     share = f"{percent(alone / profile.steps.total)} of {period}{of}"
     order = _order(profile)
@@ -49,7 +54,7 @@ def sentence(profile: Profile, period: str, of: str = "") -> str:
 
 
 def why(profile: Profile) -> Iterator[str]:
-    """What was copied, and what the link can do."""
+    """Yield what was copied and what the link can do."""
     per = max(profile.steps.count, 1)
     each = " per step" if per > 1 else ""
     for kind in _main_kinds(profile):
@@ -66,7 +71,7 @@ def why(profile: Profile) -> Iterator[str]:
 
 
 def is_actionable(profile: Profile, findings: Sequence[Finding]) -> bool:
-    """Whether something can be done about these copies besides copying less."""
+    """Whether these copies can be made faster, not just fewer."""
     beside = overlap_saving(profile, profile.steps.mean) >= MIN_CAUSE_SHARE * profile.steps.mean
     return any(map(_is_slow, _main_kinds(profile))) or (
         beside and any(finding.code == "GAP302" for finding in findings)
@@ -74,7 +79,7 @@ def is_actionable(profile: Profile, findings: Sequence[Finding]) -> bool:
 
 
 def pinning_changes(profile: Profile, findings: Sequence[Finding]) -> tuple[Change, ...]:
-    """The changes of memory that make copies faster, with the steps before and after."""
+    """Return the changes to pinned memory that make copies faster, with the step before and after."""
     per, before = max(profile.steps.count, 1), profile.steps.mean
     results = []
     for to_device, saved in _pinning_savings(profile).items():
@@ -95,7 +100,7 @@ def pinning_changes(profile: Profile, findings: Sequence[Finding]) -> tuple[Chan
 
 
 def _change(edit: str, findings: Sequence[Finding], at: Sequence[int], before: float, after: float) -> Change:
-    """The change that mends these findings, the first of which has the most bytes."""
+    """Return the change that mends the findings `at`, which begin with the one of most bytes."""
     first = findings[at[0]] if at else None
     line = first.line if first is not None else None
     lines = {spot.line for number in at for spot in findings[number].lines if line and spot.file == line.file}
@@ -113,14 +118,14 @@ def _change(edit: str, findings: Sequence[Finding], at: Sequence[int], before: f
 
 
 def overlap_saving(profile: Profile, left: float) -> float:
-    """What copying beside kernels saves of a step of `left` nanoseconds, at most."""
+    """Return how much copying beside kernels saves at most of a step of `left` nanoseconds."""
     per = max(profile.steps.count, 1)
     kernels = profile.split.kernel / per
     return min(max(left - kernels - profile.idle / per, 0.0), kernels)
 
 
 def _pinning_savings(profile: Profile) -> dict[bool, float]:
-    """What pinned memory saves in each direction, in all steps: by the replay, else by the rates."""
+    """Return what pinning saves per direction in all steps: by the replay, else by the rates."""
     prices = profile.prices
     if prices is not None and not prices.refused and prices.span:
         return {True: prices.pinned_to_device, False: prices.pinned - prices.pinned_to_device}
@@ -137,12 +142,12 @@ def _main_kinds(profile: Profile) -> list[CopyTime]:
 
 
 def _is_slow(kind: CopyTime) -> bool:
-    """Whether pinned memory may make them faster; of AMD's copies the memory is not known."""
+    """Whether pinning may speed up these copies; for AMD the kind of memory is unknown."""
     return kind.memory != "pinned" and (not kind.reach or kind.rate < _NEAR_LIMIT * kind.reach)
 
 
 def _order(profile: Profile) -> str:
-    """Whether copies wait for one another and for kernels."""
+    """Say whether copies run one after the other, without overlap."""
     if sum(kind.count for kind in profile.copies) < 2:
         return ""
     time, alone = sum(kind.time for kind in profile.copies), copies_alone(profile)
@@ -150,7 +155,7 @@ def _order(profile: Profile) -> str:
 
 
 def _rate(kind: CopyTime) -> str:
-    """``2.3 of 12 GB/s``."""
+    """Return ``2.3 of 12 GB/s``."""
     return (
         f"{_two_digits(kind.rate)} of {_two_digits(kind.reach)} GB/s"
         if kind.reach
@@ -176,10 +181,10 @@ def _reachable(kind: CopyTime) -> str:
 
 
 def _two_digits(value: float) -> str:
-    """Two digits: ``2.3``, ``12``, ``0.33``."""
+    """Return ``2.3``, ``12`` or ``0.33``."""
     return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
 
 
 def _copies(number: float) -> str:
-    """``1 copy``, ``2.5 copies``."""
+    """Return ``1 copy`` or ``2.5 copies``."""
     return "1 copy" if number == 1 else f"{wording_number(round(number, 1))} copies"

@@ -1,4 +1,4 @@
-"""What makes numbers wrong stands before whatever costs time: races, and mistakes with CUDA graphs."""
+"""Put what makes numbers wrong before what costs time: races, and mistakes with CUDA graphs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from gapless.model import Change, Finding, Report, Verdict
 from gapless.model.wording import count
 
 _MAX_LINES_NAMED = 3
+"""Lines named in a sentence."""
 _REFUSED, _SHARED_GENERATOR = "capture-refused", "generator-shared-by-threads"
 
 
 def with_faults(verdict: Verdict, report: Report) -> Verdict:
-    """`verdict`, with the races and the mistakes with CUDA graphs of `report` first."""
+    """Return `verdict` with the races and the CUDA-graph mistakes of `report` first."""
     faults = [(at, fault) for at, fault in enumerate(report.findings) if fault.is_fault]
     if not faults:
         return verdict
@@ -63,7 +64,7 @@ def _places(faults: list[Finding]) -> str:
 
 
 def _changes(faults: list[tuple[int, Finding]]) -> list[Change]:
-    """One change for each action and file."""
+    """Return one change for each action and file."""
     by_action: dict[tuple[str, str], Change] = {}
     for at, fault in faults:
         key = (fault.change, fault.line.file if fault.line is not None else "")

@@ -1,4 +1,4 @@
-"""The verdict on a loader: whether it keeps up, and which setting to take."""
+"""The verdict on a loader: whether it keeps up, and which setting to use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gapless.model.wording import count, duration, percent
 from gapless.rules import _loader as words
 
 MIN_WAIT_SHARE = 0.05
-"""A wait that is less of a step is none to speak of."""
+"""Share of a step below which waiting is not mentioned: the measurement is no more exact."""
 
 
 _STEP_SOURCES = {
@@ -21,11 +21,11 @@ _STEP_SOURCES = {
     "profile": "from the profile",
     "session": "from the saved check",
 }
-"""Where the length of a step is known from."""
+"""Where the length of a step comes from."""
 
 
 def verdict(diagnosis: Diagnosis) -> Verdict:
-    """The first lines of what was measured of a loader."""
+    """Return the verdict on a measured loader."""
     wrong = diagnosis.correctness.mistakes if diagnosis.correctness is not None else ()
     is_predicted = diagnosis.doubt is None and diagnosis.now is not None and diagnosis.advised is not None
     sentence, level = _sentence(diagnosis) if is_predicted else _no_prediction(diagnosis)
@@ -43,7 +43,7 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
 
 
 def _no_prediction(diagnosis: Diagnosis) -> tuple[str, Level]:
-    """Why nothing is said of times."""
+    """Say why no times are predicted."""
     return diagnosis.sentence[:1].upper() + diagnosis.sentence[1:] or "Nothing could be predicted", "unknown"
 
 

@@ -1,4 +1,4 @@
-"""The verdict on a run's memory: what its replay answers, what the rules find, and the other devices."""
+"""The verdict on a run's memory: the replay's answer, what the rules find, and other devices."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gapless.model.verdict import Level
 from gapless.model.wording import binary_size, count, each_time
 
 _MILD_LEVELS: tuple[Level, ...] = ("fine", "unknown")
-"""What is not said of a run about whose memory a rule has something to say."""
+"""Levels that do not apply to a run with findings about its memory."""
 _GROWTH_RULE = "GAP405"
-"""Memory that grows from step to step ends every run, whatever is set."""
+"""The rule for memory that grows from step to step, which ends every run, whatever is set."""
 _UNUSED_MEMORY_RULES = frozenset(("GAP409", "GAP410"))
-"""Graphs that no backward pass uses, and copies of a checkpoint."""
+"""Rules for graphs without a backward pass, and for copies of a checkpoint."""
 _SETTINGS_RULES = frozenset(("GAP406", "GAP408"))
-"""Rules that ask for other settings of the allocator."""
+"""Rules that ask for other allocator settings."""
 _VARIABLE = "PYTORCH_CUDA_ALLOC_CONF="
 _CLAUSES = {
     "GAP406": "requests find the GPU full and empty the cache",
@@ -33,13 +33,13 @@ _CLAUSES = {
     "GAP408": "expandable segments would reserve less",
     "GAP407": "`garbage_collection_threshold` has no effect",
 }
-"""What is wrong with the memory, in a clause, the worst first."""
+"""What is wrong with the memory, as clauses, the worst first."""
 _FINE_PREFIXES = ("Nothing worth fixing: ", "Not enough was seen to tell: ")
-"""How a sentence begins that is not true of a run whose memory grows."""
+"""Beginnings of a sentence that are wrong for a run whose memory grows."""
 
 
 def verdict(report: MemoryReport) -> Verdict:
-    """The first lines of what replaying a run's memory says."""
+    """Return the verdict on the replayed memory of a run."""
     answer = report.answer
     grows = growth(report)
     changes = growth_changes(report)
@@ -62,7 +62,7 @@ def verdict(report: MemoryReport) -> Verdict:
 
 
 def with_handling(report: MemoryReport, sentence: str) -> str:
-    """`sentence` that says what is lacking, with how the program itself goes on after that."""
+    """Add to `sentence`, which says what is lacking, how the program itself goes on."""
     if report.handled:
         errors = count(report.handled, "out-of-memory error")
         return f"{sentence}; the run handled {errors} itself and carried on"
@@ -77,12 +77,12 @@ def _gpu_name(report: MemoryReport) -> str:
 
 
 def growth(report: MemoryReport) -> list[Finding]:
-    """What is said of memory that grows from step to step."""
+    """Return the findings about memory that grows from step to step."""
     return [finding for finding in report.findings if finding.code == _GROWTH_RULE]
 
 
 def growth_changes(report: MemoryReport) -> tuple[Change, ...]:
-    """What to do about it, line by line."""
+    """Return what to do about growing memory, by line."""
     return tuple(
         Change(what=finding.change, line=finding.line, place=finding.place, unit="", codes=(finding.code,))
         for finding in growth(report)
@@ -90,7 +90,7 @@ def growth_changes(report: MemoryReport) -> tuple[Change, ...]:
 
 
 def with_growth_first(report: MemoryReport, sentence: str) -> str:
-    """`sentence`, with what grows first: that ends the run, however little is wrong besides."""
+    """Return `sentence` after what grows: that ends the run, however little else is wrong."""
     if not growth(report) or not report.grows_by:
         return sentence
     when, left = each_time(report.grows_every), report.lasts
@@ -106,8 +106,10 @@ def with_growth_first(report: MemoryReport, sentence: str) -> str:
 
 
 def with_memory(verdict: Verdict, report: Report) -> Verdict:
-    """`verdict` on a script's steps, with what its memory does that fits so far: what grows comes first, then
-    an item that is too long, then what lowers the peak."""
+    """Return `verdict` on a script's steps with what its memory does, if it fits so far.
+
+    What grows comes first, then an item that is too long, then what lowers the peak.
+    """
     reports, sentence = report.memory, verdict.sentence
     lowering, longest, leaking = lowering_changes(reports), too_long_batch(reports), first_to_fill(reports)
     todo = (*verdict.do_first[: MAX_CHANGES - len(lowering)], *lowering)
@@ -126,8 +128,10 @@ def with_memory(verdict: Verdict, report: Report) -> Verdict:
 
 
 def lowering_changes(reports: Sequence[MemoryReport]) -> tuple[Change, ...]:
-    """What helps the memory of a run that fits, on the device where most is reserved: what is of no use, and
-    a setting, where a rule asks for one."""
+    """Return what lowers the memory of a run that fits, on its fullest device.
+
+    That is unused memory, and an allocator setting if a rule asks for one.
+    """
     highest = max(reports, key=lambda memory: memory.baseline.peak_reserved, default=None)
     if highest is None or highest.lack is not None:
         return ()
@@ -140,7 +144,7 @@ def lowering_changes(reports: Sequence[MemoryReport]) -> tuple[Change, ...]:
 
 
 def with_lower_peak(todo: Sequence[Change], sentence: str) -> str:
-    """`sentence`, with what the first of the changes that lower the peak saves."""
+    """Add to `sentence` what the first change that lowers the peak saves."""
     if not todo or todo[0].unit != "bytes":
         return sentence
     before, after = binary_size(todo[0].before), binary_size(todo[0].after)
@@ -148,7 +152,7 @@ def with_lower_peak(todo: Sequence[Change], sentence: str) -> str:
 
 
 def with_worst_clause(reports: Sequence[MemoryReport], sentence: str) -> str:
-    """`sentence`, which says more than that nothing is worth fixing where a rule has found something."""
+    """Add the worst memory finding to a `sentence` that says nothing is worth fixing."""
     codes = sorted({finding.code for memory in reports for finding in memory.findings}, key=_order)
     if not codes or not sentence.startswith(_FINE_PREFIXES):
         return sentence
@@ -167,13 +171,13 @@ def _not_fine(sentence: str) -> str:
 
 
 def too_long_batch(reports: Sequence[MemoryReport]) -> LongestBatch | None:
-    """The longest batch that is known of, where it needs more than there is."""
+    """Return the longest batch that needs more memory than there is; None if all fit."""
     batches = [memory.longest for memory in reports if memory.longest is not None and not memory.longest.fits]
     return max(batches, key=lambda batch: batch.needs - batch.has, default=None)
 
 
 def misfit_sentence(longest: LongestBatch, gpu: str) -> str:
-    """That the run does not fit, for the longest batch."""
+    """Say that the run does not fit with its longest batch."""
     needs, has = binary_size(longest.needs), binary_size(longest.has)
     return (
         f"Does not fit with the longest item: {longest.length:,} long, it needs {needs}, the {gpu} has "
@@ -182,7 +186,7 @@ def misfit_sentence(longest: LongestBatch, gpu: str) -> str:
 
 
 def shorten_items(longest: LongestBatch) -> Change:
-    """What makes the longest batch fit: `most` is about the longest that does."""
+    """Return the change that makes the longest batch fit: `most` is about the longest that does."""
     return Change(
         what=f"cut items to {longest.most:,}, or make batches of long items smaller",
         before=longest.needs,
@@ -192,7 +196,7 @@ def shorten_items(longest: LongestBatch) -> Change:
 
 
 def first_to_fill(reports: Sequence[MemoryReport]) -> MemoryReport | None:
-    """The device on which memory grows that is full first; None where it grows on none."""
+    """Return the device that growing memory fills first; None if it grows on none."""
     candidates = [memory for memory in reports if growth(memory) and memory.lack is None]
     return min(
         candidates, key=lambda memory: (memory.lasts < 0, memory.lasts, -memory.grows_by), default=None
@@ -200,7 +204,7 @@ def first_to_fill(reports: Sequence[MemoryReport]) -> MemoryReport | None:
 
 
 def fit_facts(report: Report) -> tuple[str, ...]:
-    """That the memory of each device of a run fits, with what it is for."""
+    """Say for each device that the run's memory fits, and with what."""
     if not report.memory:
         return ()
     from gapless.memory.parts import describe_room  # loaded when memory was recorded
@@ -211,7 +215,7 @@ def fit_facts(report: Report) -> tuple[str, ...]:
 
 
 def _describe_device(device: OtherDevice) -> str:
-    """Another device of the same file, in a line."""
+    """Describe another device of the same file in a line."""
     failed = f"{count(device.failures, 'request')} failed" if device.failures else "no request failed"
     reserved = binary_size(device.peak_reserved)
     return f"GPU {device.device}: at most {reserved} reserved, {failed} (--device {device.device})"

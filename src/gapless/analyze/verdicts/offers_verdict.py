@@ -1,4 +1,4 @@
-"""What the verdict says of the GPUs that were asked about."""
+"""What the verdict says of the GPUs to compare."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from gapless.model import Report
 from gapless.model.wording import about, places
 
 _MIN_SAME_RATIO = 0.95
-"""Steps that differ by less are as long: then the CPU is what takes the time."""
+"""Ratio of steps from which they count as equally long: then the CPU takes the time."""
 
 
 def offers_sentence(report: Report) -> Iterator[str]:
-    """``It fits 2 of 3 GPUs (not the L4); cheapest: A100 at 0.12 per million tokens; fastest: H100``."""
+    """Yield ``It fits 2 of 3 GPUs (not the L4); cheapest: A100 at 0.12 per million tokens; fastest:
+    H100``."""
     offers, nccl = report.offers, next((memory.nccl for memory in report.memory), None)
     if not offers:
         return
@@ -48,7 +49,7 @@ def offers_sentence(report: Report) -> Iterator[str]:
 
 
 def _part_of(part: int, whole: int) -> str:
-    """``2 of 3``, ``both``, ``all 3``."""
+    """Return ``2 of 3``, ``both`` or ``all 3``."""
     if part < whole:
         return f"{part} of {whole}"
     return "both" if whole == 2 else f"all {whole}"

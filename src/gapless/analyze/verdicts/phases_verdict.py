@@ -12,15 +12,15 @@ from gapless.model import Change, Recurrence, Report
 from gapless.model.wording import number, part
 
 _MAX_NAMED = 3
-"""Phases that are told in the first sentence."""
+"""Phases named in the first sentence."""
 _MAX_CHANGES = 2
-"""Changes of phases that stand beside those that have a price."""
+"""Changes of phases listed beside those that have a price."""
 _MAX_RARE_SYNCS = 0.1
-"""Syncs per step, shared out over the steps between them, that are not worth anybody's time."""
+"""Syncs per step, averaged over the steps between phases, not worth fixing."""
 
 
 def phase_clause(report: Report, steps_too: bool) -> str:
-    """``; 192 more at each rollout (every 16 steps)``, to follow what is said of steps; else ""."""
+    """Return ``; 192 more at each rollout (every 16 steps)`` to follow a sentence on steps; "" if none."""
     parts: list[str] = []
     reached = [phase for phase in report.phases if phase.waits]
     many = [phase for phase in reached if _syncs_per_step(phase, report) > _MAX_RARE_SYNCS]
@@ -37,7 +37,7 @@ def _when(phase: str) -> str:
 
 
 def phase_syncs_per_step(report: Report) -> float:
-    """Syncs of all phases, shared out over the steps; a checkpoint has to copy what it saves."""
+    """Return syncs of all phases per step, without checkpoints, which have to copy what they save."""
     return sum(_syncs_per_step(phase, report) for phase in report.phases if phase.name != CHECKPOINT)
 
 
@@ -46,12 +46,12 @@ def _syncs_per_step(phase: Recurrence, report: Report) -> float:
 
 
 def worth_fixing(report: Report) -> bool:
-    """Whether what recurs between steps is more than a log line now and then."""
+    """Whether phases sync more than a log line now and then does."""
     return phase_syncs_per_step(report) > _MAX_RARE_SYNCS
 
 
 def phase_changes(report: Report) -> tuple[Change, ...]:
-    """What to change in phases, which have no price."""
+    """Return what to change in phases; these changes have no price."""
     if not worth_fixing(report):
         return ()
     results: list[Change] = []
@@ -67,7 +67,7 @@ def phase_changes(report: Report) -> tuple[Change, ...]:
 
 
 def unchecked_clause(report: Report) -> str:
-    """What a run that was stopped did not come to, and the option with which it does."""
+    """Say what a stopped run did not reach, and the option that reaches it."""
     whole = report.planned.steps
     unreached = prefer_named(
         phase for phase in report.phases if not phase.times and not (0 < whole < phase.every)

@@ -1,4 +1,4 @@
-"""The verdict on profiles of one run: what the GPU idles for, and what to change first."""
+"""The verdict on profiles of one run: why the GPU idles, and what to change first."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gapless.model.verdict import Level
 from gapless.model.wording import ASSUMED, count, duration, percent
 
 MIN_NAMED_CAUSE_SHARE = 0.05
-"""A cause that takes less than this share of the steps is not worth the sentence."""
+"""Share of the steps from which a cause is named in the sentence."""
 MAX_FINE_IDLE_SHARE = 0.02
-"""Idleness below this share of the steps leaves nothing to gain."""
+"""Idle share of the steps below which there is nothing to gain."""
 
 _RECORDING = "GAP7"
-"""Rules of how the profile was taken: what they cost is not lost in training without it."""
+"""Prefix of rules about how the profile was taken: training without it does not pay for them."""
 
 _CLAUSES: dict[Cause, str] = {
     "input": "because the next batch is late",
@@ -31,10 +31,11 @@ _CLAUSES: dict[Cause, str] = {
     "profiler": "because of the profiler's own overhead",
     "unknown": "for a reason that was not recorded",
 }
+"""What the GPU idles for, as clauses."""
 
 
 def verdict(report: Report, profile: Profile) -> Verdict:
-    """The first lines on `profile`, of which `report` holds the findings."""
+    """Return the verdict on `profile`; `report` holds its findings."""
     total = profile.steps.total
     if not total:
         return Verdict(sentence="The trace covers no time", level="unknown")
@@ -53,7 +54,7 @@ def verdict(report: Report, profile: Profile) -> Verdict:
 
 
 def _incomplete(profile: Profile) -> Verdict:
-    """The first lines where too much is missing for a verdict."""
+    """Return the verdict if too many records are missing."""
     held = profile.coverage
     remedy = held.remedy
     return Verdict(
@@ -66,7 +67,7 @@ def _incomplete(profile: Profile) -> Verdict:
 
 
 def _idle_bounds(profile: Profile) -> Iterator[str]:
-    """The GPU's idleness as far as it can be told: exactly, between bounds, or not at all."""
+    """Yield the GPU's idleness as far as known: exactly, between bounds, or not at all."""
     held, total = profile.coverage, profile.steps.total
     idle = profile.idle / total
     period = _period(profile)
@@ -136,7 +137,7 @@ def _why(report: Report, profile: Profile) -> Iterator[str]:
 
 
 def _is_the_sentence(worst: Finding, profile: Profile) -> bool:
-    """Whether `worst` begins with what the sentence says: its idleness is all that the main cause has."""
+    """Whether the evidence of `worst` repeats the sentence: it has all idleness of the main cause."""
     causes = profile.idle_by_cause()
     assert worst.loss is not None
     if not causes or len(worst.evidence) < 2 or "because of it" in worst.evidence[0]:  # this names the line
@@ -145,7 +146,7 @@ def _is_the_sentence(worst: Finding, profile: Profile) -> bool:
 
 
 def _what_if_answer(prices: Prices, question: Asked) -> str:
-    """The answer to ``--without`` and ``--what-if``."""
+    """Return the answer to ``--without`` and ``--what-if``."""
     parts = (
         [f"without {' and '.join(question.what)} ({count(question.waits, 'sync')})"] if question.what else []
     )
@@ -176,7 +177,7 @@ def _confidence(profile: Profile) -> str:
 
 
 def _missing(profile: Profile) -> Iterator[str]:
-    """What is missing where enough is there for a verdict."""
+    """Yield what is missing from a profile that has enough for a verdict."""
     held = profile.coverage
     if held.excerpt:
         yield f"The trace is an excerpt: {held.excerpt:,} CPU events came before it"
@@ -193,7 +194,7 @@ def _missing(profile: Profile) -> Iterator[str]:
 
 
 def _changes(report: Report, profile: Profile) -> tuple[Change, ...]:
-    """Syncs at the price of the replay, everything else at the idleness that goes with it."""
+    """Return the changes: syncs at the replay's price, everything else at its idleness."""
     per = max(profile.steps.count, 1)
     prices = profile.prices
     trusted = prices is not None and not prices.refused and not prices.reasons
@@ -216,7 +217,7 @@ def _changes(report: Report, profile: Profile) -> tuple[Change, ...]:
 
 
 def _replay_savings(findings: Sequence[Finding], prices: Prices, per: int) -> Iterator[tuple[int, float]]:
-    """Findings of syncs in the order of the replay, with what mending each one adds."""
+    """Yield positions of sync findings in the replay's order, with what mending each adds."""
     positions = {finding.price.costs: n for n, finding in enumerate(findings) if finding.price is not None}
     before = 0
     for at, saved in zip(prices.shortest, prices.saved, strict=True):

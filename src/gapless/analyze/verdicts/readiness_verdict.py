@@ -1,4 +1,4 @@
-"""The first lines where it was asked how much of a step a CUDA graph could hold."""
+"""What the verdict says of how much of a step a CUDA graph could hold."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from gapless.model.readiness import Obstacle, Readiness, Stretch
 from gapless.model.wording import count, duration, percent, reach
 
 _CAPTURING = ('mode="reduce-overhead"', 'mode="max-autotune"', 'backend="cudagraphs"')
+"""Options of torch.compile that use CUDA graphs."""
 
 
 def with_readiness(verdict: Verdict, report: Report) -> Verdict:
-    """`verdict` behind what a graph could hold, where that was asked."""
+    """Return `verdict` preceded by what a graph could hold, if that was analysed."""
     ready = report.readiness
     if ready is None:
         return verdict
@@ -88,7 +89,7 @@ def _why(ready: Readiness) -> tuple[str, ...]:
 
 
 def _compiler_graphs(report: Report) -> tuple[str, ...]:
-    """What the compiler captures already, which runs eagerly here and counts as launches."""
+    """Say what the compiler captures; here it runs eagerly and counts as launches."""
     names = [code.name for code in report.compiled if any(word in _CAPTURING for word in code.options)]
     if not names:
         return ()

@@ -1,4 +1,4 @@
-"""What the verdict on a run that does not fit says of what was tried."""
+"""What the verdict on a run that does not fit says of the changes tried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gapless.model.wording import about, binary_size, change, count
 
 
 def with_remedies(usual: Verdict, report: Report) -> Verdict:
-    """`usual` with the changes that make the run fit, those first that were tried; or that none does."""
+    """Return `usual` with the changes that make the run fit, tried ones first; or that none does."""
     if not report.remedies:
         return usual
     estimate = report.estimate
@@ -40,7 +40,7 @@ def with_remedies(usual: Verdict, report: Report) -> Verdict:
 
 
 def _none_helps(attempts: Sequence[Attempt]) -> str:
-    """That no change is enough, and which comes closest: it fits for a while, or lacks least."""
+    """Say that no change is enough, and which comes closest: it fits for a while, or lacks least."""
     why = f"None of {count(len(attempts), 'change')} alone makes it fit"
     longest = max(
         (attempt for attempt in attempts if attempt.fits), key=lambda attempt: attempt.lasts, default=None
@@ -70,7 +70,7 @@ def _change(
 
 
 def _price(attempt: Attempt, step: Range, done: Throughput | None) -> str:
-    """``step 412 → 455 ms``; where a step does less, ``3,050 → 2,900 samples/s``; "" where unknown."""
+    """Return ``step 412 → 455 ms``; if the work differs ``3,050 → 2,900 samples/s``; "" if unknown."""
     if not attempt.step.likely or not step.likely:
         return ""
     (each, unit), (was, _) = samples_or_tokens(attempt.throughput), samples_or_tokens(done)
@@ -81,7 +81,7 @@ def _price(attempt: Attempt, step: Range, done: Throughput | None) -> str:
 
 
 def _slower(attempt: Attempt, step: Range, done: Throughput | None) -> float:
-    """How many times as long it takes for as much; 1 where that is not known."""
+    """Return by what factor the same work takes longer; 1 if unknown."""
     each, was = samples_or_tokens(attempt.throughput)[0], samples_or_tokens(done)[0]
     if not (attempt.step.likely and step.likely):
         return 1.0

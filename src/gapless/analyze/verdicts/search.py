@@ -15,7 +15,7 @@ from gapless.model.wording import binary_size, count
 
 
 def with_search(report: Report, usual: Verdict) -> Verdict:
-    """`usual`, the verdict of the run with the value that was found, behind what was found."""
+    """Return `usual`, the verdict with the value found, preceded by what the search found."""
     search = report.search
     if search is None:
         return usual
@@ -48,7 +48,7 @@ def _steps_that_fit(report: MemoryReport) -> str:
 
 
 def _why(search: Search) -> Iterator[str]:
-    """What the next value lacks, and what was not as expected."""
+    """Yield what the next value lacks, and what was unexpected."""
     above = [attempt for attempt in search.attempts if attempt.value > search.found]
     if above:
         attempt = above[0]

@@ -1,4 +1,4 @@
-"""The verdict on a script that was checked: what a step would lose, to what, and what to change first."""
+"""The verdict on a checked script: what a step would lose, to what, and what to change first."""
 
 from __future__ import annotations
 
@@ -39,23 +39,24 @@ from gapless.model.wording import (
 )
 
 MIN_LOSS_SHARE = 0.001
-"""A loss below this share of a step is not worth anybody's time."""
+"""Share of a step below which a loss is not worth fixing."""
 LITTLE = 0.005
 MIN_PADDING_SHARE = 0.01
-"""The share of a step that work nobody needs has to take to be spoken of."""
+"""Share of a step that unneeded work must take to be mentioned."""
 MIN_STEADY_STEPS = 3
-"""Steady steps from which on it says something that nothing was seen."""
+"""Steady steps needed to conclude that there are no syncs."""
 _UNCOMPILED = (
     "Compiled code ran uncompiled here and keeps results that fused kernels never write: this is an upper "
     "limit"
 )
 ONE_BY_ONE = "GAP507"
-"""The rule of optimizers that go through their parameters one by one."""
+"""The rule for optimizers that update their parameters one by one."""
 _IN_STEPS = ("every-step", "some-steps")
+"""Frequencies of syncs in training steps."""
 
 
 def verdict(report: Report) -> Verdict:
-    """The first lines of a session's report, from everything else in it."""
+    """Return the verdict of a session from the rest of its report."""
     return with_faults(with_compiled(with_readiness(_verdict(report), report), report), report)
 
 
@@ -92,13 +93,13 @@ def _verdict(report: Report) -> Verdict:
 
 
 def _with_uncompiled_note(verdict: Verdict) -> Verdict:
-    """`verdict` of a run whose compiled code ran as it stands, where it is told that it does not fit."""
+    """Return `verdict` saying that a run may not fit, because its compiled code ran uncompiled."""
     sentence = verdict.sentence.replace("Does not fit: needs", "May not fit: uncompiled, it needs", 1)
     return msgspec.structs.replace(verdict, sentence=sentence, why=(_UNCOMPILED, *verdict.why))
 
 
 def _verdict_without_steps(report: Report) -> Verdict | None:
-    """The verdict where no step on the GPU was seen."""
+    """Return the verdict if no step on the GPU was seen, else None."""
     if report.steps.seen and not report.environment.unused:
         return None
     result = unstarted.verdict(report)
@@ -108,7 +109,7 @@ def _verdict_without_steps(report: Report) -> Verdict | None:
 
 
 def _per(report: Report) -> str:
-    """What the numbers of changes are of where none of them is in a step."""
+    """Return what the numbers of changes refer to if none is in a step."""
     recurring = {finding.frequency.phase for finding in report.findings if finding.frequency.times}
     return f"at each {recurring.pop()}" if len(recurring) == 1 else "in all"
 
@@ -117,7 +118,7 @@ def _per(report: Report) -> str:
 
 
 def _late_loader(report: Report) -> Finding | None:
-    """The finding of a loader that does not keep up, where its price is an estimate's."""
+    """Return the finding of the loader that makes steps wait longest, if it has a price."""
     inputs = [
         finding for finding in report.findings if finding.code.startswith("GAP3") and not _at_most(finding)
     ]
@@ -126,12 +127,12 @@ def _late_loader(report: Report) -> Finding | None:
 
 
 def _at_most(finding: Finding) -> bool:
-    """Whether it is of work that nobody needs: nobody waits for that."""
+    """Whether `finding` is about unneeded work, which nothing waits for."""
     return finding.price is not None and finding.price.at_most
 
 
 def _padding(report: Report) -> Finding | None:
-    """The finding of padding that takes most of a step, where it takes enough to speak of."""
+    """Return the finding of the padding that takes most of a step, if it is enough to mention."""
     padding = [finding for finding in report.findings if finding.price is not None and _at_most(finding)]
     most = max(padding, key=lambda finding: finding.price.last if finding.price else 0, default=None)
     price = most.price if most is not None else None
@@ -139,7 +140,7 @@ def _padding(report: Report) -> Finding | None:
 
 
 def _share_for_data(report: Report, late: Finding | None) -> float:
-    """The part of a step in which the GPU waits for its batch; the advised setting may leave some of it."""
+    """Return the share of a step in which the GPU waits for its batch, including what cannot be saved."""
     estimate = report.estimate
     if estimate is not None and estimate.waiting.likely:
         return estimate.waiting.likely / estimate.whole.likely
@@ -199,7 +200,7 @@ def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -
 
 
 def _slow_optimizer(report: Report) -> Finding | None:
-    """The finding of the optimizer that costs most, where one goes through its parameters one by one."""
+    """Return the finding of the costliest optimizer that updates parameters one by one."""
     results = [
         finding for finding in report.findings if finding.code == ONE_BY_ONE and finding.price is not None
     ]
@@ -207,8 +208,7 @@ def _slow_optimizer(report: Report) -> Finding | None:
 
 
 def _with_work(report: Report, sentence: str, level: Level) -> tuple[str, Level]:
-    """The sentence, with what is lost though nobody waits: to an optimizer that goes through its parameters
-    one by one, and to padding."""
+    """Add to the sentence what is lost without waiting: to an optimizer, and to padding."""
     lost = "; ".join(filter(None, (_optimizer_clause(report), _padding_clause(report))))
     if not lost:
         return sentence, level
@@ -234,7 +234,8 @@ def _padding_clause(report: Report) -> str:
 
 
 def syncs(report: Report) -> str:
-    """``7 syncs in every step``, ``2.2 syncs per step (2 to 3)``, ``1 sync every 10 steps``; "" for none."""
+    """Return ``7 syncs in every step``, ``2.2 syncs per step (2 to 3)`` or ``1 sync every 10 steps``; ""
+    for none."""
     steps = report.steps
     if not steps.most:
         return ""
@@ -255,8 +256,7 @@ def syncs(report: Report) -> str:
 
 
 def _side_by_side(means: Sequence[float]) -> str:
-    """``1 sync in every step of one training loop and 2 of the other``: those of threads or asyncio tasks
-    that train side by side."""
+    """Return ``1 sync in every step of one training loop and 2 of the other`` for parallel loops."""
     several = f"{len(means)} training loops that run side by side"
     least, most = min(means), max(means)
     if least == most:
@@ -272,7 +272,7 @@ def _rate(mean: float) -> str:
 
 
 def _syncs_in_steps(report: Report) -> list[Finding]:
-    """The findings of syncs in training steps."""
+    """Return the findings of syncs in training steps."""
     return [
         finding
         for finding in report.findings
@@ -281,13 +281,12 @@ def _syncs_in_steps(report: Report) -> list[Finding]:
 
 
 def _has_prices(report: Report) -> bool:
-    """Whether syncs in training steps have prices: those that only lie in steps with more than a step have
-    none."""
+    """Whether syncs in training steps have prices; those in steps that contain phases have none."""
     return any(finding.price is not None for finding in _syncs_in_steps(report))
 
 
 def _single_place(report: Report) -> str:
-    """Where, if it is one place."""
+    """Return the line in parentheses if all syncs are at one, else ""."""
     inside = _syncs_in_steps(report)
     line = inside[0].line if len(inside) == 1 else None
     return f" ({line.short})" if line is not None else ""
@@ -327,13 +326,13 @@ def _why(report: Report, estimate: Estimate | None, late: Finding | None, level:
 
 
 LATE_FIRST_BATCH = "GAP305"
-"""The rule that tells of a loader whose first batch comes late."""
+"""The rule for a loader whose first batch comes late."""
 
 _COMPILING = ": `--what-if compile` estimates what compiling would bring"
 
 
 def _blocked_clause(estimate: Estimate) -> str:
-    """``; syncs block the CPU for 12 ms (8–19) of each step``; "" where that is next to nothing."""
+    """Return ``; syncs block the CPU for 12 ms (8–19) of each step``; "" if next to nothing."""
     if estimate.blocked.likely < LITTLE * estimate.step.likely:
         return ""
     return f"; syncs block the CPU for {time_range(estimate.blocked)} of each step"
@@ -343,7 +342,7 @@ def _blocked_clause(estimate: Estimate) -> str:
 
 
 def _to_do(report: Report, estimate: Estimate | None, late: Finding | None) -> tuple[tuple[Change, ...], str]:
-    """The changes of steps and of phases, and what their numbers are of."""
+    """Return the changes of steps and phases, and what their numbers refer to."""
     todo, apart = _changes(report, estimate, late), phase_changes(report)
     if not apart:
         return (
@@ -385,7 +384,7 @@ def _changes(report: Report, estimate: Estimate | None, late: Finding | None) ->
 
 
 def _wait_savings(findings: Sequence[Finding], estimate: Estimate, bound: bool) -> list[tuple[int, float]]:
-    """Findings of waits, in the order in which mending them saves most, with what each one adds."""
+    """Return positions of sync findings, those that save most first, with what mending each adds."""
     prices = estimate.prices
     positions = {id(finding.price): n for n, finding in enumerate(findings) if finding.price is not None}
     gains: list[tuple[int, float]] = []
@@ -401,7 +400,7 @@ def _wait_savings(findings: Sequence[Finding], estimate: Estimate, bound: bool) 
 
 
 def _unpriced_changes(report: Report) -> tuple[Change, ...]:
-    """The same list where nothing has a price: by syncs in a step, in evaluation where steps have none."""
+    """Return changes without prices: by syncs per step, or per evaluation if steps have none."""
     counts = _steady_rates(report)
     if not counts:
         together = (
@@ -416,7 +415,7 @@ def _unpriced_changes(report: Report) -> tuple[Change, ...]:
 
 
 def _steady_rates(report: Report) -> dict[int, float]:
-    """Syncs per step of the findings that recur more often than a log."""
+    """Return syncs per step of the findings that recur more often than a log line."""
     steady = ((n, finding.frequency) for n, finding in enumerate(report.findings))
     return {n: often.per_step for n, often in steady if often.per_step and not often.rare}
 

@@ -1,4 +1,4 @@
-"""What the verdict says of a step's length, of what such steps get done, and of the whole run."""
+"""What the verdict says of the length of a step, its throughput, and the whole run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gapless.model.estimate import Estimate
 from gapless.model.wording import about, span, spans
 
 _MAX_SAME_RATIO = 1.05
-"""The ends of an interval that differ by less are not told apart."""
+"""Ratio of an interval's ends below which no interval is shown."""
 
 
 def speeds(report: Report, estimate: Estimate | None) -> Iterator[str]:
-    """How much steps get done as the run will have them, and how long all of them take."""
+    """Yield the throughput of steps, and how long the whole run takes."""
     if estimate is None:
         return
     done, whole = estimate.throughput, estimate.whole
@@ -30,7 +30,7 @@ def speeds(report: Report, estimate: Estimate | None) -> Iterator[str]:
 
 
 def _whole_run(report: Report, estimate: Estimate) -> Iterator[str]:
-    """``All 2,560 steps (20 passes) take 2.9 min (2–4 min)``."""
+    """Yield ``All 2,560 steps (20 passes) take 2.9 min (2–4 min)``."""
     planned, each = report.planned, estimate.whole
     if not planned.steps or not each.likely:
         return
@@ -45,7 +45,7 @@ def _whole_run(report: Report, estimate: Estimate) -> Iterator[str]:
 
 
 def confidence(report: Report, estimate: Estimate | None) -> str:
-    """What the numbers rest on: ``A100, estimated: step 8.8 ms (7–11 ms)``."""
+    """Return what the numbers are based on: ``A100, estimated: step 8.8 ms (7–11 ms)``."""
     if estimate is None:
         return f"counted on an emulated {report.environment.device}" if report.environment.emulated else ""
     how = "times from a real profile" if estimate.calibrated else "estimated"

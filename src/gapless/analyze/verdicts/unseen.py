@@ -10,11 +10,11 @@ from gapless.model import Report
 from gapless.model.wording import binary_size, count
 
 _MAX_NAMED = 3
-"""Operators that are named where it is not known whether they wait."""
+"""Operators or lines named in a sentence."""
 
 
 def not_seen(report: Report) -> Iterator[str]:
-    """How the run ended, where that bears on what was seen, and what to do about it."""
+    """Yield how the run ended, if that limits what was seen, and what to do about it."""
     how, status, message = report.ending.how, report.ending.status, report.ending.message
     who = "The cell" if report.script == ("the cell",) else "The script"
     if how == "enough-steps":
@@ -44,7 +44,7 @@ def not_seen(report: Report) -> Iterator[str]:
 
 
 def _assumed(report: Report) -> str:
-    """That printed losses are none of the script's, and which decisions rest on values that are not known."""
+    """Say that printed losses are assumed, and which decisions depend on assumed values."""
     at = report.switch.line if report.switch is not None else None
     since = f" from {at.short} on" if at is not None else ""
     numbers = f"Numbers that the script printed or saved{since} are assumed (`--values` computes them)"
@@ -65,10 +65,10 @@ def _assumed(report: Report) -> str:
 
 
 def unknown(operators: Sequence[str]) -> str:
-    """Which operators may wait without anybody knowing.
+    """Say which operators may wait unnoticed.
 
     >>> unknown(["mylib::scan"])
-    'Whether mylib::scan makes the CPU wait is not known: what waits in it is not counted'
+    'Whether mylib::scan makes the CPU wait is not known: syncs in it are not counted'
     """
     shown = ", ".join(operators[:_MAX_NAMED])
     rest = len(operators) - _MAX_NAMED
@@ -78,7 +78,7 @@ def unknown(operators: Sequence[str]) -> str:
 
 
 def script_name(script: Sequence[str]) -> str:
-    """What was run, in a word: the script's file, or the module after ``-m``."""
+    """Return the name of what was run: the script's file, or the module after ``-m``."""
     if not script:
         return "the run"
     return script[1] if script[0] == "-m" and len(script) > 1 else os.path.basename(script[0])

@@ -1,4 +1,4 @@
-"""The verdict on a run that ended before its first step: why it did, and what was seen until then."""
+"""The verdict on a run that ended before its first step: why, and what was seen until then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOW_TO_RUN = (
 
 
 def verdict(report: Report) -> Verdict:
-    """The verdict where no step was seen; `do_first` is for the caller to fill."""
+    """Return the verdict if no step was seen; the caller fills `do_first`."""
     name, unseen = script_name(report.script), tuple(not_seen(report))
     end = how_it_ended(report)
     if report.environment.unused:
@@ -48,16 +48,16 @@ _OF_LAUNCHERS = r"(?:LOCAL_RANK|RANK|LOCAL_WORLD_SIZE|WORLD_SIZE|GROUP_RANK|MAST
 _MISSING = re.compile(
     rf"KeyError: ['\"]{_OF_LAUNCHERS}['\"]|environment variable {_OF_LAUNCHERS} expected, but not set"
 )
-"""How a script fails that expects torchrun to have started it."""
+"""How a script fails that expects to be started by torchrun."""
 
 
 def _needs_launcher(report: Report) -> bool:
-    """Whether it failed for want of what a launcher says to each rank."""
+    """Whether the run failed because a launcher's environment variables are missing."""
     return report.environment.world_size <= 1 and _MISSING.search(report.ending.message) is not None
 
 
 def how_it_ended(report: Report) -> tuple[str, str] | None:
-    """How the run ended, as a verb and a reason; None where it came to its end."""
+    """Return how the run ended, as a verb and a reason; None if it finished."""
     ending = report.ending
     reason = ending.message.strip().rstrip(".")
     ranks = " (`--world-size N` runs it as one of N ranks)" if _needs_launcher(report) else ""
