@@ -20,7 +20,7 @@ from gapless.render import Style, formats, renderer, together
 MS = 1_000_000
 
 
-def found(code: str, idle: float) -> Finding:
+def make_finding(code: str, idle: float) -> Finding:
     often = Frequency(when="every-step", waits=1, per_step=1)
     return Finding(
         code=code,
@@ -35,32 +35,34 @@ def found(code: str, idle: float) -> Finding:
 def run(name: str, *findings: Finding, length: float = 100) -> Report:
     """A profile of one step of `length` milliseconds."""
     steps = Steps(source="x", start=(0,), end=(round(length * MS),), busy=(0,))
-    seen = Profile(path=name, steps=steps, idle=sum(one.loss.idle for one in findings if one.loss))
+    profile = Profile(
+        path=name, steps=steps, idle=sum(finding.loss.idle for finding in findings if finding.loss)
+    )
     return Report(
-        verdict=Verdict(sentence=name, level="act"), kind="profile", profile=seen, findings=findings
+        verdict=Verdict(sentence=name, level="act"), kind="profile", profile=profile, findings=findings
     )
 
 
 def test_rules_are_ranked_by_what_all_runs_lose():
     runs = [
-        run("a", found("GAP120", 5), found("GAP120", 6), found("GAP301", 1)),
-        run("b", found("GAP301", 30), found("GAP703", 90)),
+        run("a", make_finding("GAP120", 5), make_finding("GAP120", 6), make_finding("GAP301", 1)),
+        run("b", make_finding("GAP301", 30), make_finding("GAP703", 90)),
         run("c"),
     ]
     ranked = rule_costs(runs)
-    assert [one.code for one in ranked] == ["GAP301", "GAP120", "GAP703"]  # how it was recorded stands last
-    assert [one.idle for one in ranked] == [31 * MS, 11 * MS, 90 * MS]
-    assert [one.runs for one in ranked] == [{0, 1}, {0}, {1}]
-    assert [one.most for one in ranked] == [1, 0, 1]
-    made = summary(runs)
-    assert made.kind == "runs"
-    assert made.verdict.level == "act"
-    assert made.sentence == (
+    assert [rule.code for rule in ranked] == ["GAP301", "GAP120", "GAP703"]  # how it was recorded stands last
+    assert [rule.idle for rule in ranked] == [31 * MS, 11 * MS, 90 * MS]
+    assert [rule.runs for rule in ranked] == [{0, 1}, {0}, {1}]
+    assert [rule.most for rule in ranked] == [1, 0, 1]
+    document = summary(runs)
+    assert document.kind == "runs"
+    assert document.verdict.level == "act"
+    assert document.sentence == (
         "3 profiles: the GPU idles 44 % of 300 ms of steps; 10 % of them with GAP301 name-GAP301, in 2 of 3"
     )
-    rows = {row.cells[0]: row.cells[1:] for row in made.tables[0].rows}
+    rows = {row.cells[0]: row.cells[1:] for row in document.tables[0].rows}
     assert rows["GAP301 name-GAP301"] == ("2 of 3", "31 ms", "10 %", 31 / 90, SourceLine("b", 0))
-    assert [row.cells[0] for row in made.tables[1].rows] == [SourceLine(name, 0) for name in "abc"]
+    assert [row.cells[0] for row in document.tables[1].rows] == [SourceLine(name, 0) for name in "abc"]
 
 
 def test_the_sums_are_those_of_the_runs():
@@ -69,48 +71,50 @@ def test_the_sums_are_those_of_the_runs():
     runs.append(msgspec.structs.replace(example(), path="s.json"))
     idle: dict[str, int] = defaultdict(int)
     where: dict[str, set[int]] = defaultdict(set)
-    for number, one in enumerate(runs):
-        for each in one.findings:
+    for number, entry in enumerate(runs):
+        for each in entry.findings:
             idle[each.code] += each.loss.idle if each.loss else 0
             where[each.code].add(number)
     ranked = rule_costs(runs)
-    assert {one.code: one.idle for one in ranked} == idle
-    assert {one.code: one.runs for one in ranked} == where
+    assert {rule.code: rule.idle for rule in ranked} == idle
+    assert {rule.code: rule.runs for rule in ranked} == where
     assert len(summary(runs).tables[0].rows) == len(idle)
 
 
 def test_files_are_told_by_what_differs():
     """The folders that all are in tell nothing; an end that is cut off tells two ranks apart no more."""
     paths = [f"/runs/today/{'long_' * 20}{name}.json" for name in ("one", "two")]
-    made = summary([run(path, found("GAP120", 5 + at)) for at, path in enumerate(paths)])
-    assert [row.cells[0].file for row in made.tables[1].rows] == [path.rpartition("/")[2] for path in paths]
-    assert "ng_two.json" in renderer("text")(made, Style(width=80))
-    apart = summary([run(path, found("GAP120", 5)) for path in ("/runs/a/x.json", "/runs/b/x.json")])
+    document = summary([run(path, make_finding("GAP120", 5 + at)) for at, path in enumerate(paths)])
+    assert [row.cells[0].file for row in document.tables[1].rows] == [
+        path.rpartition("/")[2] for path in paths
+    ]
+    assert "ng_two.json" in renderer("text")(document, Style(width=80))
+    apart = summary([run(path, make_finding("GAP120", 5)) for path in ("/runs/a/x.json", "/runs/b/x.json")])
     assert [row.cells[0].file for row in apart.tables[1].rows] == ["a/x.json", "b/x.json"]
-    same = summary([run("/runs/x.json", found("GAP120", 5))] * 2)
+    same = summary([run("/runs/x.json", make_finding("GAP120", 5))] * 2)
     assert [row.cells[0].file for row in same.tables[1].rows] == ["x.json", "x.json"]
 
 
 @pytest.mark.parametrize("level", ["fine", "unknown"])
 def test_nothing_found_is_said(level):
     runs = [Report(verdict=Verdict(sentence="x", level=level), script=(name,)) for name in ("a", "b")]
-    made = summary(runs)
-    assert made.sentence == "2 checked scripts: found nothing to fix in any of them"
-    assert made.verdict.level == level
-    assert [one.title for one in made.tables] == ["Run"]
+    document = summary(runs)
+    assert document.sentence == "2 checked scripts: found nothing to fix in any of them"
+    assert document.verdict.level == level
+    assert [table.title for table in document.tables] == ["Run"]
 
 
 def test_only_several_runs_are_summed_up():
-    one = run("a", found("GAP120", 5))
-    assert with_summary([one]) == [one]
-    assert [each.kind for each in with_summary([one, one])] == ["runs", "profile", "profile"]
+    first = run("a", make_finding("GAP120", 5))
+    assert with_summary([first]) == [first]
+    assert [each.kind for each in with_summary([first, first])] == ["runs", "profile", "profile"]
     pair = [Report(verdict=Verdict(sentence="x"), kind="memory")] * 2
     assert with_summary(pair) == pair
 
 
 @pytest.mark.parametrize("form", formats())
 def test_programs_get_the_runs_alone_and_people_the_summary_first(form):
-    runs = [run("a", found("GAP120", 5)), run("b", found("GAP120", 7))]
+    runs = [run("a", make_finding("GAP120", 5)), run("b", make_finding("GAP120", 7))]
     with_it, without = (together(form, each, Style()) for each in (with_summary(runs), runs))
     if form in ("html", "markdown", "text"):
         assert "2 profiles" in with_it.replace("&#", "")

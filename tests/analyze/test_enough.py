@@ -62,7 +62,7 @@ class Run:
             raise Stopped
 
     def phases(self):
-        return {(one.name, one.every, min(one.times, 1)) for one in self.enough.phases()}
+        return {(part.name, part.every, min(part.times, 1)) for part in self.enough.phases()}
 
 
 def test_a_flat_loop_is_left_after_the_steps_asked_for():

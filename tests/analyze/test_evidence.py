@@ -38,7 +38,7 @@ PUBLIC = (
 
 
 def rows(text: str) -> dict[str, dict[str, str]]:
-    return {one["op"]: one for one in csv.DictReader(text.splitlines(), delimiter="\t")}
+    return {row["op"]: row for row in csv.DictReader(text.splitlines(), delimiter="\t")}
 
 
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
@@ -52,9 +52,9 @@ def test_calls_waits_and_copies(dialect: Any, vendor: Literal["nvidia", "amd"], 
         trace.copy("DtoH (Device -> Pageable)", 725, 5, copy=(730, 2), bytes=8)
         trace.wait(735, 10)
         trace.wait(750, 10)
-    seen = rows("\n".join(lines(add_counts([signatures(trace.timeline(), {})]))))
-    assert list(seen) == ["aten::index", "aten::item", "aten::linear", "aten::to"]
-    counts = {op: tuple(int(one[name]) for name in COLUMNS[4:10]) for op, one in seen.items()}
+    table_rows = rows("\n".join(lines(add_counts([signatures(trace.timeline(), {})]))))
+    assert list(table_rows) == ["aten::index", "aten::item", "aten::linear", "aten::to"]
+    counts = {op: tuple(int(cells[name]) for name in COLUMNS[4:10]) for op, cells in table_rows.items()}
     blocks = vendor == "amd"  # its copies are made by a call that waits
     assert counts["aten::index"] == (1, 1, 2 + blocks, 0, 1, 1)
     assert counts["aten::item"] == (3, 3, 3 + 3 * blocks, 0, 3, 1)
@@ -64,8 +64,8 @@ def test_calls_waits_and_copies(dialect: Any, vendor: Literal["nvidia", "amd"], 
 
 def test_arguments_are_those_of_the_file(tmp_path: Path) -> None:
     trace = Trace(gpu="NVIDIA H100")
-    told = {"Input Dims": [[640, 32], []], "Input type": ["float", "Scalar"], "Concrete Inputs": ["", "640"]}
-    trace.operator("aten::add", 5, 20, **told)
+    args = {"Input Dims": [[640, 32], []], "Input type": ["float", "Scalar"], "Concrete Inputs": ["", "640"]}
+    trace.operator("aten::add", 5, 20, **args)
     trace.launch("add", 10, kernel=(30, 40))
     path = trace.write(tmp_path / "trace.json")
     for shapes, dims, values in ((True, [[640, 32], []], ["", "640"]), (False, [[2, 3], []], ["", ""])):
@@ -80,10 +80,10 @@ DIMS = st.lists(st.lists(st.integers(0, 10**6), max_size=5), max_size=4)
 
 @given(DIMS, st.lists(st.integers(-(10**6), 10**6).map(str)))
 def test_other_sizes_that_are_alike_where_they_were(dims: list[list[int]], values: list[str]) -> None:
-    given_sizes = [size for one in dims for size in one]
-    made, _, plain = reduce_arguments("aten::add", dims, None, values)
-    sizes = [size for one in made for size in one]
-    assert [len(one) for one in made] == [len(one) for one in dims]
+    given_sizes = [size for dim in dims for size in dim]
+    reduced, _, plain = reduce_arguments("aten::add", dims, None, values)
+    sizes = [size for dim in reduced for size in dim]
+    assert [len(dim) for dim in reduced] == [len(dim) for dim in dims]
     assert all((a < 2 and a == b) or (a > 1 and b > 1) for a, b in zip(given_sizes, sizes, strict=True))
     assert len(set(zip(given_sizes, sizes, strict=True))) == len(set(given_sizes)) == len(set(sizes))
     assert max(sizes, default=0) <= len(set(given_sizes)) + 1
@@ -108,19 +108,22 @@ def test_public_profiles_say_what_was_counted_independently() -> None:
         pytest.skip("no public profiles")
     with gzip.open(counted, "rt", encoding="utf-8") as text:
         table = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
-        known = {
-            tuple(one[name] for name in COLUMNS[:4]): [int(one[c]) for c in COLUMNS[4:10]] for one in table
+        published = {
+            tuple(row[name] for name in COLUMNS[:4]): [int(row[c]) for c in COLUMNS[4:10]] for row in table
         }
     paths = [path for start in PUBLIC for path in sorted((SHARED / "traces").glob(f"{start}*"))]
     every = [signatures(read(path), arguments(path), shapes=True) for path in paths]
-    found = add_counts({called._replace(gpu=""): counts for called, counts in one.items()} for one in every)
-    assert len(found) > 150
+    totals = add_counts(
+        {called._replace(gpu=""): counts for called, counts in counts_by_signature.items()}
+        for counts_by_signature in every
+    )
+    assert len(totals) > 150
     exact = 0
-    for called, counts in found.items():
-        there = known[tuple(called)[:4]]
-        assert all(a <= b for a, b in zip(counts, there, strict=True))
-        if counts.profiles == there[5]:
-            assert list(counts) == there
+    for called, counts in totals.items():
+        expected = published[tuple(called)[:4]]
+        assert all(a <= b for a, b in zip(counts, expected, strict=True))
+        if counts.profiles == expected[5]:
+            assert list(counts) == expected
             exact += 1
     assert exact > 20
 

@@ -36,10 +36,10 @@ def failed(message: str = "RuntimeError: sizes", how: str = "error", dry: bool =
 
 
 def test_the_assumptions_before_the_line_that_failed_are_named() -> None:
-    found = failure_without_values(failed())
-    assert found is not None
-    assert found.where == "train.py:31"
-    assert found.assumed == ("5 of 20 elements at train.py:30", "5 of 20 elements at train.py:20")
+    failure = failure_without_values(failed())
+    assert failure is not None
+    assert failure.where == "train.py:31"
+    assert failure.assumed == ("5 of 20 elements at train.py:30", "5 of 20 elements at train.py:20")
 
 
 @pytest.mark.parametrize(
@@ -112,23 +112,23 @@ class Slow(Again):
 def test_a_run_with_values_that_takes_too_long_is_tried_with_a_smaller_batch(
     words: list[str], smaller: str, kept: str
 ) -> None:
-    found = with_values(failed(), Slow([], words), quiet(), explicit=False, peak=0)
-    assert found is not None
-    assert found.failed_dry is not None
-    assert found.failed_dry.smaller == smaller
-    assert kept in found.failed_dry.kept
-    sentence = report(found).verdict.sentence
+    outcome = with_values(failed(), Slow([], words), quiet(), explicit=False, peak=0)
+    assert outcome is not None
+    assert outcome.failed_dry is not None
+    assert outcome.failed_dry.smaller == smaller
+    assert kept in outcome.failed_dry.kept
+    sentence = report(outcome).verdict.sentence
     assert sentence.startswith("Checked with values and a smaller batch (`--batch-size 1`)") == bool(smaller)
 
 
 def test_a_batch_that_would_fit_this_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapless.commands._with_values._available", lambda: 10 << 30)
-    found = with_values(
+    outcome = with_values(
         failed(), Never([], ["train.py", "--bs", "3", "--batch=32"]), quiet(), explicit=False, peak=20 << 30
     )
-    assert found is not None
-    assert found.failed_dry is not None
-    assert "try `--values` with `--batch=8`" in found.failed_dry.kept  # a quarter, for 7 GiB of 20
+    assert outcome is not None
+    assert outcome.failed_dry is not None
+    assert "try `--values` with `--batch=8`" in outcome.failed_dry.kept  # a quarter, for 7 GiB of 20
 
 
 def quiet() -> Progress:
@@ -142,12 +142,12 @@ def test_it_is_not_run_again_where_that_was_not_wanted_or_takes_too_much_memory(
     explicit: bool, peak: int, says: str
 ) -> None:
     again = Never([], ["train.py"])
-    found = with_values(failed(), again, quiet(), explicit=explicit, peak=peak)
-    assert found is not None
-    assert found.failed_dry is not None
-    assert says in found.failed_dry.kept
-    assert "--assume train.py:30=VALUE" in found.failed_dry.kept
-    assert report(found).verdict.sentence.startswith("Without values the script failed at train.py:31")
+    outcome = with_values(failed(), again, quiet(), explicit=explicit, peak=peak)
+    assert outcome is not None
+    assert outcome.failed_dry is not None
+    assert says in outcome.failed_dry.kept
+    assert "--assume train.py:30=VALUE" in outcome.failed_dry.kept
+    assert report(outcome).verdict.sentence.startswith("Without values the script failed at train.py:31")
     assert with_values(failed(dry=False), again, quiet(), explicit=False, peak=0) is None
 
 

@@ -32,12 +32,12 @@ def rounds(*together: tuple[int, ...], strand: int = 0) -> list[Mark]:
 
 def counts(marks: list[Mark]) -> list[int]:
     """Steps after each mark."""
-    tally, found = StepTally(), []
+    tally, ends = StepTally(), []
     for mark in marks:
         tally.add(mark)
         if mark.kind != "along":
-            found.append(tally.count)
-    return found
+            ends.append(tally.count)
+    return ends
 
 
 @pytest.mark.parametrize(
@@ -145,15 +145,15 @@ def test_without_source_nothing_is_taken_to_be_in_turn():
     assert not are_in_turn((line(3),), (line(4),), missing)
 
 
-@pytest.mark.parametrize(("lines", "seen"), [((3, 4), 4), ((8, 10), 8)], ids=["both", "either"])
-def test_an_optimizer_that_steps_at_two_lines_of_each_pass_makes_one_iteration(lines, seen):
+@pytest.mark.parametrize(("lines", "step_count"), [((3, 4), 4), ((8, 10), 8)], ids=["both", "either"])
+def test_an_optimizer_that_steps_at_two_lines_of_each_pass_makes_one_iteration(lines, step_count):
     run = Simulation()
     for _ in range(4):
         for number in lines:
             run.step(number)
     steps = find_steps(run.marks, lambda file: LOOPS)
-    assert steps.seen == seen
-    assert steps.source == ("SGD.step (at 2 lines of the loop)" if seen == 4 else "SGD.step")
+    assert steps.seen == step_count
+    assert steps.source == ("SGD.step (at 2 lines of the loop)" if step_count == 4 else "SGD.step")
 
 
 # -- several threads --------------------------------------------------------------------------------------
@@ -179,19 +179,19 @@ def side_by_side(order: list[int], waits: dict[int, int]) -> Session:
     "order", [[1, 2] * 8, [1, 1, 2, 1, 2, 2] * 4, [1] * 3 + [1, 2] * 5 + [2] * 4], ids=str
 )
 def test_threads_that_train_side_by_side_have_their_own_steps(order):
-    made = report(side_by_side(order, {1: 1, 2: 3}), priced=False)
-    assert made.steps.side_by_side == (1.0, 3.0)
-    assert {one.line.line: one.frequency.waits for one in made.findings} == {10: 1.0, 20: 3.0}
-    assert {one.frequency.when for one in made.findings} == {"every-step"}
+    document = report(side_by_side(order, {1: 1, 2: 3}), priced=False)
+    assert document.steps.side_by_side == (1.0, 3.0)
+    assert {finding.line.line: finding.frequency.waits for finding in document.findings} == {10: 1.0, 20: 3.0}
+    assert {finding.frequency.when for finding in document.findings} == {"every-step"}
     expected = "1 sync per step in one training loop and 3 in the one beside it"
-    assert made.verdict.sentence == expected
+    assert document.verdict.sentence == expected
 
 
 def test_rare_syncs_of_loops_side_by_side_are_told_by_how_often_they_are():
-    made = report(side_by_side([1, 2] * 12, {1: 1, 2: 0}), priced=False)
-    rare = msgspec.structs.replace(made.steps, side_by_side=(0.1, 0.0))
+    document = report(side_by_side([1, 2] * 12, {1: 1, 2: 0}), priced=False)
+    rare = msgspec.structs.replace(document.steps, side_by_side=(0.1, 0.0))
     expected = "1 sync every 10 steps in one training loop and no syncs in the one beside it"
-    assert syncs(msgspec.structs.replace(made, steps=rare)) == expected
+    assert syncs(msgspec.structs.replace(document, steps=rare)) == expected
 
 
 def test_threads_one_after_the_other_have_one_sequence_of_steps():
@@ -218,7 +218,7 @@ def test_a_thread_that_is_over_holds_nobody_up():
 def test_each_event_is_in_a_step_of_its_own_thread(order):
     session = side_by_side(order, {1: 1, 2: 1, 3: 1})
     steps = find_steps(session.marks)
-    placed = steps.placed(session.events, session.strands)
+    placed = steps.assign_ticks(session.events, session.strands)
     assert [steps.of(event.tick) < steps.seen for event in placed] == [True] * len(order)
     if steps.strands:
         for number in set(order):

@@ -50,14 +50,14 @@ def use(late=(60, 60, 60), left=(0, 0, 0), step=(30, 40, 50), **other) -> Loader
 
 
 def only(*uses: LoaderUse) -> Finding:
-    (one,) = findings(uses)
-    return one
+    (finding,) = findings(uses)
+    return finding
 
 
 def starting(left=(0, 0, 0), **other) -> tuple[Finding, ...]:
     """What is found of a loader with one worker that starts in each epoch of 100 steps, in 1.5 s."""
     setting = Setting(workers=1, prefetch=2, pin=True)
-    made = msgspec.structs.replace(
+    diagnosed = msgspec.structs.replace(
         diagnosis(20, left[1]),
         length=100,
         setting=setting,
@@ -66,14 +66,16 @@ def starting(left=(0, 0, 0), **other) -> tuple[Finding, ...]:
         begin=other.pop("begin", Begin()),
     )
     return tuple(
-        findings([use(late=(20, 20, 20), left=left, setting=setting, length=100, diagnosis=made, **other)])
+        findings(
+            [use(late=(20, 20, 20), left=left, setting=setting, length=100, diagnosis=diagnosed, **other)]
+        )
     )
 
 
-def told(*made: Finding) -> tuple[Change, ...]:
+def first_changes(*results: Finding) -> tuple[Change, ...]:
     """What is to be done first about findings of a loader."""
     steps = StepSummary(seen=12, steady=10)
-    return verdict(Report(verdict=Verdict(sentence=""), findings=made, steps=steps)).do_first
+    return verdict(Report(verdict=Verdict(sentence=""), findings=results, steps=steps)).do_first
 
 
 class TestLimiter:
@@ -98,12 +100,12 @@ class TestLimiter:
     )
     def test_the_input_limits_where_it_takes_longest(self, late, workers, limiter, sure):
         setting = Setting(workers=workers, prefetch=2 * workers)
-        made = msgspec.structs.replace(diagnosis(late[1]), setting=setting)
-        found = with_input_limit(self.MADE, [use(late=late, setting=setting, diagnosis=made)])
-        assert found.limiter == limiter
-        assert found.sure == pytest.approx(sure, abs=0.06)
-        assert sum(found.limiters.values()) == pytest.approx(1)
-        assert next(iter(found.limiters.items())) == (found.limiter, found.sure)
+        diagnosed = msgspec.structs.replace(diagnosis(late[1]), setting=setting)
+        limited = with_input_limit(self.MADE, [use(late=late, setting=setting, diagnosis=diagnosed)])
+        assert limited.limiter == limiter
+        assert limited.sure == pytest.approx(sure, abs=0.06)
+        assert sum(limited.limiters.values()) == pytest.approx(1)
+        assert next(iter(limited.limiters.items())) == (limited.limiter, limited.sure)
 
     def test_a_loader_in_time_or_not_measured_changes_nothing(self):
         assert with_input_limit(self.MADE, [use(late=(0, 0, 0)), use(diagnosis=None)]) == self.MADE
@@ -125,20 +127,20 @@ class TestOneStep:
     )
 
     def report(self, workers: int = 0, ranks: int = 1) -> Report:
-        seen = StepSummary(seen=12, steady=10)
+        summary = StepSummary(seen=12, steady=10)
         own = Offer(gpu="NVIDIA A100", step=self.MADE.step, price=1.8, unit="samples", emulated=True)
         offers = (msgspec.structs.replace(own, throughput=self.MADE.throughput),)
-        found = Report(
+        document = Report(
             verdict=Verdict(sentence=""),
             environment=Environment(world_size=ranks, emulated=True),
             offers=offers if ranks > 1 else (),
-            steps=seen,
+            steps=summary,
             estimate=self.MADE,
             planned=Planned(steps=3000, passes=3),
         )
         setting = Setting(workers=workers, prefetch=2 * workers)
-        made = msgspec.structs.replace(diagnosis(), setting=setting)
-        return with_loaders(found, [use(setting=setting, diagnosis=made)])
+        diagnosed = msgspec.structs.replace(diagnosis(), setting=setting)
+        return with_loaders(document, [use(setting=setting, diagnosis=diagnosed)])
 
     def test_the_estimate_has_the_wait_beside_the_step(self):
         estimate = self.report().estimate
@@ -149,43 +151,43 @@ class TestOneStep:
         assert BATCHES_IN_TIME not in estimate.assumptions
 
     def test_speed_run_and_first_change_are_of_that_step(self):
-        found = self.report()
-        assert found.verdict.facts == (
+        document = self.report()
+        assert document.verdict.facts == (
             "Speed: 80 (72.7–88.9) samples/s",
             "The whole run: 3,000 steps in 3 passes, 5 min (4.5–5.5 min)",
         )
         assert "step 100 ms (90–110 ms); 40 ms (30–50 ms) if every batch were on time" in (
-            found.verdict.confidence
+            document.verdict.confidence
         )
-        assert found.verdict.do_first[0].before == 100 * MS
-        assert found.verdict.sentence.startswith("Your GPU would idle for 60 % of each step")
-        (price,) = [one.price for one in found.findings if one.code == "GAP301"]
+        assert document.verdict.do_first[0].before == 100 * MS
+        assert document.verdict.sentence.startswith("Your GPU would idle for 60 % of each step")
+        (price,) = [finding.price for finding in document.findings if finding.code == "GAP301"]
         assert price is not None
         assert price.of == 100 * MS
 
     def test_of_one_of_several_ranks_all_of_it_is_of_the_step_with_its_wait(self):
         """The others are as late: a collective ends when the last of them has come."""
-        found = self.report(ranks=8)
-        assert found.verdict.facts[0] == "Speed of this rank: 80 (72.7–88.9) samples/s"
-        assert found.verdict.do_first[0].before == 100 * MS
-        (offer,) = found.offers
+        document = self.report(ranks=8)
+        assert document.verdict.facts[0] == "Speed of this rank: 80 (72.7–88.9) samples/s"
+        assert document.verdict.do_first[0].before == 100 * MS
+        (offer,) = document.offers
         assert offer.whole == ranged(90, 100, 110)
         assert offer.cost == pytest.approx(1e6 / 8 * 0.1 / 3600 * 1.8)
-        assert contradictions(found) == []
+        assert contradictions(document) == []
 
     def test_batches_that_workers_make_are_mended_first(self):
         """A shorter step would only wait longer."""
-        found = self.report(workers=1)
-        assert found.estimate is not None
-        assert found.estimate.overlapped
-        assert found.verdict.do_first[0].codes == ("GAP301",)
+        document = self.report(workers=1)
+        assert document.estimate is not None
+        assert document.estimate.overlapped
+        assert document.verdict.do_first[0].codes == ("GAP301",)
 
     @pytest.mark.parametrize("width", [60, 80])
     def test_the_table_of_the_estimate_says_the_same(self, width):
         style = Style(width=width, unfold=True)
-        told = " ".join(renderer("text")(self.report(), style).split())
-        assert "step, at the sizes of this run 100 ms (90–110 ms)" in told
-        assert "waiting for data in it 60 ms" in told
+        text = " ".join(renderer("text")(self.report(), style).split())
+        assert "step, at the sizes of this run 100 ms (90–110 ms)" in text
+        assert "waiting for data in it 60 ms" in text
 
 
 class TestPadding:
@@ -198,45 +200,49 @@ class TestPadding:
         padded = LoaderUse(
             fetch=Fetch(padding=self.PADDING), per_step=1.0, step=estimate.step, device=estimate.device
         )
-        seen = StepSummary(seen=12, steady=10)
-        made = Report(verdict=Verdict(sentence=""), steps=seen, estimate=estimate, **more)
-        return with_loaders(made, [padded, *uses])
+        summary = StepSummary(seen=12, steady=10)
+        document = Report(verdict=Verdict(sentence=""), steps=summary, estimate=estimate, **more)
+        return with_loaders(document, [padded, *uses])
 
     def test_it_is_in_the_first_sentence_and_among_what_to_do(self):
-        found = self.report(10 * MS)
-        assert found.verdict.sentence == "Up to 38 % of each step goes to padding"
-        assert found.verdict.level == "act"
-        assert found.verdict.why[0].startswith("50 % of `ids` is padding: items are 50 long on average")
-        (change,) = found.verdict.do_first
+        document = self.report(10 * MS)
+        assert document.verdict.sentence == "Up to 38 % of each step goes to padding"
+        assert document.verdict.level == "act"
+        assert document.verdict.why[0].startswith("50 % of `ids` is padding: items are 50 long on average")
+        (change,) = document.verdict.do_first
         assert change.codes == ("GAP304",)
         assert (change.before, change.after, change.bound) == (40 * MS, 25 * MS, True)
-        told = " ".join(renderer("text")(found, Style(width=80)).split())
-        assert "40 → 25 ms" in told
-        assert "saves up to 15 ms per step, of 40 ms" in told
+        text = " ".join(renderer("text")(document, Style(width=80)).split())
+        assert "40 → 25 ms" in text
+        assert "saves up to 15 ms per step, of 40 ms" in text
 
     def test_no_step_is_shorter_than_the_cpu_needs_to_launch_it(self):
         (change,) = self.report(30 * MS).verdict.do_first
         assert change.after == 30 * MS
-        found = self.report(40 * MS)
-        assert "GAP304" in {one.code for one in found.findings}
-        assert not found.verdict.do_first
-        assert found.verdict.sentence.startswith("Nothing worth fixing")
+        document = self.report(40 * MS)
+        assert "GAP304" in {finding.code for finding in document.findings}
+        assert not document.verdict.do_first
+        assert document.verdict.sentence.startswith("Nothing worth fixing")
 
     def test_a_late_loader_is_told_first_and_waits_for_no_padding(self):
-        found = self.report(10 * MS, use())
-        assert found.verdict.sentence == (
+        document = self.report(10 * MS, use())
+        assert document.verdict.sentence == (
             "Your GPU would idle for 60 % of each step, waiting for data; up to 15 % of each step goes to "
             "padding"
         )
-        assert [one.codes for one in found.verdict.do_first] == [("GAP301",), ("GAP304",)]
-        assert [one.before for one in found.verdict.do_first] == [100 * MS, 40 * MS]
+        assert [change.codes for change in document.verdict.do_first] == [("GAP301",), ("GAP304",)]
+        assert [change.before for change in document.verdict.do_first] == [100 * MS, 40 * MS]
 
 
 class TestRun:
     def test_a_late_loader_with_the_numbers_of_the_user(self):
-        one = only(use())
-        assert (one.code, one.line, one.frequency) == ("GAP301", MADE, Frequency(when="every-step", waits=0))
-        assert one.evidence == (
+        finding = only(use())
+        assert (finding.code, finding.line, finding.frequency) == (
+            "GAP301",
+            MADE,
+            Frequency(when="every-step", waits=0),
+        )
+        assert finding.evidence == (
             "a batch takes 60 ms to make, 25 ms CPU time and 35 ms waiting; 62 % of its time at "
             "`image = Image.open(path)` (data.py:33)",
             "a step of 40 ms (estimated, without its input) waits 60 ms for its batch with num_workers=0: "
@@ -244,7 +250,7 @@ class TestRun:
             "measured on this machine (8 cores), predicted for the GPU's step",
         )
         # What is pinned stays so, though nothing was measured of it.
-        assert one.remedy == (
+        assert finding.remedy == (
             "`DataLoader(..., num_workers=3, persistent_workers=True, pin_memory=True)`: a step then takes "
             "40 ms instead of 100 ms"
         )
@@ -265,9 +271,11 @@ class TestRun:
     def test_workers_that_keep_up_are_not_what_is_waited_for(self, workers, said):
         """Batches of 60 ms in steps of 40 ms that are 4 ms longer for what taking a batch over takes."""
         setting = Setting(workers=workers, prefetch=2)
-        made = msgspec.structs.replace(diagnosis(), setting=setting)
-        made = msgspec.structs.replace(made, now=Prediction(setting=setting, step=44.0 * MS, wait=4.0 * MS))
-        assert len(list(findings([use(late=(4, 4, 4), diagnosis=made)]))) == said
+        diagnosed = msgspec.structs.replace(diagnosis(), setting=setting)
+        diagnosed = msgspec.structs.replace(
+            diagnosed, now=Prediction(setting=setting, step=44.0 * MS, wait=4.0 * MS)
+        )
+        assert len(list(findings([use(late=(4, 4, 4), diagnosis=diagnosed)]))) == said
 
     def test_nothing_was_measured(self):
         assert list(findings([use(diagnosis=None)])) == []
@@ -288,15 +296,15 @@ class TestRun:
         )
 
     def test_a_loader_that_is_begun_anew_for_each_batch(self):
-        seen = use(diagnosis=None, passes=12, batches=12, length=100, first=45.0 * MS, late=(0, 0, 0))
-        one = only(msgspec.structs.replace(seen, setting=Setting(workers=2)))
-        assert (one.code, one.line) == ("GAP303", MADE)
-        assert one.evidence == (
+        loader = use(diagnosis=None, passes=12, batches=12, length=100, first=45.0 * MS, late=(0, 0, 0))
+        finding = only(msgspec.structs.replace(loader, setting=Setting(workers=2)))
+        assert (finding.code, finding.line) == ("GAP303", MADE)
+        assert finding.evidence == (
             "12 passes were started for 12 batches of 100; each starts 2 workers",
             "the first batch of a pass takes 45 ms, as observed in this run",
         )
-        assert one.price is not None
-        assert (one.price.last, one.price.of) == (45 * MS, 85 * MS)
+        assert finding.price is not None
+        assert (finding.price.last, finding.price.of) == (45 * MS, 85 * MS)
 
     @pytest.mark.parametrize(
         "other",
@@ -304,13 +312,13 @@ class TestRun:
         ids=["few", "epochs", "one batch", "no steps", "streams of one batch"],
     )
     def test_passes_that_are_no_restarts(self, other):
-        seen = use(diagnosis=None, passes=12, batches=12, length=100, first=45.0 * MS)
-        assert list(findings([msgspec.structs.replace(seen, **other)])) == []
+        loader = use(diagnosis=None, passes=12, batches=12, length=100, first=45.0 * MS)
+        assert list(findings([msgspec.structs.replace(loader, **other)])) == []
 
     def test_mistakes_each_once(self):
         mistake = Mistake(code="GAP316", name="set-epoch-not-called", seen="two alike", remedy="call it")
-        one = only(use(diagnosis=None, mistakes=(mistake,)), use(diagnosis=None, mistakes=(mistake,)))
-        assert (one.code, one.line, one.evidence) == ("GAP316", MADE, ("two alike",))
+        finding = only(use(diagnosis=None, mistakes=(mistake,)), use(diagnosis=None, mistakes=(mistake,)))
+        assert (finding.code, finding.line, finding.evidence) == ("GAP316", MADE, ("two alike",))
 
     def test_what_costs_more_than_any_wait_comes_first(self):
         def wait(ms: int, when="every-step") -> Finding:
@@ -320,47 +328,50 @@ class TestRun:
 
         for dearest, place in ((59, 0), (61, 1)):
             report = Report(verdict=Verdict(sentence=""), findings=(wait(dearest), wait(1, "set-up")))
-            codes = [one.code for one in with_loaders(report, [use()]).findings]
+            codes = [finding.code for finding in with_loaders(report, [use()]).findings]
             assert codes.index("GAP301") == place
             assert codes[2] == "GAP101"
 
     @pytest.mark.parametrize(
-        ("library", "what"),
+        ("library", "edit"),
         [
             ("", "`num_workers=3, persistent_workers=True, pin_memory=True`"),
             ("transformers", "`dataloader_num_workers=3, dataloader_persistent_workers=True`"),
         ],
     )
-    def test_kept_workers_are_one_change_with_their_number(self, library, what):
+    def test_kept_workers_are_one_change_with_their_number(self, library, edit):
         """Steps of 40 ms that wait 20 ms; epochs of 100 steps, whose worker takes 1.5 s to start."""
         late, begins = starting(library=library)
         assert (late.code, begins.code) == ("GAP301", "GAP305")
-        assert late.change == begins.change == what
+        assert late.change == begins.change == edit
         assert (late.price.of, begins.price.of) == (75 * MS, 75 * MS)
-        (change,) = told(late, begins)
-        assert (change.what, change.codes) == (what, ("GAP301", "GAP305"))
+        (change,) = first_changes(late, begins)
+        assert (change.what, change.codes) == (edit, ("GAP301", "GAP305"))
         assert (change.before, change.after) == (75 * MS, 40 * MS)
 
     def test_the_list_begins_with_the_step_of_the_headline(self):
         """A stream that begins anew: no setting helps against that."""
-        made = told(*starting(begin=Begin(again=2000 * MS)))
-        assert [one.codes for one in made] == [("GAP305",), ("GAP301",)]
-        assert [(one.before, one.after) for one in made] == [(80.1 * MS, 60 * MS), (60 * MS, 40 * MS)]
+        results = first_changes(*starting(begin=Begin(again=2000 * MS)))
+        assert [change.codes for change in results] == [("GAP305",), ("GAP301",)]
+        assert [(change.before, change.after) for change in results] == [
+            (80.1 * MS, 60 * MS),
+            (60 * MS, 40 * MS),
+        ]
 
     def test_kept_workers_alone_where_no_other_number_helps(self):
-        (begins,) = (one for one in starting(left=(20, 20, 20)) if one.code == "GAP305")
+        (begins,) = (finding for finding in starting(left=(20, 20, 20)) if finding.code == "GAP305")
         assert begins.change == "`persistent_workers=True`"
 
     def test_notes_name_the_loader(self):
-        seen = use(diagnosis=None, notes=("it could not be measured",))
-        report = with_loaders(Report(verdict=Verdict(sentence="")), [seen])
+        loader = use(diagnosis=None, notes=("it could not be measured",))
+        report = with_loaders(Report(verdict=Verdict(sentence="")), [loader])
         assert report.notes == ("the loader of train.py:12: it could not be measured",)
 
 
 class TestProfile:
     def profile(self, loading: float, step: float = 100) -> Profile:
         start = tuple(int(step * MS) * number for number in range(10))
-        end = tuple(one + int(step * MS) for one in start)
+        end = tuple(moment + int(step * MS) for moment in start)
         return Profile(
             steps=Steps(source="ProfilerStep", start=start, end=end),
             phases=(PhaseTime(name="loading", host=int(10 * loading * MS)),),
@@ -368,16 +379,16 @@ class TestProfile:
 
     def report(self, loading: float, *codes: str) -> Report:
         often = Frequency(when="every-step", waits=0)
-        found = [Finding(code=c, name="", line=MADE, frequency=often, remedy="as before") for c in codes]
-        return Report(verdict=Verdict(sentence=""), findings=tuple(found), profile=self.profile(loading))
+        findings = [Finding(code=c, name="", line=MADE, frequency=often, remedy="as before") for c in codes]
+        return Report(verdict=Verdict(sentence=""), findings=tuple(findings), profile=self.profile(loading))
 
     def test_the_step_without_its_input(self):
         assert own_step(self.profile(60)) == 40 * MS
         assert own_step(Profile()) == 0.0
 
     def test_the_wait_gets_the_measurement_and_the_others_do_not(self):
-        found = with_measurement(self.report(60, "GAP301", "GAP501"), diagnosis())
-        first, second = found.findings
+        joined = with_measurement(self.report(60, "GAP301", "GAP501"), diagnosis())
+        first, second = joined.findings
         assert first.evidence == (
             "a batch takes 60 ms to make, 25 ms CPU time and 35 ms waiting; 62 % of its time at "
             "`image = Image.open(path)` (data.py:33)",
@@ -389,7 +400,7 @@ class TestProfile:
             "ms instead of 100 ms"
         )
         assert second.remedy == "as before"
-        assert found.notes == ()
+        assert joined.notes == ()
 
     def test_where_no_setting_is_enough(self):
         more = with_measurement(self.report(60, "GAP301"), diagnosis(then=20)).findings[0].remedy
@@ -407,5 +418,5 @@ class TestProfile:
         ],
     )
     def test_a_measurement_that_does_not_fit_the_profile(self, loading, now, starved, said):
-        found = with_measurement(self.report(loading, *["GAP301"] * starved), diagnosis(now=now))
-        assert [said in note for note in found.notes] == [True] * bool(said)
+        joined = with_measurement(self.report(loading, *["GAP301"] * starved), diagnosis(now=now))
+        assert [said in note for note in joined.notes] == [True] * bool(said)

@@ -35,12 +35,12 @@ def loop_of(text: str, *calls: str, outer: dict[str, str] | None = None):
         Mark(kind="optimizer" if name.startswith("step") else "backward", tick=0, time=0.0, stack=stack(name))
         for name in calls
     ]
-    found = next(
+    loop = next(
         iter(training_loops([m for m in marks if m.kind == "optimizer"], marks, lambda file: text)), None
     )
-    if found is None:
+    if loop is None:
         return None
-    return next(name for name, number in numbers.items() if number == found.first)
+    return next(name for name, number in numbers.items() if number == loop.first)
 
 
 EPOCHS = """

@@ -52,23 +52,23 @@ def test_a_sweep_that_handles_its_errors_is_said_to_carry_on(source, handled):
         memory.alloc("x", size << 20, stack=stack, kind="activation")
         memory.step()
     run = memory.run(origin="emulated", gpu="Tesla T4", limit=100 << 20, total_memory=612 << 20)
-    made = replay_memory(run, read={"/home/me/sweep.py": source, "/home/me/model.py": ""}.__getitem__)
-    told = "; the script handles out-of-memory errors itself (sweep.py:4) and carries on"
-    found = verdict(made)
-    assert found.sentence.startswith("Does not fit: needs 1 GiB, the Tesla T4 has 100 MiB")
-    assert (told in found.sentence) == handled
-    assert (found.level, made.ends_it) == (("fine", False) if handled else ("failed", True))
+    replayed_run = replay_memory(run, read={"/home/me/sweep.py": source, "/home/me/model.py": ""}.__getitem__)
+    clause = "; the script handles out-of-memory errors itself (sweep.py:4) and carries on"
+    answer = verdict(replayed_run)
+    assert answer.sentence.startswith("Does not fit: needs 1 GiB, the Tesla T4 has 100 MiB")
+    assert (clause in answer.sentence) == handled
+    assert (answer.level, replayed_run.ends_it) == (("fine", False) if handled else ("failed", True))
 
 
 def test_a_setting_that_was_asked_for_always_has_its_row():
     trials = [
         Trial(settings=f"max_split_size_mb:{n}", outcome=Outcome(peak_reserved=n)) for n in range(20, 40)
     ]
-    asked = Trial(settings="expandable_segments:True", outcome=Outcome(peak_reserved=99), asked=True)
-    made = MemoryReport(sentence="", trials=(*trials, asked), searched=True)
-    (settings,) = (one for one in tables(made) if one.title == "Settings")
+    wanted = Trial(settings="expandable_segments:True", outcome=Outcome(peak_reserved=99), asked=True)
+    memory = MemoryReport(sentence="", trials=(*trials, wanted), searched=True)
+    (settings,) = (table for table in tables(memory) if table.title == "Settings")
     shown = [row.cells[0] for row in settings.rows[: settings.shown]]
-    assert shown == ["as in the run", *(one.settings for one in trials[:8]), asked.settings]
+    assert shown == ["as in the run", *(trial.settings for trial in trials[:8]), wanted.settings]
     assert len(settings.rows) == 1 + 21
 
 
@@ -83,12 +83,12 @@ def test_memory_that_grows_is_told_and_mended_first():
         evidence=("12 MiB in 3 tensors remain from each of 9 steps",),
     )
     fine = Verdict(sentence="At most 1 GiB reserved", level="fine")
-    found = report(MemoryReport(sentence="", answer=fine, findings=(grows,))).verdict
-    assert (found.level, found.why) == (
+    outcome = report(MemoryReport(sentence="", answer=fine, findings=(grows,))).verdict
+    assert (outcome.level, outcome.why) == (
         "act",
         ("Memory grows: 12 MiB in 3 tensors remain from each of 9 steps",),
     )
-    assert [(one.what, one.line) for one in found.do_first] == [(grows.change, grows.line)]
+    assert [(change.what, change.line) for change in outcome.do_first] == [(grows.change, grows.line)]
     assert report(MemoryReport(sentence="", answer=fine)).verdict == fine
 
 
@@ -100,7 +100,7 @@ FINE = Verdict(sentence="Nothing worth fixing: no syncs in 10 training steps", l
 def grown(**more) -> MemoryReport:
     """A run that fits so far, of which each step leaves 1 MiB behind in a list."""
     held = Holder(name="bank", kind="list", lines=(line(12),), bytes=9 << 20, steps=9, attached=True)
-    made = MemoryReport(
+    memory = MemoryReport(
         sentence="At most 40 MiB reserved",
         baseline=Outcome(peak_allocated=40 << 20, peak_reserved=40 << 20),
         growth=(Growth(line=line(4), bytes=1 << 20, tensors=1.0, steps=9),),
@@ -108,38 +108,40 @@ def grown(**more) -> MemoryReport:
         steps=12,
         **{"limit": 100 << 20, "total_memory": 100 << 20, **more},
     )
-    return msgspec.structs.replace(made, findings=findings(made))
+    return msgspec.structs.replace(memory, findings=findings(memory))
 
 
 def of_script(*memory: MemoryReport, verdict: Verdict = FINE) -> Verdict:
-    found = Report(verdict=Verdict(sentence=""), memory=memory)
-    told = msgspec.structs.replace(verdict, facts=fit_facts(found))
-    return with_answer(with_memory(told, found), found)
+    document = Report(verdict=Verdict(sentence=""), memory=memory)
+    result = msgspec.structs.replace(verdict, facts=fit_facts(document))
+    return with_answer(with_memory(result, document), document)
 
 
 def test_growth_leads_the_verdict_on_a_script_and_nothing_fits():
-    found = of_script(grown())
-    assert found.sentence == (
+    outcome = of_script(grown())
+    assert outcome.sentence == (
         "Memory grows by 1 MiB in every step and would fill the GPU after 60 more; "
         "no syncs in 10 training steps"
     )
-    assert found.level == "act"
-    assert [(one.what, one.line, one.codes) for one in found.do_first] == [
+    assert outcome.level == "act"
+    assert [(change.what, change.line, change.codes) for change in outcome.do_first] == [
         ("bound `bank`, or clear it", line(12), ("GAP405",))
     ]
-    assert "fits" not in " ".join((found.sentence, *found.why, *found.facts)).lower()
-    assert "enough for these 12 steps, full after 60 more" in found.facts[0]
+    assert "fits" not in " ".join((outcome.sentence, *outcome.why, *outcome.facts)).lower()
+    assert "enough for these 12 steps, full after 60 more" in outcome.facts[0]
 
 
 def test_a_run_that_has_ended_fits_and_says_by_how_much_it_grew():
-    found = of_script(grown(finished=True))
-    assert found.sentence == (
+    outcome = of_script(grown(finished=True))
+    assert outcome.sentence == (
         "The whole run fits, but memory grew by 1 MiB in every step, to 40 MiB of 100 MiB; "
         "no syncs in 10 training steps"
     )
-    assert "would fill" not in found.sentence
-    assert "fits for the whole run of 12 steps, in which memory grew by 1 MiB in every step" in found.facts[0]
-    assert "full" not in " ".join(one.evidence[0] for one in grown(finished=True).findings)
+    assert "would fill" not in outcome.sentence
+    assert (
+        "fits for the whole run of 12 steps, in which memory grew by 1 MiB in every step" in outcome.facts[0]
+    )
+    assert "full" not in " ".join(finding.evidence[0] for finding in grown(finished=True).findings)
 
 
 def test_predictions_with_graphs_want_no_grad_in_evaluation_alone():
@@ -147,26 +149,26 @@ def test_predictions_with_graphs_want_no_grad_in_evaluation_alone():
         name="preds", kind="list", lines=(line(12),), bytes=9 << 20, steps=9, in_graphs=9 << 20, attached=True
     )
     for training in (False, True):
-        made = grown(unused_graphs=(GraphCost(line=line(12), training=training, bytes=9 << 20),))
-        made = msgspec.structs.replace(made, holders=(held,), findings=())
-        (finding,) = [one for one in findings(made) if one.code == "GAP405"]
+        memory = grown(unused_graphs=(GraphCost(line=line(12), training=training, bytes=9 << 20),))
+        memory = msgspec.structs.replace(memory, holders=(held,), findings=())
+        (finding,) = [finding for finding in findings(memory) if finding.code == "GAP405"]
         assert ("no_grad()" in finding.change) != training
         assert ("detach" in finding.change) == training
 
 
 def test_what_comes_every_five_steps_is_told_so():
     every = (Growth(line=line(4), bytes=1 << 20, tensors=1.0, steps=3, every=5),)
-    made = msgspec.structs.replace(grown(), growth=every, holders=(), findings=())
-    made = msgspec.structs.replace(made, findings=findings(made))
-    assert of_script(made).sentence.startswith(
+    memory = msgspec.structs.replace(grown(), growth=every, holders=(), findings=())
+    memory = msgspec.structs.replace(memory, findings=findings(memory))
+    assert of_script(memory).sentence.startswith(
         "Memory grows by 1 MiB every 5 steps and would fill the GPU after 300 more; "
     )
 
 
 def test_a_gpu_with_room_for_more_steps_is_not_told_to_fit():
     offer = Offer(gpu="NVIDIA A10", has=100 << 20, needs=40 << 20, fits=True, lasts=60)
-    told = Report(verdict=Verdict(sentence=""), memory=(grown(),), offers=(offer,))
-    shown = offers(told)
+    document = Report(verdict=Verdict(sentence=""), memory=(grown(),), offers=(offer,))
+    shown = offers(document)
     assert shown is not None
     (row,) = shown.rows
     assert (row.tone, row.cells[1]) == ("bad", "for 60 more steps")
@@ -176,8 +178,8 @@ def test_the_largest_value_that_fits_is_said_to_last_only_so_long():
     tried = Attempt(what="batch_size=8", value=8, fits=True, needs=40 << 20, has=100 << 20)
     search = Search(argument="batch_size", least=1, most=64, by=1, found=8, attempts=(tried,))
     card = Environment(device="NVIDIA A10")
-    told = Report(verdict=FINE, environment=card, memory=(grown(),), search=search)
-    assert with_search(told, FINE).sentence == (
+    document = Report(verdict=FINE, environment=card, memory=(grown(),), search=search)
+    assert with_search(document, FINE).sentence == (
         "Memory grows by 1 MiB in every step and would fill the GPU after 60 more; "
         "batch_size=8 is the largest with which 12 steps fit the A10"
     )
@@ -186,45 +188,45 @@ def test_the_largest_value_that_fits_is_said_to_last_only_so_long():
 def test_a_longer_item_that_does_not_fit_is_the_verdict_on_a_run():
     longest = LongestBatch(length=900, seen=100, batches=9, needs=9 << 30, has=1 << 30, fits=False, most=300)
     fine = Verdict(sentence="At most 1 GiB reserved", level="fine")
-    found = report(MemoryReport(sentence="", gpu="NVIDIA A10", answer=fine, longest=longest)).verdict
-    assert found.level == "failed"
-    assert found.sentence == (
+    outcome = report(MemoryReport(sentence="", gpu="NVIDIA A10", answer=fine, longest=longest)).verdict
+    assert outcome.level == "failed"
+    assert outcome.sentence == (
         "Does not fit with the longest item: 900 long, it needs 9 GiB, the A10 has 1 GiB: 8 GiB short"
     )
-    assert found.why[0] == fine.sentence
-    assert found.do_first[0].what.startswith("cut items to 300")
+    assert outcome.why[0] == fine.sentence
+    assert outcome.do_first[0].what.startswith("cut items to 300")
 
 
 def test_a_run_that_does_not_grow_fits():
-    made = msgspec.structs.replace(grown(), growth=(), holders=(), findings=())
-    assert of_script(made).sentence.startswith("Fits: peak 40 of 100 MiB reserved. Nothing worth fixing")
+    memory = msgspec.structs.replace(grown(), growth=(), holders=(), findings=())
+    assert of_script(memory).sentence.startswith("Fits: peak 40 of 100 MiB reserved. Nothing worth fixing")
 
 
 def test_growth_that_a_bound_ends_in_time_is_none():
     full = grown().holders[0]
     bounded = msgspec.structs.replace(full, entries=10, each=1 << 20, most=30)
-    made = msgspec.structs.replace(grown(), holders=(bounded,))
-    assert findings(made) == ()
+    memory = msgspec.structs.replace(grown(), holders=(bounded,))
+    assert findings(memory) == ()
     short = msgspec.structs.replace(bounded, most=90)
-    (one,) = findings(msgspec.structs.replace(made, holders=(short,)))
-    assert one.evidence[-1] == "`bank` holds at most 90 entries: 80 MiB more until it is full"
+    (finding,) = findings(msgspec.structs.replace(memory, holders=(short,)))
+    assert finding.evidence[-1] == "`bank` holds at most 90 entries: 80 MiB more until it is full"
 
 
 def test_memory_that_is_of_no_use_is_something_worth_fixing():
     cost = GraphCost(line=line(20), bytes=30 << 20, without=1 << 20, needs=12 << 20)
-    made = MemoryReport(
+    memory = MemoryReport(
         sentence="At most 40 MiB reserved",
         baseline=Outcome(peak_allocated=40 << 20, peak_reserved=40 << 20),
         unused_graphs=(cost,),
     )
-    made = msgspec.structs.replace(made, findings=findings(made), answer=answer(made))
-    found = of_script(made)
-    assert found.level == "act"
-    assert found.sentence == (
+    memory = msgspec.structs.replace(memory, findings=findings(memory), answer=answer(memory))
+    outcome = of_script(memory)
+    assert outcome.level == "act"
+    assert outcome.sentence == (
         "No syncs in 10 training steps; `torch.no_grad()` around the evaluation lowers the memory's peak "
         "from 40 MiB to 12 MiB"
     )
-    (change,) = found.do_first
+    (change,) = outcome.do_first
     assert (change.line, change.before, change.after) == (line(20), 40 << 20, 12 << 20)
 
 
@@ -233,8 +235,8 @@ def test_a_finding_on_the_memory_is_not_called_nothing():
     nearly = Finding(
         code="GAP404", name="memory-nearly-full", line=None, frequency=often, remedy="leave room"
     )
-    found = of_script(MemoryReport(sentence="", findings=(nearly,)))
-    assert (found.sentence, found.level) == (
+    outcome = of_script(MemoryReport(sentence="", findings=(nearly,)))
+    assert (outcome.sentence, outcome.level) == (
         "No syncs in 10 training steps; the GPU's memory is nearly full",
         "act",
     )
@@ -245,7 +247,7 @@ def test_expandable_segments_stand_in_the_list_where_they_are_the_answer():
         peak_allocated=50 << 20, peak_reserved=90 << 20, retries=3, mallocs=9, frees=9, price=10**6
     )
     better = Outcome(peak_allocated=50 << 20, peak_reserved=60 << 20, maps=3, price=10**5)
-    made = MemoryReport(
+    memory = MemoryReport(
         sentence="",
         baseline=base,
         expandable=better,
@@ -254,9 +256,9 @@ def test_expandable_segments_stand_in_the_list_where_they_are_the_answer():
         advised="expandable_segments:True",
         limit=100 << 20,
     )
-    made = msgspec.structs.replace(made, findings=findings(made), answer=answer(made))
-    assert {"GAP406", "GAP408"} <= {one.code for one in made.findings}
-    (change,) = of_script(made).do_first
+    memory = msgspec.structs.replace(memory, findings=findings(memory), answer=answer(memory))
+    assert {"GAP406", "GAP408"} <= {finding.code for finding in memory.findings}
+    (change,) = of_script(memory).do_first
     assert (change.what, change.before, change.after, change.unit) == (
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         3,

@@ -55,10 +55,10 @@ def sessions(draw: st.DrawFn) -> Session:
     )
 
 
-def same(one: Report, other: Report) -> bool:
+def same(report: Report, other: Report) -> bool:
     """Whether two reports say the same of what they found."""
     fields = ("verdict", "findings", "notes", "tables")
-    return all(getattr(one, field) == getattr(other, field) for field in fields)
+    return all(getattr(report, field) == getattr(other, field) for field in fields)
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -71,9 +71,11 @@ def test_a_session(tmp_path: Path, session: Session) -> None:
     (drawn,) = reports(str(path), drawn=True)  # what a page is made of
     for other in (report(gapless.load(path)), shown, drawn):
         assert same(direct, other)
-    told = json.loads(renderer("json")(shown, Style()))
-    assert [one["code"] for one in told["findings"]] == [one.code for one in direct.findings]
-    codes = {one.code[:4] for one in direct.findings}
+    parsed = json.loads(renderer("json")(shown, Style()))
+    assert [finding["code"] for finding in parsed["findings"]] == [
+        finding.code for finding in direct.findings
+    ]
+    codes = {finding.code[:4] for finding in direct.findings}
     assert ("GAP4" in codes) == bool(session.memory)
     assert ("GAP3" in codes) == bool(session.loaders)
 
@@ -85,11 +87,11 @@ def test_every_format_holds_all_that_was_found(form):
     for _ in range(6):
         run.wait(20)
         run.step(95)
-    made = gapless.report(run.session(memory=(trained(),), loaders=(FED,)))
-    assert {one.code for one in made.findings} >= {"GAP101", "GAP301", "GAP402"}
-    text = renderer(form)(made, Style(unfold=True, width=100))
-    for one in made.findings:
-        assert one.code in text
+    document = gapless.report(run.session(memory=(trained(),), loaders=(FED,)))
+    assert {finding.code for finding in document.findings} >= {"GAP101", "GAP301", "GAP402"}
+    text = renderer(form)(document, Style(unfold=True, width=100))
+    for finding in document.findings:
+        assert finding.code in text
 
 
 def test_what_loses_most_comes_first_whatever_it_is_lost_to():
@@ -98,13 +100,13 @@ def test_what_loses_most_comes_first_whatever_it_is_lost_to():
     for _ in range(6):
         run.wait(20)
         run.step(95)
-    made = gapless.report(run.session(loaders=(FED,)))
-    assert [one.code for one in made.findings][:2] == ["GAP301", "GAP101"]
-    assert made.findings[-1].frequency.when == "set-up"
-    assert "waiting for data" in made.verdict.sentence
+    document = gapless.report(run.session(loaders=(FED,)))
+    assert [finding.code for finding in document.findings][:2] == ["GAP301", "GAP101"]
+    assert document.findings[-1].frequency.when == "set-up"
+    assert "waiting for data" in document.verdict.sentence
     assert (
-        made.verdict.do_first[0].what.startswith("num_workers")
-        or "num_workers" in made.verdict.do_first[0].what
+        document.verdict.do_first[0].what.startswith("num_workers")
+        or "num_workers" in document.verdict.do_first[0].what
     )
 
 
@@ -117,13 +119,13 @@ def test_profiles(tmp_path):
 
 
 def test_memory_and_loaders(tmp_path):
-    run, made = trained(), diagnosed()
+    run, diagnosis = trained(), diagnosed()
     memory.save([run], tmp_path / "memory.json")
-    saved_loading.save(made, tmp_path / "loader.json")
+    saved_loading.save(diagnosis, tmp_path / "loader.json")
     (of_memory,) = reports(str(tmp_path / "memory.json"))
     (of_loader,) = reports(str(tmp_path / "loader.json"))
     assert same(report(run), of_memory)
-    assert same(report(made), of_loader)
+    assert same(report(diagnosis), of_loader)
 
 
 def test_there_is_no_report_of_anything_else():

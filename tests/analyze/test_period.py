@@ -38,8 +38,8 @@ OUTER = Loop("train.py", 5, 19, (7, 14), "epoch")
 
 
 def test_what_recurs():
-    found = recurring((INNER, OUTER), lambda file: SOURCE)
-    assert [(one.name, one.level, one.line.line, one.test is None) for one in found] == [
+    parts = recurring((INNER, OUTER), lambda file: SOURCE)
+    assert [(part.name, part.level, part.line.line, part.test is None) for part in parts] == [
         ("evaluation", 0, 11, False),
         ("evaluation", 1, 16, True),
         ("checkpoint", 1, 17, False),

@@ -50,23 +50,29 @@ def play(iterations: int = 3, updates: int = 16, rollout: int = 64) -> Simulatio
     return run
 
 
-def told(run: Simulation, **session: object):
+def finding_rows(run: Simulation, **session: object):
     return [
-        (one.line.line, one.frequency.when, one.frequency.phase, one.frequency.waits, one.frequency.times)
-        for one in report(run.session(**session), read).findings
+        (
+            finding.line.line,
+            finding.frequency.when,
+            finding.frequency.phase,
+            finding.frequency.waits,
+            finding.frequency.times,
+        )
+        for finding in report(run.session(**session), read).findings
     ]
 
 
 def test_a_rollout_is_no_set_up():
-    assert told(play()) == [
+    assert finding_rows(play()) == [
         (STEP, "every-step", "", 1, 0),
         (ROLLOUT, "phase", "rollout", 64, 3),
         (END, "phase", "iteration end", 1, 3),
         (5, "set-up", "", 4, 0),
     ]
-    made = report(play().session(), read)
-    assert made.steps.waits_per_step == 1
-    assert made.sentence == "1 sync in every step; 64 more at each rollout (every 16 steps)"
+    document = report(play().session(), read)
+    assert document.steps.waits_per_step == 1
+    assert document.sentence == "1 sync in every step; 64 more at each rollout (every 16 steps)"
 
 
 @pytest.mark.parametrize(
@@ -83,8 +89,8 @@ def test_a_model_that_each_experiment_moves_is_no_rollout(experiments: int, when
             run.mark("backward", 40)
             run.wait(STEP)
             run.step(45)
-    found = {one[0]: one for one in told(run)}
-    assert found[ROLLOUT][1:3] == (when, phase)
+    by_line = {row[0]: row for row in finding_rows(run)}
+    assert by_line[ROLLOUT][1:3] == (when, phase)
 
 
 @pytest.mark.parametrize(
@@ -103,15 +109,15 @@ def test_a_library_s_rollout_in_evaluation_mode_is_no_evaluation(function: str, 
             run.wait(5)
             run.mark("backward", 5)
             run.step(5)
-    found = report(run.session(), read)
-    assert [(one.name, one.waits) for one in found.phases if one.waits] == [(phase, 64)]
-    assert found.steps.waits_per_step == 1
+    document = report(run.session(), read)
+    assert [(phase.name, phase.waits) for phase in document.phases if phase.waits] == [(phase, 64)]
+    assert document.steps.waits_per_step == 1
 
 
 def test_one_rollout_of_a_run_that_was_stopped_is_one():
     run = play(1, 12)
-    found = told(run, ending=Ending(how="enough-steps"))
-    assert (ROLLOUT, "phase", "rollout", 64, 1) in found
+    rows = finding_rows(run, ending=Ending(how="enough-steps"))
+    assert (ROLLOUT, "phase", "rollout", 64, 1) in rows
     assert "64 more in the one rollout seen" in report(run.session(), read).sentence
 
 
@@ -135,35 +141,35 @@ def test_a_step_that_waits_for_data_comes_before_what_recurs():
     )
     session = msgspec.structs.replace(play(3, 12).session(), loaders=(use,))
     first = report(session, read).verdict
-    assert [one.unit for one in first.do_first] == ["ns", "syncs"]
+    assert [change.unit for change in first.do_first] == ["ns", "syncs"]
 
 
 def test_what_the_source_knows_of_the_period_is_told_of_one():
-    known = (Recurrence(name="rollout", every=16, times=1),)
-    made = report(play(1, 12).session(phases=known), read)
-    assert "64 more at each rollout (every 16 steps)" in made.sentence
+    phases = (Recurrence(name="rollout", every=16, times=1),)
+    document = report(play(1, 12).session(phases=phases), read)
+    assert "64 more at each rollout (every 16 steps)" in document.sentence
 
 
 def test_what_was_not_reached_is_named():
     at = SourceLine("/work/train.py", 80)
-    known = (Recurrence(name="evaluation", every=500, line=at),)
-    made = report(play(1, 12).session(phases=known, ending=Ending(how="enough-steps")), read)
-    (told,) = made.verdict.not_seen
-    assert told.startswith("Only 12 training steps ran; the evaluation every 500 steps (train.py:80) was not")
-    assert "--steps 500" in told
+    phases = (Recurrence(name="evaluation", every=500, line=at),)
+    document = report(play(1, 12).session(phases=phases, ending=Ending(how="enough-steps")), read)
+    (note,) = document.verdict.not_seen
+    assert note.startswith("Only 12 training steps ran; the evaluation every 500 steps (train.py:80) was not")
+    assert "--steps 500" in note
 
 
 @pytest.mark.parametrize(("steps", "comes"), [(0, True), (499, False), (500, True), (40, False)])
 def test_what_the_run_never_comes_to_is_not_missed(steps, comes):
-    known = (Recurrence(name="epoch start", every=500),)
-    run = play(1, 12).session(phases=known, planned=Planned(steps=steps), ending=Ending(how="enough-steps"))
+    phases = (Recurrence(name="epoch start", every=500),)
+    run = play(1, 12).session(phases=phases, planned=Planned(steps=steps), ending=Ending(how="enough-steps"))
     assert ("epoch start" in " ".join(report(run, read).verdict.not_seen)) == comes
 
 
 def test_a_pass_of_one_step_is_a_step():
     """A loop around the steps that has one of them in each pass: its code is the step's own."""
     run = play(iterations=12, updates=1)
-    assert {when for _, when, *_ in told(run)} == {"every-step", "set-up"}
+    assert {when for _, when, *_ in finding_rows(run)} == {"every-step", "set-up"}
 
 
 def test_a_checkpoint_is_told_by_torch_save():
@@ -174,8 +180,8 @@ def test_a_checkpoint_is_told_by_torch_save():
         run.step(45)
         if step % 40 == 39:
             run.wait(48, 6, below=saving)
-    (one,) = report(run.session(), read).findings
-    assert (one.frequency.phase, one.frequency.waits, one.frequency.times) == ("checkpoint", 6, 2)
+    (finding,) = report(run.session(), read).findings
+    assert (finding.frequency.phase, finding.frequency.waits, finding.frequency.times) == ("checkpoint", 6, 2)
     assert report(run.session(), read).verdict.level == "fine"
 
 
@@ -199,9 +205,11 @@ def test_what_is_copied_for_a_checkpoint_is_a_part_of_it(saver):
                     Site(operator="aten::_to_copy", mechanism="d2h", call="Tensor.cpu", stack=frames)
                 )
                 run.events.append(Event(site=len(run.sites) - 1, tick=run.tick, waits=3))
-    found = [one.frequency for one in report(run.session(), read).findings]
-    assert {(one.when, one.phase, one.times) for one in found} == {("phase", "checkpoint", 4)}
-    assert sum(one.total for one in found) == 24
+    frequencies = [finding.frequency for finding in report(run.session(), read).findings]
+    assert {(frequency.when, frequency.phase, frequency.times) for frequency in frequencies} == {
+        ("phase", "checkpoint", 4)
+    }
+    assert sum(frequency.total for frequency in frequencies) == 24
 
 
 def test_an_evaluation_that_a_function_is_named_for():
@@ -211,8 +219,12 @@ def test_an_evaluation_that_a_function_is_named_for():
     site = msgspec.structs.replace(run.sites[0], stack=(inner, outer))
     run.sites.append(site)
     run.events.append(msgspec.structs.replace(run.events[-1], site=len(run.sites) - 1, waits=9))
-    found = [one.frequency for one in report(run.session(), read).findings if one.line.line == 150]
-    assert [(one.when, one.waits, one.times) for one in found] == [("evaluation", 9, 1)]
+    frequencies = [
+        finding.frequency for finding in report(run.session(), read).findings if finding.line.line == 150
+    ]
+    assert [(frequency.when, frequency.waits, frequency.times) for frequency in frequencies] == [
+        ("evaluation", 9, 1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -249,15 +261,17 @@ WAITS = st.tuples(
 @given(st.lists(st.lists(WAITS, max_size=4), max_size=14), st.sampled_from([read, lambda file: ""]))
 def test_each_wait_is_in_one_finding_in_whatever_phase(steps, source):
     session = Simulation().steps(steps, backward=40, step=45).session()
-    made = report(session, source)
+    document = report(session, source)
     recorded = sum(event.waits for event in session.events)
-    assert sum(one.frequency.total for one in made.findings) == recorded
-    for one in made.findings:
-        often = one.frequency
+    assert sum(finding.frequency.total for finding in document.findings) == recorded
+    for finding in document.findings:
+        often = finding.frequency
         assert not often.times or often.waits * often.times == pytest.approx(often.total)
         assert bool(often.phase) == (often.when in ("evaluation", "phase"))
-    for phase in made.phases:
-        parts = [one.frequency.waits for one in made.findings if one.frequency.phase == phase.name]
+    for phase in document.phases:
+        parts = [
+            finding.frequency.waits for finding in document.findings if finding.frequency.phase == phase.name
+        ]
         assert phase.waits == pytest.approx(sum(parts))
 
 
@@ -281,9 +295,11 @@ def test_a_librarys_loop_that_called_the_script_is_no_loop_of_its(passes: int):
             run.mark("backward", 40)
             run.step(45)
     script = "for batch in loader:\n" + "    work()\n" * 30
-    made = report(run.session(), lambda file: LAUNCHER if "fire" in file else "\n" * 19 + script)
-    found = {one.line.line: one.frequency for one in made.findings if one.line is not None}
-    assert found[5].when == ("set-up" if passes == 1 else "phase")
+    document = report(run.session(), lambda file: LAUNCHER if "fire" in file else "\n" * 19 + script)
+    frequencies = {
+        finding.line.line: finding.frequency for finding in document.findings if finding.line is not None
+    }
+    assert frequencies[5].when == ("set-up" if passes == 1 else "phase")
 
 
 def test_a_phase_of_every_step_is_said_to_be():
@@ -302,22 +318,24 @@ def test_ways_to_a_line_are_those_of_the_steady_steps():
         run.outer = steady
         run.wait(STEP)
         run.step(45)
-    (found,) = (
-        one for one in report(run.session(), lambda file: "").findings if one.frequency.when == "every-step"
+    (finding,) = (
+        candidate
+        for candidate in report(run.session(), lambda file: "").findings
+        if candidate.frequency.when == "every-step"
     )
-    assert len(found.callers) < 2
+    assert len(finding.callers) < 2
 
 
 def test_ways_to_a_line_are_told_as_deep_as_they_differ():
     shared = tuple(line(number, function="f") for number in (1, 2, 3))
     ways = [Caller((*shared, line(number, function="g")), 2.0) for number in (7, 9)]
-    (found,) = report(play(1).session(), read).findings[:1]
-    assert callers(msgspec.structs.replace(found, callers=tuple(ways)), lambda file: "a.py") == [
+    (finding,) = report(play(1).session(), read).findings[:1]
+    assert callers(msgspec.structs.replace(finding, callers=tuple(ways)), lambda file: "a.py") == [
         f"2× from a.py:1 f, a.py:2 f, a.py:3 f, a.py:{number} g" for number in (7, 9)
     ]
     apart = [Caller((line(number, function="g"), *shared), 2.0) for number in (7, 9)]
     assert (
-        callers(msgspec.structs.replace(found, callers=tuple(apart)), lambda file: "a.py")[0]
+        callers(msgspec.structs.replace(finding, callers=tuple(apart)), lambda file: "a.py")[0]
         == "2× from a.py:7 g, a.py:1 f, a.py:2 f"
     )
 
@@ -335,11 +353,11 @@ def test_syncs_that_only_lie_in_steps_with_an_evaluation_have_no_price_and_are_t
         run.phase = "eval"
         run.wait(END, 4)
         run.phase = "train"
-    found = report(run.session(), read)
-    assert found.sentence.startswith("50 syncs every 5 steps; 4 more at each evaluation (every 5 steps)")
+    document = report(run.session(), read)
+    assert document.sentence.startswith("50 syncs every 5 steps; 4 more at each evaluation (every 5 steps)")
     estimate = Estimate(step=Range(1_000_000, 2_000_000, 3_000_000), limiter="host", sure=0.9)
-    told = verdict(msgspec.structs.replace(found, estimate=estimate))
-    assert told.sentence == found.sentence
-    assert [(one.before, one.after, one.unit) for one in told.do_first] == [
-        (one.before, one.after, one.unit) for one in found.verdict.do_first
+    answer = verdict(msgspec.structs.replace(document, estimate=estimate))
+    assert answer.sentence == document.sentence
+    assert [(change.before, change.after, change.unit) for change in answer.do_first] == [
+        (change.before, change.after, change.unit) for change in document.verdict.do_first
     ]

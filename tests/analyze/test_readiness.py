@@ -40,8 +40,8 @@ def checked(folder: Path, **changes: object) -> Report:
 
 
 def test_all_of_a_step(tmp_path: Path) -> None:
-    found = checked(tmp_path)
-    ready = found.readiness
+    document = checked(tmp_path)
+    ready = document.readiness
     assert ready is not None
     (whole,) = ready.stretches
     assert whole.launches == ready.launches > 30
@@ -56,13 +56,13 @@ def test_all_of_a_step(tmp_path: Path) -> None:
     assert ready.step is not None
     assert 0 < whole.saved.least <= whole.saved.likely <= whole.saved.most < ready.step.most
     assert whole.saved == ready.whole
-    assert found.verdict.sentence.startswith(
+    assert document.verdict.sentence.startswith(
         f"A CUDA graph could hold 100 % of a step as it is ({ready.launches} of {ready.launches} launches, "
         "train.py:7–12): a replay saves "
     )
     for name in ("text", "markdown", "html"):
-        assert "Could be captured" in renderer(name)(found, Style())
-    assert msgspec.json.decode(renderer("json")(found, Style()))["readiness"]["launches"] == ready.launches
+        assert "Could be captured" in renderer(name)(document, Style())
+    assert msgspec.json.decode(renderer("json")(document, Style()))["readiness"]["launches"] == ready.launches
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_all_of_a_step(tmp_path: Path) -> None:
 def test_what_stops_it(
     tmp_path: Path, changes: dict[str, object], line: int, reason: str, change: str
 ) -> None:
-    found = checked(tmp_path, **changes)
-    ready = found.readiness
+    document = checked(tmp_path, **changes)
+    ready = document.readiness
     assert ready is not None
-    (stop,) = [one for one in ready.obstacles if not one.input]
+    (stop,) = [obstacle for obstacle in ready.obstacles if not obstacle.input]
     assert stop.line is not None
     assert (stop.line.line, stop.steps) == (line, ready.steps)
     assert stop.reason.startswith(reason)
@@ -95,8 +95,8 @@ def test_what_stops_it(
     assert ready.stretches[0].launches < ready.launches
     if "Adam" in reason:  # no part of its step is capturable, and all else is one stretch
         assert len(ready.stretches) == 1
-    assert any(one.what == stop.change for one in found.verdict.do_first)
-    assert found.verdict.why[0] == f"Main obstacle: {stop.reason} at train.py:{line}"
+    assert any(change.what == stop.change for change in document.verdict.do_first)
+    assert document.verdict.why[0] == f"Main obstacle: {stop.reason} at train.py:{line}"
 
 
 def test_a_step_that_is_a_graph_already(tmp_path: Path) -> None:
@@ -115,12 +115,12 @@ for step in range(12):
     path.write_text(code)
     with Emulator(programme=True, graphs=True) as emulator:
         exec(compile(code, str(path), "exec"), {"__name__": "__main__"})
-    found = report(emulator.session(("train.py",)))
-    assert found.readiness is not None
-    assert found.readiness.eager == 0
-    assert found.verdict.sentence.startswith("CUDA graphs already launch the whole step")
-    assert found.estimate is not None
-    assert not found.estimate.refused
+    document = report(emulator.session(("train.py",)))
+    assert document.readiness is not None
+    assert document.readiness.eager == 0
+    assert document.verdict.sentence.startswith("CUDA graphs already launch the whole step")
+    assert document.estimate is not None
+    assert not document.estimate.refused
 
 
 def test_a_step_of_which_a_part_is_a_graph_already(tmp_path: Path) -> None:
@@ -144,12 +144,12 @@ for step in range(8):
     path.write_text(code)
     with Emulator(programme=True, graphs=True) as emulator:
         exec(compile(code, str(path), "exec"), {"__name__": "__main__"})
-    found = report(emulator.session(("train.py",)))
-    ready = found.readiness
+    document = report(emulator.session(("train.py",)))
+    ready = document.readiness
     assert ready is not None
     assert (ready.eager, ready.held > 0, ready.obstacles) == (1, True, ())  # eager warm-up is none
-    assert found.verdict.sentence.startswith("CUDA graphs already launch ")
-    assert "of a step; another one could hold " in found.verdict.sentence
+    assert document.verdict.sentence.startswith("CUDA graphs already launch ")
+    assert "of a step; another one could hold " in document.verdict.sentence
 
 
 def test_nothing_is_told_that_was_not_asked(tmp_path: Path) -> None:
@@ -157,30 +157,30 @@ def test_nothing_is_told_that_was_not_asked(tmp_path: Path) -> None:
     path.write_text(SCRIPT.format(capturable=True, lower=0, shape="", read="pass"))
     with Emulator(programme=True) as emulator:
         exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
-    found = report(emulator.session(("train.py",)))
-    assert found.readiness is None
-    assert "graph" not in found.verdict.sentence
+    document = report(emulator.session(("train.py",)))
+    assert document.readiness is None
+    assert "graph" not in document.verdict.sentence
 
 
 def test_a_short_batch_now_and_then_does_not_cut(tmp_path: Path) -> None:
-    found = checked(tmp_path, shape="[: 8 if step % 4 == 3 else 16]")
-    ready = found.readiness
+    document = checked(tmp_path, shape="[: 8 if step % 4 == 3 else 16]")
+    ready = document.readiness
     assert ready is not None
     assert ready.stretches[0].launches == ready.launches
-    (short,) = [one for one in ready.obstacles if not one.input]
+    (short,) = [obstacle for obstacle in ready.obstacles if not obstacle.input]
     assert short.line is not None
     assert (short.line.line, short.steps) == (9, 3)
     assert "drop_last=True" in short.change
-    assert not any(one.startswith("Main obstacle") for one in found.verdict.why)
+    assert not any(reason.startswith("Main obstacle") for reason in document.verdict.why)
 
 
-@pytest.mark.parametrize(("options", "told"), [(('mode="reduce-overhead"',), True), ((), False)])
+@pytest.mark.parametrize(("options", "is_noted"), [(('mode="reduce-overhead"',), True), ((), False)])
 def test_what_the_compiler_captures_already_is_told(
-    tmp_path: Path, options: tuple[str, ...], told: bool
+    tmp_path: Path, options: tuple[str, ...], is_noted: bool
 ) -> None:
     code = SCRIPT.format(capturable=True, lower=0, shape="", read="pass")
     with Emulator(programme=True, graphs=True) as emulator:
         exec(compile(code, str(tmp_path / "train.py"), "exec"), {"__name__": "__main__"})
     session = emulator.session(("train.py",))
-    found = report(msgspec.structs.replace(session, compiled=(Compiled(name="Net", options=options),)))
-    assert any("already turns Net into CUDA graphs" in one for one in found.verdict.why) is told
+    document = report(msgspec.structs.replace(session, compiled=(Compiled(name="Net", options=options),)))
+    assert any("already turns Net into CUDA graphs" in reason for reason in document.verdict.why) is is_noted

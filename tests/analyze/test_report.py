@@ -23,8 +23,8 @@ def unreadable(file: str) -> str:
 def findings(run: Simulation, source=read):
     """(line, when, waits, every) of each finding, in order."""
     return [
-        (one.line.line, one.frequency.when, one.frequency.waits, one.frequency.every)
-        for one in report(run.session(), source).findings
+        (finding.line.line, finding.frequency.when, finding.frequency.waits, finding.frequency.every)
+        for finding in report(run.session(), source).findings
     ]
 
 
@@ -56,9 +56,9 @@ def test_every_five_steps(first, source):
 
 def test_some_steps():
     run = train(12, body=lambda run, step: step in (3, 5, 6) and run.wait(97))
-    (one,) = report(run.session(), read).findings
-    assert (one.frequency.when, one.frequency.every, one.frequency.waits) == ("some-steps", 0, 1)
-    assert one.frequency.per_step == pytest.approx(0.3)
+    (finding,) = report(run.session(), read).findings
+    assert (finding.frequency.when, finding.frequency.every, finding.frequency.waits) == ("some-steps", 0, 1)
+    assert finding.frequency.per_step == pytest.approx(0.3)
 
 
 def test_once_in_a_steady_step_is_no_rhythm():
@@ -103,7 +103,7 @@ def test_evaluation():
     run = train(12, body=body)
     assert findings(run) == [(50, "every-step", 1, 1), (150, "evaluation", 8, 0)]
     spots = report(run.session(), read).findings[1].spots
-    assert [(one.line.line, one.waits) for one in spots] == [(50, 1), (150, 7)]
+    assert [(spot.line.line, spot.waits) for spot in spots] == [(50, 1), (150, 7)]
     steps = report(run.session(), read).steps
     assert (steps.waits_per_step, steps.least, steps.most) == (1, 1, 1)
 
@@ -132,24 +132,24 @@ def test_a_line_that_serves_training_and_evaluation_counts_for_each():
 
 def test_what_a_stopped_script_does_is_not_its_own():
     run = train(12, body=lambda run, step: run.wait(50), after=lambda run: run.wait(120))
-    (one,) = report(run.session(ending=Ending(how="enough-steps")), read).findings
-    assert (one.line.line, one.frequency.total) == (50, 11)
+    (finding,) = report(run.session(ending=Ending(how="enough-steps")), read).findings
+    assert (finding.line.line, finding.frequency.total) == (50, 11)
 
 
 def test_no_steps():
     run = Simulation()
     run.wait(5, times=3)
-    made = report(run.session(), read)
-    assert made.steps.seen == 0
-    assert [one.frequency.when for one in made.findings] == ["no-steps"]
-    assert made.sentence == "3 syncs in train.py, but no training step was seen"
-    assert (made.verdict.level, made.verdict.per) == ("unknown", "in all")
+    document = report(run.session(), read)
+    assert document.steps.seen == 0
+    assert [finding.frequency.when for finding in document.findings] == ["no-steps"]
+    assert document.sentence == "3 syncs in train.py, but no training step was seen"
+    assert (document.verdict.level, document.verdict.per) == ("unknown", "in all")
 
 
 def test_nothing_at_all():
-    made = report(Session())
-    assert made.sentence == "No syncs in the run, but no training step was seen"
-    assert made.findings == ()
+    document = report(Session())
+    assert document.sentence == "No syncs in the run, but no training step was seen"
+    assert document.findings == ()
 
 
 def test_five_critic_steps_are_one_step():
@@ -163,8 +163,8 @@ def test_five_critic_steps_are_one_step():
         run.step(95, "Adam.step#1")
         run.wait(97)
     assert findings(run) == [(41, "every-step", 6, 1)]
-    (one,) = report(run.session(), read).findings
-    assert [(spot.line.line, spot.waits) for spot in one.spots] == [(41, 5), (97, 1)]
+    (finding,) = report(run.session(), read).findings
+    assert [(spot.line.line, spot.waits) for spot in finding.spots] == [(41, 5), (97, 1)]
     assert report(run.session(), read).steps.waits_per_step == 6
 
 
@@ -173,9 +173,9 @@ def test_two_waits_of_one_line_are_one_finding():
         run.wait(50, operator="aten::any", detail="first")
         run.wait(50, operator="aten::any", detail="second")
 
-    (one,) = report(train(12, body=body).session(), read).findings
-    assert one.frequency.waits == 2
-    assert len(one.sites) == 2
+    (finding,) = report(train(12, body=body).session(), read).findings
+    assert finding.frequency.waits == 2
+    assert len(finding.sites) == 2
 
 
 ENGINE = library_line(800, "torch/autograd/graph.py", "_engine_run_backward")
@@ -186,8 +186,8 @@ def test_forward_and_backward_of_one_line_are_two_findings():
         run.wait(50, operator="aten::nonzero", mechanism="size", call="")
         run.wait(90, below=(ENGINE,), operator="aten::nonzero", node="IndexBackward0", forward=run.stack(50))
 
-    made = report(train(12, body=body).session(), read).findings
-    assert [(one.line.line, one.backward, one.node) for one in made] == [
+    results = report(train(12, body=body).session(), read).findings
+    assert [(finding.line.line, finding.backward, finding.node) for finding in results] == [
         (50, False, ""),
         (50, True, "IndexBackward0"),
     ]
@@ -198,8 +198,8 @@ def test_backward_code_of_the_users_own_stands_at_its_line():
         inner = (line(20, function="Mine.backward"), ENGINE)
         run.wait(90, below=inner, node="MineBackward", forward=run.stack(50))
 
-    (one,) = report(train(12, body=body).session(), read).findings
-    assert (one.line.line, one.backward) == (20, False)
+    (finding,) = report(train(12, body=body).session(), read).findings
+    assert (finding.line.line, finding.backward) == (20, False)
 
 
 def test_a_wait_in_a_library_stands_at_the_users_line():
@@ -208,9 +208,9 @@ def test_a_wait_in_a_library_stands_at_the_users_line():
         library_line(500, "torchmetrics/metric.py", "wrapped_func"),
     )
     run = train(12, body=lambda run, step: run.wait(50, below=below, call="Tensor.__bool__"))
-    (one,) = report(run.session(), read).findings
-    assert one.line.line == 50
-    assert one.library_stack == below
+    (finding,) = report(run.session(), read).findings
+    assert finding.line.line == 50
+    assert finding.library_stack == below
 
 
 def test_the_worst_first():
@@ -221,7 +221,7 @@ def test_the_worst_first():
             run.wait(40, times=9)
 
     run = train(12, before=lambda run: run.wait(2, times=99), body=body)
-    assert [one[0] for one in findings(run)] == [30, 40, 20, 2]  # 5, 4.5 and 1 per step
+    assert [row[0] for row in findings(run)] == [30, 40, 20, 2]  # 5, 4.5 and 1 per step
 
 
 @pytest.mark.parametrize(
@@ -258,8 +258,8 @@ def test_one_line_with_two_rhythms_is_two_findings():
         if step % 5 == 4:
             run.wait(97, below=seldom, times=2)
 
-    found = findings(train(22, body=body))
-    assert found == [(97, "every-step", 1, 1), (97, "some-steps", 2, 5)]
+    rows = findings(train(22, body=body))
+    assert rows == [(97, "every-step", 1, 1), (97, "some-steps", 2, 5)]
 
 
 def test_a_line_reached_on_two_ways_in_turn_is_one_finding():
@@ -277,10 +277,10 @@ def test_a_script_that_put_nothing_on_the_gpu_is_not_praised():
 
     run = train(12)
     unused = Environment(device="NVIDIA A100", emulated=True, unused=True)
-    made = report(run.session(environment=unused), read)
+    document = report(run.session(environment=unused), read)
     assert (
-        made.sentence == "train.py put nothing on the GPU: it ran on the CPU, so there was nothing "
+        document.sentence == "train.py put nothing on the GPU: it ran on the CPU, so there was nothing "
         "to wait for"
     )
-    assert _gate.exceeded(made, 0, ())
-    assert not _gate.exceeded(made, None, ())
+    assert _gate.exceeded(document, 0, ())
+    assert not _gate.exceeded(document, None, ())

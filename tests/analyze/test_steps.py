@@ -93,9 +93,9 @@ def test_ticks_belong_to_the_step_that_ends_after_them():
     assert [steps.of(tick) for tick in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-@pytest.mark.parametrize(("seen", "steady"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (12, 10)])
-def test_the_first_steps_warm_up(seen, steady):
-    assert len(steps_of(*[D] * seen).steady) == steady
+@pytest.mark.parametrize(("step_count", "steady"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (12, 10)])
+def test_the_first_steps_warm_up(step_count, steady):
+    assert len(steps_of(*[D] * step_count).steady) == steady
 
 
 def test_backward_passes_are_steps_where_there_is_no_optimizer():

@@ -64,15 +64,15 @@ def session(steps: int = 8) -> Session:
 
 
 def test_a_report_has_a_table_of_them() -> None:
-    found = report(session())
-    first, second = found.traffic
+    document = report(session())
+    first, second = document.traffic
     assert (first.kind, first.times, first.sent, first.received) == ("all_reduce", 2, 12_000, 12_000)
     assert (second.kind, second.times, second.sent) == ("all_gather", 0.5, 25)
-    (table,) = [one for one in found.tables if "sends" in one.title]
+    (table,) = [candidate for candidate in document.tables if "sends" in candidate.title]
     assert table.title == "Rank 1 of 4 sends 12 kB per step and receives 12 kB"
     assert table.rows[0].cells == ("all_reduce (backward)", "all 4 ranks", "2", "12 kB", "12 kB", LINE)
     assert table.rows[1].cells[2] == "1 in 2"
-    text = renderer("text")(found, Style(width=100))
+    text = renderer("text")(document, Style(width=100))
     assert "all_gather" in text
     assert "train.py:7" in text
 
@@ -97,20 +97,20 @@ def test_nccl_takes_memory_for_each_group_that_meets_on_the_gpu(kinds: list[str]
         )
         for at, kind in enumerate(kinds)
     ]
-    found = buffers(Session(programme=Programme(entries=tuple(entries))))
+    reserved = buffers(Session(programme=Programme(entries=tuple(entries))))
     groups = {"pairs" if kind in ("send", "recv") else kind for kind in kinds} - {"host", "alone"}
     if not groups:
-        assert found is None
+        assert reserved is None
         return
-    assert found is not None
-    assert found.groups == len(groups)
-    one = buffers(
+    assert reserved is not None
+    assert reserved.groups == len(groups)
+    single = buffers(
         Session(programme=Programme(entries=(Entry(kind="collective", name="all_reduce", ranks=2),)))
     )
-    assert one is not None
-    assert 0 < one.least < one.most
-    assert found.least == len(groups) * one.least
-    assert (found.most > len(groups) * one.most) == ("all_to_all" in groups)
+    assert single is not None
+    assert 0 < single.least < single.most
+    assert reserved.least == len(groups) * single.least
+    assert (reserved.most > len(groups) * single.most) == ("all_to_all" in groups)
 
 
 def test_without_a_programme_nothing_is_known_of_nccl() -> None:

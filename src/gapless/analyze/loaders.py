@@ -72,13 +72,13 @@ def _single_use(diagnosis: Diagnosis) -> LoaderUse:
 
 def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
     """Yield what the rules find in `uses`, each finding once, the most expensive first."""
-    results = [finding for use in uses for finding in _of_use(use)]
+    results = [finding for use in uses for finding in _use_findings(use)]
     yield from dict.fromkeys(
         sorted(results, key=lambda finding: -(finding.price.last if finding.price is not None else 0))
     )
 
 
-def _of_use(use: LoaderUse) -> Iterator[Finding]:
+def _use_findings(use: LoaderUse) -> Iterator[Finding]:
     """Yield what the rules find in one use; prices are shares of a step including its wait for data."""
     hits = list(_hits(use))
     step = use.step.likely + use.late.likely + _start_time(hits)

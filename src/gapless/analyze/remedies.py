@@ -100,7 +100,7 @@ def calculate_attempts(session: Session, memory: Sequence[MemoryReport]) -> Iter
     if not states:
         return
     finished = session.ending.how == "finished"
-    eight = {row: _in_eight_bits(run.size[row]) for row in states}
+    eight = {row: _size_in_8_bits(run.size[row]) for row in states}
     yield _replay_attempt(
         _with_sizes(run, eight),
         "8-bit optimizer states",
@@ -137,7 +137,7 @@ def _optimizer_states(run: MemoryRun) -> list[int]:
     return by_kind["optimizer"]
 
 
-def _in_eight_bits(size: int) -> int:
+def _size_in_8_bits(size: int) -> int:
     elements = size // 4
     return size if elements < _MIN_ELEMENTS_8BIT else elements + 4 * -(-elements // _BLOCK_ELEMENTS)
 

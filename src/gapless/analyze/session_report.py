@@ -116,12 +116,12 @@ def report(
         remedies=session.remedies,
         readiness=_readiness(session, steps) if priced else None,
         compiled=session.compiled,
-        planned=_planned(session, steps),
+        planned=_planned_steps(session, steps),
     )
     return with_loaders(draft, session.loaders, session.memory)
 
 
-def _planned(session: Session, steps: Steps) -> Planned:
+def _planned_steps(session: Session, steps: Steps) -> Planned:
     """Return how many steps the run has: the steps seen, if it ended by itself."""
     if session.ending.how != "finished":
         return session.planned

@@ -8,7 +8,7 @@ from gapless.model import Finding, Frequency, Hit, Loss, Rule, Site, SourceLine,
 from gapless.model.profile import Price
 from gapless.model.wording import count
 
-_OF_TORCH = ("aten/", "torch/")
+_TORCH_FOLDERS = ("aten/", "torch/")
 """Folders of PyTorch's own sources."""
 
 
@@ -59,7 +59,7 @@ def source_basis(sites: Sequence[Site]) -> tuple[str, ...]:
     if not basis:
         return ()
     first, *rest = basis
-    whose = "PyTorch's" if first.startswith(_OF_TORCH) else "the library's"
+    whose = "PyTorch's" if first.startswith(_TORCH_FOLDERS) else "the library's"
     file = first.split(":")[0].split(",")[0].rsplit("/", 1)[-1]
     more = f" and {count(len(rest), 'more place')}" if rest else ""
     some = "" if all(site.basis for site in sites) else "some of it "

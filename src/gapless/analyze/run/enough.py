@@ -23,14 +23,14 @@ Look = Callable[[Loop], Variables | None]
 
 @dataclass
 class _WatchedPart:
-    """A recurring part and how far the run is from it; `due` is in steps, -1 if unknown."""
+    """A recurring part and how far the run is from it; `due_in` is in steps, -1 if unknown."""
 
     part: Recurring
     times: int = 0
     every: int = 0
     passes: int = 0
     """Passes of the training loop from one to the next; 0 if unknown."""
-    due: int = -1
+    due_in: int = -1
     held: bool = False
     """Whether its test was true at the previous mark."""
     counted: object = None
@@ -192,7 +192,7 @@ class Enough:
         moved = isinstance(watch.counted, int) and counted != watch.counted
         if not watch.part.level:
             watch.every = every
-            watch.due = -counted % every + 1 if moved else -1
+            watch.due_in = -counted % every + 1 if moved else -1
         watch.counted = counted
         # At 0 nothing tells whether it was before the first step, or will not be.
         return holds and counted != 0
@@ -209,7 +209,7 @@ class Enough:
         watch.is_tellable = self._passes.get(watch.part.level) is not None or isinstance(
             self._passes.get(watch.part.level - 1), int
         )
-        watch.due = (
+        watch.due_in = (
             max(self._since.get(watch.part.level, 0) + watch.every - count, 0) + 1 if watch.every else -1
         )
 
@@ -219,7 +219,7 @@ class Enough:
             return False
         (began, first), (now, last) = self._times[0], self._times[-1]
         step = (now - began) / max(last - first, 1)
-        return watch.due < 0 or watch.due * step <= left
+        return watch.due_in < 0 or watch.due_in * step <= left
 
 
 def _first_name(target: str) -> str:

@@ -18,7 +18,7 @@ def frequency(group: Group, steps: Steps) -> Frequency:
     total = group.total
     whole = float(total)
     if group.phase is not None:
-        return _of_phase(group.phase, total)
+        return _phase_frequency(group.phase, total)
     if group.part != "steps":
         return Frequency(when=_OUTSIDE[group.part], waits=whole, total=total)
     if not steps.seen:
@@ -41,7 +41,7 @@ def frequency(group: Group, steps: Steps) -> Frequency:
     )
 
 
-def _of_phase(phase: Recurrence, total: int) -> Frequency:
+def _phase_frequency(phase: Recurrence, total: int) -> Frequency:
     """Return the frequency of waits in a phase, per occurrence."""
     return Frequency(
         when="evaluation" if phase.name == EVALUATION else "phase",

@@ -117,10 +117,10 @@ def _times(proof: Proof) -> Table:
     if proof.time is None:
         return two_sided_table("", [])
     kind = "Time" if proof.time.clock == "GPU" else "CPU time"
-    return two_sided_table(f"{kind} of a call, {proof.time.rounds} rounds", list(_timed(proof.time)))
+    return two_sided_table(f"{kind} of a call, {proof.time.rounds} rounds", list(_timing_rows(proof.time)))
 
 
-def _timed(time: Timing) -> Iterator[Row]:
+def _timing_rows(time: Timing) -> Iterator[Row]:
     for name, field in (("median", "total"), ("  on the CPU", "host"), ("  on the GPU", "device")):
         before, after = getattr(time.before, field), getattr(time.after, field)
         if before is None or after is None:

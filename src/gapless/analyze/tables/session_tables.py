@@ -28,12 +28,12 @@ def tables(report: Report) -> tuple[Table, ...]:
         search(report),
         remedies(report),
         offers(report),
-        _assumed(report),
-        _outside(report),
+        _assumptions_table(report),
+        _outside_table(report),
         compiled(report),
         what_if(report),
-        _communication(report),
-        _estimate(report),
+        _traffic_table(report),
+        _estimate_table(report),
     ]
     return (
         *readiness(report),
@@ -42,7 +42,7 @@ def tables(report: Report) -> tuple[Table, ...]:
     )
 
 
-def _assumed(report: Report) -> Table | None:
+def _assumptions_table(report: Report) -> Table | None:
     """List values that a dry run assumed, if they decided something."""
     rows = []
     for assumption in report.assumptions:
@@ -61,7 +61,7 @@ def _place(report: Report) -> str:
     return line.short if line is not None else "FILE:LINE"
 
 
-def _outside(report: Report) -> Table | None:
+def _outside_table(report: Report) -> Table | None:
     """List syncs outside the steady training steps, one row per phase."""
     parts: dict[str, list[Finding]] = {}
     for finding in report.findings:
@@ -76,7 +76,7 @@ def _outside(report: Report) -> Table | None:
     return table("Not in every step", "syncs | <at", rows) if rows else None
 
 
-def _communication(report: Report) -> Table | None:
+def _traffic_table(report: Report) -> Table | None:
     """List what this rank sends, receives and waits for per step, by kind, group and line."""
     if not report.traffic:
         return None
@@ -128,7 +128,7 @@ def _limit_cell(estimate: Estimate) -> str:
     return f"{limit} ({percent(estimate.sure)} sure)" if estimate.clear else f"cannot tell: {limit}"
 
 
-def _estimate(report: Report) -> Table | None:
+def _estimate_table(report: Report) -> Table | None:
     """Return the estimated step and what it is based on; None without an estimate."""
     estimate = report.estimate
     if estimate is None or estimate.refused:

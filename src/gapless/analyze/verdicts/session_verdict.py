@@ -40,7 +40,7 @@ from gapless.model.wording import (
 
 MIN_LOSS_SHARE = 0.001
 """Share of a step below which a loss is not worth fixing."""
-LITTLE = 0.005
+MIN_WAITING_SHARE = 0.005
 MIN_PADDING_SHARE = 0.01
 """Share of a step that unneeded work must take to be mentioned."""
 MIN_STEADY_STEPS = 3
@@ -162,7 +162,7 @@ def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -
     in_steps = syncs(report)
     more, apart = phase_clause(report, bool(in_steps)), worth_fixing(report)
     waiting = _share_for_data(report, late)
-    if late is not None and late.price is not None and waiting >= LITTLE:
+    if late is not None and late.price is not None and waiting >= MIN_WAITING_SHARE:
         step = late.price.of
         bound = estimate is not None and bool(estimate.reasons)
         saved = (estimate.saved.most if bound else estimate.saved.likely) if estimate is not None else 0
@@ -184,7 +184,7 @@ def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -
         return f"{in_steps}{more}", "act"
     step = estimate.whole.likely
     most = estimate.saved.most / step if step else 0.0
-    if not apart and most < (LITTLE if report.steps.waits_per_step < 1 else MIN_LOSS_SHARE):
+    if not apart and most < (MIN_WAITING_SHARE if report.steps.waits_per_step < 1 else MIN_LOSS_SHARE):
         below = f"below {percent(MIN_LOSS_SHARE)}" if most < MIN_LOSS_SHARE else f"at most {percent(most)}"
         return f"Nothing worth fixing: {in_steps}{_single_place(report)}, {below} of a step{more}", "fine"
     if estimate.reasons:
@@ -333,7 +333,7 @@ _COMPILING = ": `--what-if compile` estimates what compiling would bring"
 
 def _blocked_clause(estimate: Estimate) -> str:
     """Return ``; syncs block the CPU for 12 ms (8–19) of each step``; "" if next to nothing."""
-    if estimate.blocked.likely < LITTLE * estimate.step.likely:
+    if estimate.blocked.likely < MIN_WAITING_SHARE * estimate.step.likely:
         return ""
     return f"; syncs block the CPU for {time_range(estimate.blocked)} of each step"
 
@@ -352,7 +352,7 @@ def _to_do(report: Report, estimate: Estimate | None, late: Finding | None) -> t
         )
     if not todo and (estimate is None or not _has_prices(report)):
         todo = _by_syncs(report, _steady_rates(report))
-    starved = _share_for_data(report, late) >= LITTLE
+    starved = _share_for_data(report, late) >= MIN_WAITING_SHARE
     if (
         phase_syncs_per_step(report) > report.steps.waits_per_step and not starved
     ):  # phases have the most syncs

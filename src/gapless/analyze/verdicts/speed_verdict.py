@@ -26,10 +26,10 @@ def speeds(report: Report, estimate: Estimate | None) -> Iterator[str]:
     if parts:
         of_rank = " of this rank" if report.environment.world_size > 1 else ""
         yield f"Speed{of_rank}: {', '.join(parts)}"
-    yield from _whole_run(report, estimate)
+    yield from _whole_run_sentence(report, estimate)
 
 
-def _whole_run(report: Report, estimate: Estimate) -> Iterator[str]:
+def _whole_run_sentence(report: Report, estimate: Estimate) -> Iterator[str]:
     """Yield ``All 2,560 steps (20 passes) take 2.9 min (2–4 min)``."""
     planned, each = report.planned, estimate.whole
     if not planned.steps or not each.likely:

@@ -32,7 +32,7 @@ def not_seen(report: Report) -> Iterator[str]:
         reason = f": {message.rstrip('.')}" if report.steps.seen else ""
         yield f"The run ended early{reason}"
     if report.environment.dry:
-        yield _assumed(report)
+        yield _assumption_note(report)
     if report.unknown:
         yield unknown(report.unknown)
     for memory in report.memory:
@@ -43,7 +43,7 @@ def not_seen(report: Report) -> Iterator[str]:
             )
 
 
-def _assumed(report: Report) -> str:
+def _assumption_note(report: Report) -> str:
     """Say that printed losses are assumed, and which decisions depend on assumed values."""
     at = report.switch.line if report.switch is not None else None
     since = f" from {at.short} on" if at is not None else ""
