@@ -98,5 +98,5 @@ def install(wishes: object, stopper: object, watch: object) -> FakeCapture:
 
 
 if __name__ == "__main__":
-    check_module._emulator = install
+    check_module._make_emulator = install
     raise SystemExit(main())

@@ -9,9 +9,9 @@ import pytest
 
 from gapless.analyze import report
 from gapless.analyze.run.failed_dry import failure_without_values, with_failed_dry
-from gapless.commands._again import Again, Ran
+from gapless.commands._again import Rerun, RunResult
 from gapless.commands._progress import Progress
-from gapless.commands._with_values import _left, with_values
+from gapless.commands._with_values import _drop_assumptions, with_values
 from gapless.model import Ending, Environment, Mark, Session, SourceLine, Verdict
 from gapless.model.assumption import Assumption, FailedDry
 
@@ -86,19 +86,19 @@ def test_the_verdict_says_it_first() -> None:
     assert "2 syncs in every step" in kept.why
 
 
-class Never(Again):
+class Never(Rerun):
     def __call__(self, *words, **options):  # type: ignore[no-untyped-def]
         raise AssertionError("it was run again")
 
 
-class Slow(Again):
+class Slow(Rerun):
     """Comes to a step only where its batch is of one item."""
 
     def __call__(self, words, *more, **options):  # type: ignore[no-untyped-def]
         if words[-1] != "1":
-            return Ran(Session(ending=Ending(how="interrupted")), 300.0)
+            return RunResult(Session(ending=Ending(how="interrupted")), 300.0)
         mark = Mark(kind="optimizer", tick=0, time=0.0, name="SGD.step")
-        return Ran(Session(script=("train.py",), marks=(mark,)), 10.0)
+        return RunResult(Session(script=("train.py",), marks=(mark,)), 10.0)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_run_with_values_that_takes_too_long_is_tried_with_a_smaller_batch(
 
 
 def test_a_batch_that_would_fit_this_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapless.commands._with_values._available", lambda: 10 << 30)
+    monkeypatch.setattr("gapless.commands._with_values._available_memory", lambda: 10 << 30)
     outcome = with_values(
         failed(), Never([], ["train.py", "--bs", "3", "--batch=32"]), quiet(), explicit=False, peak=20 << 30
     )
@@ -153,4 +153,4 @@ def test_it_is_not_run_again_where_that_was_not_wanted_or_takes_too_much_memory(
 
 def test_a_run_with_values_is_told_no_assumptions() -> None:
     words = ["--dry", "--assume", "train.py:3=1", "--steps", "3", "--assume=train.py:4=2"]
-    assert _left(words) == ["--dry", "--steps", "3"]
+    assert _drop_assumptions(words) == ["--dry", "--steps", "3"]

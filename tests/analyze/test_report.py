@@ -282,5 +282,5 @@ def test_a_script_that_put_nothing_on_the_gpu_is_not_praised():
         document.sentence == "train.py put nothing on the GPU: it ran on the CPU, so there was nothing "
         "to wait for"
     )
-    assert _gate.exceeded(document, 0, ())
-    assert not _gate.exceeded(document, None, ())
+    assert _gate.find_exceeded_limits(document, 0, ())
+    assert not _gate.find_exceeded_limits(document, None, ())

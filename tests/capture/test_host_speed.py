@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gapless.capture import host_speed
-from gapless.commands._host import CLASSES, known, speed
+from gapless.commands._host import HOST_FACTORS, parse_host_speed, resolve_host_speed
 from gapless.errors import UsageError
 
 pytest.importorskip("torch")
@@ -70,18 +70,18 @@ def test_the_probe_is_a_training_step_that_leaves_chance_alone():
 
 
 @pytest.mark.parametrize(
-    ("text", "factor"), [("0.8", 0.8), ("fast", CLASSES["fast"]), ("slow", CLASSES["slow"])]
+    ("text", "factor"), [("0.8", 0.8), ("fast", HOST_FACTORS["fast"]), ("slow", HOST_FACTORS["slow"])]
 )
 def test_what_the_user_says(text, factor):
-    said = speed(text)
+    said = resolve_host_speed(text)
     assert (said.factor, said.measured) == (factor, False)
 
 
 def test_a_usual_host_has_no_speed_of_its_own():
-    assert speed("usual") is None
+    assert resolve_host_speed("usual") is None
 
 
 @pytest.mark.parametrize("text", ["", "quick", "0", "-1", "nan", "inf", "1e9"])
 def test_what_says_nothing_is_refused(text):
     with pytest.raises(UsageError, match="--host"):
-        known(text)
+        parse_host_speed(text)

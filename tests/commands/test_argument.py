@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.commands._argument import Asked, parse
-from gapless.commands._argument import given as with_value
+from gapless.commands._argument import ArgumentRange, parse
+from gapless.commands._argument import with_argument as with_value
 from gapless.errors import UsageError
 
 NAMES = st.from_regex(r"-{0,2}[a-z][a-z0-9_.-]{0,12}=?", fullmatch=True)
@@ -18,8 +18,8 @@ NAMES = st.from_regex(r"-{0,2}[a-z][a-z0-9_.-]{0,12}=?", fullmatch=True)
 @given(NAMES, st.integers(0, 9999), st.integers(0, 9999), st.integers(1, 99))
 def test_what_is_written_is_read(name: str, least: int, more: int, by: int) -> None:
     most = least + more
-    assert parse(f"{name}:{least}..{most}") == Asked(name, least, most)
-    assert parse(f"{name}:{least}..{most}:{by}") == Asked(name, least, most, by)
+    assert parse(f"{name}:{least}..{most}") == ArgumentRange(name, least, most)
+    assert parse(f"{name}:{least}..{most}:{by}") == ArgumentRange(name, least, most, by)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_compiler_that_fails_costs_a_note(
     end: Callable[..., NoReturn], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(again, "compile_again", end)
-    monkeypatch.setattr(_compiled, "PATIENCE", 0.3)
+    monkeypatch.setattr(_compiled, "MAX_COMPILE_SECONDS", 0.3)
     monkeypatch.setattr(forked, "_GRACE", 0.0 if end is hangs else 60.0)
     seen = Session(notes=("before",))
     with Emulator(compiled=True) as emulator:

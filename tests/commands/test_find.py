@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from gapless.analyze import report
-from gapless.commands._again import Again, Ran
+from gapless.commands._again import Rerun, RunResult
 from gapless.commands._argument import parse
 from gapless.commands._find import Finder
 from gapless.commands._progress import Progress
@@ -35,18 +35,18 @@ def recorded(gigabytes: float, *, steps: int = 3, ending: Ending | None = None) 
     )
 
 
-class Script(Again):
+class Script(Rerun):
     """A script that is not run: what it would need follows from its argument."""
 
     def needs(self, value: int) -> float:
         return 0.25 * value
 
-    def __call__(self, words: Sequence[str], *more: str) -> Ran:
+    def __call__(self, words: Sequence[str], *more: str) -> RunResult:
         value = int(words[-1].partition("=")[2] or words[-1])
         return self.ran(value)
 
-    def ran(self, value: int) -> Ran:
-        return Ran(recorded(self.needs(value)), 2.0)
+    def ran(self, value: int) -> RunResult:
+        return RunResult(recorded(self.needs(value)), 2.0)
 
 
 def find(script: type[Script], text: str = "batch_size:8..256", *words: str) -> tuple[Session, str]:
@@ -119,8 +119,8 @@ def test_values_that_do_not_fit_below_one_that_does_are_told() -> None:
 
 def test_what_fails_for_another_reason_bounds_the_search_and_is_told() -> None:
     class Short(Script):
-        def ran(self, value: int) -> Ran:
-            return Ran(recorded(self.needs(value), steps=0 if value > 20 else 3), 1.0)
+        def ran(self, value: int) -> RunResult:
+            return RunResult(recorded(self.needs(value), steps=0 if value > 20 else 3), 1.0)
 
     session, _ = find(Short)
     assert session.search is not None
@@ -132,10 +132,10 @@ def test_what_fails_for_another_reason_bounds_the_search_and_is_told() -> None:
 @pytest.mark.parametrize("there", [False, True], ids=["no session", "a session"])
 def test_a_script_without_the_argument(there: bool) -> None:
     class Strict(Script):
-        def ran(self, value: int) -> Ran:
+        def ran(self, value: int) -> RunResult:
             refused = recorded(1, ending=Ending(how="exit", status=2))
             why = f"train.py: error: unrecognized arguments: --batch_size={value}"
-            return Ran(refused if there else None, 0.1, why)
+            return RunResult(refused if there else None, 0.1, why)
 
     with pytest.raises(UsageError, match=r"does not run with --batch_size=8: train.py: error: unrecognized"):
         find(Strict)
@@ -160,7 +160,7 @@ def test_a_script_that_does_not_heed_the_argument() -> None:
     ],
 )
 def test_further_options_stand_before_the_script_or_module(options, module, words) -> None:
-    again = Again(options, ["--bs", "8"] if module else ["train.py", "--bs", "8"], module)
+    again = Rerun(options, ["--bs", "8"] if module else ["train.py", "--bs", "8"], module)
     assert again.command(again.words, "-q")[4:] == words
 
 

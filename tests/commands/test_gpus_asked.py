@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gapless.analyze.tables.offers_tables import offers
 from gapless.analyze.verdicts.offers_verdict import offers_sentence
-from gapless.commands._gpus import chosen
+from gapless.commands._gpus import choose_gpus
 from gapless.errors import UsageError
 from gapless.model import Environment, Report, Verdict
 from gapless.model.estimate import Range
@@ -24,16 +24,16 @@ NAMES = [name for card in CARDS for name in card.aliases]
 
 
 def test_the_first_that_can_be_emulated_is() -> None:
-    emulated, wanted = chosen("mi300x, H100 ,l4", "mi300x=2.5")
+    emulated, wanted = choose_gpus("mi300x, H100 ,l4", "mi300x=2.5")
     assert emulated == "H100"
     assert wanted is not None
     assert (wanted.gpus, wanted.prices) == (("mi300x", "H100", "l4"), {"mi300x": 2.5})
 
 
 def test_one_gpu_is_no_table_and_one_with_a_price_is() -> None:
-    assert chosen(None, "") == (None, None)
-    assert chosen("t4", "") == ("t4", None)
-    assert chosen("t4", "T4=0.35")[1].prices == {"t4": 0.35}
+    assert choose_gpus(None, "") == (None, None)
+    assert choose_gpus("t4", "") == ("t4", None)
+    assert choose_gpus("t4", "T4=0.35")[1].prices == {"t4": 0.35}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_one_gpu_is_no_table_and_one_with_a_price_is() -> None:
 )
 def test_what_is_wrong_is_said(gpus: str | None, price: str, told: str) -> None:
     with pytest.raises(UsageError, match=told.replace("'", "['‘’]").replace("(", "\\(")):
-        chosen(gpus, price)
+        choose_gpus(gpus, price)
 
 
 @given(st.lists(st.sampled_from(NAMES), min_size=2, max_size=6), st.data())
@@ -65,7 +65,7 @@ def test_every_list_of_known_names_is_taken(names: list[str], data) -> None:
     text = ",".join(f"{name}={price!r}" for name, price in prices.items())
     if not any(find_card(name) in GPUS for name in names):
         return
-    emulated, wanted = chosen(",".join(names), text)
+    emulated, wanted = choose_gpus(",".join(names), text)
     assert emulated is not None
     assert find(emulated) in GPUS
     assert wanted is not None
@@ -76,7 +76,7 @@ def test_every_list_of_known_names_is_taken(names: list[str], data) -> None:
 @given(st.text(max_size=12), st.text(max_size=12))
 def test_any_text_is_taken_or_refused_in_a_sentence(gpus: str, price: str) -> None:
     try:
-        emulated, wanted = chosen(gpus, price)
+        emulated, wanted = choose_gpus(gpus, price)
     except UsageError:
         return
     assert emulated is not None

@@ -10,7 +10,7 @@ import fork_server
 import pytest
 from conftest import HERE
 
-from gapless.commands.profile import Conclusion
+from gapless.commands.profile import ProfileConclusion
 
 TRAIN = """import sys
 import torch
@@ -178,7 +178,7 @@ class Clock:
 
 def test_ranks_that_never_come_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "4")
-    one = Conclusion.__new__(Conclusion)
+    one = ProfileConclusion.__new__(ProfileConclusion)
     said = []
     one.told = type("Told", (), {"waiting": lambda self, missing: said.append(missing)})()
     one.recipe = type("Recipe", (), {"folder": tmp_path})()

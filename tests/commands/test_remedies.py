@@ -10,7 +10,7 @@ import pytest
 from gapless.analyze import report
 from gapless.analyze.attempts import attempt
 from gapless.analyze.remedies import calculate_attempts, candidates
-from gapless.commands._find import described
+from gapless.commands._find import describe_attempt
 from gapless.commands._remedies import half_batch
 from gapless.memory.recorder import Recorder
 from gapless.model import Ending, Environment, Mark, Session
@@ -151,7 +151,7 @@ def test_a_setting_under_which_memory_grows_fits_for_so_many_steps_only() -> Non
     """56 of 100 MiB are taken: eleven times 4 are left."""
     made = attempt(growing(), "checkpoint `Block`")
     assert (made.fits, made.lasts, made.helps) == (True, 11, False)
-    assert described(made).startswith("checkpoint `Block`: fits for 11 more steps, 56 MiB of 100 MiB")
+    assert describe_attempt(made).startswith("checkpoint `Block`: fits for 11 more steps, 56 MiB of 100 MiB")
     ended = attempt(growing("finished"), "checkpoint `Block`")
     assert (ended.lasts, ended.helps) == (-1, True)
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import gapless
 from gapless.analyze import report
 from gapless.analyze.findings.race_findings import findings
-from gapless.commands._gate import exceeded
+from gapless.commands._gate import find_exceeded_limits
 from gapless.model import Race, RaceRule, Session, SourceLine
 from gapless.model.race import Access, RaceKind
 from gapless.model.session import decode, encode
@@ -99,7 +99,7 @@ def test_a_race_stands_before_what_costs_time_and_fails_a_gate() -> None:
     assert diagnosis.sentence == "Wrong numbers possible on a GPU: 1 race (train.py:12)"
     assert diagnosis.verdict.do_first[0].codes == ("GAP801",)
     assert diagnosis.findings[0].price is None
-    assert exceeded(diagnosis, None, ("GAP8",)) == ["GAP801 at 1 line (--fail-on)"]
+    assert find_exceeded_limits(diagnosis, None, ("GAP8",)) == ["GAP801 at 1 line (--fail-on)"]
     text = renderer("text")(diagnosis, Style(width=100))
     assert "wrong numbers possible" in text
     for form in ("html", "json", "markdown", "github", "sarif", "junit", "csv"):

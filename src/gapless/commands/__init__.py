@@ -1,4 +1,4 @@
-"""The command line. One file per subcommand, found by itself: a module here with a `command` is one."""
+"""The command line, one file per subcommand: every module here with a `command` becomes one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from gapless._version import __version__
-from gapless.commands._complete import completing
+from gapless.commands._complete import with_completion
 from gapless.errors import EXIT_UNREADABLE, GaplessError
 
 _HELP = ("-h", "--help")
@@ -19,7 +19,7 @@ _SENTENCE = re.compile(r"(?<=\.) ")
 
 
 class Commands(click.Group):
-    """Imports a subcommand when it is asked for."""
+    """A group that imports a subcommand only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
@@ -30,12 +30,16 @@ class Commands(click.Group):
         command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
         # click makes the option once, with the names of whoever asks first: a parent is not always there.
         command.context_settings.setdefault("help_option_names", list(_HELP))
-        return completing(command)
+        return with_completion(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What each command is for, in a whole sentence: click would cut it at the first line's end."""
+        """List each command with its first whole sentence, which click would cut at the first line's end."""
         helps = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, _SENTENCE.split(" ".join((one.help or "").split()))[0]) for name, one in helps if one]
+        rows = [
+            (name, _SENTENCE.split(" ".join((subcommand.help or "").split()))[0])
+            for name, subcommand in helps
+            if subcommand
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -87,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except OSError as error:  # of a help text: reports say theirs themselves
+    except OSError as error:  # while writing a help text; reports handle their own
         if error.errno != errno.ENOSPC:
             raise
         _say(str(error.strerror))

@@ -1,4 +1,4 @@
-"""The script run again, in a process of its own, with something changed; what it prints goes nowhere."""
+"""Run the script again in its own process with something changed, discarding its output."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gapless.errors import UnreadableInput
 from gapless.model import Session
 from gapless.model.session import load
 
-_PATIENCE = 60.0
-"""Seconds for a process that is interrupted to save what it saw."""
-_LAST = 400
-"""Characters of what a process wrote last that may be the reason."""
-_QUIET = ("--find", "", "--no-loader", "--no-compile-pass", "--quiet", "--silent", "--memory")
+_MAX_SECONDS_TO_STOP = 60.0
+"""Seconds that an interrupted process gets to save its session."""
+_MAX_REASON_LENGTH = 400
+"""Characters kept of the last line that a process wrote, which usually names the reason."""
+_QUIET_OPTIONS = ("--find", "", "--no-loader", "--no-compile-pass", "--quiet", "--silent", "--memory")
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What came of it: the session, or why there is none; and how many seconds it took."""
+class RunResult:
+    """The session of a run, or `why` there is none, and how many seconds the run took."""
 
     session: Session | None
     seconds: float
@@ -33,9 +33,10 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Again:
-    """How the command line began: Gapless's own `options`, and the `words` of the script (or the arguments of
-    the module, which is named at the end of `options`), in the folder and the environment of then."""
+class Rerun:
+    """The command line to repeat: Gapless's own `options` (ending with the module's name, if any) and the
+    script's `words`, with the folder and environment they were started in.
+    """
 
     options: Sequence[str]
     words: Sequence[str]
@@ -47,12 +48,13 @@ class Again:
         self,
         words: Sequence[str],
         *more: str,
-        quiet: Sequence[str] = _QUIET,
+        quiet: Sequence[str] = _QUIET_OPTIONS,
         limit: float | None = None,
-    ) -> Ran:
-        """Run it with these `words`, and these further options of Gapless's, some of which keep it `quiet`.
+    ) -> RunResult:
+        """Run the script with these `words` and `more` options of Gapless; `quiet` options suppress extra
+        passes.
 
-        After `limit` seconds it is interrupted, as by the user.
+        After `limit` seconds the run is interrupted as by Ctrl-C.
         """
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="gapless-", ignore_cleanup_errors=True) as folder:
@@ -68,49 +70,51 @@ class Again:
                     stderr=errors,
                 )
                 try:
-                    status = _waited(process, limit)
+                    status = _wait_for_status(process, limit)
                 except BaseException:
                     process.kill()
                     process.wait()
                     raise
                 errors.seek(0)
-                told = errors.read().decode("utf-8", "replace")
+                error_text = errors.read().decode("utf-8", "replace")
             seconds = time.monotonic() - began
             try:
                 session = load(str(path))
             except (UnreadableInput, OSError):
-                return Ran(None, seconds, _why(status, told))
-        return Ran(session, seconds, _why(session.ending.status, told) if session.ending.status else "")
+                return RunResult(None, seconds, _find_reason(status, error_text))
+        return RunResult(
+            session, seconds, _find_reason(session.ending.status, error_text) if session.ending.status else ""
+        )
 
     def command(self, words: Sequence[str], *more: str) -> list[str]:
-        """The words that run it so."""
-        named = self.options[-self._naming :] if self.module else ()
+        """Return the command line of such a run."""
+        named = self.options[-self._module_word_count :] if self.module else ()
         own = self.options[: len(self.options) - len(named)]
         return [sys.executable, "-m", "gapless", "check", *own, *more, *named, *words]
 
     @property
-    def _naming(self) -> int:
+    def _module_word_count(self) -> int:
         """How many words name the module: ``-m train``, or ``--module=train``."""
         return 2 if self.options[-2:-1] in (["-m"], ["--module"], ("-m",), ("--module",)) else 1
 
 
-def _waited(process: subprocess.Popen[bytes], limit: float | None) -> int:
-    """The status with which it ends, once it has ended or is interrupted."""
+def _wait_for_status(process: subprocess.Popen[bytes], limit: float | None) -> int:
+    """Wait at most `limit` seconds, then interrupt; return the process's exit status."""
     try:
         return process.wait(limit)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
     try:
-        return process.wait(_PATIENCE)
+        return process.wait(_MAX_SECONDS_TO_STOP)
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
 
 
-def _why(status: int, told: str) -> str:
-    """The reason why a process ended so: the last line of what it wrote."""
+def _find_reason(status: int, error_text: str) -> str:
+    """Return why a process failed: the last line that it wrote, or its exit status."""
     if status == -signal.SIGKILL:
         return "the process was killed, as it is when this machine's memory runs out"
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
-    last = lines[-1][-_LAST:].removeprefix("gapless: ") if lines else ""
+    lines = [line.strip() for line in error_text.splitlines() if line.strip()]
+    last = lines[-1][-_MAX_REASON_LENGTH:].removeprefix("gapless: ") if lines else ""
     return last or f"it left with status {status}"

@@ -1,4 +1,4 @@
-"""``--find batch_size:8..256``: which argument of the script is meant, and how the script is given it."""
+"""``--find batch_size:8..256``: parse the range, and set that argument on the script's command line."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 from gapless.errors import UsageError
 
 _FORM = "write --find batch_size:8..256, or batch_size:8..256:8 for multiples of eight"
-_ASKED = re.compile(r"(?P<name>.*\S):(?P<least>\d+)\.\.(?P<most>\d+)(?::(?P<by>\d+))?\s*")
+_RANGE = re.compile(r"(?P<name>.*\S):(?P<least>\d+)\.\.(?P<most>\d+)(?::(?P<by>\d+))?\s*")
 _OPTION = re.compile(r"""["'](--?[A-Za-z][\w.-]*)["']""")
 _HYDRA = re.compile(r"@hydra\.main\b")
-_MOST = 1 << 40
+_MAX_VALUE = 1 << 40
+"""Largest value to search, about 10^12; batch sizes and lengths are far below it."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The values of an argument: from `least` to `most`, every `by`."""
+class ArgumentRange:
+    """The values to try for an argument: from `least` to `most` in steps of `by`."""
 
     name: str
     least: int
@@ -26,46 +27,46 @@ class Asked:
     by: int = 1
 
 
-def parse(text: str) -> Asked:
-    """``batch_size:8..256``, with ``:8`` behind it for every eighth.
+def parse(text: str) -> ArgumentRange:
+    """Parse ``batch_size:8..256``, or ``batch_size:8..256:8`` for multiples of eight.
 
     >>> parse("batch_size:8..256:8")
-    Asked(name='batch_size', least=8, most=256, by=8)
+    ArgumentRange(name='batch_size', least=8, most=256, by=8)
 
     Raises:
-        UsageError: it is nothing of that kind.
+        UsageError: `text` does not have this form.
     """
-    found = _ASKED.fullmatch(text)
-    if found is None:
+    match = _RANGE.fullmatch(text)
+    if match is None:
         raise UsageError(f"--find {text!r}: expected an argument and its range: {_FORM}")
-    name, least, most = found["name"].strip(), int(found["least"]), int(found["most"])
-    by = int(found["by"]) if found["by"] else 1
-    if any(one.isspace() for one in name):
+    name, least, most = match["name"].strip(), int(match["least"]), int(match["most"])
+    by = int(match["by"]) if match["by"] else 1
+    if any(character.isspace() for character in name):
         raise UsageError(f"--find {text!r}: {name!r} is not the name of an argument: {_FORM}")
-    if not least <= most <= _MOST:
+    if not least <= most <= _MAX_VALUE:
         raise UsageError(f"--find {text!r}: {least}..{most} is empty: put the smaller value first")
     if by < 1:
         raise UsageError(f"--find {text!r}: the step {by} must be at least 1")
-    return Asked(name, least, most, by)
+    return ArgumentRange(name, least, most, by)
 
 
-def given(words: Sequence[str], name: str, value: int, source: str = "") -> list[str]:
-    """The script's arguments `words` with `name` set to `value`.
+def with_argument(words: Sequence[str], name: str, value: int, source: str = "") -> list[str]:
+    """Return the script's arguments `words` with `name` set to `value`.
 
-    Where it stands among them, the last of it is replaced in its form (``--batch-size 8``,
-    ``--batch_size=8``, ``data.batch_size=8``); else it is added as the text of the script (`source`) spells
-    it, or with two hyphens. A `name` with hyphens of its own, or that ends with ``=``, is taken as it is.
+    The last occurrence is replaced in its own form (``--batch-size 8``, ``--batch_size=8``,
+    ``data.batch_size=8``); otherwise the argument is added as the script's text (`source`) spells it, or with
+    two hyphens. A `name` that starts with hyphens or ends with ``=`` is used unchanged.
 
-    >>> given(["--epochs", "1", "--batch-size", "8"], "batch_size", 64)
+    >>> with_argument(["--epochs", "1", "--batch-size", "8"], "batch_size", 64)
     ['--epochs', '1', '--batch-size', '64']
-    >>> given([], "batch_size", 64, "parser.add_argument('--batch-size', type=int)")
+    >>> with_argument([], "batch_size", 64, "parser.add_argument('--batch-size', type=int)")
     ['--batch-size=64']
     """
     changed = list(words)
-    wanted = _plain(name)
+    wanted = _normalize(name)
     for at in range(len(words) - 1, -1, -1):
         word, equals, _ = words[at].partition("=")
-        if _plain(word) != wanted:
+        if _normalize(word) != wanted:
             continue
         if equals:
             changed[at] = f"{word}={value}"
@@ -73,15 +74,15 @@ def given(words: Sequence[str], name: str, value: int, source: str = "") -> list
         if word.startswith("-") and at + 1 < len(words):
             changed[at + 1] = str(value)
             return changed
-    return [*changed, *_added(name, value, source)]
+    return [*changed, *_new_words(name, value, source)]
 
 
-def _added(name: str, value: int, source: str) -> list[str]:
+def _new_words(name: str, value: int, source: str) -> list[str]:
     if name.endswith("="):
         return [f"{name}{value}"]
     if name.startswith("-"):
         return [f"{name}={value}"] if name.startswith("--") else [name, str(value)]
-    spelled = [option for option in _OPTION.findall(source) if _plain(option) == _plain(name)]
+    spelled = [option for option in _OPTION.findall(source) if _normalize(option) == _normalize(name)]
     long = next((option for option in spelled if option.startswith("--")), "")
     if long:
         return [f"{long}={value}"]
@@ -90,13 +91,13 @@ def _added(name: str, value: int, source: str) -> list[str]:
     return [f"{name}={value}" if _HYDRA.search(source) else f"--{name}={value}"]
 
 
-def _plain(word: str) -> str:
-    """What is the same however an argument is spelled."""
+def _normalize(word: str) -> str:
+    """Return an argument's name without hyphens in front, with underscores inside."""
     return word.rstrip("=").lstrip("-+").replace("-", "_")
 
 
-def source_of(path: str) -> str:
-    """The text of the script; "" where there is none, as for a module."""
+def read_source(path: str) -> str:
+    """Return the text of the script, or "" if it cannot be read (a module, for example)."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A bar with the time left on standard error, for as long as something lasts; on terminals only."""
+"""A progress bar with the time left on standard error, shown on terminals only."""
 
 from __future__ import annotations
 
@@ -8,36 +8,37 @@ from contextlib import contextmanager
 
 import click
 
-Told = Callable[[float, float, str], None]
-"""``told(done, of, what)``: `of` is 0 where it is unknown; `what` is going on, "" for the same as before."""
+UpdateBar = Callable[[float, float, str], None]
+"""``update(done, of, activity)``: `of` is 0 if unknown; an `activity` of "" keeps the previous one."""
 
 
 @contextmanager
-def bar(what: str, *, quiet: bool) -> Iterator[Told]:
-    """A bar that says `what` is going on, and leaves nothing behind; plain under ``--no-color``, too."""
+def bar(description: str, *, quiet: bool) -> Iterator[UpdateBar]:
+    """Show a progress bar with `description` and remove it at the end; ``--no-color`` turns off its
+    colours."""
     if quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda done, of, what: None
+        yield lambda done, of, activity: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(file=sys.stderr, no_color=True if _plain() else None, force_jupyter=False)
+    console = Console(file=sys.stderr, no_color=True if _is_color_off() else None, force_jupyter=False)
     columns = (TextColumn("gapless: {task.description}", markup=False), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        now = what
+        task = progress.add_task(description, total=None)
+        now = description
 
-        def told(done: float, of: float, what: str) -> None:
+        def update(done: float, of: float, activity: str) -> None:
             nonlocal now
-            if what and what != now:  # the time left is that of this part: speed is measured anew
-                now = what
-                progress.reset(task, total=of or None, description=what)
+            if activity and activity != now:  # the time left is that of this activity: measure its speed anew
+                now = activity
+                progress.reset(task, total=of or None, description=activity)
             progress.update(task, completed=done, total=of or None)
 
-        yield told
+        yield update
 
 
-def _plain() -> bool:
-    """Whether the command that is running was given ``--no-color``."""
+def _is_color_off() -> bool:
+    """Whether the running command was given ``--no-color``."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.params.get("no_color"))

@@ -1,4 +1,4 @@
-"""What ``gapless check`` does with what it sees: follows the script's steps, and says what came of them."""
+"""What ``gapless check`` does during and after the run: follow the script's steps, then save and report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gapless.capture.children import Plan
 from gapless.capture.finishing import Abandoned, Finishing
 from gapless.capture.stopping import Watcher, variables
 from gapless.commands import _gate, _host, _output, _ranks
-from gapless.commands._again import Again
+from gapless.commands._again import Rerun
 from gapless.commands._compiled import with_compiled
 from gapless.commands._fit import Fit
 from gapless.commands._loaders import Loaders
@@ -40,11 +40,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """The command's options: the `plan` has those that say what is recorded.
+class CheckOptions:
+    """The options of ``gapless check``; those about what is recorded are in `plan`.
 
-    `dry` is None where it is for the run to tell, and `world` has the ranks that are said to be there besides
-    this process, if any.
+    `dry` is None if the run decides whether to compute values; `world` describes the simulated ranks, if any.
     """
 
     plan: Plan
@@ -62,13 +61,14 @@ class Wishes:
     wanted: Wanted | None
 
 
-class Watch(Watcher):
-    """Follows the script from one step mark to the next: counts, tells, and says when steps are enough.
+class CheckWatcher(Watcher):
+    """Follows the script from one step mark to the next: counts, reports progress, and stops after enough
+    steps.
 
-    One rank speaks for all, and looks at the loaders for all: they run the same steps.
+    Only one rank reports and watches the loaders: all ranks run the same steps.
     """
 
-    def __init__(self, wishes: Wishes) -> None:
+    def __init__(self, wishes: CheckOptions) -> None:
         steps = wishes.plan.steps or 0
         self.progress = Progress(
             _output.own_copy(sys.stderr),
@@ -92,7 +92,7 @@ class Watch(Watcher):
         self._wishes = wishes
 
     def begin(self, name: str, gpu: str) -> None:
-        """The script is about to run: from now on its loaders are taken note of."""
+        """Announce the run, and watch the loaders that the script creates from now on."""
         if not self.speaks:
             return
         world, plan = self._wishes.world, self._wishes.plan
@@ -112,7 +112,7 @@ class Watch(Watcher):
             self.loaders.step()
         if self._wishes.plan.steps is None or (self.tally.kind in UNTRAINED and may_train(mark)):
             return False
-        if self.tally.kind == "wait":  # which of its loops is the one to look at shows only at the end
+        if self.tally.kind == "wait":  # which of its loops matters shows only at the end
             return False
         if self._until(mark, self.tally.count):
             return True
@@ -129,18 +129,18 @@ class Watch(Watcher):
     def planned(self) -> Planned:
         return self._planner.planned
 
-    def switched(self, switch: Switch) -> None:
-        """What the script prints from now on is assumed: it is told before it does."""
+    def announce_switch(self, switch: Switch) -> None:
+        """Say, before the script prints any, that its numbers are assumed from now on."""
         self.progress.without_values(switch)
 
     def recount(self, session: Session) -> None:
-        """The steps are those of `session`, which another process has recorded."""
+        """Count the steps of `session`, which another process recorded."""
         self.tally = tally()
         for mark in session.marks:
             self.tally.add(mark)
 
     def end(self, session: Session) -> None:
-        """The script has ended; its steps may have been made in a child."""
+        """Report the end of the run, counting steps that a child process made."""
         if not self.tally.count:
             for mark in session.marks:
                 self.tally.add(mark)
@@ -150,10 +150,14 @@ class Watch(Watcher):
 
 
 class Conclusion:
-    """Saves and reports a session, and remembers the exit status that follows from it."""
+    """Saves and reports a session, and keeps the exit status that follows from it."""
 
     def __init__(
-        self, wishes: Wishes, watch: Watch, again: Again | None = None, finishing: Finishing | None = None
+        self,
+        wishes: CheckOptions,
+        watch: CheckWatcher,
+        again: Rerun | None = None,
+        finishing: Finishing | None = None,
     ) -> None:
         self.wishes = wishes
         self._finishing = finishing or Finishing(watch.progress.unbuffered)
@@ -166,13 +170,15 @@ class Conclusion:
         self._style = wishes.shown.style(self._stream, hints=hints)
         self._calibration = os.path.abspath(wishes.calibrate) if wishes.calibrate else ""
         self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, _ranks.rank()))
-        asked = wishes.plan.programme and not wishes.calibrate and watch.speaks
-        self._host = _host.speed(wishes.fit.host) if asked else None  # now, before the script uses torch
+        measures_host = wishes.plan.programme and not wishes.calibrate and watch.speaks
+        self._host = (
+            _host.resolve_host_speed(wishes.fit.host) if measures_host else None
+        )  # now, before the script uses torch
 
     def __call__(self, session: Session, emulator: Emulator | None = None) -> None:
         """Save and report `session`, whatever signals arrive meanwhile.
 
-        `emulator` is what the script ran on; without, what it compiles is not compiled again.
+        `emulator` is the device that the script ran on; without it no code is compiled again.
         """
         self.status = session.ending.status
         if session.ending.how == "interrupted" and session.ending.message:  # SIGTERM, and SIGKILL follows
@@ -187,45 +193,49 @@ class Conclusion:
 
     def _conclude(self, session: Session, emulator: Emulator | None) -> None:
         self.watch.end(session)
-        asked = {"wanted": self.wishes.wanted, "what_if": self.wishes.what_if}
+        requests = {"wanted": self.wishes.wanted, "what_if": self.wishes.what_if}
         failed = session
-        anew = self._finishing.attempt(lambda: self._with_values(failed, emulator), None)
-        if anew is not None and anew.failed_dry is not None and not anew.failed_dry.kept:
-            session, self.status = msgspec.structs.replace(anew, **asked), anew.ending.status
+        rerun = self._finishing.attempt(lambda: self._with_values(failed, emulator), None)
+        if rerun is not None and rerun.failed_dry is not None and not rerun.failed_dry.kept:
+            session, self.status = msgspec.structs.replace(rerun, **requests), rerun.ending.status
             self.watch.recount(session)
         else:
-            session = self._calibrated(session if anew is None else anew)
-            session = msgspec.structs.replace(session, **asked)
+            session = self._calibrate(session if rerun is None else rerun)
+            session = msgspec.structs.replace(session, **requests)
             if emulator is not None and self.wishes.plan.compiled and self.watch.speaks:
                 recorded = session
                 session = self._finishing.attempt(
-                    lambda: with_compiled(recorded, emulator, self.watch.progress.tried), recorded
+                    lambda: with_compiled(recorded, emulator, self.watch.progress.announce), recorded
                 )
         self._save(session)
-        told = self.watch.speaks and not self.wishes.fit.silent
-        found = report(session, priced=self.wishes.plan.programme) if told else None
+        reports_here = self.watch.speaks and not self.wishes.fit.silent
+        built_report = report(session, priced=self.wishes.plan.programme) if reports_here else None
         loaders = self.watch.loaders
-        if found is not None and loaders is not None:
-            steps, unfed = self.watch.tally.count, (session, found)
-            session, found = self._finishing.attempt(lambda: loaders.examined(*unfed, steps), unfed)
+        if built_report is not None and loaders is not None:
+            steps, unfed = self.watch.tally.count, (session, built_report)
+            session, built_report = self._finishing.attempt(
+                lambda: loaders.examine_session(*unfed, steps), unfed
+            )
             self.status = self.status or loaders.status
             if session.loaders:
                 self._save(session)
-        if found is not None and self._again is not None and self._tries(found):
+        if built_report is not None and self._again is not None and self._should_try_changes(built_report):
             from gapless.commands._remedies import with_remedies
 
-            lacking, again = (session, found), self._again
-            session, found = self._finishing.attempt(
+            lacking, again = (session, built_report), self._again
+            session, built_report = self._finishing.attempt(
                 lambda: with_remedies(*lacking, again, self.watch.progress), lacking
             )
         if self._save(session, last=True):
             self.watch.progress.saved(self._style.path(self._output or ""))
-        if found is not None:
-            self._report(found)
+        if built_report is not None:
+            self._report(built_report)
 
     def _with_values(self, session: Session, emulator: Emulator | None) -> Session | None:
-        """The session of the script run again with values, or one that says why not; None where the script
-        did not fail for want of values, or nobody is to be told."""
+        """Return the session of a second run with values, or `session` with the reason why there was none.
+
+        None if the script did not fail for want of values, or this process reports nothing.
+        """
         if not session.environment.dry or self.wishes.fit.silent or not self.watch.speaks:
             return None
         from gapless.commands._with_values import with_values
@@ -240,15 +250,16 @@ class Conclusion:
             peak=sum(core.peak_allocated(n) for n in range(core.device_count)) if core is not None else 0,
         )
 
-    def _tries(self, report: Report) -> bool:
-        """Whether the script is to be run again with changes that may make it fit."""
+    def _should_try_changes(self, report: Report) -> bool:
+        """Whether to run the script again with changes that may make it fit."""
         lacks = any(memory.ends_it for memory in report.memory)
         return lacks and self.wishes.fit.tries and not _ranks.several()
 
     def _save(self, session: Session, last: bool = False) -> bool:
-        """Save what there is so far, where a file can be written again later; the `last` time anywhere.
+        """Save the session if the file can be written again later, or if this is the `last` time.
 
-        Whether it was saved: that it was not is said once, and does not keep the report from being shown.
+        Returns whether it was saved. A failure is reported once, and does not keep the report from being
+        shown.
         """
         self._session = session
         if not self._output or (is_stream(self._output) and not last):
@@ -264,7 +275,7 @@ class Conclusion:
         return True
 
     def _rescue(self, why: str) -> None:
-        """Say where the session is that was not reported; a temporary file where none was asked for."""
+        """Say where the unreported session is saved; without -o it goes to a temporary file."""
         path = self._style.path(self._output or "")
         if not self._saved:
             try:
@@ -276,13 +287,12 @@ class Conclusion:
                 return
         self.watch.progress.problem(f"{why}; the session is saved: gapless show {path}")
 
-    def _calibrated(self, session: Session) -> Session:
-        """The session with the times of the profile that the user named, or the host's speed; they are saved
-        with it."""
+    def _calibrate(self, session: Session) -> Session:
+        """Return the session with the kernel times of the user's profile, or else with the host's speed."""
         programme = session.programme
         if programme is None:
             return session
-        programme = self.wishes.fit.joined(programme)
+        programme = self.wishes.fit.with_links(programme)
         if not self._calibration:
             paced = msgspec.structs.replace(programme, host=self._host)
             return msgspec.structs.replace(session, programme=paced)
@@ -299,7 +309,7 @@ class Conclusion:
         except GaplessError as error:
             self._rescue(str(error))
             self.status = self.status or error.exit_code
-        over = _gate.exceeded(report, self.wishes.max_waits, self.wishes.fail_on)
+        over = _gate.find_exceeded_limits(report, self.wishes.max_waits, self.wishes.fail_on)
         for reason in over:
             self.watch.progress.problem(reason)
         if over and not self.status:

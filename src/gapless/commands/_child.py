@@ -1,4 +1,4 @@
-"""What ``gapless check`` has its script's child processes do."""
+"""What ``gapless check`` runs in its script's child processes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ START = f"{__name__}:start"
 
 
 def start(plan: Plan) -> None:
-    """Emulate in this process, until as many steps have been seen as the command asks for."""
-    child = Child(plan, Watch(plan))
+    """Emulate the device in this process until enough steps were made."""
+    child = Child(plan, ChildStepWatcher(plan))
     child.emulator.in_turn = are_in_turn
     child.start()
 
 
-class Watch(ChildWatcher):
-    """Counts the steps, and adds what the first rank measures for all."""
+class ChildStepWatcher(ChildWatcher):
+    """Counts a child's steps; the first rank also measures loaders and compiled code."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -46,7 +46,7 @@ class Watch(ChildWatcher):
         return self._tally.count >= self._plan.steps + WARM_UP
 
     def completed(self, session: Session, emulator: Emulator) -> Session:
-        # One rank measures for all; the others would be in its way. Which one this is shows only now.
+        # Only one rank measures: several would slow each other down. Which one it is shows only now.
         if self._plan.world_size is None and (session.environment.rank or _ranks.rank()):
             return session
         if self._plan.compiled:
@@ -54,4 +54,4 @@ class Watch(ChildWatcher):
         if self._loaders is None:
             return session
         priced = report(session, priced=self._plan.programme)
-        return self._loaders.examined(session, priced, self._tally.count)[0]
+        return self._loaders.examine_session(session, priced, self._tally.count)[0]

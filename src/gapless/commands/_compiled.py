@@ -1,4 +1,4 @@
-"""What ``gapless check`` does about compiled code: compiles it after the run, in a copy of the process."""
+"""Compile a script's compiled functions once more, after the run, in a copy of the process."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gapless.commands._loaders import can_measure, undisturbed
+from gapless.commands._loaders import can_measure, without_recording
 from gapless.model import Session
 
 if TYPE_CHECKING:
     from gapless.emulation.emulator import Emulator
 
-BUDGET = 60.0
-"""Seconds of the CPU's time for all that a script compiles."""
-PATIENCE = 180.0
-"""Seconds after which it is left alone, on a busy machine."""
+COMPILE_BUDGET = 60.0
+"""CPU seconds for everything that a script compiles."""
+MAX_COMPILE_SECONDS = 180.0
+"""Seconds after which the compile pass is given up, on a busy machine."""
 _SWITCH = "--no-compile-pass skips this"
 _DROPPED = (
     "compiled code was not analyzed: the script dropped it before its end, and it uses what cannot be copied"
@@ -25,7 +25,7 @@ _DROPPED = (
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that are about compiled code."""
+    """Add the options about compiled code to a command."""
     passed = click.option(
         "--compile-pass/--no-compile-pass",
         "compiled",
@@ -43,61 +43,67 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_compiled(session: Session, emulator: Emulator, tell: Callable[[str], object]) -> Session:
-    """`session` with what torch.compile would make of what the run compiled; where that cannot be told, with
-    a note that says why."""
+    """Return `session` with the graph breaks and recompilations of what it compiled, or a note why not."""
     calls = emulator.compiled
     if not calls.targets and calls.uncopied:
-        return _noted(session, _DROPPED)
+        return _add_note(session, _DROPPED)
     if not calls.targets or not can_measure(session):
         return session
     from gapless.loading.forked import LoaderError, TooSlow, available
     from gapless.torch_internals import off, supports_compile_pass
 
     if not supports_compile_pass:
-        return _noted(session, off("supports_compile_pass"))
+        return _add_note(session, off("supports_compile_pass"))
     if not available():
-        return _noted(session, "compiled code was not analyzed: this system cannot fork a process")
+        return _add_note(session, "compiled code was not analyzed: this system cannot fork a process")
     if calls.failed:
-        return _noted(session, f"calls of compiled code could not be saved: {calls.failed}")
+        return _add_note(session, f"calls of compiled code could not be saved: {calls.failed}")
     tell(f"compiling the script's compiled functions ({_SWITCH})")
     try:
-        return _compiled(session, emulator)
+        return _compile_again(session, emulator)
     except TooSlow:
-        why = f"compiling took longer than {PATIENCE:.0f} s ({_SWITCH})"
+        why = f"compiling took longer than {MAX_COMPILE_SECONDS:.0f} s ({_SWITCH})"
     except LoaderError as error:
         why = f"the compiler failed: {str(error).rpartition(': ')[2]}"
-    except Exception as error:  # what was seen in the run is not to be lost for it
+    except Exception as error:  # a failing compiler must not lose what the run recorded
         why = f"the compiler failed: {type(error).__name__}: {error}".split("\n")[0]
-    return _noted(session, f"graph breaks and recompilations were not checked: {why}")
+    return _add_note(session, f"graph breaks and recompilations were not checked: {why}")
 
 
-def _compiled(session: Session, emulator: Emulator) -> Session:
-    """For the GPU; where that is more than this torch can do, as it would be compiled for the CPU."""
+def _compile_again(session: Session, emulator: Emulator) -> Session:
+    """Compile for the GPU, or for the CPU where this torch cannot."""
     from gapless.capture.compiled.again import Pass, compile_again
     from gapless.loading.forked import Ended, measured
 
-    def made(on_gpu: bool) -> Pass:
-        with undisturbed():
+    def compile_in_copy(on_gpu: bool) -> Pass:
+        with without_recording():
             return measured(
-                lambda tell: compile_again(emulator, BUDGET, on_gpu), Pass, PATIENCE, lambda part: None
+                lambda tell: compile_again(emulator, COMPILE_BUDGET, on_gpu),
+                Pass,
+                MAX_COMPILE_SECONDS,
+                lambda part: None,
             )
 
     try:
-        found = made(True)
+        compile_pass = compile_in_copy(True)
     except Ended:
-        found = made(False)
+        compile_pass = compile_in_copy(False)
     else:
-        if any(one.failed for one in found.compiled):
-            other = made(False).compiled
-            both = zip(found.compiled, other, strict=True)
-            better = tuple(two if one.failed and not two.failed else one for one, two in both)
-            found = msgspec.structs.replace(found, compiled=better)
-    session = msgspec.structs.replace(session, compiled=found.compiled)
-    if found.cut:
-        calls = f"{found.cut} of {len(emulator.compiled.kept)} calls"
-        return _noted(session, f"{calls} were not compiled again: the limit of {BUDGET:.0f} s was reached")
+        if any(call.failed for call in compile_pass.compiled):
+            other = compile_in_copy(False).compiled
+            both = zip(compile_pass.compiled, other, strict=True)
+            better = tuple(
+                cpu_call if call.failed and not cpu_call.failed else call for call, cpu_call in both
+            )
+            compile_pass = msgspec.structs.replace(compile_pass, compiled=better)
+    session = msgspec.structs.replace(session, compiled=compile_pass.compiled)
+    if compile_pass.cut:
+        calls = f"{compile_pass.cut} of {len(emulator.compiled.kept)} calls"
+        return _add_note(
+            session, f"{calls} were not compiled again: the limit of {COMPILE_BUDGET:.0f} s was reached"
+        )
     return session
 
 
-def _noted(session: Session, note: str) -> Session:
+def _add_note(session: Session, note: str) -> Session:
     return msgspec.structs.replace(session, notes=(*session.notes, note))

@@ -1,4 +1,4 @@
-"""What the shell completes for arguments and options: files where one is named, codes of rules, GPUs."""
+"""Shell completion of arguments and options: files, codes of rules, GPUs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from click.shell_completion import CompletionItem
 Complete = Callable[[click.Context, str], list[CompletionItem]]
 
 
-def completing(command: click.Command) -> click.Command:
-    """`command`, with its parameters completed by what their metavars say they are.
+def with_completion(command: click.Command) -> click.Command:
+    """Return `command` with each parameter completed according to its metavar.
 
-    Without this the shell would offer nothing at all where a file is meant.
+    Without this the shell would not even complete file names.
     """
     for param in command.params:
-        complete = _of(param)
+        complete = _completer_for(param)
         if complete is not None:
             setattr(param, "shell_complete", complete)  # noqa: B010 - a method, replaced for this one
     return command
 
 
-def _of(param: click.Parameter) -> Complete | None:
+def _completer_for(param: click.Parameter) -> Complete | None:
     metavar = param.metavar or param.name or ""
     if isinstance(param, click.Argument):
         if param.name == "name":
@@ -44,7 +44,7 @@ def _files(context: click.Context, incomplete: str) -> list[CompletionItem]:
 
 
 def _codes(context: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Codes of rules; of several the last one."""
+    """Complete codes of rules; of a comma-separated list, the last."""
     from gapless.rules import all_rules
 
     before, comma, begun = incomplete.rpartition(",")
@@ -68,7 +68,7 @@ def _documents(context: click.Context, incomplete: str) -> list[CompletionItem]:
 def _gpus(context: click.Context, incomplete: str) -> list[CompletionItem]:
     from gapless.model.gpus import CARDS, GPUS
 
-    known = CARDS if context.command.name == "memory" else GPUS
-    names = [name for one in known for name in one.aliases]
+    gpus = CARDS if context.command.name == "memory" else GPUS
+    names = [name for gpu in gpus for name in gpu.aliases]
     before, comma, begun = incomplete.rpartition(",")
     return [CompletionItem(before + comma + name) for name in names if name.startswith(begun.lower())]

@@ -1,4 +1,4 @@
-"""A saved measurement of a loader: of ``gapless loader -o``, or in a session of ``gapless check``."""
+"""Saved measurements of a loader: from ``gapless loader -o``, or in a session of ``gapless check``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gapless.model import Report
 from gapless.model.loading import Demand, Diagnosis, load
 
 
-def diagnosis(path: str) -> Diagnosis:
-    """What the file at `path` holds: as saved, or in a report; of a session the loader waited for longest.
+def load_any_diagnosis(path: str) -> Diagnosis:
+    """Load the loader measurement in the file at `path`; of a session, that of the loader waited for longest.
 
     Raises:
-        UnreadableInput: there is none in it.
+        UnreadableInput: the file holds none.
     """
     kind = kind_of(path)
     if kind == "loader":
@@ -33,46 +33,46 @@ def diagnosis(path: str) -> Diagnosis:
 
 
 class _Document(msgspec.Struct):
-    """What ``gapless loader -f json`` writes, as far as it is read."""
+    """The part of ``gapless loader -f json`` that is read back."""
 
     loader: Diagnosis | None = None
 
 
 def _of_report(path: str) -> Diagnosis:
     try:
-        made = msgspec.json.decode(read_whole(path), type=_Document).loader
+        saved = msgspec.json.decode(read_whole(path), type=_Document).loader
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableInput(f"{path} is a damaged report: {error}") from None
-    if made is None:
+    if saved is None:
         raise UnreadableInput(f"{path} is a report, but not of a loader: gapless loader -f json writes one")
-    return made
+    return saved
 
 
 def _of_session(path: str) -> Diagnosis:
     from gapless.model.session import load as load_session
 
-    uses = [one for one in load_session(path).loaders if one.diagnosis is not None]
+    uses = [use for use in load_session(path).loaders if use.diagnosis is not None]
     if not uses:
         raise UnreadableInput(
             f"{path} holds no loader measurement: gapless check measures only loaders that do not keep up; "
             "gapless loader -o loader.json train.py:make_loader measures any"
         )
-    longest = max(uses, key=lambda one: one.late.likely)
+    longest = max(uses, key=lambda use: use.late.likely)
     assert longest.diagnosis is not None
-    made = msgspec.structs.replace(longest.diagnosis, line=longest.line)
+    longest_diagnosis = msgspec.structs.replace(longest.diagnosis, line=longest.line)
     if len(uses) == 1 or longest.line is None:
-        return made
+        return longest_diagnosis
     which = f"{len(uses)} loaders were measured; this is the one created at line {longest.line.line}"
-    return msgspec.structs.replace(made, notes=(which, *made.notes))
+    return msgspec.structs.replace(longest_diagnosis, notes=(which, *longest_diagnosis.notes))
 
 
-def explained(reports: Sequence[Report], diagnosis: Diagnosis) -> list[Report]:
-    """Reports of profiles with what was measured of their loader, predicted for their own steps."""
+def add_diagnosis(reports: Sequence[Report], diagnosis: Diagnosis) -> list[Report]:
+    """Return the reports of profiles with the loader's measurement, predicted for each profile's own step."""
     from gapless.loading.predict import again
 
-    found = []
-    for one in reports:
-        step = own_step(one.profile) if one.profile is not None else 0.0
+    explained_reports = []
+    for report in reports:
+        step = own_step(report.profile) if report.profile is not None else 0.0
         demand = Demand(step=step, busy=diagnosis.demand.busy, source="profile")
-        found.append(with_measurement(one, again(diagnosis, demand)) if step else one)
-    return found
+        explained_reports.append(with_measurement(report, again(diagnosis, demand)) if step else report)
+    return explained_reports

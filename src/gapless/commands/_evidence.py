@@ -1,4 +1,4 @@
-"""``gapless trace --evidence``: what profiles say of operators, for the table of waits."""
+"""``gapless trace --evidence``: what profiles show about operators, for the table of waits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gapless.errors import EXIT_OK, UnreadableInput, UsageError
 from gapless.files.output import write_whole
 
 
-def as_evidence(traces: Sequence[str], shapes: bool, output: str | None) -> int:
-    """Print what the profiles say of operators, or save it as `output`; the exit status.
+def write_evidence(traces: Sequence[str], shapes: bool, output: str | None) -> int:
+    """Print what the profiles show about operators, or save it as `output`; return the exit status.
 
     Raises:
-        UsageError: a profile comes from standard input, which cannot be read a second time.
+        UsageError: a profile comes from standard input, which cannot be read twice.
     """
     from gapless.analyze.evidence import add_counts, arguments, lines, signatures
     from gapless.trace.find import find_traces

@@ -1,4 +1,4 @@
-"""The options of ``gapless check`` that ask whether a run fits, what would make it, and what it costs."""
+"""The options of ``gapless check`` about whether a run fits, what would make it fit, and what it costs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from gapless.model.programme import Programme
 
 @dataclass(frozen=True)
 class Fit:
-    """What they say: the argument to find a value of, changes to run with, whether others are tried, prices,
-    whether the session is all that is wanted, how fast the host is, and how fast the links of the GPUs."""
+    """The values of these options: the argument to search, changes to run with, whether to try others,
+    prices, whether to only save the session, and the speeds of the host, of GPU links and of the network.
+    """
 
     find: str = ""
     changes: tuple[str, ...] = ()
@@ -27,8 +28,8 @@ class Fit:
     link: float = 0.0
     network: float = 0.0
 
-    def joined(self, programme: Programme) -> Programme:
-        """`programme`, with what the user says of how its GPUs are joined, in GB/s one way."""
+    def with_links(self, programme: Programme) -> Programme:
+        """Return `programme` with the user's --link and --network bandwidths, in GB/s one way."""
         network, link = self.network or programme.network, self.link or programme.link
         gpu = msgspec.structs.replace(programme.gpu, link=link) if link else programme.gpu
         return msgspec.structs.replace(programme, network=network, link=link, gpu=gpu)
@@ -89,7 +90,7 @@ _OPTIONS = (
 
 
 def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """These options; `command` receives them as its `fit`."""
+    """Add these options to `command`, which receives them as `fit`."""
 
     @wraps(command)
     def bundled(

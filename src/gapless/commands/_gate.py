@@ -1,4 +1,4 @@
-"""Bounds the user set on a report: what turns a check into a gate."""
+"""Limits the user sets on a report, such as --fail-on and --max-waits."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ fail_on = click.option(
     default="",
     help="Exit with 1 if there are findings with these codes: GAP301,GAP11.",
 )
-"""The option of what looks at profiles; `parse_codes` reads what it is given."""
+"""The --fail-on option of commands that read profiles; `parse_codes` parses its value."""
 
 
 def parse_codes(text: str) -> tuple[str, ...]:
-    """``GAP12,gap101`` as codes and beginnings of codes.
+    """Parse ``GAP12,gap101`` into codes and prefixes of codes.
 
     Raises:
-        UsageError: no rule's code begins so.
+        UsageError: no rule's code starts with one of them.
     """
     codes = tuple(part.strip().upper() for part in text.split(",") if part.strip())
     for code in codes:
@@ -33,27 +33,27 @@ def parse_codes(text: str) -> tuple[str, ...]:
     return codes
 
 
-def untold(profiles: Sequence[Profile]) -> list[str]:
-    """Why these profiles pass no gate and fail none, in words; empty where they hold enough."""
-    lacking = [one for one in profiles if not one.coverage.complete]
+def describe_incomplete(profiles: Sequence[Profile]) -> list[str]:
+    """Return, for each profile too incomplete to check against a limit, a line that says why."""
+    lacking = [profile for profile in profiles if not profile.coverage.complete]
     return [f"cannot tell: {one.coverage.reason} ({one.path or 'profile'})" for one in lacking]
 
 
-def exceeded(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) -> list[str]:
-    """What is over the bounds, in words; empty where nothing is.
+def find_exceeded_limits(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) -> list[str]:
+    """Return a line for each limit that the report exceeds.
 
-    `max_waits` bounds the syncs of a steady step. `fail_on` names rules that no training step may meet;
+    `max_waits` limits the syncs of a steady step. `fail_on` names rules that no training step may break;
     set-up and evaluation may.
     """
     if report.environment.unused and (max_waits is not None or fail_on):
         return ["the script put nothing on the GPU, so there is nothing to check against a limit"]
-    found = []
+    reasons = []
     if max_waits is not None:
         if not report.steps.seen:
-            found.append("no training step was seen, so --max-waits cannot be checked")
+            reasons.append("no training step was seen, so --max-waits cannot be checked")
         elif report.steps.waits_per_step > max_waits:
             syncs = rate(report.steps.waits_per_step, "sync", step="training step")
-            found.append(
+            reasons.append(
                 f"{renamed(syncs, report.steps.noun)}, over the limit of {number(max_waits)} (--max-waits)"
             )
     codes: dict[str, int] = {}
@@ -62,5 +62,5 @@ def exceeded(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) 
             codes[finding.code] = codes.get(finding.code, 0) + max(len(finding.lines), 1)
     if codes:
         named = ", ".join(f"{code} at {count(lines, 'line')}" for code, lines in sorted(codes.items()))
-        found.append(f"{named} (--fail-on)")
-    return found
+        reasons.append(f"{named} (--fail-on)")
+    return reasons

@@ -1,25 +1,26 @@
-"""``--host``: how fast the CPU beside the GPU is that an estimate is for."""
+"""``--host``: the speed of the CPU next to the GPU that an estimate is for."""
 
 from __future__ import annotations
 
 from gapless.errors import UsageError
 from gapless.model.programme import HostSpeed
 
-CLASSES = {"fast": 0.6, "slow": 1.7}
-"""Of the usual time for an operator; hosts of public profiles differ by six between the quickest and the
-slowest, and most by less than two from the usual."""
+HOST_FACTORS = {"fast": 0.6, "slow": 1.7}
+"""Factors of the usual time per operator; the quickest and slowest hosts of public profiles differ by six,
+and most are within two of the usual.
+"""
 
 
-def known(text: str) -> HostSpeed | None:
-    """What `text` says; None for a usual host, and where the speed is to be measured.
+def parse_host_speed(text: str) -> HostSpeed | None:
+    """Parse the option; None for a usual host, or if the speed is to be measured.
 
     Raises:
-        UsageError: it says nothing.
+        UsageError: it is neither a known word nor a factor from 0.01 to 100.
     """
     if text in ("measure", "usual"):
         return None
     try:
-        factor = CLASSES.get(text) or float(text)
+        factor = HOST_FACTORS.get(text) or float(text)
     except ValueError:
         factor = 0.0
     if not 0.01 <= factor <= 100:
@@ -27,10 +28,10 @@ def known(text: str) -> HostSpeed | None:
     return HostSpeed(factor=factor)
 
 
-def speed(text: str) -> HostSpeed | None:
-    """The host's speed, measured if that is asked for; None: a usual one's."""
+def resolve_host_speed(text: str) -> HostSpeed | None:
+    """Return the host's speed, measured if `text` is "measure"; None for a usual host."""
     if text != "measure":
-        return known(text)
+        return parse_host_speed(text)
     from gapless.capture.host_speed import host_speed
 
     return host_speed()

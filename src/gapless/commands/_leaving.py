@@ -1,4 +1,4 @@
-"""The end of a command that has stopped a script."""
+"""Leave the process after a script was stopped."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gapless.capture.threads import abandon
 from gapless.commands._progress import Progress
 from gapless.model import Ending
 
-PATIENCE = 5.0
-"""Seconds for what a stopped script leaves running."""
+MAX_SECONDS_TO_LEAVE = 5.0
+"""Seconds that threads of a stopped script get to end."""
 
 
-def leave_behind(progress: Progress, ending: Ending, status: int) -> None:
-    """Do not wait forever for threads that wait for a script that was stopped."""
+def exit_despite_threads(progress: Progress, ending: Ending, status: int) -> None:
+    """Exit now if threads of a stopped script do not end, instead of waiting for them forever."""
     if ending.how not in ("enough-steps", "interrupted"):
         return
-    left = abandon(PATIENCE)
+    left = abandon(MAX_SECONDS_TO_LEAVE)
     if left:
         progress.problem(f"exiting although {left} of the script's threads did not end")
         atexit._run_exitfuncs()

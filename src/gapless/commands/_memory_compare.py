@@ -1,4 +1,4 @@
-"""``gapless compare`` of two recordings of memory: snapshots, saved runs, sessions that hold both."""
+"""``gapless compare`` of two memory recordings: snapshots, saved runs, or sessions that hold both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from gapless.analyze.compare.recordings import compare_memory
 from gapless.commands._memory_input import choose, read
-from gapless.commands._saved import nearby
+from gapless.commands._saved import read_user_source
 from gapless.files.kinds import kind_of
 from gapless.model.comparison import Comparison
 from gapless.model.memory import MemoryRun
@@ -15,19 +15,19 @@ from gapless.model.wording import percent
 
 
 def is_memory(name: str) -> bool:
-    """Whether `name` is a file of requests for memory and nothing else.
+    """Whether the file `name` holds memory requests and nothing else.
 
     Raises:
-        UnreadableInput: it is a file that cannot be read.
+        UnreadableInput: it cannot be read.
     """
     return os.path.isfile(name) and kind_of(name) in ("memory", "snapshot")
 
 
-def compared(before: str, after: str) -> Comparison:
-    """Two recordings of memory, named by their files, side by side.
+def compare_files(before: str, after: str) -> Comparison:
+    """Compare two memory recordings, named by their files.
 
     Raises:
-        UsageError: one of them holds no memory.
+        UsageError: one of them holds no memory requests.
     """
     return compare_memory(compare(read(before), read(after), before, after))
 
@@ -35,17 +35,17 @@ def compared(before: str, after: str) -> Comparison:
 def compare(
     before: tuple[MemoryRun, ...], after: tuple[MemoryRun, ...], was: str, now: str
 ) -> MemoryComparison:
-    """The memory of one device in both: one that failed, else the busiest, before; and the same after."""
+    """Compare the device that failed before (otherwise the busiest) with the same device after."""
     from gapless.memory.compare import compare_runs
     from gapless.memory.trials import TrialConditions
 
-    one = choose(before, None, TrialConditions())
-    same = next((run for run in after if run.device == one.device), None)
-    return compare_runs((was, one), (now, same or choose(after, None, TrialConditions())), nearby)
+    main_run = choose(before, None, TrialConditions())
+    same = next((run for run in after if run.device == main_run.device), None)
+    return compare_runs((was, main_run), (now, same or choose(after, None, TrialConditions())), read_user_source)
 
 
 def regression(comparison: Comparison, bound: float) -> str:
-    """Why it is a regression over `bound` percent: requests fail now, or more is reserved; "": it is none."""
+    """Return why this is a regression over `bound` percent (new failures or more reserved memory), or ""."""
     memory, peak = comparison.memory, comparison.length
     if memory is not None and memory.after.failures > memory.before.failures:
         return "memory requests fail that did not fail before"

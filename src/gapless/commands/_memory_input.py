@@ -1,4 +1,4 @@
-"""What ``gapless memory`` is given: files of several kinds, GPUs, sizes."""
+"""The inputs of ``gapless memory``: files of several kinds, GPUs, sizes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", re.IGNORECASE)
 _PREFIXES = " kmgt"
 
 
-class Recorded(NamedTuple):
-    """The runs of a file and, of a session, its loaders, whether its program came to its own end, and what
-    its steps are called."""
+class RecordedMemory(NamedTuple):
+    """The memory runs of a file and, of a session, its loaders, whether its program finished, and what its
+    steps are called.
+    """
 
     runs: tuple[MemoryRun, ...]
     loaders: tuple[LoaderUse, ...] = ()
@@ -29,19 +30,19 @@ class Recorded(NamedTuple):
     noun: str = "step"
 
 
-def recorded(path: str) -> Recorded:
-    """What the file `path` says of memory.
+def read_recorded(path: str) -> RecordedMemory:
+    """Read the memory runs of `path`, with the context that a session adds.
 
     Raises:
-        UnreadableInput: nothing, or it is none of the files that do.
+        UnreadableInput: the file holds no memory requests.
     """
     if kind(path).name == "session":
         return _of_session(path)
-    return Recorded(read(path))
+    return RecordedMemory(read(path))
 
 
 def read(path: str) -> tuple[MemoryRun, ...]:
-    """The runs in the file `path`: a snapshot, a profile with ``[memory]`` events, or what Gapless saved.
+    """Read the runs in `path`: a snapshot, a profile with ``[memory]`` events, or a file saved by Gapless.
 
     Raises:
         UnreadableInput: it is none of these.
@@ -70,8 +71,8 @@ def _of_profile(path: str) -> tuple[MemoryRun, ...]:
     return read_memory_runs(read_trace(path))
 
 
-def _of_session(path: str) -> Recorded:
-    """What `gapless check --memory` recorded."""
+def _of_session(path: str) -> RecordedMemory:
+    """Read the memory runs that ``gapless check --memory`` recorded."""
     from gapless.analyze.run.inference import noun_of
     from gapless.model.session import load
 
@@ -82,14 +83,15 @@ def _of_session(path: str) -> Recorded:
         )
         raise UnreadableInput(f"{path} contains no memory requests: {why}")
     runs = tuple(msgspec.structs.replace(run, path=path) for run in session.memory)
-    return Recorded(runs, tuple(session.loaders), session.ending.how == "finished", noun_of(session))
+    return RecordedMemory(runs, tuple(session.loaders), session.ending.how == "finished", noun_of(session))
 
 
 def choose(runs: tuple[MemoryRun, ...], device: int | None, where: TrialConditions) -> MemoryRun:
-    """The run of `device`; else one that failed, or fails under the limit in `where`; else the busiest.
+    """Choose the run of `device`; otherwise one that failed or exceeds the limit in `where`, else the
+    busiest.
 
     Raises:
-        UsageError: nothing was recorded of `device`.
+        UsageError: nothing was recorded for `device`.
     """
     if not runs:
         raise UnreadableInput("the file contains no run: save it again")
@@ -100,18 +102,19 @@ def choose(runs: tuple[MemoryRun, ...], device: int | None, where: TrialConditio
     for run in runs:
         if run.device == device:
             return run
-    known = ", ".join(str(run.device) for run in runs)
-    raise UsageError(f"nothing was recorded for device {device}: there is {known}")
+    devices = ", ".join(str(run.device) for run in runs)
+    raise UsageError(f"nothing was recorded for device {device}: there is {devices}")
 
 
-def room(gpu: str | None, limit: str | None) -> tuple[str, int, int]:
-    """The device's name, what the process may reserve of it, and what it has; -1 where nothing is said."""
+def parse_limits(gpu: str | None, limit: str | None) -> tuple[str, int, int]:
+    """Return the device's name, the bytes that the process may reserve and the device's total; -1 if
+    unknown."""
     name, capacity, total = "", -1, -1
     if gpu is not None:
         from gapless.model.gpus import find_card
 
-        found = find_card(gpu)
-        name, capacity, total = found.name, found.total_memory - CONTEXT, found.total_memory
+        card = find_card(gpu)
+        name, capacity, total = card.name, card.total_memory - CONTEXT, card.total_memory
     if limit is not None:
         capacity = parse_size(limit)
         total = max(total, capacity)
@@ -119,15 +122,15 @@ def room(gpu: str | None, limit: str | None) -> tuple[str, int, int]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: ``24GiB``, ``24G`` (the same), ``22.5GB`` (powers of 1000), ``1000000``.
+    """Parse a size in bytes: ``24GiB``, ``24G`` (the same), ``22.5GB`` (powers of 1000), ``1000000``.
 
     Raises:
         UsageError: it is no size.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"{text!r} is not a size: write 24GiB, 22.5GB or a number of bytes")
-    number, unit = float(found.group(1)), found.group(2).lower()
+    number, unit = float(match.group(1)), match.group(2).lower()
     decimal = len(unit) == 2 and unit.endswith("b")
     power = _PREFIXES.index(unit[0]) if unit not in ("", "b") else 0
     return int(number * (1000 if decimal else 1024) ** power)

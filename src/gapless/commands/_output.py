@@ -1,4 +1,4 @@
-"""Where reports and progress go: streams of Gapless's own, whatever the script does to its."""
+"""Where reports and progress go: Gapless's own streams, whatever the script does to the standard ones."""
 
 from __future__ import annotations
 
@@ -20,46 +20,49 @@ from gapless.render import Style, alone, formats, together
 from gapless.render._brief import plain
 
 _PIPED_WIDTH = 80
+"""Columns of a report that is not written to a terminal."""
 _WIDEST = 100
+
+"""Columns of a report on a terminal: longer lines are hard to read."""
 
 
 def own_copy(stream: TextIO | None) -> TextIO:
-    """A stream to where `stream` goes now, that stays open when `stream` is closed or redirected, as long as
-    the command runs.
+    """Return a stream to where `stream` goes now, which stays open when the script closes or redirects
+    `stream`.
 
-    It goes nowhere where `stream` is None: Python was started with that descriptor closed.
+    It is closed when the command ends. If `stream` is None (closed before Python started), output is dropped.
     """
     try:
         where = os.devnull if stream is None else os.dup(stream.fileno())
     except (OSError, ValueError, AttributeError):
         assert stream is not None
         return stream  # not a file: a notebook's or a test's
-    # Nothing that is worth reporting may fail for a character that the terminal cannot show.
+    # No report may fail for a character that the terminal cannot show.
     encoding = stream.encoding if stream is not None else "utf-8"
     copy = open(where, "w", encoding=encoding, errors="backslashreplace", buffering=1)  # noqa: SIM115
     context = click.get_current_context(silent=True)
     if context is not None:
-        context.call_on_close(partial(_closed, copy))
+        context.call_on_close(partial(_close, copy))
     return copy
 
 
-def _closed(stream: TextIO) -> None:
+def _close(stream: TextIO) -> None:
     with suppress(OSError):  # whoever read it has left
         stream.close()
 
 
 def say(text: str) -> None:
-    """Lines of Gapless's own on standard error, in which no name steers the terminal or a CI service.
+    """Write Gapless's own lines to standard error; names in them cannot control the terminal or a CI service.
 
-    Further lines are a traceback, and look like one, unless a service would take one for a command.
+    Only the first line gets the prefix, unless a service would take a later one for a command.
     """
     for number, line in enumerate(text.split("\n")):
         signed = not number or line.lstrip().startswith(("::", "##["))
         click.echo(f"gapless: {plain(line)}" if signed else plain(line), err=True)
 
 
-def kept(save: Callable[[], None]) -> int:
-    """Run `save`, and say what kept it from saving, for no report is lost to a full disk; the exit status."""
+def save_or_explain(save: Callable[[], None]) -> int:
+    """Run `save` and return the exit status; if it fails say why, so that a full disk loses no report."""
     try:
         save()
     except UnreadableInput as error:
@@ -68,15 +71,15 @@ def kept(save: Callable[[], None]) -> int:
     return EXIT_OK
 
 
-def _writable(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
-    """`path`, refused before anything runs where nothing could be written to it afterwards."""
+def _refuse_unwritable(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
+    """Return `path`; refuse it before anything runs if it could not be written afterwards."""
     if path is not None:
         refuse(path)
     return path
 
 
 def refuse_inputs(output: str | None, inputs: Sequence[str]) -> None:
-    """Refuse to write over what is read.
+    """Refuse to overwrite an input.
 
     Raises:
         UsageError: `output` is one of `inputs`.
@@ -89,12 +92,12 @@ def refuse_inputs(output: str | None, inputs: Sequence[str]) -> None:
 
 
 def file_option(*names: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An option that names a file to write."""
-    return click.option(*names, metavar="FILE", callback=_writable, **more)
+    """Make an option that names a file to write."""
+    return click.option(*names, metavar="FILE", callback=_refuse_unwritable, **more)
 
 
-def give_way() -> None:
-    """From now on what is written to standard output goes to standard error, in processes started, too."""
+def redirect_to_stderr() -> None:
+    """Send what the script and its child processes write to standard output to standard error."""
     sys.stdout.flush()
     try:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -103,7 +106,7 @@ def give_way() -> None:
 
 
 def style_for(stream: TextIO | None, *, color: bool = True, **more: Any) -> Style:
-    """What `stream` can show: its width, its colours, its characters. None was closed before we began."""
+    """Return the style that `stream` can show: width, colours, characters. None is a closed stream."""
     if stream is None:
         return Style(**more)
     console = Console(file=stream, no_color=None if color else True, force_jupyter=False)
@@ -118,12 +121,12 @@ def style_for(stream: TextIO | None, *, color: bool = True, **more: Any) -> Styl
 
 
 def write(stream: TextIO | None, text: str) -> bool:
-    """Write `text` behind everything that has been written so far; nowhere where `stream` is None.
+    """Write `text` after everything written so far; return False if nobody reads `stream` any more.
 
-    False where nobody reads the stream any more.
+    Nothing is written if `stream` is None.
 
     Raises:
-        GaplessError: it cannot be written, because the disk is full for one.
+        GaplessError: it cannot be written, for example because the disk is full.
     """
     if stream is None:
         return True
@@ -137,22 +140,22 @@ def write(stream: TextIO | None, text: str) -> bool:
             stream.buffer.write(text.encode("utf-8", "backslashreplace"))
         stream.flush()
     except BrokenPipeError:
-        _turn_away(stream)
+        _discard_rest(stream)
         return False
     except OSError as error:  # a full disk
-        _turn_away(stream)
+        _discard_rest(stream)
         raise GaplessError(f"cannot write the report: {error.strerror}") from None
     return True
 
 
-def _turn_away(stream: TextIO) -> None:
-    """What is still to be flushed goes nowhere, at exit too."""
+def _discard_rest(stream: TextIO) -> None:
+    """Discard what is still buffered, at exit too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @dataclass(frozen=True)
 class Shown:
-    """How reports are shown: what the options of :func:`report_options` say."""
+    """How reports are shown: the values of the options of :func:`report_options`."""
 
     form: str
     unfold: bool
@@ -161,21 +164,21 @@ class Shown:
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else may stand where the report goes."""
+        """Whether the report is a whole document that nothing else may be mixed with."""
         return alone(self.form)
 
     @property
     def lead(self) -> str:
-        """What parts it from what a script has written, who may have left the cursor anywhere."""
+        """A blank line between the script's output and the report, except for whole documents."""
         return "" if self.alone else "\n"
 
     def style(self, stream: TextIO | None, **more: Any) -> Style:
-        """What `stream` can show of it."""
+        """Return the style for showing the report on `stream`."""
         wanted = {"color": not self.no_color, "unfold": self.unfold, "frames": self.verbose}
         return style_for(stream, **wanted, folder=os.getcwd(), **more)
 
     def refuse_terminal(self, example: str) -> None:
-        """Pages are for browsers: say how to write one to a file instead of to the terminal.
+        """Refuse to write an HTML page to a terminal, with an `example` of how to save it.
 
         Raises:
             UsageError: a page would go to a terminal.
@@ -184,7 +187,7 @@ class Shown:
             raise UsageError(f"an HTML page is not for a terminal: {example} > report.html")
 
     def write(self, reports: Sequence[Report], stream: TextIO | None = None) -> None:
-        """Write `reports` to `stream`, else to standard output."""
+        """Write `reports` to `stream`, or to standard output."""
         from gapless.analyze.across import with_summary
 
         stream = stream or sys.stdout
@@ -192,7 +195,7 @@ class Shown:
 
 
 def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say how a report is shown; `command` receives them as its `shown`."""
+    """Add the options about how a report is shown; `command` receives them as `shown`."""
 
     @wraps(command)
     def bundled(form: str, unfold: bool, verbose: bool, no_color: bool, **more: Any) -> Any:

@@ -1,7 +1,6 @@
-"""Profiles from pairs of traces, in a process of its own: ``python -m gapless.commands._passes``.
+"""Make profiles from pairs of traces in a separate process: ``python -m gapless.commands._passes``.
 
-`gapless profile` is in the script's process when it comes to reading what all ranks recorded, and processes
-started from there would begin by running the script again.
+`gapless profile` runs in the script's process; worker processes started there would run the script again.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from typing import Any
 import msgspec
 
 from gapless.commands import _output
-from gapless.commands._saved import nearby
+from gapless.commands._saved import read_user_source
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
 from gapless.model.profile import load, save
 
 
 class Task(msgspec.Struct, frozen=True):
-    """Which profiles to make: of `pairs` of files (times, stacks; "" for one there is not), into `output`.
+    """The traces to read: `pairs` of files (times, stacks; "" if missing); the profiles go to `output`.
 
-    `ranks` is of how many, which a file says only where the script made a process group; `launch` names what
-    launched them all, "" where not all are known to be of one.
+    `ranks` is their number, which a trace says only if the script made a process group; `launch` identifies
+    the launch of all ranks, "" if some may belong to another.
     """
 
     pairs: tuple[tuple[str, str], ...]
@@ -37,14 +36,14 @@ class Task(msgspec.Struct, frozen=True):
     quiet: bool = False
 
 
-def of_pairs(task: Task) -> tuple[Profile, ...]:
-    """The profiles of these files, which are saved in `output` as well; what cannot be read is said.
+def profiles_of_pairs(task: Task) -> tuple[Profile, ...]:
+    """Return the profiles of these traces and save them in `output`; unreadable ones are reported.
 
     Raises:
-        UnreadableInput: nothing could be read.
+        UnreadableInput: no trace could be read.
     """
     if len(task.pairs) < 2:
-        make(task)
+        make_profiles(task)
     else:
         import subprocess
 
@@ -63,55 +62,56 @@ def of_pairs(task: Task) -> tuple[Profile, ...]:
     return load(task.output)
 
 
-def make(task: Task) -> None:
-    """Read, and save what could be read."""
+def make_profiles(task: Task) -> None:
+    """Read the traces of `task` and save the profiles of those that could be read."""
     from gapless.commands._reading import read_profiles
 
     Path(task.output).unlink(missing_ok=True)
     named = {times or stacks: (times, stacks) for times, stacks in task.pairs}
-    one = partial(of_pair, named, task.ranks, priced=task.priced)
-    profiles, failures = read_profiles(list(named), one, quiet=task.quiet)
+    read_pair = partial(profile_of_pair, named, task.ranks, priced=task.priced)
+    profiles, failures = read_profiles(list(named), read_pair, quiet=task.quiet)
     for failure in failures:
         _output.say(str(failure))
     if profiles:
-        save([msgspec.structs.replace(one, launch=task.launch) for one in profiles], task.output)
+        save([msgspec.structs.replace(profile, launch=task.launch) for profile in profiles], task.output)
 
 
-def of_pair(
+def profile_of_pair(
     pairs: dict[str, tuple[str, str]],
     ranks: int,
     path: str,
     progress: Callable[[int], None] | None = None,
-    **wishes: Any,
+    **options: Any,
 ) -> Profile:
-    """The profile of the files that `path` names: a pair, or a trace for itself; `wishes` as for these."""
+    """Return the profile of the pair of traces at `path`, or of that trace alone; `options` go to the
+    reader."""
     from gapless.analyze.profile.building import profile_file
     from gapless.analyze.profile.join import profile_passes
 
     if path not in pairs:
-        return profile_file(path, progress, **wishes)
-    found = profile_passes(*pairs[path], progress, **wishes)
-    if ranks == 1 or found.rank >= 0:
-        return found
+        return profile_file(path, progress, **options)
+    profile = profile_passes(*pairs[path], progress, **options)
+    if ranks == 1 or profile.rank >= 0:
+        return profile
     number = os.path.basename(path).partition(".")[0].removeprefix("rank")
     if not number.isdigit():
-        return found
-    return msgspec.structs.replace(found, rank=int(number), world_size=ranks)
+        return profile
+    return msgspec.structs.replace(profile, rank=int(number), world_size=ranks)
 
 
-def joined(paths: Sequence[str]) -> tuple[list[str], dict[str, tuple[str, str]], int]:
-    """`paths` of which those that are the passes of one capture are one: what is left, the pairs by their
-    first file, and how many ranks these are of.
+def join_passes(paths: Sequence[str]) -> tuple[list[str], dict[str, tuple[str, str]], int]:
+    """Merge the passes of one capture: return the remaining paths, the pairs by their first file, and the
+    number of ranks in the pairs.
 
-    `gapless profile` keeps them as ``times/NAME`` and ``stacks/NAME`` of one folder.
+    `gapless profile` saves passes as ``times/NAME`` and ``stacks/NAME`` in one folder.
     """
-    known = set(paths)
+    all_paths = set(paths)
     pairs: dict[str, tuple[str, str]] = {}
     for path in paths:
         folder, name = os.path.split(path)
         home, which = os.path.split(folder)
         other = os.path.join(home, "stacks", name)
-        if which == "times" and other in known:
+        if which == "times" and other in all_paths:
             pairs[path] = (path, other)
     seconds = {stacks for _, stacks in pairs.values()}
     ranks = {os.path.basename(path).partition(".")[0] for path in pairs}
@@ -119,7 +119,7 @@ def joined(paths: Sequence[str]) -> tuple[list[str], dict[str, tuple[str, str]],
 
 
 def find_pairs(files: Iterable[Path], passes: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Those of `files` that exist, in pairs: a window of a rank each."""
+    """Pair the existing `files` by name: one pair for each recorded window of a rank."""
     traces = {(path.parent.name, path.name): str(path) for path in files if path.exists()}
     names = {name for which, name in traces if which in passes}
     return tuple(
@@ -128,21 +128,21 @@ def find_pairs(files: Iterable[Path], passes: Sequence[str]) -> tuple[tuple[str,
     )
 
 
-def source_of(folder: str) -> Callable[[str], str]:
-    """What gives the text of a file that a profile names, in the process that was profiled.
+def source_reader(folder: str) -> Callable[[str], str]:
+    """Return a function that reads a source file named in a profile, in the process that was profiled.
 
-    Profiles cut off the folder that a file was imported from. `folder` is where relative paths begin.
+    Profiles cut off the folder that a file was imported from. Relative paths start at `folder`.
     """
 
     def read(file: str) -> str:
         for place in (folder, *sys.path):
             path = os.path.join(folder, place, file)
             if os.path.isfile(path):
-                return nearby(path)
+                return read_user_source(path)
         return ""
 
     return read
 
 
 if __name__ == "__main__":
-    make(msgspec.json.decode(sys.stdin.buffer.read(), type=Task))
+    make_profiles(msgspec.json.decode(sys.stdin.buffer.read(), type=Task))

@@ -1,4 +1,4 @@
-"""Progress on standard error: a line at the start, now and then one in a long run, one at the end."""
+"""Progress on standard error: a line at the start, one now and then, one at the end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from gapless.model.assumption import Switch, left_out
 from gapless.model.wording import count, number, renamed
 from gapless.render._brief import plain
 
-_EVERY = 10.0
+_SECONDS_BETWEEN_LINES = 10.0
+"""Rare enough not to drown the script's own output."""
 
 
 class Progress:
-    """Speaks in whole lines: the script writes to the same terminal, and a live display would tear it.
+    """Writes progress in whole lines: the script shares the terminal, and a live display would be torn.
 
-    `wanted` is the number of steps after which the script is stopped, None for all of them.
+    The script is stopped after `wanted` steps; None runs all.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Progress:
         self._clock = clock
         self._began = self._last = clock()
         self.noun = "step"
-        """What an iteration is called, as far as that is known."""
+        """What an iteration is called, as far as known."""
 
     def begin(
         self,
@@ -50,7 +51,7 @@ class Progress:
         rank: tuple[int, int] | None = None,
         dry: bool = False,
     ) -> None:
-        """The script begins; as `rank` ``(3, 8)`` of ranks that are not there, or without values (`dry`)."""
+        """Announce the script, simulated as `rank` ``(3, 8)``, or run without values (`dry`)."""
         until = "to its end" if steady is None else f"until {count(steady, 'steady step')}"
         alone = f" as rank {rank[0]} of {rank[1]}" if rank is not None else ""
         self._say(f"running {name} on an emulated {device.removeprefix('NVIDIA ')}{alone} {until}")
@@ -58,56 +59,56 @@ class Progress:
             self._say("no values: numbers that the script prints are assumed (--values computes them)")
 
     def passed_on(self, words: Sequence[str], name: str) -> None:
-        """The script called `name` is given `words`, which look like options of Gapless."""
+        """Warn that the script called `name` receives `words`, which look like options of Gapless."""
         if words:
             was = f"{words[0]} is" if len(words) == 1 else f"{', '.join(words)} are"
             self._say(f"{was} passed to {name}: options of Gapless come before the script")
 
-    def step(self, seen: int) -> None:
-        """`seen` steps have ended."""
+    def step(self, done: int) -> None:
+        """Report that `done` steps have ended, if the last line is old enough."""
         now = self._clock()
-        if now - self._last < _EVERY:
+        if now - self._last < _SECONDS_BETWEEN_LINES:
             return
         self._last = now
-        of = f" of {self._wanted}" if self._wanted is not None and seen <= self._wanted else ""
-        self._say(f"{self.noun} {seen}{of} after {now - self._began:.0f} s")
+        of = f" of {self._wanted}" if self._wanted is not None and done <= self._wanted else ""
+        self._say(f"{self.noun} {done}{of} after {now - self._began:.0f} s")
 
     def longer(self, names: Iterable[str], seconds: float) -> None:
-        """The steps asked for are made; the script runs on for so long to come to `names`."""
-        told = " and ".join(f"the next {name}" for name in dict.fromkeys(names))
-        if told:
+        """Say that the wanted steps are done and the script runs up to `seconds` longer to reach `names`."""
+        phases = " and ".join(f"the next {name}" for name in dict.fromkeys(names))
+        if phases:
             steps = self._steps(self._wanted or 0)
-            self._say(f"{steps} done; running on to reach {told}, for at most {number(seconds)} s")
+            self._say(f"{steps} done; running on to reach {phases}, for at most {number(seconds)} s")
 
     def without_values(self, switch: Switch) -> None:
-        """From `switch` on the script's numbers are assumed."""
+        """Say that the script's numbers are assumed from `switch` on."""
         self._say(f"{left_out(switch)}; numbers that the script prints are assumed (--values computes them)")
 
-    def end(self, session: Session, seen: int) -> None:
+    def end(self, session: Session, done: int) -> None:
         how = {"enough-steps": "stopped", "finished": "finished", "exit": "finished"}
         verb = how.get(session.ending.how, "ended")
-        self._say(f"{verb} after {self._steps(seen)} and {self._clock() - self._began:.1f} s")
+        self._say(f"{verb} after {self._steps(done)} and {self._clock() - self._began:.1f} s")
 
     def _steps(self, number: int) -> str:
         return renamed(count(number, "step"), self.noun)
 
     def loader(self, where: str, budget: float) -> None:
-        """The loader made at `where` is about to be measured, for at most `budget` seconds."""
+        """Announce that the loader created at `where` is measured for at most `budget` seconds."""
         self._say(f"measuring the loader at {where} (about {number(budget)} s; --no-loader skips this)")
 
-    def tried(self, what: str) -> None:
-        """The script was run again, and this came of it."""
-        self._say(what)
+    def announce(self, text: str) -> None:
+        """Write a line about a further run of the script."""
+        self._say(text)
 
     def saved(self, path: str) -> None:
         self._say(f"saved {path}")
 
     def problem(self, text: str) -> None:
-        """Said even when quiet."""
+        """Write a problem, even when quiet."""
         self._write(text)
 
     def unbuffered(self, text: str) -> None:
-        """Said even when quiet, by a signal handler: it may have interrupted a write to the stream."""
+        """Write a problem from a signal handler, which may have interrupted a write to the stream."""
         with suppress(OSError, ValueError):
             os.write(self._stream.fileno(), f"gapless: {plain(text)}\n".encode(errors="replace"))
 

@@ -1,4 +1,4 @@
-"""The part of ``gapless compare`` that takes callables."""
+"""The part of ``gapless compare`` for callables."""
 
 from __future__ import annotations
 
@@ -88,55 +88,55 @@ _OPTIONS: tuple[Any, ...] = (
 
 
 def options(command: Any) -> Any:
-    """The options for callables."""
+    """Add the options for callables to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def given() -> list[str]:
-    """The options for callables that the running command was given."""
+def explicit_options() -> list[str]:
+    """Return the options for callables that the user gave to the running command."""
     context = click.get_current_context()
-    names = {one.name for one in options(lambda: None).__click_params__}
+    names = {option.name for option in options(lambda: None).__click_params__}
     return [
-        (one.opts if context.params[one.name] else one.secondary_opts or one.opts)[0]
-        for one in context.command.params
-        if one.name in names and context.get_parameter_source(one.name) is not ParameterSource.DEFAULT
+        (option.opts if context.params[option.name] else option.secondary_opts or option.opts)[0]
+        for option in context.command.params
+        if option.name in names and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
     ]
 
 
 def status(proof: Proof, fail_if_slower: bool) -> int:
-    """The exit status that follows from `proof`; that the second is slower is said where it matters."""
+    """Return the exit status for `proof`; warn if the second callable is slower and that matters."""
     slower = fail_if_slower and proof.time is not None and proof.time.faster == "before"
     if slower:
         _output.say("AFTER is slower (--fail-if-slower)")
     return EXIT_OK if proof.same and not slower else EXIT_FINDINGS
 
 
-def proof(before: str, after: str, asked: dict[str, Any]) -> Proof:
-    """The proof of two callables named on the command line; `asked` is what `Wishes` are called with.
+def proof(before: str, after: str, arguments: dict[str, Any]) -> Proof:
+    """Compare two callables named on the command line; `arguments` are the fields of `CompareOptions`.
 
     Raises:
-        UsageError: torch is not there, or the inputs are not, or a target is not.
+        UsageError: torch, the inputs or a target is missing.
     """
     require_torch("comparing callables runs them")
     from gapless.prove.proving import prove
     from gapless.prove.setup import CompareOptions
     from gapless.prove.sweep import parse_sweep_option
 
-    sweep = parse_sweep_option(asked["sweep"]) if asked.get("sweep") else None
-    made = prove(CompareOptions(original=before, fixed=after, **{**asked, "sweep": sweep}))
-    if not made.failed:  # a race is in no case of its own
-        return made
-    return msgspec.structs.replace(made, again=_again(before, after, asked, made))
+    sweep = parse_sweep_option(arguments["sweep"]) if arguments.get("sweep") else None
+    result = prove(CompareOptions(original=before, fixed=after, **{**arguments, "sweep": sweep}))
+    if not result.failed:  # a race is in no case of its own
+        return result
+    return msgspec.structs.replace(result, again=_again(before, after, arguments, result))
 
 
-def _again(before: str, after: str, asked: dict[str, Any], proof: Proof) -> str:
-    """The command that runs the first failing case alone."""
-    words = ["gapless", "compare", before, after, "--inputs", asked["inputs"] or ""]
-    words += ["--cases", asked["cases"]] if asked.get("cases") else []
-    words += [word for name in asked.get("gradients_of", ()) for word in ("--grad", name)]
-    words += ["--bounded"] if asked.get("bounded") else []
-    words += ["--contract", asked["contract"]] if asked.get("contract") else []
-    words += ["--seed", str(asked["seed"])] if asked.get("seed") else []
+def _again(before: str, after: str, arguments: dict[str, Any], proof: Proof) -> str:
+    """Return the command that runs the first failing case alone."""
+    words = ["gapless", "compare", before, after, "--inputs", arguments["inputs"] or ""]
+    words += ["--cases", arguments["cases"]] if arguments.get("cases") else []
+    words += [word for name in arguments.get("gradients_of", ()) for word in ("--grad", name)]
+    words += ["--bounded"] if arguments.get("bounded") else []
+    words += ["--contract", arguments["contract"]] if arguments.get("contract") else []
+    words += ["--seed", str(arguments["seed"])] if arguments.get("seed") else []
     return shlex.join([*words, "--case", proof.failed[0].name])

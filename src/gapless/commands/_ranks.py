@@ -1,4 +1,4 @@
-"""Which of several processes this one is, as torchrun says it, or which one it is to be taken for."""
+"""Which of several processes this one is, according to torchrun or to --world-size and --rank."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _ENDING = ".gapless.json"
 
 
 def rank(environment: Mapping[str, str] = os.environ) -> int:
-    """The rank of this process; 0 where it is alone."""
+    """Return the rank of this process, 0 if it is alone."""
     return _number(environment, "RANK", 0) if several(environment) else 0
 
 
 def several(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a launcher has started this process as one of several."""
+    """Whether a launcher started this process as one of several."""
     return world(environment) > 1
 
 
 def world(environment: Mapping[str, str] = os.environ) -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return max(1, _number(environment, "WORLD_SIZE", 1))
 
 
 def here(environment: Mapping[str, str] = os.environ) -> int:
-    """How many of them run on this machine."""
+    """Return the number of processes on this machine."""
     return max(1, _number(environment, "LOCAL_WORLD_SIZE", 1))
 
 
-def simulated(size: int | None, rank: int | None, devices: int | None) -> World | None:
-    """The ranks that ``--world-size`` says are there besides this process, if any.
+def simulated_world(size: int | None, rank: int | None, devices: int | None) -> World | None:
+    """Return the ranks that ``--world-size`` simulates besides this process, if any.
 
     Raises:
-        UsageError: there is no such rank, or a launcher has started real ones.
+        UsageError: the rank does not exist, or a launcher started real ones.
     """
     if size is None:
         if rank is not None:
@@ -55,10 +55,10 @@ def simulated(size: int | None, rank: int | None, devices: int | None) -> World 
 
 
 def refuse_launcher(name: str) -> None:
-    """`name` is to be run as one rank, and not what starts ranks.
+    """Refuse to simulate a rank of a launcher, which would start ranks itself.
 
     Raises:
-        UsageError: it is a launcher.
+        UsageError: `name` is a launcher.
     """
     if os.path.basename(name) in _LAUNCHERS:
         raise UsageError(
@@ -75,7 +75,7 @@ def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
 
 
 def path_for(path: str, rank: int) -> str:
-    """Where `rank` saves its session: ``run.gapless.json`` for 0, ``run.rank1.gapless.json`` for 1."""
+    """Return where `rank` saves its session: ``run.gapless.json`` for 0, ``run.rank1.gapless.json`` for 1."""
     if rank == 0:
         return path
     if path.endswith(_ENDING):

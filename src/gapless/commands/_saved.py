@@ -1,12 +1,12 @@
-"""The source that a profile speaks of, on the user's side."""
+"""Source files that a profile names, on the user's machine."""
 
 from __future__ import annotations
 
 from gapless.files.input import source_text
 
 
-def nearby(file: str) -> str:
-    """The text of a source file of the user's, from the working directory; "" where it is not there."""
+def read_user_source(file: str) -> str:
+    """Return the text of a user's source file, relative to the working directory; "" if it is missing."""
     try:
         return source_text(file)
     except (OSError, SyntaxError, ValueError):

@@ -1,15 +1,15 @@
-"""A command that runs a script: options come before SCRIPT, everything after it is the script's."""
+"""Commands that run a script: options come before SCRIPT, everything after it is the script's."""
 
 from __future__ import annotations
 
 import click
 
 WORDS = "gapless.words"
-"""Where a context has Gapless's own options and the script's words, as they were written."""
+"""Key of the context's entry with Gapless's own options and the script's words, as written."""
 
 
 class ScriptCommand(click.Command):
-    """Leaves what follows SCRIPT, or ``-m MODULE``, untouched, as Python's own command line does."""
+    """Leaves what follows SCRIPT or ``-m MODULE`` untouched, like Python's own command line."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # passed on as they came
@@ -21,7 +21,7 @@ class ScriptCommand(click.Command):
         return super().parse_args(ctx, [*options, "--", *rest] if rest else options)
 
     def _split(self, args: list[str]) -> tuple[list[str], list[str]]:
-        """`args` as Gapless's own options, and the script's name and arguments."""
+        """Split `args` into Gapless's own options, and the script's name and arguments."""
         position = 0
         while position < len(args):
             word = args[position]
@@ -37,7 +37,7 @@ class ScriptCommand(click.Command):
         return args[:position], args[position:]
 
     def _last_option(self, word: str) -> tuple[str, bool]:
-        """The option in `word` that may take a value, and whether the value is attached to it."""
+        """Return the option in `word` that may take a value, and whether the value is attached to it."""
         if word.startswith("--"):
             name, equals, _ = word.partition("=")
             return name, bool(equals)

@@ -1,4 +1,4 @@
-"""How many steps a command is to see, as an option says it."""
+"""The type of the --steps option."""
 
 from __future__ import annotations
 

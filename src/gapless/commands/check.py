@@ -20,12 +20,12 @@ from gapless.capture.signals import TERMINATED
 from gapless.capture.stopping import Stopper
 from gapless.capture.target import Target
 from gapless.commands import _gate, _gpus, _host, _output, _ranks
-from gapless.commands._again import Again
-from gapless.commands._checking import Conclusion, Watch, Wishes
+from gapless.commands._again import Rerun
+from gapless.commands._checking import CheckOptions, CheckWatcher, Conclusion
 from gapless.commands._compiled import compile_options
 from gapless.commands._fit import Fit, fit_options
-from gapless.commands._leaving import leave_behind
-from gapless.commands._loaders import BUDGET
+from gapless.commands._leaving import exit_despite_threads
+from gapless.commands._loaders import LOADER_BUDGET
 from gapless.commands._script import WORDS, ScriptCommand
 from gapless.commands._steps import Steps
 from gapless.errors import EXIT_FINDINGS, UsageError, require_torch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gapless.emulation.emulator import Emulator
 
 _CHILD = "gapless.commands._child:start"
-"""What processes run that the script starts."""
+"""The function that child processes of the script run."""
 
 
 @click.command("check", cls=ScriptCommand)
@@ -113,7 +113,7 @@ _CHILD = "gapless.commands._child:start"
     "--loader-budget",
     metavar="SECONDS",
     type=click.FloatRange(0, min_open=True),
-    default=BUDGET,
+    default=LOADER_BUDGET,
     show_default=True,
     help="Time limit for measuring the loaders.",
 )
@@ -187,11 +187,11 @@ def command(
     require_torch("gapless check runs your script")
     context = click.get_current_context()
     usual = context.get_parameter_source("steps") is ParameterSource.DEFAULT
-    gpu, wanted = _gpus.chosen(gpu, fit.price)
-    plan = _plan(gpu, options, memory=bool(options.pop("memory")) or wanted is not None)
-    wishes = Wishes(
+    gpu, wanted = _gpus.choose_gpus(gpu, fit.price)
+    plan = _make_plan(gpu, options, memory=bool(options.pop("memory")) or wanted is not None)
+    wishes = CheckOptions(
         plan=plan,
-        world=_ranks.simulated(plan.world_size, options.pop("rank"), plan.devices),
+        world=_ranks.simulated_world(plan.world_size, options.pop("rank"), plan.devices),
         fail_on=_gate.parse_codes(fail_on),
         longer=MAX_EXTRA_SECONDS if usual and not _ranks.several() else 0.0,
         wanted=wanted,
@@ -200,20 +200,20 @@ def command(
     )
     wishes.shown.refuse_terminal(f"gapless check -f html {module or script[0]}")
     own, words = context.meta[WORDS]
-    again = Again(own, words, module=module is not None)
+    again = Rerun(own, words, module=module is not None)
     return find(module, script, wishes, again) if fit.find else check(module, script, wishes, again)
 
 
-OPTIONS = frozenset(name for one in command.params for name in (*one.opts, *one.secondary_opts))
+OPTIONS = frozenset(name for param in command.params for name in (*param.opts, *param.secondary_opts))
 
 
-def find(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Again) -> int:
-    """Run the script with one value of its argument after the other, and return the exit status."""
-    from gapless.commands._find import searched
+def find(module: str | None, words: tuple[str, ...], wishes: CheckOptions, again: Rerun) -> int:
+    """Run the script with different values of its argument, and return the exit status."""
+    from gapless.commands._find import search_argument
 
     Target.of(module, words)
-    watch = Watch(wishes)
-    session = searched(wishes.fit.find, again, watch.progress)
+    watch = CheckWatcher(wishes)
+    session = search_argument(wishes.fit.find, again, watch.progress)
     if session is None:
         return TERMINATED
     conclusion = Conclusion(wishes, watch)
@@ -222,23 +222,23 @@ def find(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Agai
     return conclusion.status or (EXIT_FINDINGS if none else 0)
 
 
-def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Again) -> int:
-    """Run it, say what was seen, and return the exit status."""
+def check(module: str | None, words: tuple[str, ...], wishes: CheckOptions, again: Rerun) -> int:
+    """Run the script, report, and return the exit status."""
     target = Target.of(module, words)
     if wishes.world is not None:
         _ranks.refuse_launcher(module or words[0])
-    _host.known(wishes.fit.host)
+    _host.parse_host_speed(wishes.fit.host)
     if wishes.calibrate is not None:
         _check_trace(wishes)
-    watch = Watch(wishes)
+    watch = CheckWatcher(wishes)
     watch.progress.passed_on(target.passed_on(OPTIONS), target.name)
     finishing = Finishing(watch.progress.unbuffered)
     conclusion = Conclusion(wishes, watch, again, finishing)
     if wishes.shown.alone:
-        _output.give_way()
+        _output.redirect_to_stderr()
     children.stand_down()
     stopper = Stopper(watch)
-    emulator = _emulator(wishes, stopper, watch)
+    emulator = _make_emulator(wishes, stopper, watch)
     emulator.on_fork = children.record_processes
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     watch.begin(os.path.basename(target.name), emulator.gpu.name)
@@ -254,13 +254,12 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Aga
             finishing=finishing,
         )
         conclusion(session, emulator)
-    leave_behind(watch.progress, session.ending, conclusion.status)
+    exit_despite_threads(watch.progress, session.ending, conclusion.status)
     return conclusion.status
 
 
-def _plan(gpu: str | None, options: dict[str, Any], memory: bool) -> children.Plan:
-    """What this process records, and those that the script starts; `options` are left those that are not
-    about it."""
+def _make_plan(gpu: str | None, options: dict[str, Any], memory: bool) -> children.Plan:
+    """Return what this process and its children record; the options used are removed from `options`."""
     budget = options.pop("loader_budget")
     named = ("devices", "steps", "programme", "compiled", "standins", "late_copies", "graphs", "given")
     return children.Plan(
@@ -268,40 +267,40 @@ def _plan(gpu: str | None, options: dict[str, Any], memory: bool) -> children.Pl
         gpu=gpu,
         memory=memory,
         loader=budget if options.pop("loader") else 0.0,
-        dry=bool(options["dry"]),  # what several processes send each other has values, or has none
-        assume=_assumed(options.pop("assume"), options["dry"]),
+        dry=bool(options["dry"]),  # all processes must agree whether the data that they exchange has values
+        assume=_parse_assumptions(options.pop("assume"), options["dry"]),
         world_size=options.pop("world_size"),
         rank=options["rank"] or 0,
         **{name: options.pop(name) for name in named},
     )
 
 
-def _assumed(texts: tuple[str, ...], dry: bool | None) -> dict[str, float]:
-    """What the user says that values are, by line.
+def _parse_assumptions(texts: tuple[str, ...], dry: bool | None) -> dict[str, float]:
+    """Return the values given with --assume by line.
 
     Raises:
-        UsageError: it is not written as ``train.py:120=0.3``, or the run has its values.
+        UsageError: one is not written as ``train.py:120=0.3``, or the run computes values.
     """
     if texts and dry is False:
         raise UsageError("--assume needs a run without values: remove --values")
-    found = {}
+    values = {}
     for text in texts:
         place, _, value = text.rpartition("=")
         file, _, line = place.rpartition(":")
         try:
-            found[place] = {"true": 1.0, "false": 0.0}[value.lower()] if value.isalpha() else float(value)
+            values[place] = {"true": 1.0, "false": 0.0}[value.lower()] if value.isalpha() else float(value)
         except (KeyError, ValueError):
             file = ""
         if not file or not line.isdigit():
             raise UsageError(f"--assume {text}: expected FILE:LINE=VALUE, for example train.py:120=0.3")
-    return found
+    return values
 
 
-def _check_trace(wishes: Wishes) -> None:
-    """That the profile to calibrate with is one, before the script has run for it.
+def _check_trace(wishes: CheckOptions) -> None:
+    """Refuse a --calibrate file that is no profile, before the script runs.
 
     Raises:
-        UsageError: it is none, or prices are not wanted.
+        UsageError: it is no profile, or estimates are off.
     """
     if not wishes.plan.programme:
         raise UsageError("--calibrate needs prices: remove --no-prices")
@@ -312,11 +311,11 @@ def _check_trace(wishes: Wishes) -> None:
         )
 
 
-def _emulator(wishes: Wishes, stopper: Stopper, watch: Watch) -> Emulator:
+def _make_emulator(wishes: CheckOptions, stopper: Stopper, watch: CheckWatcher) -> Emulator:
     emulator = wishes.plan.emulator(
         on_mark=stopper,
         between_marks=stopper.between if wishes.longer else None,
-        on_switch=watch.switched,
+        on_switch=watch.announce_switch,
         world=wishes.world,
         **({} if _ranks.several() else {"dry": wishes.dry}),
     )

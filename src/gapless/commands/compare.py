@@ -29,7 +29,7 @@ _ACCEPTED = (
     "compare takes two traces (or folders or patterns for the ranks of a run), two saved profiles, two "
     "sessions of `gapless check -o`, two memory snapshots, two scripts, or two callables"
 )
-_STEPS = "10"
+_STEPS_PER_SCRIPT = "10"
 
 
 @click.command("compare")
@@ -53,7 +53,7 @@ def command(
     bound: float | None,
     quiet: bool,
     fail_if_slower: bool,
-    **asked: Any,
+    **arguments: Any,
 ) -> int:
     """Show what changed from BEFORE to AFTER.
 
@@ -89,30 +89,32 @@ def command(
             raise UsageError(f"{other} is not a callable: write {example}")
         if bound is not None:
             raise UsageError("--fail-on-regression is for runs; for callables use --fail-if-slower")
-        made = _proof.proof(before, after, asked)
-        shown.write([report(made)])
-        return _proof.status(made, fail_if_slower)
-    _refuse(scripts=bool(script_words(before) and script_words(after)))
+        result = _proof.proof(before, after, arguments)
+        shown.write([report(result)])
+        return _proof.status(result, fail_if_slower)
+    _refuse_callable_options(scripts=bool(script_words(before) and script_words(after)))
     memory = _both_memory(before, after)
-    compared = (
-        _memory_compare.compared(before, after) if memory else compare(before, after, quiet, asked["gpu"])
+    comparison = (
+        _memory_compare.compare_files(before, after)
+        if memory
+        else compare(before, after, quiet, arguments["gpu"])
     )
-    shown.write([report(compared)])
+    shown.write([report(comparison)])
     naming = Style(folder=os.getcwd()).path
-    if bound is not None and compared.incomplete:
-        _output.say(f"cannot tell: {compared.incomplete} (--fail-on-regression)")
+    if bound is not None and comparison.incomplete:
+        _output.say(f"cannot tell: {comparison.incomplete} (--fail-on-regression)")
         return EXIT_UNREADABLE
-    reasons = regression(compared, bound, naming) if bound is not None else []
+    reasons = regression(comparison, bound, naming) if bound is not None else []
     for reason in reasons:
         _output.say(reason)
     return EXIT_FINDINGS if reasons else EXIT_OK
 
 
 def _both_memory(before: str, after: str) -> bool:
-    """Whether both are recordings of memory.
+    """Whether both are memory recordings.
 
     Raises:
-        UsageError: one is, and the other holds none.
+        UsageError: only one is, and the other is no session.
     """
     sides = {name: _memory_compare.is_memory(name) for name in (before, after)}
     if any(sides.values()):
@@ -122,44 +124,46 @@ def _both_memory(before: str, after: str) -> bool:
     return any(sides.values())
 
 
-def _refuse(scripts: bool) -> None:
-    """Refuse options that say nothing of runs; scripts are run on the GPU that is asked for."""
-    given = [one for one in _proof.given() if not (scripts and one == "--gpu")]
-    if given:
-        verb = "is" if len(given) == 1 else "are"
-        raise UsageError(f"{' and '.join(given)} {verb} for callables: losses.py:original losses.py:fixed")
+def _refuse_callable_options(scripts: bool) -> None:
+    """Refuse options that apply to callables only; scripts take --gpu."""
+    callable_options = [option for option in _proof.explicit_options() if not (scripts and option == "--gpu")]
+    if callable_options:
+        verb = "is" if len(callable_options) == 1 else "are"
+        raise UsageError(
+            f"{' and '.join(callable_options)} {verb} for callables: losses.py:original losses.py:fixed"
+        )
 
 
 def compare(before: str, after: str, quiet: bool = True, gpu: str | None = None) -> Comparison:
-    """What changed from what `before` names to what `after` names; progress is told unless `quiet`.
+    """Compare what `before` and `after` name, with progress unless `quiet`.
 
-    Scripts are run on an emulated `gpu`.
+    Scripts run on an emulated `gpu`.
 
     Raises:
-        UsageError: they are of different kinds, or scripts that cannot run without torch.
+        UsageError: they are of different kinds, or scripts and torch is missing.
         UnreadableInput: one of them cannot be read.
     """
-    kinds = _kind(before), _kind(after)
+    kinds = _kind_of_name(before), _kind_of_name(after)
     if kinds == ("script", "script"):
         require_torch("comparing scripts runs them")
-        return _scripts(before, after, gpu)
+        return _compare_scripts(before, after, gpu)
     if "script" in kinds:
         script, other = (before, after) if kinds[0] == "script" else (after, before)
         raise UsageError(f"{script} is a script but {other} is not: {_ACCEPTED}")
     if kinds == ("session", "session"):
-        return _sessions(before, after)
+        return _compare_sessions(before, after)
     if "session" in kinds:
         trace, session = (before, after) if kinds[1] == "session" else (after, before)
         raise UsageError(f"{session} is a session but {trace} is not: {_ACCEPTED}")
     from gapless.analyze.compare import compare_profiles
 
-    return compare_profiles(_subject(before, kinds[0], quiet), _subject(after, kinds[1], quiet))
+    return compare_profiles(_load_subject(before, kinds[0], quiet), _load_subject(after, kinds[1], quiet))
 
 
 def regression(comparison: Comparison, bound: float, path: Callable[[str], str] = str) -> list[str]:
-    """Why `comparison` is a regression over `bound` percent, a line for each reason.
+    """Return a line for each reason why `comparison` is a regression over `bound` percent.
 
-    `path` says how files are named. A change within the spread of the steps is none.
+    `path` formats file names. A change within the variation of the steps is no regression.
     """
     from gapless.analyze.compare import find_regressions, has_grown
 
@@ -167,28 +171,28 @@ def regression(comparison: Comparison, bound: float, path: Callable[[str], str] 
         reason = _memory_compare.regression(comparison, bound)
         return [f"{reason} (--fail-on-regression)"] if reason else []
     rows = find_regressions(comparison, bound)
-    reasons = [_worse(row, path) for row in rows]
+    reasons = [_describe_regression(row, path) for row in rows]
     if has_grown(comparison, bound):
         percent = comparison.length.percent
         more = f"{percents(percent)} more" if percent is not None else "more"
-        what = "syncs" if comparison.of == "sessions" else "time"
-        reasons.append(f"{more} {what} than before, over the limit of {percents(bound)}")
+        unit = "syncs" if comparison.of == "sessions" else "time"
+        reasons.append(f"{more} {unit} than before, over the limit of {percents(bound)}")
     return [f"{reason} (--fail-on-regression)" for reason in reasons]
 
 
-def _worse(row: FindingChange, path: Callable[[str], str]) -> str:
-    """``new: GAP101 scalar-read at train.py:42, every step: loss.item()``."""
-    one, line = row.finding, row.finding.line
-    where = f"{path(line.file)}:{line.line}" if line else one.place or "the whole run"
-    what = f"{row.state if row.state == 'new' else 'more'}: {one.code} {one.name} at {where}"
+def _describe_regression(row: FindingChange, path: Callable[[str], str]) -> str:
+    """Return ``new: GAP101 scalar-read at train.py:42, every step: loss.item()``."""
+    finding, line = row.finding, row.finding.line
+    where = f"{path(line.file)}:{line.line}" if line else finding.place or "the whole run"
+    text = f"{row.state if row.state == 'new' else 'more'}: {finding.code} {finding.name} at {where}"
     if row.state != "new":
-        was, now = (found.frequency.per_step if found else 0.0 for found in (row.before, row.after))
-        what += f", {rate(now, 'sync')} instead of {rate(was, 'sync')}"
-    return f"{what}: {line.code}" if line and line.code else what
+        was, now = (version.frequency.per_step if version else 0.0 for version in (row.before, row.after))
+        text += f", {rate(now, 'sync')} instead of {rate(was, 'sync')}"
+    return f"{text}: {line.code}" if line and line.code else text
 
 
-def _kind(name: str) -> Kind:
-    """What `name` is. What Gapless did not write itself is taken for a trace."""
+def _kind_of_name(name: str) -> Kind:
+    """Return the kind of `name`; a file that Gapless did not write counts as a trace."""
     if script_words(name):
         return "script"
     kind = kind_of(name) if os.path.isfile(name) else "trace"
@@ -199,51 +203,55 @@ def _kind(name: str) -> Kind:
     raise UsageError(f"{name} is a saved {kind}: {_ACCEPTED}")
 
 
-def _scripts(before: str, after: str, gpu: str | None) -> Comparison:
+def _compare_scripts(before: str, after: str, gpu: str | None) -> Comparison:
     from gapless.capture.target import Target
     from gapless.prove.scripts import record_script
 
     words = script_words(before), script_words(after)
     for name, *arguments in words:
         Target(name, tuple(arguments)).check()
-    return _side_by_side((before, after), [record_script(one, _STEPS, gpu) for one in words])
+    return _compare_line_reports(
+        (before, after), [record_script(script, _STEPS_PER_SCRIPT, gpu) for script in words]
+    )
 
 
-def _sessions(before: str, after: str) -> Comparison:
+def _compare_sessions(before: str, after: str) -> Comparison:
     from gapless.model.session import load
 
     sessions = load(before), load(after)
-    made = _side_by_side((before, after), sessions)
-    if not all(one.memory for one in sessions):
-        return made
+    comparison = _compare_line_reports((before, after), sessions)
+    if not all(session.memory for session in sessions):
+        return comparison
     memory = _memory_compare.compare(sessions[0].memory, sessions[1].memory, before, after)
-    return msgspec.structs.replace(made, memory=memory)
+    return msgspec.structs.replace(comparison, memory=memory)
 
 
-def _side_by_side(names: tuple[str, str], sessions: Sequence[Session]) -> Comparison:
+def _compare_line_reports(names: tuple[str, str], sessions: Sequence[Session]) -> Comparison:
     from gapless.analyze.compare import compare_reports
 
-    before, after = ((name, report(one, by_line=True)) for name, one in zip(names, sessions, strict=True))
+    before, after = (
+        (name, report(session, by_line=True)) for name, session in zip(names, sessions, strict=True)
+    )
     return compare_reports(before, after)
 
 
-def _subject(name: str, kind: Kind, quiet: bool) -> Subject:
+def _load_subject(name: str, kind: Kind, quiet: bool) -> Subject:
     from gapless.analyze.compare import subject
     from gapless.analyze.profile.profile_findings import find_in_profiles
     from gapless.model.profile import load
 
     if kind == "trace":
-        profiles, notes = _profiles(name, quiet)
+        profiles, notes = _read_profiles(name, quiet)
     else:
         profiles, notes = load(name), ()
     return subject(name, profiles, find_in_profiles, notes)
 
 
-def _profiles(name: str, quiet: bool) -> tuple[Sequence[Profile], tuple[str, ...]]:
-    """The profiles of all traces that `name` means, and which of them could not be read.
+def _read_profiles(name: str, quiet: bool) -> tuple[Sequence[Profile], tuple[str, ...]]:
+    """Return the profiles of all traces that `name` matches, and notes on those that could not be read.
 
     Raises:
-        UnreadableInput: none of them can.
+        UnreadableInput: none could be read.
     """
     from gapless.analyze.profile.building import profile_file
     from gapless.trace.find import find_traces

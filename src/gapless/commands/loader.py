@@ -16,7 +16,7 @@ from gapless.analyze import report
 from gapless.analyze.loaders import STARVED, own_step
 from gapless.commands import _gate, _output
 from gapless.commands._bar import bar
-from gapless.commands._diagnosed import diagnosis
+from gapless.commands._diagnosed import load_any_diagnosis
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput, UsageError, require_torch
 from gapless.files.kinds import kind_of
 from gapless.model import Report
@@ -26,12 +26,12 @@ from gapless.rules._loader import MIN_SHARE_OF_STEP
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, None: 1.0}
 _INTERRUPTED = 130
-_MISTAKES, _AT_LEAST = 0.5, 5.0
-"""Part of the budget, and seconds at least, for looking for mistakes, besides."""
+_MISTAKES_SHARE, _MIN_MISTAKES_SECONDS = 0.5, 5.0
+"""Share of the budget, and minimum seconds, that looking for mistakes takes in addition."""
 
 
 class _Interrupted(GaplessError):
-    """Ctrl-C, before anything was found."""
+    """Ctrl-C before anything was measured."""
 
     exit_code = _INTERRUPTED
 
@@ -126,34 +126,34 @@ def command(
     stream = _output.own_copy(sys.stdout)
     saved = target.endswith(".json")
     if shown.alone and not saved:
-        _output.give_way()  # the user's code may print, and the page stands alone
+        _output.redirect_to_stderr()  # the user's code may print, and the page stands alone
     demand = _demand(step_ms, profile, session, step_cpu)
     if saved:
         if check_advice or ranks > 1:
             raise UsageError(
                 "--check-advice and --ranks run the loader, but a saved diagnosis does not contain one"
             )
-        made = _again(target, demand)
+        result = _load_for_step(target, demand)
     else:
         wanted = ranks if mistakes else 0
-        made = _measured(target, demand, seconds(budget), check_advice is not False, wanted, quiet)
-    unsaved = _output.kept(partial(save, made, output)) if output else EXIT_OK
-    found = report(made)
-    shown.write([found], stream)
-    return _INTERRUPTED if made.interrupted else _status(found, made, codes) or unsaved
+        result = _measure(target, demand, seconds(budget), check_advice is not False, wanted, quiet)
+    unsaved = _output.save_or_explain(partial(save, result, output)) if output else EXIT_OK
+    document = report(result)
+    shown.write([document], stream)
+    return _INTERRUPTED if result.interrupted else _status(document, result, codes) or unsaved
 
 
 def _status(report: Report, diagnosis: Diagnosis, codes: tuple[str, ...]) -> int:
-    """1 where something is found that a code in `codes` names, which is said."""
-    every = {one.code for one in report.findings} | ({STARVED} if _starved(diagnosis) else set())
+    """Return 1, after naming them, if there are findings whose codes start with one of `codes`; else 0."""
+    every = {finding.code for finding in report.findings} | ({STARVED} if _is_starved(diagnosis) else set())
     named = sorted(code for code in every if codes and code.startswith(codes))
     if named:
         _output.say(f"{', '.join(named)} (--fail-on)")
     return EXIT_FINDINGS if named else EXIT_OK
 
 
-def _starved(diagnosis: Diagnosis) -> bool:
-    """Whether the step that was named waits for its batch: as it was run, or as predicted; not in doubt."""
+def _is_starved(diagnosis: Diagnosis) -> bool:
+    """Whether the step waits for its batch, as run or as predicted, without doubt."""
     if not diagnosis.demand.step or diagnosis.doubt is not None:
         return False
     run = diagnosis.seen if diagnosis.seen is not None else diagnosis.now
@@ -161,29 +161,29 @@ def _starved(diagnosis: Diagnosis) -> bool:
 
 
 def seconds(text: str) -> float:
-    """``20``, ``20s``, ``500ms``, ``1.5m``.
+    """Parse ``20``, ``20s``, ``500ms`` or ``1.5m`` into seconds.
 
     Raises:
-        UsageError: it is no time, or none at all.
+        UsageError: it is no time, or not positive.
     """
-    found = _SECONDS.fullmatch(text.strip())
-    value = float(found.group(1)) * _UNITS[found.group(2)] if found else 0.0
+    match = _SECONDS.fullmatch(text.strip())
+    value = float(match.group(1)) * _UNITS[match.group(2)] if match else 0.0
     if value <= 0:
         raise UsageError(f"{text!r} is not a time: write 20s, 500ms or 2m")
     return value
 
 
-def _measured(
+def _measure(
     target: str, demand: Demand, budget: float, check_advice: bool, ranks: int, quiet: bool
 ) -> Diagnosis:
-    """Measure the loader that `target` names, and look for mistakes over `ranks` (0: do not)."""
+    """Measure the loader that `target` names, and look for mistakes over `ranks` ranks (0: not at all)."""
     require_torch("gapless loader runs your loader")
     from gapless.loading.factory import find
     from gapless.loading.measure import diagnose
 
     feed = find(target)
     with _progress(quiet) as progress:
-        made = _diagnosed(
+        result = _diagnose(
             diagnose,
             feed,
             budget,
@@ -193,18 +193,18 @@ def _measured(
             check_advice=check_advice,
             progress=progress,
         )
-        if ranks and feed.loader is not None and not made.interrupted:
+        if ranks and feed.loader is not None and not result.interrupted:
             progress("mistakes", 0.0)
-            seconds = max(_MISTAKES * budget, _AT_LEAST)
-            made = _correct(made, target, feed.loader, ranks, seconds)
-    return msgspec.structs.replace(made, line=feed.line)
+            seconds = max(_MISTAKES_SHARE * budget, _MIN_MISTAKES_SECONDS)
+            result = _add_correctness(result, target, feed.loader, ranks, seconds)
+    return msgspec.structs.replace(result, line=feed.line)
 
 
-def _diagnosed(diagnose: Callable[..., Diagnosis], *words: Any, **named: Any) -> Diagnosis:
-    """A diagnosis, with what was found until Ctrl-C.
+def _diagnose(diagnose: Callable[..., Diagnosis], *words: Any, **named: Any) -> Diagnosis:
+    """Return a diagnosis; after Ctrl-C, with what was measured so far.
 
     Raises:
-        _Interrupted: nothing was.
+        _Interrupted: nothing was measured.
     """
     try:
         return diagnose(*words, **named)
@@ -212,23 +212,23 @@ def _diagnosed(diagnose: Callable[..., Diagnosis], *words: Any, **named: Any) ->
         raise _Interrupted("interrupted before the first item was made: nothing measured") from None
 
 
-def _correct(diagnosis: Diagnosis, target: str, loader: Any, ranks: int, seconds: float) -> Diagnosis:
-    """`diagnosis` with whether the loader yields what it should."""
+def _add_correctness(diagnosis: Diagnosis, target: str, loader: Any, ranks: int, seconds: float) -> Diagnosis:
+    """Return `diagnosis` with whether the loader yields what it should."""
     from gapless.loading import verify
     from gapless.loading.factory import maker_of
     from gapless.loading.sentence import DOING
 
     try:
-        found = verify(maker_of(target) if ranks > 1 else loader, ranks=ranks, seconds=seconds)
+        correctness = verify(maker_of(target) if ranks > 1 else loader, ranks=ranks, seconds=seconds)
     except KeyboardInterrupt:
         notes = (*diagnosis.notes, f"interrupted while {DOING['mistakes']}")
         return msgspec.structs.replace(diagnosis, interrupted="mistakes", notes=notes)
-    return msgspec.structs.replace(diagnosis, correctness=found)
+    return msgspec.structs.replace(diagnosis, correctness=correctness)
 
 
-def _again(path: str, demand: Demand) -> Diagnosis:
-    """What was saved, and with another step what follows from it then."""
-    saved = diagnosis(path)
+def _load_for_step(path: str, demand: Demand) -> Diagnosis:
+    """Load a saved diagnosis, predicted for the step in `demand` if it has one."""
+    saved = load_any_diagnosis(path)
     if not demand.step:
         return saved
     from gapless.loading.predict import again
@@ -237,39 +237,39 @@ def _again(path: str, demand: Demand) -> Diagnosis:
 
 
 def _demand(step_ms: float | None, profile: str | None, session: str | None, busy: float) -> Demand:
-    """What a step takes without its input, from the one place that was named.
+    """Return the time of a step without its input, from the one option that was given.
 
     Raises:
-        UsageError: several were.
+        UsageError: several were given.
     """
-    named = [one for one in (step_ms, profile, session) if one is not None]
+    named = [option for option in (step_ms, profile, session) if option is not None]
     if len(named) > 1:
         raise UsageError("--step-ms, --profile and --session all set the step time: give only one of them")
     if profile is not None:
-        return Demand(step=_of_profile(profile), busy=busy, source="profile")
+        return Demand(step=_step_of_profile(profile), busy=busy, source="profile")
     if session is not None:
-        return Demand(step=_of_session(session), busy=busy, source="session")
+        return Demand(step=_step_of_session(session), busy=busy, source="session")
     return Demand(step=(step_ms or 0.0) * 1e6, busy=busy, source="given" if step_ms else "")
 
 
-def _of_profile(path: str) -> float:
-    """Nanoseconds of a step without the host's time in the loader."""
+def _step_of_profile(path: str) -> float:
+    """Return nanoseconds per step in a profile, without the host's time in the loader."""
     if kind_of(path) == "profile":
         from gapless.model.profile import load as load_profiles
 
-        found = load_profiles(path)[0]
+        recorded = load_profiles(path)[0]
     else:
         from gapless.analyze.profile.building import profile_file
 
-        found = profile_file(path, priced=False)
-    step = own_step(found)
+        recorded = profile_file(path, priced=False)
+    step = own_step(recorded)
     if not step:
         raise UnreadableInput(f"{path} has no steps to take the step time from: give --step-ms")
     return step
 
 
-def _of_session(path: str) -> float:
-    """Nanoseconds of a step as estimated for the GPU."""
+def _step_of_session(path: str) -> float:
+    """Return nanoseconds per step as estimated for the GPU in a session."""
     if kind_of(path) != "session":
         raise UnreadableInput(f"{path} is not a saved session: gapless check -o run.gapless.json train.py")
     from gapless.model.session import load as load_session
@@ -282,8 +282,8 @@ def _of_session(path: str) -> float:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """A bar of the measurement going on, on a terminal; it leaves nothing behind."""
+    """Show a bar of the measurement on a terminal, and yield how to update it."""
     from gapless.loading.sentence import DOING
 
-    with bar("measuring", quiet=quiet) as told:
-        yield lambda part, done: told(done, 1.0, DOING.get(part, part))
+    with bar("measuring", quiet=quiet) as update_bar:
+        yield lambda part, done: update_bar(done, 1.0, DOING.get(part, part))

@@ -16,7 +16,7 @@ from gapless.analyze.run.inference import with_own_noun
 from gapless.analyze.verdicts.memory_verdict import too_long_batch
 from gapless.commands import _output
 from gapless.commands._bar import bar
-from gapless.commands._memory_input import choose, parse_size, read, recorded, room
+from gapless.commands._memory_input import choose, parse_limits, parse_size, read, read_recorded
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UsageError
 from gapless.model import StepSummary
 from gapless.model.memory import MemoryRun
@@ -42,7 +42,7 @@ __all__ = ["command", "parse_size", "read"]
 @click.option("--limit", metavar="SIZE", help="Check whether it fits in this much memory: 24GiB, 22GB.")
 @click.option(
     "--larger-batch",
-    "others",
+    "recordings",
     metavar="FILE",
     multiple=True,
     help=(
@@ -72,7 +72,7 @@ def command(
     search: bool,
     gpu: str | None,
     limit: str | None,
-    others: tuple[str, ...],
+    recordings: tuple[str, ...],
     device: int | None,
     fresh: bool,
     exported: str | None,
@@ -98,33 +98,33 @@ def command(
     Exit status: 0; 1 it does not fit (--gpu, --limit); 2 usage error; 3 the snapshot could not be read.
     """
     shown.refuse_terminal(f"gapless memory -f html {snapshot}")
-    wishes = _wishes(room(gpu, limit), tried, search, fresh, jobs)
+    wishes = _make_wishes(parse_limits(gpu, limit), tried, search, fresh, jobs)
     for written in (output, exported):
-        _output.refuse_inputs(written, [snapshot, *others])
-    held = recorded(snapshot)
+        _output.refuse_inputs(written, [snapshot, *recordings])
+    held = read_recorded(snapshot)
     runs = held.runs
     run = choose(runs, device, wishes.where)
-    made = _made(run, wishes, quiet, held.finished and wishes.capacity < 0)
-    (made,) = with_longest([made], [run], held.loaders, wishes.where)
+    result = _build_report(run, wishes, quiet, held.finished and wishes.capacity < 0)
+    (result,) = with_longest([result], [run], held.loaders, wishes.where)
     if len(runs) > 1:
         from gapless.memory.devices import summarize_others as others_of
 
-        made = msgspec.structs.replace(made, others=others_of(runs, run, wishes.where))
-    if others:
-        made = msgspec.structs.replace(made, largest=_largest(run, others, device, wishes))
-    unsaved = _output.kept(partial(_keep, run, made, wishes, output, exported))
+        result = msgspec.structs.replace(result, others=others_of(runs, run, wishes.where))
+    if recordings:
+        result = msgspec.structs.replace(result, largest=_find_largest_batch(run, recordings, device, wishes))
+    unsaved = _output.save_or_explain(partial(_write_files, run, result, wishes, output, exported))
     if shown.form == "html":
-        made = _drawn(run, made, wishes)
-    document = msgspec.structs.replace(as_document(made), steps=StepSummary(noun=held.noun))
+        result = _add_track(run, result, wishes)
+    document = msgspec.structs.replace(as_document(result), steps=StepSummary(noun=held.noun))
     shown.write([with_own_noun(document)])
-    short = made.lack is not None or too_long_batch([made]) is not None
+    short = result.lack is not None or too_long_batch([result]) is not None
     return unsaved or (EXIT_FINDINGS if short and wishes.capacity >= 0 else EXIT_OK)
 
 
-def _wishes(
+def _make_wishes(
     room: tuple[str, int, int], tried: tuple[str, ...], search: bool, fresh: bool, jobs: int | None
 ) -> ReportOptions:
-    from gapless.commands._saved import nearby
+    from gapless.commands._saved import read_user_source
     from gapless.cores import usable
     from gapless.memory.report import ReportOptions
 
@@ -137,32 +137,32 @@ def _wishes(
         search=search,
         begin="fresh" if fresh else "recorded",
         jobs=jobs or usable(),
-        source=nearby,
+        source=read_user_source,
     )
 
 
-def _made(run: MemoryRun, wishes: ReportOptions, quiet: bool, finished: bool) -> MemoryReport:
-    """The report, with what the rules find; `finished` says that the program came to its own end."""
+def _build_report(run: MemoryRun, wishes: ReportOptions, quiet: bool, finished: bool) -> MemoryReport:
+    """Build the report with the findings of the rules; `finished` says that the program ended by itself."""
     from gapless.analyze.memory_report import findings, with_handler
     from gapless.memory.report import report
 
     with _progress(quiet) as progress:
-        made = msgspec.structs.replace(report(run, wishes, progress), finished=finished)
-    made = with_handler(made, run)
-    return msgspec.structs.replace(made, findings=findings(made))
+        result = msgspec.structs.replace(report(run, wishes, progress), finished=finished)
+    result = with_handler(result, run)
+    return msgspec.structs.replace(result, findings=findings(result))
 
 
-def _drawn(run: MemoryRun, report: MemoryReport, wishes: ReportOptions) -> MemoryReport:
-    """The report with what a page draws."""
+def _add_track(run: MemoryRun, report: MemoryReport, wishes: ReportOptions) -> MemoryReport:
+    """Return the report with the timeline that an HTML page draws."""
     from gapless.memory.tracking import build_track
 
     return msgspec.structs.replace(report, track=build_track(run, report, wishes.where))
 
 
-def _keep(
+def _write_files(
     run: MemoryRun, report: MemoryReport, wishes: ReportOptions, output: str | None, exported: str | None
 ) -> None:
-    """Write the files that were asked for."""
+    """Write the files of --output and --export."""
     if exported and not report.replayed:
         raise UsageError(f"--export writes a replay, but {run.path} does not contain enough for one")
     if output:
@@ -177,20 +177,20 @@ def _keep(
         export(run, exported, settings, **more)
 
 
-def _largest(
-    run: MemoryRun, others: tuple[str, ...], device: int | None, wishes: ReportOptions
+def _find_largest_batch(
+    run: MemoryRun, recordings: tuple[str, ...], device: int | None, wishes: ReportOptions
 ) -> LargestBatch:
-    """The largest batch that fits, from this run and the `others`."""
+    """Estimate the largest batch that fits, from this run and `recordings` with other batch sizes."""
     from gapless.memory.batch import largest_batch
 
     if wishes.capacity < 0 and run.limit < 0:
         raise UsageError("what must the batch fit in? Use --gpu or --limit")
-    runs = [run, *(choose(read(path), device, wishes.where) for path in others)]
+    runs = [run, *(choose(read(path), device, wishes.where) for path in recordings)]
     return largest_batch(runs, wishes.where)
 
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar of the settings tried, on a terminal; it leaves nothing behind."""
-    with bar("replaying", quiet=quiet) as told:
-        yield lambda done, of: told(done, of, f"{of} settings tried")
+    """Show a bar of the settings tried on a terminal, and yield how to update it."""
+    with bar("replaying", quiet=quiet) as update_bar:
+        yield lambda done, of: update_bar(done, of, f"{of} settings tried")

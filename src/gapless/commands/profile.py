@@ -20,7 +20,7 @@ from gapless.capture.run import run
 from gapless.capture.stopping import Stopper, Watcher
 from gapless.capture.target import Target
 from gapless.commands import _gate, _output, _ranks
-from gapless.commands._leaving import leave_behind
+from gapless.commands._leaving import exit_despite_threads
 from gapless.commands._progress import Progress
 from gapless.commands._script import ScriptCommand
 from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError, require_torch
@@ -32,15 +32,15 @@ from gapless.render import together
 if TYPE_CHECKING:
     from gapless.capture.profiling import Profiling, Recipe
 
-SAVED = "profile.gapless.json"
-"""The numbers of all ranks, in the folder of the traces, for ``gapless show``."""
+SAVED_PROFILE = "profile.gapless.json"
+"""File in the traces' folder with the profiles of all ranks, for ``gapless show``."""
 
-_PATIENCE = 60.0
-"""Seconds that rank 0 waits for the files of the others."""
+_MAX_SECONDS_FOR_RANKS = 60.0
+"""Seconds that rank 0 waits for the files of the other ranks."""
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ProfileOptions:
     """The command's options."""
 
     wait: int
@@ -57,21 +57,21 @@ class Wishes:
     fail_on: tuple[str, ...]
 
 
-def _number(
-    name: str, least: int, usual: int, told: str
+def _steps_option(
+    name: str, least: int, usual: int, help_text: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An option for a number of steps, at least `least`."""
+    """Make an option for a number of steps, at least `least`."""
     return click.option(
-        name, metavar="N", type=click.IntRange(least), default=usual, show_default=True, help=told
+        name, metavar="N", type=click.IntRange(least), default=usual, show_default=True, help=help_text
     )
 
 
 @click.command("profile", cls=ScriptCommand)
 @click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
-@_number("--wait", 0, 5, "Number of steps to skip before recording starts.")
-@_number("--warmup", 1, 2, "Number of steps in which the profiler warms up.")
-@_number("--active", 1, 6, "Number of steps to record, first without Python stacks and then with them.")
-@_number("--repeat", 1, 1, "Repeat all of this N times.")
+@_steps_option("--wait", 0, 5, "Number of steps to skip before recording starts.")
+@_steps_option("--warmup", 1, 2, "Number of steps in which the profiler warms up.")
+@_steps_option("--active", 1, 6, "Number of steps to record, first without Python stacks and then with them.")
+@_steps_option("--repeat", 1, 1, "Repeat all of this N times.")
 @click.option(
     "--stacks/--no-stacks",
     default=True,
@@ -117,16 +117,16 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
     """
     if module is None and not script:
         raise UsageError("no script given. Example: gapless profile train.py")
-    wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
+    wishes = ProfileOptions(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
     return profile(module, script, wishes)
 
 
-def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
-    """Run it, explain what was recorded, and return the exit status."""
+def profile(module: str | None, words: tuple[str, ...], wishes: ProfileOptions) -> int:
+    """Run the script, explain what was recorded, and return the exit status."""
     named = shlex.join(words) if module is None else shlex.join(("-m", module, *words))
-    profiling_of, recipe = _prepared(wishes, f"gapless check {named}")
+    profiling_of, recipe = _prepare(wishes, f"gapless check {named}")
     target = Target.of(module, words)
-    told = ProfileProgress(
+    progress = ProfileProgress(
         _output.own_copy(sys.stderr),
         recipe.steps,
         quiet=wishes.quiet or _ranks.rank() > 0,
@@ -134,11 +134,11 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     )
     stopper = Stopper()
     profiling = profiling_of(stopper)
-    stopper.watcher = Recorded(profiling, told)
-    conclusion = Conclusion(wishes, told, profiling)
+    stopper.watcher = RecordingWatcher(profiling, progress)
+    conclusion = ProfileConclusion(wishes, progress, profiling)
     if wishes.shown.alone:
-        _output.give_way()
-    told.starting(os.path.basename(target.name), profiling)
+        _output.redirect_to_stderr()
+    progress.starting(os.path.basename(target.name), profiling)
     session = run(
         target,
         profiling,
@@ -148,26 +148,26 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
         one_of_several=_ranks.several(),
     )
     conclusion(session)
-    leave_behind(told, session.ending, conclusion.status)
+    exit_despite_threads(progress, session.ending, conclusion.status)
     return conclusion.status
 
 
-def _prepared(wishes: Wishes, instead: str) -> tuple[Callable[..., Profiling], Recipe]:
-    """What makes the capture, and what it is to record; without a GPU, `instead` is advised.
+def _prepare(wishes: ProfileOptions, instead: str) -> tuple[Callable[..., Profiling], Recipe]:
+    """Return a factory for the capture, and what to record; without a GPU the error suggests `instead`.
 
     Raises:
-        UsageError: there is no GPU, no torch, or no folder that could be written to.
+        UsageError: there is no GPU, no torch, or no writable folder.
     """
     require_torch("gapless profile runs your script")
     from gapless.capture import profiling
 
-    found = profiling.machine(instead)
+    gpu_machine = profiling.machine(instead)
     folder = Path(os.path.abspath(wishes.output))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write traces to {wishes.output}: {error.strerror} (-o DIR)") from None
-    saved = folder / SAVED
+    saved = folder / SAVED_PROFILE
     if os.path.lexists(saved) and not (saved.is_file() and kind_of(str(saved)) == "profile"):
         raise UsageError(f"{os.path.relpath(saved)} is in the way, and is no saved profile (-o DIR)")
     recipe = profiling.Recipe(
@@ -178,11 +178,11 @@ def _prepared(wishes: Wishes, instead: str) -> tuple[Callable[..., Profiling], R
         wishes.memory,
         wishes.shapes,
     )
-    return partial(profiling.Profiling, recipe, found, StepEnds()), recipe
+    return partial(profiling.Profiling, recipe, gpu_machine, StepEnds()), recipe
 
 
 class ProfileProgress(Progress):
-    """What is said on standard error while a profile is taken."""
+    """Progress while a profile is recorded."""
 
     def starting(self, name: str, profiling: Profiling) -> None:
         steps = count(profiling.recipe.steps, "step")
@@ -191,28 +191,28 @@ class ProfileProgress(Progress):
     def waiting(self, missing: int) -> None:
         self._say(f"waiting for {count(missing, 'other rank')}")
 
-    def kept(self, path: str) -> None:
+    def announce_traces(self, path: str) -> None:
         self._say(f"traces saved in {path}")
 
 
-class Recorded(Watcher):
-    """Says how far the recording is, and when it is done."""
+class RecordingWatcher(Watcher):
+    """Reports how far the recording is, and stops the script when it is complete."""
 
-    def __init__(self, profiling: Profiling, told: ProfileProgress) -> None:
+    def __init__(self, profiling: Profiling, progress: ProfileProgress) -> None:
         self._profiling = profiling
-        self._told = told
+        self._progress = progress
 
     def enough(self, mark: Mark) -> bool:
-        self._told.step(self._profiling.steps)
+        self._progress.step(self._profiling.steps)
         return self._profiling.done
 
 
-class Conclusion:
-    """Explains what was recorded, once, and remembers the exit status that follows."""
+class ProfileConclusion:
+    """Explains the recording once, and keeps the exit status that follows."""
 
-    def __init__(self, wishes: Wishes, told: ProfileProgress, profiling: Profiling) -> None:
+    def __init__(self, wishes: ProfileOptions, progress: ProfileProgress, profiling: Profiling) -> None:
         self.wishes = wishes
-        self.told = told
+        self.progress = progress
         self.profiling = profiling
         self.recipe = profiling.recipe
         self.rank = _ranks.rank()
@@ -230,18 +230,18 @@ class Conclusion:
         self._ended(self.rank).touch()
         if self.rank:
             return  # rank 0 speaks for all
-        self.told.end(session, self.profiling.steps)
+        self.progress.end(session, self.profiling.steps)
         try:
             self._explain(session)
         except UnreadableInput as error:
-            self.told.problem(str(error))
+            self.progress.problem(str(error))
             self.status = self.status or EXIT_UNREADABLE
 
     def _explain(self, session: Session) -> None:
         from gapless.analyze.profile.profile_report import report_runs as of_runs
         from gapless.capture.profiling import listed
-        from gapless.commands._passes import Task, find_pairs, of_pairs, source_of
-        from gapless.commands.trace import MOST_PRICED
+        from gapless.commands._passes import Task, find_pairs, profiles_of_pairs, source_reader
+        from gapless.commands.trace import MAX_PRICED_TRACES
 
         missing = self._wait_for_others()
         ranks = range(_ranks.world())
@@ -249,24 +249,33 @@ class Conclusion:
         pairs = find_pairs(files, self.recipe.passes)
         if not pairs:
             raise UnreadableInput(self.profiling.why_nothing())
-        priced = self.wishes.prices and len(pairs) <= MOST_PRICED
+        priced = self.wishes.prices and len(pairs) <= MAX_PRICED_TRACES
         # A rank that was not heard of may have left files of an earlier launch.
         launch = "" if missing else uuid4().hex
-        profiles = of_pairs(
-            Task(pairs, str(self.recipe.folder / SAVED), _ranks.world(), launch, priced, self.wishes.quiet)
+        profiles = profiles_of_pairs(
+            Task(
+                pairs,
+                str(self.recipe.folder / SAVED_PROFILE),
+                _ranks.world(),
+                launch,
+                priced,
+                self.wishes.quiet,
+            )
         )
-        self.told.kept(self._style.path(str(self.recipe.folder)))
+        self.progress.announce_traces(self._style.path(str(self.recipe.folder)))
         notes = [f"{note[:1].upper()}{note[1:]}" for note in (*session.notes, *missing)]
-        reports = of_runs(profiles, notes, source_of(self._style.folder))
+        reports = of_runs(profiles, notes, source_reader(self._style.folder))
         shown = self.wishes.shown
         _output.write(self._stream, shown.lead + together(shown.form, reports, self._style))
-        untold = _gate.untold(profiles) if self.wishes.fail_on else []
-        for reason in untold:
-            self.told.problem(reason)
+        incomplete = _gate.describe_incomplete(profiles) if self.wishes.fail_on else []
+        for reason in incomplete:
+            self.progress.problem(reason)
             self.status = EXIT_UNREADABLE
-        for found in reports:
-            for reason in _gate.exceeded(found, None, self.wishes.fail_on) if not untold else ():
-                self.told.problem(reason)
+        for report in reports:
+            for reason in (
+                _gate.find_exceeded_limits(report, None, self.wishes.fail_on) if not incomplete else ()
+            ):
+                self.progress.problem(reason)
                 self.status = self.status or EXIT_FINDINGS
 
     # Other ranks ----------------------------------------------------------------------------------------
@@ -277,12 +286,12 @@ class Conclusion:
     def _wait_for_others(
         self, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
     ) -> list[str]:
-        """Wait until all ranks have written what they have; a remark on those that did not come."""
-        until = clock() + _PATIENCE
+        """Wait until all ranks have written their files; return a note on those that did not."""
+        until = clock() + _MAX_SECONDS_FOR_RANKS
         said = False
         while missing := [rank for rank in range(_ranks.world()) if not self._ended(rank).exists()]:
             if not said:
-                self.told.waiting(len(missing))
+                self.progress.waiting(len(missing))
                 said = True
             if clock() > until:
                 break

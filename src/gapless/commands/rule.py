@@ -26,20 +26,20 @@ def command(code: str | None, no_color: bool) -> int:
       gapless rule GAP112
     """
     style = _output.style_for(sys.stdout, color=not no_color)
-    begun = [one for one in all_rules() if one.code.startswith((code or "").upper())]
+    begun = [candidate for candidate in all_rules() if candidate.code.startswith((code or "").upper())]
     if code is None or len(begun) > 1:
         text = explanation.listing(begun, style)
     else:
-        one = begun[0] if begun else rule(code)
-        text = explanation.render(one, style, rests_on(one))
+        chosen = begun[0] if begun else rule(code)
+        text = explanation.render(chosen, style, list_sources(chosen))
     _output.write(sys.stdout, text)
     return 0
 
 
-def rests_on(rule: Rule) -> list[str]:
-    """Where the waits that the rule is about are known from: an item each, what real GPUs show first."""
+def list_sources(rule: Rule) -> list[str]:
+    """Return where the rule's waits are known from: a line per source, evidence from real GPUs first."""
     names: dict[str, dict[str, None]] = {}
     for row in sorted(waits_table().rows, key=lambda row: bool(row.basis)):
         if row.waits and match_rule(row.site()).code == rule.code:
             names.setdefault(row.known_from, {}).setdefault(row.name)
-    return [f"{', '.join(of)}: {known}" for known, of in names.items()]
+    return [f"{', '.join(of)}: {source}" for source, of in names.items()]

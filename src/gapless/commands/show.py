@@ -7,7 +7,7 @@ import msgspec
 
 from gapless.analyze import report
 from gapless.commands import _output
-from gapless.commands._saved import nearby
+from gapless.commands._saved import read_user_source
 from gapless.errors import UnreadableInput
 from gapless.files.kinds import kind
 from gapless.model import Report
@@ -29,16 +29,16 @@ def command(saved: tuple[str, ...], shown: _output.Shown) -> int:
       gapless show -f json run.gapless.json | jq .steps.waits_per_step
     """
     shown.refuse_terminal(f"gapless show -f html {' '.join(saved)}")
-    found = [one for file in saved for one in reports(file, drawn=shown.form == "html")]
-    shown.write(found)
+    documents = [document for file in saved for document in reports(file, drawn=shown.form == "html")]
+    shown.write(documents)
     return 0
 
 
 def reports(saved: str, drawn: bool = False) -> list[Report]:
-    """What the file `saved` holds: a report for each session, run of profiles, memory run or diagnosis in it.
+    """Return a report for each session, run of profiles, memory run or loader diagnosis in the file `saved`.
 
     Raises:
-        UnreadableInput: it cannot be read, or is something that another command reports.
+        UnreadableInput: it cannot be read, or another command reports it.
     """
     recognized = kind(saved)
     if recognized.foreign is not None:
@@ -48,7 +48,7 @@ def reports(saved: str, drawn: bool = False) -> list[Report]:
         from gapless.analyze.profile.profile_report import report_runs as of_runs
         from gapless.model.profile import load as load_profiles
 
-        return of_runs(load_profiles(saved), read=nearby)
+        return of_runs(load_profiles(saved), read=read_user_source)
     if name == "memory":
         from gapless.model.memory import load as load_memory
 

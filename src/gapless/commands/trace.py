@@ -13,26 +13,28 @@ import msgspec
 
 from gapless.analyze import report
 from gapless.commands import _gate, _output
-from gapless.commands._diagnosed import diagnosis, explained
-from gapless.commands._evidence import as_evidence
+from gapless.commands._diagnosed import add_diagnosis, load_any_diagnosis
+from gapless.commands._evidence import write_evidence
 from gapless.commands._reading import read_profiles
-from gapless.commands._saved import nearby
+from gapless.commands._saved import read_user_source
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UnreadableInput, UsageError
 from gapless.model import Profile, Report
 from gapless.render import Style, _perfetto
 
-DRAWN = ((8, 16_000), (64, 4_000))
-"""For a page: up to so many traces, the boxes that the timeline of each is thinned to. Of more none is."""
-MOST_PRICED = 8
-"""With more traces than this none is replayed: of a thousand ranks one is looked at."""
+TIMELINE_BOXES = ((8, 16_000), (64, 4_000))
+"""(traces, boxes): up to so many traces, each timeline on a page is thinned to so many boxes; beyond that
+none is drawn. It keeps a page to a few megabytes.
+"""
+MAX_PRICED_TRACES = 8
+"""With more traces none is replayed for prices: replaying takes longer than reading."""
 
 
-MOST_NAMED = 12
-"""Files of a folder that are named where they were skipped: of more only their number is said."""
+MAX_SKIPPED_NAMED = 12
+"""Skipped files that are named; of more only the number is given."""
 
 
 @dataclass(frozen=True)
-class Wishes:
+class TraceOptions:
     """The command's options."""
 
     shown: _output.Shown
@@ -154,20 +156,20 @@ def command(
     """
     if not traces:
         raise UsageError("no trace given. Example: gapless trace trace.json.gz")
-    wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
+    wishes = TraceOptions(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
     if evidence or with_shapes:
         if not evidence:
             raise UsageError("--with-shapes needs --evidence")
-        return as_evidence(traces, with_shapes, wishes.output)
+        return write_evidence(traces, with_shapes, wishes.output)
     wishes.shown.refuse_terminal(f"gapless trace -f html {traces[0]}")
     return trace(traces, wishes)
 
 
-def trace(traces: Sequence[str], wishes: Wishes) -> int:
-    """Read, report and save; the exit status that follows."""
+def trace(traces: Sequence[str], wishes: TraceOptions) -> int:
+    """Read, report and save; return the exit status."""
     from gapless.analyze.profile.profile_report import report_runs as of_runs
 
-    measured = diagnosis(wishes.loader) if wishes.loader else None
+    measured = load_any_diagnosis(wishes.loader) if wishes.loader else None
     profiles, failures, notes = _profiles(traces, wishes)
     for failure in failures:
         _output.say(str(failure))
@@ -175,68 +177,70 @@ def trace(traces: Sequence[str], wishes: Wishes) -> int:
         return UnreadableInput.exit_code
     status: int = UnreadableInput.exit_code if failures else EXIT_OK
     if wishes.perfetto:
-        marked = report(profiles, read=nearby)
-        status = _output.kept(partial(_mark, marked, wishes.perfetto)) or status
+        marked = report(profiles, read=read_user_source)
+        status = _output.save_or_explain(partial(_write_perfetto, marked, wishes.perfetto)) or status
         if wishes.shown.form != "html":  # nothing else draws them
-            profiles = [msgspec.structs.replace(one, lanes=None) for one in profiles]
+            profiles = [msgspec.structs.replace(profile, lanes=None) for profile in profiles]
     if wishes.output:
         from gapless.model.profile import save
 
-        status = _output.kept(partial(save, profiles, wishes.output)) or status
-    reports = of_runs(profiles, notes, nearby)
+        status = _output.save_or_explain(partial(save, profiles, wishes.output)) or status
+    reports = of_runs(profiles, notes, read_user_source)
     if measured is not None:
-        reports = explained(reports, measured)
+        reports = add_diagnosis(reports, measured)
     wishes.shown.write(reports)
     if wishes.fail_on or wishes.max_idle is not None:
-        for reason in _gate.untold(profiles):
+        for reason in _gate.describe_incomplete(profiles):
             _output.say(reason)
             status = EXIT_UNREADABLE
-    for found in reports:
-        for reason in over(found, wishes):
+    for document in reports:
+        for reason in exceeded_limits(document, wishes):
             _output.say(reason)
             status = status or EXIT_FINDINGS
     return status
 
 
 def _profiles(
-    traces: Sequence[str], wishes: Wishes
+    traces: Sequence[str], wishes: TraceOptions
 ) -> tuple[list[Profile], list[UnreadableInput], list[str]]:
-    """The profiles that could be made, the errors of the others, and remarks on files left out."""
-    from gapless.commands._passes import joined, of_pair
+    """Return the readable profiles, the errors of the other files, and notes on files left out."""
+    from gapless.commands._passes import join_passes, profile_of_pair
     from gapless.trace.find import find_traces
 
     skipped: list[str] = []
     named = find_traces(traces, skipped)
     _output.refuse_inputs(wishes.output, named)
-    paths, pairs, ranks = joined(named)
-    more = f" and {len(skipped) - MOST_NAMED:,} more" if len(skipped) > MOST_NAMED else ""
-    notes = [f"not traces, skipped: {', '.join(skipped[:MOST_NAMED])}{more}"] if skipped else []
-    asked = (*wishes.without, *(f"@{what}" for what in wishes.what_if))
-    if asked and len(paths) > 1:
+    paths, pairs, ranks = join_passes(named)
+    more = f" and {len(skipped) - MAX_SKIPPED_NAMED:,} more" if len(skipped) > MAX_SKIPPED_NAMED else ""
+    notes = [f"not traces, skipped: {', '.join(skipped[:MAX_SKIPPED_NAMED])}{more}"] if skipped else []
+    questions = (*wishes.without, *(f"@{question}" for question in wishes.what_if))
+    if questions and len(paths) > 1:
         raise UsageError(f"--without and --what-if work on one trace; {len(paths)} were given")
     if wishes.perfetto and len(paths) > 1:
         raise UsageError(f"--perfetto writes one trace; {len(paths)} were given")
-    one = partial(
-        of_pair,
+    read_pair = partial(
+        profile_of_pair,
         pairs,
         ranks,
-        priced=wishes.prices and len(paths) <= MOST_PRICED,
-        asked=asked,
-        drawn=_boxes(wishes, len(paths)),
+        priced=wishes.prices and len(paths) <= MAX_PRICED_TRACES,
+        asked=questions,
+        drawn=_timeline_boxes(wishes, len(paths)),
     )
-    profiles, failures = read_profiles(paths, one, quiet=wishes.quiet, jobs=wishes.jobs, where=wishes.where)
+    profiles, failures = read_profiles(
+        paths, read_pair, quiet=wishes.quiet, jobs=wishes.jobs, where=wishes.where
+    )
     return profiles, failures, notes
 
 
-def _boxes(wishes: Wishes, traces: int) -> int:
-    """How many boxes are wanted of the timeline of each trace; 0 where nothing is drawn."""
+def _timeline_boxes(wishes: TraceOptions, traces: int) -> int:
+    """Return how many boxes each trace's timeline is thinned to; 0 if nothing is drawn."""
     if wishes.shown.form == "html":
-        return next((boxes for most, boxes in DRAWN if traces <= most), 0)
+        return next((boxes for most, boxes in TIMELINE_BOXES if traces <= most), 0)
     return _perfetto.BOXES if wishes.perfetto else 0
 
 
-def _mark(report: Report, target: str) -> None:
-    """Write the trace of `report` again, with what was found in it."""
+def _write_perfetto(report: Report, target: str) -> None:
+    """Write the trace of `report` again, with the findings as extra tracks."""
     from gapless.trace.splice import splice
 
     path = report.profile.path if report.profile else ""
@@ -244,12 +248,12 @@ def _mark(report: Report, target: str) -> None:
     splice(path, target, lambda base: _perfetto.events(report, style, base))
 
 
-def over(report: Report, wishes: Wishes) -> list[str]:
-    """What is over the bounds the user set, in words."""
+def exceeded_limits(report: Report, wishes: TraceOptions) -> list[str]:
+    """Return a line for each limit that the report exceeds."""
     profile = report.profile
     if profile is not None and not profile.coverage.complete:
         return []
-    reasons = _gate.exceeded(report, None, wishes.fail_on)
+    reasons = _gate.find_exceeded_limits(report, None, wishes.fail_on)
     if wishes.max_idle is not None and profile is not None and profile.steps.total:
         idle = 100 * profile.idle / profile.steps.total
         if idle > wishes.max_idle:

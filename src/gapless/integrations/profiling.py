@@ -14,7 +14,7 @@ from gapless.analyze.profile.profile_report import report_run
 from gapless.analyze.run.boundary import StepEnds
 from gapless.capture import profiling
 from gapless.commands import _output
-from gapless.commands._passes import source_of
+from gapless.commands._passes import source_reader
 from gapless.errors import GaplessError, UnreadableInput
 from gapless.model import Report
 from gapless.model.profile import save
@@ -97,7 +97,7 @@ class profile:  # noqa: N801 - used like a function
         found = profile_passes(*self._paths(window), priced=True)
         save([found], self._recipe.folder / f"{self._recipe.name}.gapless.json")
         notes = [note[:1].upper() + note[1:] for note in self._capture.session().notes]
-        return report_run([found], notes, source_of(os.getcwd()))
+        return report_run([found], notes, source_reader(os.getcwd()))
 
     def __str__(self) -> str:
         return renderer("text")(self.report, _output.style_for(sys.stdout, folder=os.getcwd()))
