@@ -54,7 +54,7 @@ def step_time(optimizer: type[torch.optim.Optimizer], groups: int, count: int, *
 def sheet() -> str:
     torch.set_num_threads(1)
     table: list[list[object]] = []
-    probe, _ = host_speed.timed(host_speed.probe_step())
+    probe, _ = host_speed.time_step(host_speed.probe_step())
     usual = host_speed.USUAL / probe
     for way, arguments in WAYS.items():
         for optimizer in OPTIMIZERS:

@@ -12,7 +12,7 @@ import fork_server
 import pytest
 import torch
 
-from gapless.capture.compiled.watching import Watch
+from gapless.capture.compiled.watching import CompilerWatch
 from gapless.emulation.compiled.reach import reached
 from gapless.emulation.emulator import Emulator
 from gapless.model import Compiled
@@ -258,13 +258,13 @@ def test_a_stand_in_is_no_break() -> None:
         "marked that the function `{}` should not be traced.\n  Hint: Avoid it.\n\n  Developer debug "
         "context: module: {}, qualname: {}, skip reason: <missing reason>\n"
     )
-    watch = Watch()
+    watch = CompilerWatch()
     module = "gapless.emulation.standins.packages.flash_attn.interface"
     watch._broken(RuntimeError(), said.format("flash_attn_func", module, "flash_attn_func"))
     assert "stand-in for flash_attn_func" in watch.heard.unable
     watch.refused(RuntimeError())
     assert not watch.heard.breaks
-    other = Watch()
+    other = CompilerWatch()
     other._broken(RuntimeError(), said.format("flash_attn_func", "mine.interface", "flash_attn_func"))
     assert len(other.heard.breaks) == 1
     assert not other.heard.unable

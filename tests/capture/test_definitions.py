@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.capture.definitions import only_defined
+from gapless.capture.definitions import describe_definitions_only
 
 DEFINED = "it only defines {}, and calls nothing"
 
@@ -35,4 +35,4 @@ DEFINED = "it only defines {}, and calls nothing"
 def test_what_a_script_defines(text: str, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(text)
-    assert only_defined(str(path)) == expected
+    assert describe_definitions_only(str(path)) == expected

@@ -63,7 +63,7 @@ def test_the_probe_is_a_training_step_that_leaves_chance_alone():
     import torch
 
     before = torch.random.get_rng_state()
-    time, had = host_speed.timed(host_speed.probe_step(), seconds=0.0)
+    time, had = host_speed.time_step(host_speed.probe_step(), seconds=0.0)
     assert time > 0
     assert had > 0
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -117,11 +117,11 @@ def test_a_notebook_is_no_script(write, capsys):
     ],
 )
 def test_options_of_gapless_behind_the_script_are_told(text, words, told, write):
-    assert Target(str(write("train.py", text)), tuple(words)).passed_on(OPTIONS) == told
+    assert Target(str(write("train.py", text)), tuple(words)).find_misplaced_options(OPTIONS) == told
 
 
 def test_what_a_module_is_given_is_its_own():
-    assert Target("train", ("--gpu", "h100"), module=True).passed_on(OPTIONS) == []
+    assert Target("train", ("--gpu", "h100"), module=True).find_misplaced_options(OPTIONS) == []
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_what_a_module_is_given_is_its_own():
 )
 def test_they_are_told_before_the_script_runs(words, verb):
     said = io.StringIO()
-    Progress(said, 12).passed_on(words, "train.py")
+    Progress(said, 12).warn_misplaced_options(words, "train.py")
     assert said.getvalue() == (
         f"gapless: {verb} passed to train.py: options of Gapless come before the script\n"
     )

@@ -1,1 +1,1 @@
-"""Running somebody's script or block while something looks on."""
+"""Run a user's script or block while it is recorded."""

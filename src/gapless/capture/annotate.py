@@ -1,4 +1,4 @@
-"""`annotate`: every statement of somebody's function under its own name in a profile, without editing it."""
+"""`annotate`: label every statement of a user's function in profiles, without editing it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gapless.torch_internals import place, profiler_enabled
 
 _ENABLED = "__gapless_profiling__"
 _RANGE = "__gapless_range__"
-_MOST_CODE = 100
-"""Characters of a statement in its name."""
+_MAX_CODE_LENGTH = 100
+"""Characters of a statement's code that are kept in its label."""
 
 _QUIET = (ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -34,17 +34,17 @@ _BODIES = ("body", "orelse", "finalbody")
 def annotate(*targets: Any) -> Annotation:
     """Give each statement of `targets` a range of its own in profiles, named by its source line.
 
-    ``losses.py:42 dice_loss | score = score[mask]`` is then around the operators of that line, in Perfetto
-    and in ``gapless trace``, which tells lines by these names where Python stacks were not recorded, and the
-    line itself where stacks know the function only.
+    A range ``losses.py:42 dice_loss | score = score[mask]`` then surrounds the operators of that line, in
+    Perfetto and in ``gapless trace``, which uses these names where no Python stacks were recorded, and for
+    the exact line where stacks only name the function.
 
     Args:
-        targets: functions, methods, classes, modules, or objects (a metric, a loss, a layer): of classes and
+        targets: functions, methods, classes, modules, or objects (a metric, a loss, a layer). Of classes and
             objects all methods that their class and its bases define, except those of Python and of
             ``torch``; of modules all functions and classes that they define.
 
     The functions are changed in place, wherever they were imported to, until the block ends or ``undo()`` is
-    called. While no profiler runs, a call of one costs a fraction of a microsecond more.
+    called. While no profiler runs, each call costs a fraction of a microsecond more.
 
     Example::
 
@@ -52,7 +52,7 @@ def annotate(*targets: Any) -> Annotation:
             train_step()
 
     Raises:
-        UsageError: a target has no Python source that could be labelled.
+        UsageError: a target has no Python source to label.
     """
     if not targets:
         raise UsageError("annotate what? gapless.annotate(loss_function) or gapless.annotate(metric)")
@@ -67,7 +67,8 @@ def annotate(*targets: Any) -> Annotation:
 
 
 class Annotation:
-    """Functions whose statements are labelled, until it is left or undone. `names` are the functions'."""
+    """Functions whose statements are labelled until the block ends or `undo` is called; `names` lists
+    them."""
 
     def __init__(self) -> None:
         self._before: list[tuple[types.FunctionType, types.CodeType]] = []
@@ -97,11 +98,11 @@ class Annotation:
         )
 
     def _add(self, target: Any) -> None:
-        found = list(dict.fromkeys(_functions(target)))
-        if not found:
-            raise UsageError(f"annotate: {_described(target)} defines no Python functions to label")
+        functions = list(dict.fromkeys(_find_functions(target)))
+        if not functions:
+            raise UsageError(f"annotate: {_describe(target)} defines no Python functions to label")
         reasons = []
-        for function in found:
+        for function in functions:
             if function in _labelled:
                 continue
             code = function.__code__
@@ -114,14 +115,14 @@ class Annotation:
             function.__globals__[_RANGE] = _profiler.record_function
             _labelled.add(function)
             self._before.append((function, code))
-        if reasons and len(reasons) == len(found):
+        if reasons and len(reasons) == len(functions):
             raise UsageError(
-                f"annotate: nothing in {_described(target)} can be labelled: {'; '.join(reasons)}"
+                f"annotate: nothing in {_describe(target)} can be labelled: {'; '.join(reasons)}"
             )
 
 
 class _NoSource(Exception):
-    """Why a function cannot be labelled."""
+    """The reason why a function cannot be labelled."""
 
 
 _labelled: set[types.FunctionType] = set()
@@ -134,12 +135,14 @@ _METHODS = (
     functools.cached_property,
     functools.partialmethod,
 )
-_WORKING = frozenset({"__call__", "__getitem__", "__iter__", "__next__", "__enter__", "__exit__", "__len__"})
+_WORKING_METHODS = frozenset(
+    {"__call__", "__getitem__", "__iter__", "__next__", "__enter__", "__exit__", "__len__"}
+)
 _SOMEWHERE = place("profiler_somewhere")
 
 
 def _profiling() -> bool:
-    """Whether a profiler looks on: in this thread, or in all."""
+    """Whether a profiler is recording, in this thread or in all."""
     if torch.compiler.is_compiling():  # ranges would break the graph, and say nothing of fused operators
         return False
     return getattr(*_SOMEWHERE) or profiler_enabled()
@@ -148,17 +151,19 @@ def _profiling() -> bool:
 # What is labelled ------------------------------------------------------------------------------------------
 
 
-def _functions(target: Any) -> Iterator[types.FunctionType]:
-    """The Python functions of a target."""
+def _find_functions(target: Any) -> Iterator[types.FunctionType]:
+    """Yield the Python functions of a target."""
     if isinstance(target, types.ModuleType):
         members = [
-            one for one in vars(target).values() if getattr(one, "__module__", None) == target.__name__
+            member
+            for member in vars(target).values()
+            if getattr(member, "__module__", None) == target.__name__
         ]
-        parts: list[Any] = [one for one in members if isinstance(one, type | types.FunctionType)]
+        parts: list[Any] = [member for member in members if isinstance(member, type | types.FunctionType)]
     elif isinstance(target, type):
         parts = [method for base in target.__mro__ if not _is_foundation(base) for method in _methods(base)]
     elif isinstance(target, property):
-        parts = [one for one in (target.fget, target.fset, target.fdel) if one is not None]
+        parts = [accessor for accessor in (target.fget, target.fset, target.fdel) if accessor is not None]
     elif isinstance(target, functools.cached_property | functools.partial | functools.partialmethod):
         parts = [target.func]
     elif isinstance(target, types.MethodType | staticmethod | classmethod):
@@ -170,27 +175,28 @@ def _functions(target: Any) -> Iterator[types.FunctionType]:
             return
         parts = [] if isinstance(target, types.BuiltinFunctionType) else [type(target)]
     for part in parts:
-        yield from _functions(part)
+        yield from _find_functions(part)
 
 
 def _methods(base: type) -> list[Any]:
-    """What a class defines itself; of Python's own protocols only those in which work is done."""
+    """Return the methods that a class defines itself; of Python's protocols only those that do work."""
     return [
         value
         for name, value in vars(base).items()
-        if isinstance(value, _METHODS) and (name in _WORKING or not name.startswith("__"))
+        if isinstance(value, _METHODS) and (name in _WORKING_METHODS or not name.startswith("__"))
     ]
 
 
 def _is_foundation(base: type) -> bool:
-    """Whether the class is one that everything stands on, and whose methods say nothing about a line."""
+    """Whether a class belongs to Python or torch, so that labels in it would say nothing about a user's
+    line."""
     module = base.__module__.partition(".")[0]
     return (
         module in ("torch", "typing", "abc", "collections", "functools") or module in sys.builtin_module_names
     )
 
 
-def _described(target: Any) -> str:
+def _describe(target: Any) -> str:
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
     return str(name) if name else f"a {type(target).__name__}"
 
@@ -199,14 +205,14 @@ def _described(target: Any) -> str:
 
 
 def _with_labels(function: types.FunctionType) -> types.CodeType:
-    """The code of `function`, with a label around each statement that is used only while a profiler runs."""
+    """Return the code of `function` with a label around each statement, used only while a profiler runs."""
     code = function.__code__
     source = _source(function)
     definition = _definition(source.tree, code)
     if definition is None:
         raise _NoSource("its source is not in the file: it was generated, or the file has changed since")
     labelled = _Labels(source, function.__qualname__.replace(".<locals>", "")).function(definition)
-    return _compiled(labelled, function, source)
+    return _compile(labelled, function, source)
 
 
 @dataclass(frozen=True)
@@ -227,11 +233,11 @@ def _source(function: types.FunctionType) -> _Source:
         tree = ast.parse("".join(lines))
     except SyntaxError:
         raise _NoSource(f"{file} has changed since it was imported") from None
-    return _Source(file, _shown(file), lines, tree)
+    return _Source(file, _profile_path(file), lines, tree)
 
 
-def _shown(file: str) -> str:
-    """The path as profiles write it: without the folder that imports come from, or the working directory."""
+def _profile_path(file: str) -> str:
+    """Return the path as profiles write it: relative to the import folder or the working directory."""
     path = os.path.abspath(file)
     folders = [folder for folder in (*sys.path, os.getcwd()) if folder]
     inside = [
@@ -241,7 +247,7 @@ def _shown(file: str) -> str:
 
 
 def _definition(tree: ast.AST, code: types.CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """Where `code` is defined; Python counts the first decorator as its first line."""
+    """Return the definition of `code` in `tree`; Python counts the first decorator as its first line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == code.co_name:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
@@ -251,24 +257,24 @@ def _definition(tree: ast.AST, code: types.CodeType) -> ast.FunctionDef | ast.As
 
 
 class _Labels:
-    """Writes the labels into a function's tree."""
+    """Adds the labels to a function's syntax tree."""
 
     def __init__(self, source: _Source, name: str) -> None:
         self.source = source
         self.name = name
 
     def function(self, node: Any) -> Any:
-        """A copy of the function: its own body where no profiler runs, one with labels where one does."""
+        """Copy the function: it runs its own body without a profiler, and a labelled one with a profiler."""
         head, body = _split(node.body)
         if not body:
             return node
         check = ast.Call(func=ast.Name(id=_ENABLED, ctx=ast.Load()), args=[], keywords=[])
-        # The same nodes stand in both bodies: compiling does not change them.
+        # Both bodies share the same nodes: compiling does not change them.
         choice = ast.If(test=check, body=self.body(body), orelse=body)
-        return _like(node, body=[*head, ast.copy_location(choice, body[0])])
+        return _copy_node(node, body=[*head, ast.copy_location(choice, body[0])])
 
     def body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
-        return [self.statement(one) for one in statements]
+        return [self.statement(statement) for statement in statements]
 
     def statement(self, node: ast.stmt) -> ast.stmt:
         if isinstance(node, _QUIET) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
@@ -277,13 +283,13 @@ class _Labels:
             return self._inner(node)
         inside = self._with_labels(node)
         # A range that is open while the function is suspended would not nest with those of others.
-        return inside if _suspends(node) else self._labelled(inside, node)
+        return inside if _suspends(node) else self._label(inside, node)
 
     def _inner(self, node: Any) -> Any:
         return _Labels(self.source, f"{self.name}.{node.name}").function(node)
 
     def _with_labels(self, node: ast.stmt) -> ast.stmt:
-        """The statement with the statements in it labelled."""
+        """Return the statement with the statements inside it labelled."""
         if isinstance(node, ast.ClassDef):
             return node
         parts: dict[str, Any] = {
@@ -291,12 +297,12 @@ class _Labels:
         }
         for name in ("handlers", "cases"):
             if getattr(node, name, None):
-                parts[name] = [_like(one, body=self.body(one.body)) for one in getattr(node, name)]
-        return _like(node, **parts) if parts else node
+                parts[name] = [_copy_node(part, body=self.body(part.body)) for part in getattr(node, name)]
+        return _copy_node(node, **parts) if parts else node
 
-    def _labelled(self, inside: ast.stmt, node: ast.stmt) -> ast.stmt:
+    def _label(self, inside: ast.stmt, node: ast.stmt) -> ast.stmt:
         # The first line of a statement with a body says what it does before it comes to its body.
-        code = " ".join(self.source.lines[node.lineno - 1].split())[:_MOST_CODE]
+        code = " ".join(self.source.lines[node.lineno - 1].split())[:_MAX_CODE_LENGTH]
         text = f"{self.source.shown}:{node.lineno} {self.name} | {code}"
         call = ast.Call(
             func=ast.Name(id=_RANGE, ctx=ast.Load()), args=[ast.Constant(value=text)], keywords=[]
@@ -306,32 +312,32 @@ class _Labels:
 
 
 def _split(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """What must stay at the top of a function (the docstring, ``global`` and ``nonlocal``), and the rest."""
+    """Split a body into what must stay at the top (docstring, ``global``, ``nonlocal``) and the rest."""
     head: list[ast.stmt] = [
-        one
-        for at, one in enumerate(body)
-        if isinstance(one, ast.Global | ast.Nonlocal)
-        or (at == 0 and isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        statement
+        for at, statement in enumerate(body)
+        if isinstance(statement, ast.Global | ast.Nonlocal)
+        or (at == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
     ]
-    return head, [one for one in body if one not in head]
+    return head, [statement for statement in body if statement not in head]
 
 
 def _suspends(node: ast.AST) -> bool:
     if isinstance(node, _SUSPENDING):
         return True
-    return any(not isinstance(one, _SCOPES) and _suspends(one) for one in ast.iter_child_nodes(node))
+    return any(not isinstance(child, _SCOPES) and _suspends(child) for child in ast.iter_child_nodes(node))
 
 
-def _like(node: Any, **parts: Any) -> Any:
-    """A copy of `node` with other parts."""
+def _copy_node(node: Any, **parts: Any) -> Any:
+    """Return a copy of `node` with some fields replaced."""
     fields = {name: getattr(node, name) for name in node._fields if hasattr(node, name)}
     return ast.copy_location(type(node)(**{**fields, **parts}), node)
 
 
-def _compiled(node: Any, function: types.FunctionType, source: _Source) -> types.CodeType:
-    """`node` compiled with the cells, the class and the flags that `function` has."""
+def _compile(node: Any, function: types.FunctionType, source: _Source) -> types.CodeType:
+    """Compile `node` with the cells, the class and the flags of `function`."""
     code = function.__code__
-    bare = _like(node, decorator_list=[], returns=None)
+    bare = _copy_node(node, decorator_list=[], returns=None)
     cells = [f"{name} = None" for name in code.co_freevars if name != "__class__"]
     parents = function.__qualname__.split(".")[:-1]
     outer = "def __gapless_outer__():\n" + "".join(f"    {line}\n" for line in (*cells, "pass"))
@@ -351,11 +357,11 @@ def _compiled(node: Any, function: types.FunctionType, source: _Source) -> types
             compiled = compile(module, source.file, "exec", flags=flags, dont_inherit=True)
         except SyntaxError as error:  # `global` inside a block, after the same name in the copy before
             raise _NoSource(error.msg) from None
-    found = _find(compiled, code.co_name)
-    if found is None or found.co_freevars != code.co_freevars:
+    result = _find(compiled, code.co_name)
+    if result is None or result.co_freevars != code.co_freevars:
         raise _NoSource("its source does not match: it was changed after it was created")
     kept: dict[str, Any] = {"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}
-    return found.replace(co_firstlineno=code.co_firstlineno, **kept)
+    return result.replace(co_firstlineno=code.co_firstlineno, **kept)
 
 
 _FUTURES = functools.reduce(
@@ -366,8 +372,8 @@ _FUTURES = functools.reduce(
 
 
 def _find(code: types.CodeType, name: str) -> types.CodeType | None:
-    """The first function of that name inside `code`, the outer ones first."""
-    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    direct = (one for one in inner if one.co_name == name)
-    deeper = (found for one in inner if (found := _find(one, name)) is not None)
+    """Return the first function of that name inside `code`, outer ones first."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    direct = (candidate for candidate in inner if candidate.co_name == name)
+    deeper = (match for candidate in inner if (match := _find(candidate, name)) is not None)
     return next(direct, None) or next(deeper, None)

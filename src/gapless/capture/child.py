@@ -1,4 +1,4 @@
-"""A child process under emulation: it stops when the steps are enough, and leaves its session behind."""
+"""The capture in a child process: it stops after enough steps and leaves its session for the parent."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gapless.capture import hard_exit
 from gapless.capture.children import (
     Plan,
     ending_of,
-    leave,
     lost_connection,
-    put,
+    mark_stopped,
     record_processes,
-    stop,
+    remove_marker,
+    save_for_parent,
 )
 from gapless.capture.signals import TERMINATED, raise_on_signals
 from gapless.capture.stopping import EnoughSteps, Stopper, Watcher, comes_from_stopping, hide_in_threads
@@ -29,25 +29,25 @@ from gapless.model import Ending, Mark, Session
 
 
 class Leave(EnoughSteps, SystemExit):
-    """`EnoughSteps` for a process whose main program is not Gapless: uncaught, it ends with status 0."""
+    """`EnoughSteps` for a process whose main program is not Gapless: uncaught, it ends it with status 0."""
 
 
 class ChildWatcher(Watcher):
-    """Looks on in a child process, too, and adds what is to be saved of it with its session."""
+    """A watcher in a child process, which can also add to the child's session before it is saved."""
 
-    def completed(self, session: Session, emulator: Emulator) -> Session:
+    def complete_session(self, session: Session, emulator: Emulator) -> Session:
         return session
 
 
 class Child:
-    """The capture in this process, from now to its end."""
+    """The capture in this process, from now until it ends."""
 
     def __init__(self, plan: Plan, watcher: ChildWatcher) -> None:
         self.plan = plan
         self.watcher = watcher
         self.stopper = Stopper(watcher)
         self.forked = current()
-        self.emulator = self.forked or plan.emulator(world=_world(plan), on_mark=self._mark)
+        self.emulator = self.forked or plan.emulator(world=_simulated_world(plan), on_mark=self._mark)
         self.script = tuple(sys.argv)
         self.pid = os.getpid()
         self.error: BaseException | None = None
@@ -55,10 +55,10 @@ class Child:
         self.signaled: Ending | None = None
 
     def _save_when_ended(self) -> None:
-        """Save on SIGTERM and SIGHUP too: a launcher sends them to the other ranks when one has failed."""
+        """Save on SIGTERM and SIGHUP too: a launcher sends them to the other ranks when one failed."""
 
         def leave_script(number: int) -> SystemExit | None:
-            if self.saved:  # it is about to end
+            if self.saved:  # about to end anyway
                 return None
             self.signaled = Ending(
                 how="interrupted", status=128 + number, message=signal.Signals(number).name
@@ -72,7 +72,7 @@ class Child:
         raise_on_signals(leave_script, when_stuck)
 
     def start(self) -> None:
-        """Switch the device on, and see to it that the session is saved however the process ends."""
+        """Start the emulated device, and ensure that the session is saved however the process ends."""
         if self.forked is not None:
             self.emulator.record_afresh(self._mark)
         else:
@@ -89,19 +89,19 @@ class Child:
         try:
             self.stopper(mark)
         except EnoughSteps:
-            stop(self.plan.directory)
+            mark_stopped(self.plan.directory)
             raise Leave(0) from None
 
     def save(self) -> None:
-        """Save what was seen, once, and only in the process that saw it."""
+        """Save the session once, and only in the process that recorded it."""
         if self.saved or os.getpid() != self.pid:
             return
         self.saved = True
         enough = bool(self.stopper.requests) and not self.stopper.ignored
         ending = self.signaled or ending_of(self.error, enough=enough)
         session = self.emulator.session(script=self.script, ending=ending)
-        put(self.watcher.completed(session, self.emulator), self.plan.directory)
-        leave(self.plan.directory)
+        save_for_parent(self.watcher.complete_session(session, self.emulator), self.plan.directory)
+        remove_marker(self.plan.directory)
 
     def _watch_uncaught(self) -> None:
         shown = sys.excepthook
@@ -121,13 +121,13 @@ class Child:
         sys.excepthook = excepthook
 
     def _leave_workers_alone(self) -> None:
-        """A DataLoader's worker that was spawned runs on the host, at full speed, and leaves no session."""
+        """Stop recording in a spawned DataLoader worker: it runs at full speed and leaves no session."""
         real = torch_internals.worker_loop
 
         @wraps(real)
         def _worker_loop(*args: Any, **kwargs: Any) -> Any:
             self.saved = True
-            leave(self.plan.directory)
+            remove_marker(self.plan.directory)
             if self.emulator.core.enabled:  # one that was forked has left it already
                 self.emulator.stop()
             return real(*args, **kwargs)
@@ -135,8 +135,8 @@ class Child:
         setattr(*torch_internals.place("worker_loop"), _worker_loop)
 
 
-def _world(plan: Plan) -> World | None:
-    """The ranks that are said to be there besides this process."""
+def _simulated_world(plan: Plan) -> World | None:
+    """Return the ranks that are simulated besides this process, if any."""
     if plan.world_size is None:
         return None
     rank = os.environ.get("RANK", "")

@@ -1,9 +1,9 @@
-"""The processes a script starts: each has the emulated device too, and what each has seen is gathered.
+"""Record the processes that a script starts: each gets the emulated device, and their sessions are merged.
 
-``torchrun``, ``torch.multiprocessing.spawn`` and the launchers of Accelerate and Lightning start Python anew.
-What reaches such a process is its environment: a folder on ``PYTHONPATH`` whose ``sitecustomize.py`` Python
-runs at its start, and a variable that says what to do. Each child saves its session when it ends, if there is
-anything in it.
+``torchrun``, ``torch.multiprocessing.spawn`` and the launchers of Accelerate and Lightning start a new
+Python. Only the environment reaches such a process: a folder on ``PYTHONPATH`` whose ``sitecustomize.py``
+Python runs at startup, and a variable with the plan. Each child saves its session when it ends, unless it is
+empty.
 """
 
 from __future__ import annotations
@@ -37,27 +37,28 @@ ENDING = ".gapless.json"
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 _RUNNING = ".running"
 _STOPPED = "stopped"
-_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
-_FEW = 3
-_POLL = 0.05
+_LOST_CONNECTION_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+_MAX_PLACES_NAMED = 3
+"""Places that a note names; of more only the number is given."""
+_POLL_SECONDS = 0.05
+"""Short beside `MAX_SECONDS_TO_END`, long enough to cost nothing."""
 
-PATIENCE = 5.0
-"""Seconds for children that still run when the script has ended."""
+MAX_SECONDS_TO_END = 5.0
+"""Seconds that children still running at the script's end get to finish."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a child process is told.
+    """The instructions for a child process, passed on in its environment.
 
-    `start` names the function ``module:function`` that begins the capture there, once torch is imported;
-    it receives the plan. `directory` is where sessions are put. The rest is as in ``gapless check``: the name
-    of the GPU, how many (None: one per rank on this machine), how many steady steps (None: all), and whether
-    what the steps ask of the device, and of its memory, is recorded; `loader` is for how many seconds the
-    first rank measures its loaders (0: not at all), `compiled` whether it compiles what was compiled again.
-    `dry` says that there are no values, and `assume` what
-    those at some lines are. `standins` says for whom packages that are not installed have stand-ins,
-    `late_copies` whether copies to the host arrive only when they are waited for, `graphs` whether entries
-    have their lines, `given` the files with the user's own. With a `world_size` the process is `rank` of so
-    many, without the others, unless its environment says which one it is.
+    `start` names the function ``module:function`` that begins the capture there once torch is imported; it
+    receives the plan. `directory` is where sessions are saved. The other fields mirror ``gapless check``: the
+    GPU, the number of devices (None: one per rank on this machine) and of steady steps (None: all), and
+    whether to record the device programme and memory requests. `loader` is the budget in seconds for
+    measuring loaders on the first rank (0: none), `compiled` whether it compiles everything again, `dry`
+    whether values are left out and `assume` the assumed values by line. `standins` says who finds stand-ins
+    of missing packages, `given` lists the user's own stand-in files, `late_copies` delays copies to the host
+    until they are waited for, and `graphs` records lines for CUDA graphs. With `world_size` the process is
+    `rank` of that many simulated ranks, unless its environment names another rank.
     """
 
     start: str
@@ -79,7 +80,7 @@ class Plan(msgspec.Struct, frozen=True):
     rank: int = 0
 
     def emulator(self, **more: Any) -> Emulator:
-        """The device that is planned; what is in `more`, as :class:`Emulator` takes it, comes first.
+        """Create the planned device; `more` overrides arguments of :class:`Emulator`.
 
         Raises:
             ModuleNotFoundError: torch is not installed.
@@ -98,15 +99,15 @@ class Plan(msgspec.Struct, frozen=True):
 
 @contextmanager
 def environment_for_children(plan: Plan) -> Iterator[Path]:
-    """Have processes started in this block follow `plan`; yields the folder for their sessions.
+    """Make processes started in this block follow `plan`; yields the folder for their sessions.
 
-    The folder and the two environment variables are gone after the block.
+    The folder and the two environment variables are removed after the block.
     """
     with tempfile.TemporaryDirectory(prefix="gapless-", ignore_cleanup_errors=True) as folder:
-        told = msgspec.json.encode(msgspec.structs.replace(plan, directory=folder)).decode()
+        encoded_plan = msgspec.json.encode(msgspec.structs.replace(plan, directory=folder)).decode()
         path = os.pathsep.join(filter(None, (_FOLDER, os.environ.get("PYTHONPATH"))))
         before = {name: os.environ.get(name) for name in (VARIABLE, "PYTHONPATH")}
-        os.environ.update({VARIABLE: told, "PYTHONPATH": path})
+        os.environ.update({VARIABLE: encoded_plan, "PYTHONPATH": path})
         try:
             yield Path(folder)
         finally:
@@ -117,25 +118,28 @@ def environment_for_children(plan: Plan) -> Iterator[Path]:
                     os.environ[name] = value
 
 
-def collect(directory: str | os.PathLike[str], seconds: float = PATIENCE) -> list[Session]:
-    """The sessions that children have put into `directory`, by rank; what cannot be read is left out.
+def collect(directory: str | os.PathLike[str], seconds: float = MAX_SECONDS_TO_END) -> list[Session]:
+    """Load the sessions that children saved in `directory`, by rank; unreadable ones are skipped.
 
-    Children that are still at work get `seconds` to end.
+    Children that are still running get `seconds` to end.
     """
     deadline = time.monotonic() + seconds
-    while any(_alive(path) for path in Path(directory).glob(f"*{_RUNNING}")) and time.monotonic() < deadline:
-        time.sleep(_POLL)
-    found = []
+    while (
+        any(_is_running(path) for path in Path(directory).glob(f"*{_RUNNING}"))
+        and time.monotonic() < deadline
+    ):
+        time.sleep(_POLL_SECONDS)
+    sessions = []
     for path in sorted(Path(directory).glob(f"*{ENDING}")):
         try:
-            found.append(load(path))
+            sessions.append(load(path))
         except UnreadableInput:
             continue
-    return sorted(found, key=lambda session: session.environment.rank)
+    return sorted(sessions, key=lambda session: session.environment.rank)
 
 
-def _alive(marker: Path) -> bool:
-    """Whether the process that put `marker` there still runs and has not taken it away."""
+def _is_running(marker: Path) -> bool:
+    """Whether the process that wrote `marker` is still running and has not removed it."""
     try:
         os.kill(int(marker.name.removesuffix(_RUNNING)), 0)
     except (ValueError, OSError):
@@ -144,47 +148,51 @@ def _alive(marker: Path) -> bool:
 
 
 def merge(own: Session, children: Sequence[Session]) -> Session:
-    """One session to report: of this process, or of the child of the lowest rank where the steps were made.
+    """Merge sessions into the one to report: this process's, or the lowest rank's that made the steps.
 
-    Notes say which others there were and where they waited when the reported one did not.
+    Notes list the other processes and where they waited although the reported one did not.
     """
     if not children:
         return own
     everyone = [own, *children]
-    speaker = next((one for one in everyone if _steps(one)), None) or max(
-        everyone, key=lambda one: len(one.events)
+    speaker = next((session for session in everyone if _count_steps(session)), None) or max(
+        everyone, key=lambda session: len(session.events)
     )
     ending = own.ending if own.ending.status or speaker is own else speaker.ending
     if ending is own.ending and ending.how == "error":
-        ending = next((_named(one) for one in children if one.ending.how == "error"), ending)
-    others = [one for one in everyone if one is not speaker and (one is not own or _steps(own))]
+        ending = next((_ending_with_rank(child) for child in children if child.ending.how == "error"), ending)
+    other_sessions = [
+        session
+        for session in everyone
+        if session is not speaker and (session is not own or _count_steps(own))
+    ]
     notes = [*speaker.notes]
-    if others:
-        notes.append(_roll_call(speaker, others))
-        notes += _differences(speaker, others)
-    notes += [note for one in (own, *others) for note in one.notes]
+    if other_sessions:
+        notes.append(_roll_call(speaker, other_sessions))
+        notes += _differences(speaker, other_sessions)
+    notes += [note for session in (own, *other_sessions) for note in session.notes]
     return msgspec.structs.replace(
         speaker,
         script=speaker.script or own.script,
         ending=ending,
         notes=tuple(dict.fromkeys(notes)),
-        unknown=tuple(dict.fromkeys(name for one in everyone for name in one.unknown)),
+        unknown=tuple(dict.fromkeys(name for session in everyone for name in session.unknown)),
         duration=own.duration,
     )
 
 
-def _named(failed: Session) -> Ending:
-    """How a child failed; what its launcher says of it is that it failed."""
+def _ending_with_rank(failed: Session) -> Ending:
+    """Return a failed child's own ending, with its rank; its launcher only says that it failed."""
     ending = failed.ending
     return msgspec.structs.replace(ending, message=f"{ending.message}, on rank {failed.environment.rank}")
 
 
-def _steps(session: Session) -> int:
+def _count_steps(session: Session) -> int:
     return sum(mark.kind in ADVANCING for mark in session.marks)
 
 
-def _roll_call(speaker: Session, others: Sequence[Session]) -> str:
-    return f"{len(others) + 1} processes were recorded; this is rank {speaker.environment.rank}"
+def _roll_call(speaker: Session, other_sessions: Sequence[Session]) -> str:
+    return f"{len(other_sessions) + 1} processes were recorded; this is rank {speaker.environment.rank}"
 
 
 def _place(site: Site) -> tuple[str, str]:
@@ -192,20 +200,26 @@ def _place(site: Site) -> tuple[str, str]:
     return (line.where if line is not None else "", site.operator)
 
 
-def _differences(speaker: Session, others: Sequence[Session]) -> Iterator[str]:
-    """Where another process waited and the reported one did not."""
-    known = {_place(site) for site in speaker.sites}
-    for other in others:
+def _differences(speaker: Session, other_sessions: Sequence[Session]) -> Iterator[str]:
+    """Yield a note for each other process that waited where the reported one did not."""
+    known_places = {_place(site) for site in speaker.sites}
+    for other in other_sessions:
         places = dict.fromkeys(_place(site) for site in other.sites if site.line is not None)
-        new = [place for place in places if place not in known]
-        known.update(new)
+        new = [place for place in places if place not in known_places]
+        known_places.update(new)
         if new:
-            named = ", ".join(f"{_short(where)} ({operator})" for where, operator in new[:_FEW])
-            more = f" and {count(len(new) - _FEW, 'other place')}" if len(new) > _FEW else ""
+            named = ", ".join(
+                f"{_relative(where)} ({operator})" for where, operator in new[:_MAX_PLACES_NAMED]
+            )
+            more = (
+                f" and {count(len(new) - _MAX_PLACES_NAMED, 'other place')}"
+                if len(new) > _MAX_PLACES_NAMED
+                else ""
+            )
             yield f"rank {other.environment.rank} syncs elsewhere too: {named}{more}"
 
 
-def _short(where: str) -> str:
+def _relative(where: str) -> str:
     folder = os.getcwd() + os.sep
     return where.removeprefix(folder)
 
@@ -214,27 +228,27 @@ def _short(where: str) -> str:
 
 
 def plan_for_this_process() -> Plan | None:
-    """What the parent has asked of this process, if anything."""
-    told = os.environ.get(VARIABLE)
-    if not told:
+    """Return the plan that the parent left for this process, if any."""
+    encoded_plan = os.environ.get(VARIABLE)
+    if not encoded_plan:
         return None
     try:
-        return msgspec.json.decode(told, type=Plan)
+        return msgspec.json.decode(encoded_plan, type=Plan)
     except msgspec.DecodeError:
         return None
 
 
 def stand_down() -> None:
-    """Begin nothing in this process when torch is imported: another run of Gapless takes over here."""
+    """Cancel the capture that would begin when torch is imported: another run of Gapless takes over."""
     for finder in list(sys.meta_path):
         if type(finder).__name__ == "_AfterTorch" and type(finder).__module__ == "sitecustomize":
             sys.meta_path.remove(finder)
 
 
 def begin() -> None:
-    """Begin the capture the parent asked for; called when torch has been imported.
+    """Begin the capture that the parent planned; called once torch is imported.
 
-    The script must not suffer: what goes wrong here is said in one line, and the process goes on without.
+    A failure is reported in one line and must not stop the script, which then goes on unrecorded.
     """
     plan = plan_for_this_process()
     if plan is None:
@@ -249,9 +263,9 @@ def begin() -> None:
 
 
 def record_processes() -> None:
-    """In a child that was forked: begin the capture if it is a process of `multiprocessing`.
+    """In a forked child: begin the capture if it is a process of `multiprocessing`.
 
-    Not for a DataLoader's worker, which has nothing to do with the device.
+    A DataLoader's worker is left alone: it does not use the device.
     """
     real = BaseProcess._bootstrap  # type: ignore[attr-defined]
 
@@ -265,31 +279,33 @@ def record_processes() -> None:
     BaseProcess._bootstrap = _bootstrap  # type: ignore[attr-defined]
 
 
-def leave(directory: str) -> None:
-    """Say that this process will put nothing more into the parent's folder."""
+def remove_marker(directory: str) -> None:
+    """Tell the parent that this process will save no further session."""
     with suppress(OSError):
         _marker(directory).unlink(missing_ok=True)
 
 
-def stop(directory: str) -> None:
-    """Say that this process has been stopped; others may then lose their connections to it."""
+def mark_stopped(directory: str) -> None:
+    """Record that this process was stopped: other ranks may then lose their connections to it."""
     with suppress(OSError):
         (Path(directory) / _STOPPED).touch()
 
 
 def lost_connection(error: BaseException, directory: str) -> bool:
-    """Whether `error` comes from a rank that was stopped while this one still wanted something from it."""
-    told = isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST)
-    return told and (Path(directory) / _STOPPED).exists()
+    """Whether `error` is the loss of a connection to a rank that was stopped."""
+    is_connection_error = isinstance(error, RuntimeError) and any(
+        word in str(error) for word in _LOST_CONNECTION_TEXTS
+    )
+    return is_connection_error and (Path(directory) / _STOPPED).exists()
 
 
 def _marker(directory: str) -> Path:
     return Path(directory) / f"{os.getpid()}{_RUNNING}"
 
 
-def put(session: Session, directory: str) -> None:
-    """Put `session` into the parent's folder, unless nothing happened or the parent is gone."""
-    if not session.events and not _steps(session):
+def save_for_parent(session: Session, directory: str) -> None:
+    """Save `session` into the parent's folder, unless it is empty or the parent is gone."""
+    if not session.events and not _count_steps(session):
         return
     name = f"{session.environment.rank:05d}-{os.getpid()}{ENDING}"
     if os.path.isdir(directory):
@@ -297,7 +313,7 @@ def put(session: Session, directory: str) -> None:
 
 
 def ending_of(error: BaseException | None, *, enough: bool) -> Ending:
-    """How a child ended, from the exception that nobody caught."""
+    """Return how a child ended, given its uncaught exception."""
     from gapless.capture import failure
     from gapless.errors import NotEmulated
 

@@ -1,4 +1,4 @@
-"""A script's own failure, shown as Python would show it without Gapless."""
+"""Show a script's own failure as Python would without Gapless."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ NO_TORCHSCRIPT = (
 def show(error: BaseException, own_frames: bool = False) -> None:
     """Print the traceback of `error` through `sys.excepthook`, with Gapless's frames if `own_frames`."""
     if not own_frames:
-        for one in chain(error):
-            one.__traceback__ = without_own_frames(one.__traceback__)
+        for link in chain(error):
+            link.__traceback__ = without_own_frames(link.__traceback__)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException:  # the script's own hook failed; Python falls back likewise
         sys.__excepthook__(type(error), error, error.__traceback__)
     if _without_triton(error) and sys.stderr is not None:
         sys.stderr.write(f"gapless: {NO_TRITON}\n")
-    if any(_NO_SUCH_DEVICE in str(one) for one in chain(error)) and sys.stderr is not None:
+    if any(_NO_SUCH_DEVICE in str(link) for link in chain(error)) and sys.stderr is not None:
         sys.stderr.write(f"gapless: {SEVERAL}\n")
-    if (wanted := _of_torchscript(error)) and sys.stderr is not None:
+    if (wanted := _missing_torchscript_attribute(error)) and sys.stderr is not None:
         sys.stderr.write(f"gapless: {NO_TORCHSCRIPT.format(wanted)}\n")
 
 
 def _without_triton(error: BaseException) -> bool:
-    """Whether an import failed for want of Triton, however a library words it."""
-    wanted = any(isinstance(one, ImportError) and "triton" in str(one).lower() for one in chain(error))
+    """Whether an import failed for lack of Triton, however a library words it."""
+    wanted = any(isinstance(link, ImportError) and "triton" in str(link).lower() for link in chain(error))
     return wanted and importlib.util.find_spec("triton") is None
 
 
-def _of_torchscript(error: BaseException) -> str:
-    """The attribute of TorchScript that the script asked for, where Python runs in its place."""
+def _missing_torchscript_attribute(error: BaseException) -> str:
+    """Return the TorchScript attribute that the script used although plain Python runs instead, or ""."""
     emulation = sys.modules.get("gapless.emulation.compiled.torchscript")
     if emulation is None or not isinstance(error, AttributeError):
         return ""
@@ -64,11 +64,11 @@ def _is_own(file: str) -> bool:
 
 
 def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """`trace` without the frames of Gapless's own files, wherever in it they stand."""
-    kept = [one for one in _links(trace) if not _is_own(one.tb_frame.f_code.co_filename)]
+    """Return `trace` without the frames of Gapless's own files."""
+    kept = [link for link in _links(trace) if not _is_own(link.tb_frame.f_code.co_filename)]
     following: TracebackType | None = None
-    for one in reversed(kept):
-        following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for link in reversed(kept):
+        following = TracebackType(following, link.tb_frame, link.tb_lasti, link.tb_lineno)
     return following
 
 
@@ -81,9 +81,9 @@ def _links(trace: TracebackType | None) -> list[TracebackType]:
 
 
 def place(error: BaseException, folder: str) -> str:
-    """``file:line`` in the traceback of `error`: the innermost frame of code in `folder`, else the outermost.
+    """Return ``file:line`` of the innermost frame in `folder`, else of the outermost frame.
 
-    Packages installed below `folder` are not code in it.
+    Packages installed below `folder` do not count as in it.
     """
     frames = traceback.extract_tb(without_own_frames(error.__traceback__))
     mine = [frame for frame in frames if _within(frame.filename, folder)]
@@ -98,13 +98,13 @@ def _within(file: str, folder: str) -> bool:
 
 
 def message(error: BaseException) -> str:
-    """``ValueError: what it says``, in one line."""
+    """Return ``ValueError: message`` in one line."""
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
     lines = [line.rstrip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
     if isinstance(error, SyntaxError):
         return next((line for line in lines if _RAISED.match(line)), lines[-1])
     began = max((n for n, line in enumerate(lines) if _TRACEBACK in line), default=-1)
-    if began >= 0:  # another process's, or a worker's: what was raised there is what failed
+    if began >= 0:  # another process's or a worker's traceback: its error is what failed
         lines = [line for line in lines[began + 1 :] if not line.startswith(" ")] or lines
-    first, more = lines[0], lines[1:]  # what stands behind the first line is advice, or a note
+    first, more = lines[0], lines[1:]  # later lines are advice or notes
     return f"{first} {more[0].strip()}" if first.endswith(":") and more else first

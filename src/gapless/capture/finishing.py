@@ -1,4 +1,4 @@
-"""Signals that arrive after the script has ended, while what was collected is saved and reported."""
+"""Handle signals after the script has ended, while its session is saved and reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HURRY = "finishing the report without further measurements; a second signal sav
 
 
 class Abandoned(BaseException):
-    """A second signal arrived: save what there is, and leave with `status`."""
+    """A second signal arrived: save the session and leave with `status`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -23,11 +23,11 @@ class Abandoned(BaseException):
 
 
 class Finishing:
-    """Keeps signals from ending the process before what was collected is saved and reported.
+    """Keeps signals from ending the process before the session is saved and reported.
 
-    From :meth:`begin` to the end of the ``with`` block, the first signal cuts short what :meth:`attempt` runs
-    and lets everything else go on; a second one raises `Abandoned`, once :meth:`may_leave` was called.
-    Signals that are ignored (``nohup``) stay so, and other threads than the main one change nothing.
+    From :meth:`begin` to the end of the ``with`` block, the first signal only cuts short what :meth:`attempt`
+    runs; a second one raises `Abandoned`, once :meth:`may_leave` was called. Ignored signals (``nohup``) stay
+    ignored; other threads than the main one change nothing.
 
     Args:
         say: shows a line to the user; it is called in a signal handler, and so must not use buffers.
@@ -51,7 +51,7 @@ class Finishing:
         self._before.clear()
 
     def begin(self) -> None:
-        """The script has ended: from here on signals are handled here."""
+        """The script has ended: handle signals from now on."""
         if self._before or threading.current_thread() is not threading.main_thread():
             return
         current = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
@@ -60,15 +60,15 @@ class Finishing:
         handle_in_this_process(self._before, self._handle)
 
     def hurry(self) -> None:
-        """Leave out what can be left out: a time limit ended the script, and the process is next."""
+        """Skip optional work: a time limit ended the script, and may kill this process soon."""
         self.hurried = True
 
     def may_leave(self) -> None:
-        """There is a session that can be saved when a second signal arrives."""
+        """Allow leaving on a second signal: there is a session to save."""
         self._may_leave = True
 
     def attempt(self, function: Callable[[], Result], instead: Result) -> Result:
-        """Return ``function()``, which can be left out: `instead` in a hurry, or where a signal arrives."""
+        """Return ``function()``; `instead` if there is no time or a signal arrives."""
         if self.hurried:
             return instead
         self._attempting = True

@@ -1,4 +1,4 @@
-"""Copies of this process in which the emulated device does not look on: what is timed is not hindered."""
+"""Forked copies of this process without the emulation's modes, so that timing in them is not slowed down."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _registered = False
 
 @contextmanager
 def plain_forks() -> Iterator[None]:
-    """Processes forked in this block leave the modes of the emulation, and with them their cost.
+    """Let processes forked in this block leave the modes of the emulation, and with them their cost.
 
-    To name the device there is the error of a torch without one.
+    Using the device there raises torch's own error about missing CUDA.
     """
     global _plain, _registered
     if not _registered and hasattr(os, "register_at_fork"):

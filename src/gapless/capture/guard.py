@@ -22,10 +22,10 @@ _DEBUG_WORDS = "synchronizing CUDA operation"
 class no_waits(ContextDecorator):  # noqa: N801 - used like a function
     """Raise `WaitError`, naming the line, as soon as the host waits for the device in this thread.
 
-    As a context manager or as a decorator. On the emulated device every wait Gapless knows raises, and so
-    does a race (`RaceError`): what does not wait must not read too early either. On a real one torch's own
-    synchronization debug mode is switched to errors for the whole process, and explicit waits, which it does
-    not see, are refused as well.
+    Use it as a context manager or decorator. On the emulated device every known wait raises, and so does a
+    race (`RaceError`), because code that does not wait must not read too early either. On a real device
+    torch's synchronization debug mode raises for the whole process, and explicit waits, which it misses,
+    are refused as well.
 
     Raises:
         UsageError: there is neither a GPU nor an emulation (``with gapless.emulate():``).
@@ -42,9 +42,9 @@ class no_waits(ContextDecorator):  # noqa: N801 - used like a function
     def __enter__(self) -> no_waits:
         emulator = current()
         if emulator is not None:
-            self._leave.append(_on_emulated(emulator))
+            self._leave.append(_refuse_emulated_waits(emulator))
         elif torch.cuda.is_available():
-            self._leave.append(_on_real())
+            self._leave.append(_refuse_real_waits())
         else:
             raise UsageError(
                 "no_waits() needs a device, but there is no GPU here: wrap it in `with gapless.emulate():`"
@@ -60,34 +60,34 @@ class no_waits(ContextDecorator):  # noqa: N801 - used like a function
             and _DEBUG_WORDS in str(error)
             and not isinstance(error, WaitError)
         ):
-            raise WaitError(_words(_line_of(trace), "a synchronizing CUDA operation")) from error
+            raise WaitError(_describe_wait(_user_line_of(trace), "a synchronizing CUDA operation")) from error
 
 
-def _on_emulated(emulator: Emulator) -> Any:
+def _refuse_emulated_waits(emulator: Emulator) -> Any:
     thread = threading.get_ident()
 
     def listener(site: Site) -> None:
         if threading.get_ident() == thread:
             line = site.line
             place = f"{line.where}: {line.code}" if line is not None else ""
-            raise WaitError(_words(place, site.call or site.operator))
+            raise WaitError(_describe_wait(place, site.call or site.operator))
 
-    def raced(race: Race) -> None:
+    def on_race(race: Race) -> None:
         if threading.get_ident() == thread:
-            raise RaceError(_of_race(race))
+            raise RaceError(_describe_race(race))
 
     listeners, races = emulator.recorder.on_wait, emulator.core.races.log.listeners
     listeners.append(listener)
-    races.append(raced)
+    races.append(on_race)
 
     def leave() -> None:
         listeners.remove(listener)
-        races.remove(raced)
+        races.remove(on_race)
 
     return leave
 
 
-def _of_race(race: Race) -> str:
+def _describe_race(race: Race) -> str:
     first, second = (
         f"{side.line.where}: {side.line.code}" if side.line is not None else "an unknown line"
         for side in (race.earlier, race.later)
@@ -98,7 +98,7 @@ def _of_race(race: Race) -> str:
     )
 
 
-def _on_real() -> Any:
+def _refuse_real_waits() -> Any:
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     patches = Patches()
@@ -107,7 +107,7 @@ def _on_real() -> Any:
         def refused(*_: Any, **__: Any) -> Any:
             frame = stacks.resolve(stacks.capture(0))
             place = f"{frame[0].where}: {frame[0].code}" if frame else ""
-            raise WaitError(_words(place, name))
+            raise WaitError(_describe_wait(place, name))
 
         return refused
 
@@ -122,13 +122,13 @@ def _on_real() -> Any:
     return leave
 
 
-def _words(place: str, what: str) -> str:
+def _describe_wait(place: str, operation: str) -> str:
     where = f" at {place}" if place else ""
-    return f"the CPU waits for the GPU{where} ({what}) inside no_waits()"
+    return f"the CPU waits for the GPU{where} ({operation}) inside no_waits()"
 
 
-def _line_of(trace: TracebackType | None) -> str:
-    """The innermost line of the user's own code in a traceback."""
+def _user_line_of(trace: TracebackType | None) -> str:
+    """Return the innermost line of the user's code in a traceback."""
     frames = traceback.extract_tb(trace)
     for frame in reversed(frames):
         if not stacks.library_of(frame.filename):

@@ -1,4 +1,4 @@
-"""`os._exit`, which ends a process on the spot: what is to happen before."""
+"""Run an action before `os._exit` ends the process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NoReturn
 
 
 def precede(action: Callable[[int], object]) -> None:
-    """Call `action` with the status before `os._exit` ends this process, or one forked from it."""
+    """Call `action` with the status before `os._exit` ends this process or a fork of it."""
     real = os._exit
 
     @wraps(real)
     def hard_exit(status: int) -> NoReturn:
-        os._exit = real  # an action that leaves so itself is not asked again
+        os._exit = real  # an action that itself calls os._exit is not called again
         action(status)
         real(status)
 
@@ -24,7 +24,7 @@ def precede(action: Callable[[int], object]) -> None:
 
 @contextmanager
 def preceded(action: Callable[[int], object]) -> Iterator[Callable[[int], NoReturn]]:
-    """As :func:`precede`, in this block alone; yields what ends the process without."""
+    """Do as :func:`precede` within this block; yields the real `os._exit`."""
     real = os._exit
     precede(action)
     try:

@@ -1,11 +1,11 @@
-"""How fast this machine's CPU works through small operators, beside a usual one: half a second, once.
+"""The speed of this machine's CPU in small operators relative to a usual host: half a second, measured once.
 
-A training step of few elements on CPU tensors is all Python, dispatcher and autograd. Its time in parts of
-what it takes on a usual host is `HostSpeed.factor`. The result is kept in the user's cache directory for this
-processor, torch and Python.
+A training step of few elements on CPU tensors is all Python, dispatcher and autograd. `HostSpeed.factor` is
+its time divided by that on a usual host. The result is cached in the user's cache directory per processor,
+torch and Python.
 
-It runs in a copy of the process (`os.fork`), so that the script finds a torch in which nothing has happened;
-where there is no fork nothing is measured.
+It runs in a copy of the process (`os.fork`), so that the script finds torch untouched; without fork nothing
+is measured.
 """
 
 from __future__ import annotations
@@ -28,48 +28,49 @@ from gapless.files.output import write_whole
 from gapless.model.programme import HostSpeed
 
 USUAL = 800_000.0
-"""Nanoseconds that the probe takes on a usual host. `benchmarks/sheets/host.md` says how that was found."""
+"""Nanoseconds that the probe takes on a usual host; `benchmarks/sheets/host.md` says how it was measured."""
 SECONDS = 0.5
-_LIMIT = 3.0
-"""Seconds after which a measurement that has not come back is given up."""
-_QUIET = 0.9
-"""The share of a core that the measurement must have had to be kept."""
-_ROOM = (0.1, 10.0)
-"""Factors outside of these are no CPU's."""
+"""Seconds of measuring: enough for hundreds of steps, short enough before each first run."""
+_TIME_LIMIT = 3.0
+"""Seconds after which a measurement that has not returned is given up."""
+_MIN_CORE_SHARE = 0.9
+"""Share of a core that the measurement must have had to be cached."""
+_PLAUSIBLE_FACTORS = (0.1, 10.0)
+"""Range of plausible factors; a measurement outside is discarded."""
 
 
 def host_speed(
     probe: Callable[[], tuple[float, float]] | None = None, cache: Path | None = None
 ) -> HostSpeed | None:
-    """This machine's speed, from the cache or measured now; None where it cannot be.
+    """Return this machine's speed, cached or measured now; None if it cannot be measured.
 
-    What was measured while others used the machine is not kept.
+    A measurement disturbed by other programs is not cached.
 
     Args:
-        probe: gives what `timed` gives, instead of the measurement in a copy of this process.
-        cache: the file it is kept in, instead of the one in the user's cache directory.
+        probe: returns what `time_step` returns, instead of measuring in a copy of this process.
+        cache: the cache file, instead of the one in the user's cache directory.
     """
     file = cache or _cache()
     key = f"{processor()} | torch {_torch()} | Python {platform.python_version()}"
-    known = _read(file)
-    factor = known.get(key, 0.0)
-    if not _ROOM[0] <= factor <= _ROOM[1]:
-        time, had = (probe or _apart)()
+    cached = _read_cache(file)
+    factor = cached.get(key, 0.0)
+    if not _PLAUSIBLE_FACTORS[0] <= factor <= _PLAUSIBLE_FACTORS[1]:
+        time, core_share = (probe or _time_in_fork)()
         factor = round(time / USUAL, 3)
-        if not _ROOM[0] <= factor <= _ROOM[1]:
+        if not _PLAUSIBLE_FACTORS[0] <= factor <= _PLAUSIBLE_FACTORS[1]:
             return None
-        if had >= _QUIET:
-            _write(file, {**known, key: factor})
+        if core_share >= _MIN_CORE_SHARE:
+            _write_cache(file, {**cached, key: factor})
     return HostSpeed(factor=factor, measured=True, cpu=processor(), apart=not _has_gpu())
 
 
 def _has_gpu() -> bool:
-    """Whether a driver of a GPU is on this machine."""
+    """Whether a GPU driver is on this machine."""
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
 
 
 def processor() -> str:
-    """The CPU's model name, where the system tells it."""
+    """Return the CPU's model name, if the system tells it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -78,9 +79,9 @@ def processor() -> str:
 
 
 def probe_step() -> Callable[[], object]:
-    """The step that is timed: layers of eight elements forward, backward, and an update as an optimizer's.
+    """Make the step to time: layers of eight elements forward and backward, and an optimizer-like update.
 
-    No `torch.optim`, whose first use imports for a second what this has no use for.
+    It avoids `torch.optim`, whose first use spends a second on imports.
     """
     import torch
     from torch import nn
@@ -90,7 +91,7 @@ def probe_step() -> Callable[[], object]:
         layers = [nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)) for _ in range(6)]
     model = nn.Sequential(*layers)
     weights = list(model.parameters())
-    momenta = [torch.zeros_like(one) for one in weights]
+    momenta = [torch.zeros_like(weight) for weight in weights]
     x = torch.ones(2, 8)
 
     def step() -> None:
@@ -106,23 +107,24 @@ def probe_step() -> Callable[[], object]:
     return step
 
 
-def timed(step: Callable[[], object], seconds: float = SECONDS) -> tuple[float, float]:
-    """Nanoseconds of this thread for a call, as the quickest tenth have it (others disturb the rest), and the
-    share of a core that it had."""
+def time_step(step: Callable[[], object], seconds: float = SECONDS) -> tuple[float, float]:
+    """Return the nanoseconds of thread time per call (the quickest tenth, as others disturb the rest), and
+    the share of a core that this thread had.
+    """
     for _ in range(10):
         step()
-    found: list[int] = []
+    times: list[int] = []
     began, worked = time.monotonic(), time.thread_time()
-    while time.monotonic() - began < seconds or len(found) < 20:
+    while time.monotonic() - began < seconds or len(times) < 20:
         before = time.thread_time_ns()
         step()
-        found.append(time.thread_time_ns() - before)
-    had = (time.thread_time() - worked) / max(time.monotonic() - began, 1e-9)
-    return float(statistics.quantiles(found, n=10)[0]), had
+        times.append(time.thread_time_ns() - before)
+    core_share = (time.thread_time() - worked) / max(time.monotonic() - began, 1e-9)
+    return float(statistics.quantiles(times, n=10)[0]), core_share
 
 
-def _apart() -> tuple[float, float]:
-    """The probe's times, measured in a copy of this process; zero where that cannot be."""
+def _time_in_fork() -> tuple[float, float]:
+    """Return the probe's times measured in a copy of this process; zeros if that is impossible."""
     if not hasattr(os, "fork") or sys.platform == "darwin":
         return 0.0, 0.0
     receive, send = os.pipe()
@@ -132,19 +134,19 @@ def _apart() -> tuple[float, float]:
     if not child:
         with suppress(BaseException):
             os.close(receive)
-            os.write(send, json.dumps(timed(probe_step())).encode())
+            os.write(send, json.dumps(time_step(probe_step())).encode())
         os._exit(0)
     os.close(send)
     try:
-        came = select.select([receive], [], [], _LIMIT)[0]
-        if not came:
+        ready = select.select([receive], [], [], _TIME_LIMIT)[0]
+        if not ready:
             os.kill(child, signal.SIGKILL)
-        told = os.read(receive, 200) if came else b""
+        answer = os.read(receive, 200) if ready else b""
     finally:
         os.close(receive)
         os.waitpid(child, 0)
-    time_taken, had = json.loads(told or b"[0, 0]")
-    return float(time_taken), float(had)
+    time_taken, core_share = json.loads(answer or b"[0, 0]")
+    return float(time_taken), float(core_share)
 
 
 def _torch() -> str:
@@ -158,19 +160,19 @@ def _cache() -> Path:
     return (Path(folder) if folder else Path.home() / ".cache") / "gapless" / "host.json"
 
 
-def _read(file: Path) -> dict[str, float]:
-    """What is kept; nothing where the file is missing or no such file."""
+def _read_cache(file: Path) -> dict[str, float]:
+    """Return the cached factors; none if the file is missing or damaged."""
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        cached = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    if not isinstance(told, dict):
+    if not isinstance(cached, dict):
         return {}
-    return {key: float(one) for key, one in told.items() if isinstance(one, int | float)}
+    return {key: float(factor) for key, factor in cached.items() if isinstance(factor, int | float)}
 
 
-def _write(file: Path, told: dict[str, float]) -> None:
-    """Keep it, where that is possible; as a whole or not at all."""
+def _write_cache(file: Path, factors: dict[str, float]) -> None:
+    """Write the cache whole or not at all; failures are ignored."""
     with suppress(OSError, UnreadableInput):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(json.dumps(told, indent=1).encode(), file)
+        write_whole(json.dumps(factors, indent=1).encode(), file)

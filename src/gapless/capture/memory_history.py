@@ -1,4 +1,4 @@
-"""`memory_snapshot`: what a run on a real GPU asks of its memory, with the modules that ask, in a file."""
+"""`memory_snapshot`: record a real GPU's memory requests, with the modules that make them, in a file."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from gapless.errors import UnreadableInput, UsageError
 from gapless.files.output import write_whole
 from gapless.model.memory import MODULE
 
-MOST = 200_000
-"""Requests that are kept, of more the last: each takes some kilobytes of the host's memory."""
+MAX_ENTRIES = 200_000
+"""Requests that are kept, the latest ones: each takes some kilobytes of the host's memory."""
 
 
 class memory_snapshot:  # noqa: N801 - used like a function
-    """Write what this block asks of the GPU's memory to `path`: when it runs out of memory, else at its end.
+    """Write this block's GPU memory requests to `path`: when memory runs out, else at its end.
 
-    ``gapless memory PATH`` and PyTorch's memory viewer read the file. Begin before the model is made: what is
-    older has no line. Recording costs some microseconds for each request. Where torch can note it (2.10 and
-    later), each request has the path of the module that makes it.
+    ``gapless memory PATH`` and PyTorch's memory viewer read the file. Begin before the model is created:
+    older memory has no line. Recording costs some microseconds per request. If torch supports it (2.10 and
+    later), each request names the module that makes it.
 
     Args:
         path: the file; with `ranked` the `RANK` of several processes is put before its ending.
@@ -52,12 +52,12 @@ class memory_snapshot:  # noqa: N801 - used like a function
         path: str | os.PathLike[str] = "memory.pickle",
         *,
         stacks: Literal["python", "all"] = "all",
-        entries: int = MOST,
+        entries: int = MAX_ENTRIES,
         modules: bool = True,
         ranked: bool = True,
     ) -> None:
         self.path = Path(os.path.abspath(path))
-        self.path = _of_rank(self.path) if ranked else self.path
+        self.path = _path_of_rank(self.path) if ranked else self.path
         self.saved = False
         self.out_of_memory = False
         self._options = {"stacks": stacks, "max_entries": entries}
@@ -65,7 +65,7 @@ class memory_snapshot:  # noqa: N801 - used like a function
         self._on = False
 
     def start(self) -> memory_snapshot:
-        """Begin to record."""
+        """Start recording."""
         if not torch.cuda.is_available():
             raise UsageError(
                 "a snapshot needs a GPU, and there is none here: gapless check --memory SCRIPT records "
@@ -73,17 +73,18 @@ class memory_snapshot:  # noqa: N801 - used like a function
             )
         torch_internals.record_memory_history("all", **self._options)
         self._on = True
-        _watch(self._failed)
+        _register_callback(self._on_out_of_memory)
         if self._modules is not None:
             self._modules.start()
         return self
 
     def stop(self, *, save: bool = True) -> None:
-        """End, and write the file, unless the block ends with what ran out of memory. Twice does nothing."""
+        """Stop and write the file, unless running out of memory already wrote it. Stopping twice does
+        nothing."""
         if not self._on:
             return
         self._on = False
-        _watching.remove(self._failed)
+        _watching.remove(self._on_out_of_memory)
         if self._modules is not None:
             self._modules.stop()
         try:
@@ -102,13 +103,13 @@ class memory_snapshot:  # noqa: N801 - used like a function
         kept = self.saved and isinstance(error, torch.cuda.OutOfMemoryError)
         self.stop(save=not kept)
 
-    def _failed(self) -> None:
-        """The device has no memory for a request, which is about to raise."""
+    def _on_out_of_memory(self) -> None:
+        """Write the file before the failed request raises."""
         self.out_of_memory = True
         self._write()
 
     def _write(self) -> None:
-        """The script does not fail for a full disk."""
+        """Write the file; a full disk only warns and does not fail the script."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(pickle.dumps(torch_internals.memory_snapshot()), self.path)
@@ -122,9 +123,9 @@ _watching: list[Callable[[], None]] = []
 _attached: list[bool] = []
 
 
-def _watch(told: Callable[[], None]) -> None:
-    """Have `told` called before a request fails. torch takes no observer back: there is one for all."""
-    _watching.append(told)
+def _register_callback(callback: Callable[[], None]) -> None:
+    """Call `callback` before a request fails; torch cannot unregister observers, so one serves all."""
+    _watching.append(callback)
     if torch_internals.watch_out_of_memory is None or _attached:
         return
     torch_internals.watch_out_of_memory(_out_of_memory)
@@ -132,13 +133,13 @@ def _watch(told: Callable[[], None]) -> None:
 
 
 def _out_of_memory(device: int, size: int, total: int, free: int) -> None:
-    for told in tuple(_watching):
+    for callback in tuple(_watching):
         with suppress(Exception):  # torch must come to raise what the script expects
-            told()
+            callback()
 
 
 class _Modules:
-    """Notes the module that is running as metadata of each request."""
+    """Notes the running module as metadata of each request."""
 
     def __init__(self) -> None:
         self._paths = ModulePaths()
@@ -169,8 +170,8 @@ class _Modules:
             torch_internals.set_memory_metadata(self._outer.pop())
 
 
-def _of_rank(path: Path) -> Path:
-    """A file for each process of several."""
+def _path_of_rank(path: Path) -> Path:
+    """Return a separate path for each of several processes."""
     world, rank = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK", "0")
     several = world.isdigit() and int(world) > 1 and rank.isdigit()
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if several else path

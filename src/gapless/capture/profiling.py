@@ -1,4 +1,5 @@
-"""`Profiling`: a script under the profiler, first without Python stacks for times, then with, for lines."""
+"""`Profiling`: profile a script's steps, first without Python stacks for times, then with stacks for
+lines."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ import torch.profiler
 
 from gapless._version import __version__
 from gapless.capture.memory_history import memory_snapshot
-from gapless.capture.profiling_others import StillOthers
+from gapless.capture.profiling_others import DisabledProfilers
 from gapless.capture.profiling_steps import StepMarks
 from gapless.errors import UnreadableInput, UsageError
 from gapless.files.input import beginning
@@ -30,17 +31,17 @@ from gapless.torch_internals import ProfilerConfig, profiler_enabled
 
 Pass = Literal["times", "stacks"]
 PASSES: tuple[Pass, ...] = ("times", "stacks")
-"""The passes of a window, and the folders that their files lie in."""
+"""The passes of a window, which are also the folders of their files."""
 ENDING = ".pt.trace.json.gz"
-"""How the TensorBoard plugin knows a trace."""
+"""File ending by which the TensorBoard plugin recognises a trace."""
 _LIST = "Written by gapless profile, which removes these files when it records here again:"
-_LONGEST_LIST = 1 << 20
-"""Bytes of the longest list of files that is read."""
+_MAX_LIST_BYTES = 1 << 20
+"""Longest list of files that is read; a real one has a few hundred bytes."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps: `wait` that pass before each of `repeat` windows, then for each pass `warmup` and `active`."""
+    """Numbers of steps: `wait` before each of `repeat` windows, then `warmup` and `active` for each pass."""
 
     wait: int = 5
     warmup: int = 2
@@ -53,13 +54,13 @@ class Schedule:
                 raise UsageError(f"{name} is {getattr(self, name)}, but must be at least {least}")
 
     def steps(self, passes: int = len(PASSES)) -> int:
-        """How many steps all of it takes."""
+        """Return the total number of steps."""
         return self.repeat * (self.wait + passes * (self.warmup + self.active))
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is to profile: the device's name, and the profiler's activities."""
+    """The device to profile and the profiler's activities."""
 
     device: str
     activities: tuple[torch.profiler.ProfilerActivity, ...]
@@ -68,10 +69,10 @@ class Machine:
 
 
 def machine(instead: str = "gapless check SCRIPT") -> Machine:
-    """This machine's GPU; without one, `instead` is what is to be run.
+    """Return this machine's GPU; without one the error suggests to run `instead`.
 
     Raises:
-        UsageError: there is none, or this torch cannot record what it does.
+        UsageError: there is no GPU, or this torch cannot record it.
     """
     if not torch.cuda.is_available():
         raise UsageError(
@@ -90,10 +91,10 @@ def machine(instead: str = "gapless check SCRIPT") -> Machine:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is recorded, and where the files go: ``folder/times/name.pt.trace.json.gz`` and beside it.
+    """What to record and where the files go: ``folder/times/name.pt.trace.json.gz`` and so on.
 
-    With `memory` the first steps are recorded by the allocator and by no profiler, in ``folder/memory``.
-    Shapes and memory are not recorded in the pass that times are taken from, where there is another.
+    With `memory` the first steps are recorded by the allocator alone, in ``folder/memory``. Shapes and memory
+    are recorded only in the last pass, so that they do not slow down the times.
     """
 
     folder: Path
@@ -105,21 +106,21 @@ class Recipe:
 
     @property
     def first(self) -> int:
-        """Steps that the memory's history takes, before all else."""
+        """Steps at the beginning that record memory requests only."""
         return self.schedule.warmup + self.schedule.active if self.memory else 0
 
     @property
     def steps(self) -> int:
-        """How many steps all of it takes."""
+        """The total number of steps."""
         return self.first + self.schedule.steps(len(self.passes))
 
     @property
     def snapshot(self) -> Path:
-        """Where the memory's history goes."""
+        """The file for the memory requests."""
         return self.folder / "memory" / f"{self.name}.pickle"
 
     def path(self, which: Pass, window: int) -> Path:
-        """Where the file of a pass of a window goes; the windows are numbered where there are several."""
+        """Return the file of a pass of a window; several windows are numbered."""
         span = f".{window + 1}" if self.schedule.repeat > 1 else ""
         return self.folder / which / f"{self.name}{span}{ENDING}"
 
@@ -131,15 +132,15 @@ class Recipe:
         return [*traces, self.snapshot] if self.memory else traces
 
     def clear(self) -> None:
-        """Remove what an earlier run listed as its own, which would be taken for this one's; nothing else.
+        """Remove files that an earlier run listed as its own, and nothing else.
 
         Raises:
-            UsageError: a file that would be written over is no such file.
+            UsageError: a file that would be overwritten was not written by a profile.
         """
-        for path in listed(self.folder, self.name):
+        for path in list_own_files(self.folder, self.name):
             path.unlink(missing_ok=True)
-        own = _list(self.folder, self.name)
-        foreign = [own] if os.path.lexists(own) and _lines(own)[:1] != [_LIST] else []
+        own = _list_path(self.folder, self.name)
+        foreign = [own] if os.path.lexists(own) and _read_list(own)[:1] != [_LIST] else []
         kept = next((path for path in (*foreign, *self.paths) if os.path.lexists(path)), None)
         if kept is not None:
             raise UsageError(
@@ -149,40 +150,40 @@ class Recipe:
         self.note(self.paths)
 
     def note(self, paths: Sequence[Path]) -> None:
-        """Note that these files are this run's own; the script does not fail for a full disk."""
+        """List these files as this run's own; a full disk does not fail the script."""
         names = [str(path.relative_to(self.folder)) for path in paths]
         with suppress(UnreadableInput):
             self.folder.mkdir(parents=True, exist_ok=True)
             lines = "".join(f"{line}\n" for line in (_LIST, *names))
-            write_whole(lines.encode(), _list(self.folder, self.name))
+            write_whole(lines.encode(), _list_path(self.folder, self.name))
 
 
-def listed(folder: Path, name: str) -> list[Path]:
-    """The files in `folder` that a profile called `name` has listed as its own.
+def list_own_files(folder: Path, name: str) -> list[Path]:
+    """Return the files in `folder` that a profile called `name` listed as its own.
 
-    Anybody may have written the list: what is not called as such files are is passed over.
+    Anybody may have written the list, so names that such files cannot have are ignored.
     """
     trace = rf"(?:{'|'.join(PASSES)})/{re.escape(name)}(?:\.\d+)?{re.escape(ENDING)}"
     own = re.compile(rf"{trace}|memory/{re.escape(name)}\.pickle")
-    head, *names = _lines(_list(folder, name)) or [""]
+    head, *names = _read_list(_list_path(folder, name)) or [""]
     return [folder / each for each in names if own.fullmatch(each)] if head == _LIST else []
 
 
-def _lines(path: Path) -> list[str]:
-    """The lines of a list of files; none where it cannot be read."""
+def _read_list(path: Path) -> list[str]:
+    """Return the lines of a list of files; none if it cannot be read."""
     try:
-        return beginning(path, _LONGEST_LIST).decode(errors="replace").splitlines()
+        return beginning(path, _MAX_LIST_BYTES).decode(errors="replace").splitlines()
     except UnreadableInput:
         return []
 
 
-def _list(folder: Path, name: str) -> Path:
+def _list_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.files"
 
 
 @dataclass
-class _Phase:
-    """A stretch of steps: `which` is recorded in it, or nothing. `left` steps are to come."""
+class _RecordingPhase:
+    """A number of steps in which `which` is recorded, or nothing; `left` steps remain."""
 
     left: int
     which: Pass | Literal["memory"] | None = None
@@ -190,9 +191,10 @@ class _Phase:
 
 
 class Profiling:
-    """Records what `recipe` says on `machine`; a step ends at a mark of which ``ends_step(mark)`` is true.
+    """Records what `recipe` says on `machine`; a step ends at each mark for which ``ends_step(mark)`` is
+    true.
 
-    `on_mark` is called after each mark and may raise to stop the script. `saved` are the files, in order.
+    `on_mark` is called after each mark and may raise to stop the script. `saved` lists the files, in order.
     """
 
     def __init__(
@@ -210,8 +212,8 @@ class Profiling:
         self.steps = 0
         self._ends_step = ends_step
         self._on_mark = on_mark
-        self._marks = StepMarks(self._marked)
-        self._others = StillOthers(lambda: self._marks.mark("profiler", "profiler.step"))
+        self._marks = StepMarks(self._handle_mark)
+        self._others = DisabledProfilers(lambda: self._marks.mark("profiler", "profiler.step"))
         self._phases = _phases(recipe)
         self._profiler: Any = None
         self._history: Any = None
@@ -222,16 +224,16 @@ class Profiling:
 
     @property
     def done(self) -> bool:
-        """Whether everything asked for is recorded."""
+        """Whether everything in the recipe is recorded."""
         return not self._phases
 
     # On and off -----------------------------------------------------------------------------------------
 
     def start(self) -> Profiling:
-        """Begin: the first step goes on from here.
+        """Start; the first step begins here.
 
         Raises:
-            UsageError: a profiler is running already, or a file is in the way.
+            UsageError: a profiler is already running, or a file is in the way.
         """
         if profiler_enabled():
             raise UsageError("a profiler is already running, and only one can run at a time: end it first")
@@ -244,7 +246,7 @@ class Profiling:
         return self
 
     def stop(self) -> None:
-        """End; what was recorded of a pass that has begun is saved. Stopping twice does nothing."""
+        """Stop, and save the part of a pass that was recorded. Stopping twice does nothing."""
         if not self._on or os.getpid() != self._pid:
             return
         self._on = False
@@ -255,8 +257,8 @@ class Profiling:
         self.recipe.note(self.saved + self._snapshots)
         self._others.__exit__(None, None, None)
 
-    def _break_off(self, phase: _Phase) -> None:
-        """End a pass early; part of one step is not worth a file."""
+    def _break_off(self, phase: _RecordingPhase) -> None:
+        """End a pass early; less than one whole step is not saved."""
         active = self.recipe.schedule.active
         whole = active - phase.left
         self._keep = whole > 0
@@ -268,7 +270,7 @@ class Profiling:
         self._end()
 
     def session(self, *, script: tuple[str, ...] = (), ending: Ending | None = None) -> Session:
-        """End, and say how it went: a `Session` without events, as its files are elsewhere."""
+        """Stop, and return how the run went as a `Session` without events, as its files are elsewhere."""
         self.stop()
         environment = Environment(
             gapless=__version__,
@@ -283,7 +285,7 @@ class Profiling:
         return Session(script=script, environment=environment, ending=ending or Ending(), notes=tuple(notes))
 
     def why_nothing(self) -> str:
-        """Why no file was written, in words."""
+        """Return why no file was written."""
         if self._unwritten:
             return self._unwritten
         if not self.steps:
@@ -299,14 +301,14 @@ class Profiling:
 
     # Steps ----------------------------------------------------------------------------------------------
 
-    def _marked(self, mark: Mark) -> None:
+    def _handle_mark(self, mark: Mark) -> None:
         if self._on and self._ends_step(mark):
             self.steps += 1
             self._advance()
         self._on_mark(mark)
 
     def _advance(self) -> None:
-        """A step has ended."""
+        """Go on to the next step, and to the next phase when this one is complete."""
         if self.done:
             return
         if self._profiler is not None:
@@ -319,7 +321,7 @@ class Profiling:
             self._begin()
 
     def _begin(self) -> None:
-        """Start the profiler where the phase that begins is a pass."""
+        """Start the recording of the current phase, if it has one."""
         while self._phases and self._phases[0].left <= 0:
             self._phases.pop(0)
         if not self._phases:
@@ -341,22 +343,22 @@ class Profiling:
             # The pass that times are taken from records nothing that costs the host more.
             record_shapes=self.recipe.shapes and which == self.recipe.passes[-1],
             profile_memory=self.recipe.memory and which == self.recipe.passes[-1],
-            **_more(),
+            **_profiler_options(),
         )
         self._others.ours.append(self._profiler)
-        with _ours():
+        with _without_warnings():
             self._profiler.start()
 
     def _end(self) -> None:
         if self._profiler is None:
             return
         profiler, self._profiler = self._profiler, None
-        with _ours():
+        with _without_warnings():
             profiler.stop()
         self._others.ours.remove(profiler)
 
     def _end_history(self) -> None:
-        """Write what was asked of the memory; what a request that failed has written stays."""
+        """Write the memory requests; a file that a failed request wrote stays."""
         if self._history is None:
             return
         history, self._history = self._history, None
@@ -367,7 +369,7 @@ class Profiling:
             self.notes.append(f"to see what holds the GPU's memory: gapless memory {shlex.quote(shown)}")
 
     def _save(self, which: Pass, window: int, profiler: Any) -> None:
-        """Write a pass to its file, whole or not at all; the script does not fail for a full disk."""
+        """Write a pass to its file, whole or not at all; a full disk does not fail the script."""
         if not self._keep:
             return
         path = self.recipe.path(which, window)
@@ -382,29 +384,29 @@ class Profiling:
             self.saved.append(path)
 
 
-def _phases(recipe: Recipe) -> list[_Phase]:
+def _phases(recipe: Recipe) -> list[_RecordingPhase]:
     schedule = recipe.schedule
-    first = [_Phase(recipe.first, "memory")] if recipe.memory else []
+    first = [_RecordingPhase(recipe.first, "memory")] if recipe.memory else []
     return first + [
         phase
         for window in range(schedule.repeat)
         for phase in (
-            _Phase(schedule.wait),
-            *(_Phase(schedule.warmup + schedule.active, which, window) for which in recipe.passes),
+            _RecordingPhase(schedule.wait),
+            *(_RecordingPhase(schedule.warmup + schedule.active, which, window) for which in recipe.passes),
         )
     ]
 
 
-def _more() -> dict[str, Any]:
-    """Options that newer versions of torch have: the driver's own word on what waits for what."""
+def _profiler_options() -> dict[str, Any]:
+    """Return options of newer torch versions: the driver's events about what waits for what."""
     try:
         return {"experimental_config": ProfilerConfig(enable_cuda_sync_events=True)}
     except TypeError:
         return {}
 
 
-class _ours(warnings.catch_warnings):  # noqa: N801 - used like a function
-    """Without the profiler's warnings about being started again, and about being stopped early."""
+class _without_warnings(warnings.catch_warnings):  # noqa: N801 - used like a function
+    """Suppresses the profiler's warnings about being restarted and stopped early."""
 
     def __enter__(self) -> Any:
         entered = super().__enter__()

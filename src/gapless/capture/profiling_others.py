@@ -1,4 +1,4 @@
-"""The script's own profiler while another one runs: there can be only one, and the script's stands still."""
+"""Disable the script's own profiler while Gapless profiles: only one can run at a time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gapless.torch_internals import KinetoProfile
 
 _EMPTY = '{"schemaVersion": 1, "traceEvents": []}\n'
 _QUIET = ("prepare_trace", "start_trace", "stop_trace", "add_metadata", "add_metadata_json")
-"""Methods of both classes that do nothing on a profiler that stands still."""
+"""Methods of both classes that do nothing on a disabled profiler."""
 
 
-class StillOthers(AbstractContextManager["StillOthers"]):
-    """Has every profiler but the `ours` record nothing; ``on_step()`` is called when a script steps its own.
+class DisabledProfilers(AbstractContextManager["DisabledProfilers"]):
+    """Makes every profiler except `ours` record nothing; ``on_step()`` is called when a script steps its own.
 
-    ``with profile() as p: …`` runs as before; what the script asks of `p` afterwards is empty.
+    ``with profile() as p: …`` still works; `p` has no results afterwards.
     """
 
     def __init__(self, on_step: Callable[[], object]) -> None:
@@ -32,7 +32,7 @@ class StillOthers(AbstractContextManager["StillOthers"]):
         self._on_step = on_step
         self._patches = Patches()
 
-    def __enter__(self) -> StillOthers:
+    def __enter__(self) -> DisabledProfilers:
         self._install_methods()
         self._install_results()
         self._install_legacy()
@@ -41,11 +41,11 @@ class StillOthers(AbstractContextManager["StillOthers"]):
     def __exit__(self, *_: object) -> None:
         self._patches.undo()
 
-    def _is_ours(self, one: Any) -> bool:
-        return any(one is ours for ours in self.ours)
+    def _is_ours(self, profiler: Any) -> bool:
+        return any(profiler is ours for ours in self.ours)
 
-    def _still(self, owner: type, name: str, instead: Callable[..., Any]) -> None:
-        """Replace a method for all profilers but ours."""
+    def _disable(self, owner: type, name: str, instead: Callable[..., Any]) -> None:
+        """Replace a method for all profilers except ours."""
         real = getattr(owner, name, None)
         if real is None:  # of another version of torch
             return
@@ -64,24 +64,24 @@ class StillOthers(AbstractContextManager["StillOthers"]):
             return None
 
         for owner in (torch.profiler.profile, KinetoProfile):
-            self._still(owner, "start", nothing)
-            self._still(owner, "stop", nothing)
+            self._disable(owner, "start", nothing)
+            self._disable(owner, "stop", nothing)
         for name in _QUIET:
-            self._still(KinetoProfile, name, nothing)
-        self._still(torch.profiler.profile, "step", self._stepped)
+            self._disable(KinetoProfile, name, nothing)
+        self._disable(torch.profiler.profile, "step", self._handle_step)
 
-    def _stepped(self, *_: Any, **__: Any) -> None:
+    def _handle_step(self, *_: Any, **__: Any) -> None:
         self._on_step()
 
     def _install_results(self) -> None:
-        self._still(KinetoProfile, "events", _no_events)
-        self._still(KinetoProfile, "key_averages", _no_events)
-        self._still(KinetoProfile, "export_chrome_trace", _write_empty)
-        self._still(KinetoProfile, "export_stacks", lambda path, *_, **__: _write(path, ""))
-        self._still(KinetoProfile, "export_memory_timeline", lambda path, *_, **__: _write(path, ""))
+        self._disable(KinetoProfile, "events", _no_events)
+        self._disable(KinetoProfile, "key_averages", _no_events)
+        self._disable(KinetoProfile, "export_chrome_trace", _write_empty)
+        self._disable(KinetoProfile, "export_stacks", lambda path, *_, **__: _write(path, ""))
+        self._disable(KinetoProfile, "export_memory_timeline", lambda path, *_, **__: _write(path, ""))
 
     def _install_legacy(self) -> None:
-        """``torch.autograd.profiler.profile``, which ours use inside without entering them."""
+        """Disable ``torch.autograd.profiler.profile``, which our profilers use inside without entering it."""
         legacy = torch.autograd.profiler.profile
 
         def enter(profiler: Any) -> Any:

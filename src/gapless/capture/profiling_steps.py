@@ -1,4 +1,4 @@
-"""Where the steps of a script on a real device end: what `emulate.steps` marks on an emulated one."""
+"""Find where a script's steps end on a real device, as `emulation` does on an emulated one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Kind = Literal["optimizer", "profiler", "user"]
 
 
 class StepMarks:
-    """Tells ``on_mark(mark)`` of optimizer steps and of `gapless.step()`, from `start` to `stop`.
+    """Calls ``on_mark(mark)`` for optimizer steps and `gapless.step()`, from `start` to `stop`.
 
-    Only the thread that marked first counts: a profiler records on the thread that starts it. Optimizers that
-    step inside a backward pass, which the GPU's own thread runs, are marked by who asked for the pass, where
-    it ends. A forked child tells nothing.
+    Only the thread that marked first counts: a profiler records the thread that starts it. Optimizers that
+    step inside a backward pass, on autograd's own thread, are marked when the pass ends, by the thread that
+    requested it. A forked child marks nothing.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class StepMarks:
         self._asking = 0
         self.tick = 0
         self.stepped = 0
-        """Steps of optimizers, of all that make one iteration each."""
+        """Optimizer steps so far, also of several optimizers in one iteration."""
 
     def start(self) -> None:
-        """Look on from here."""
+        """Start marking."""
         self._began, self._pid = self._clock(), os.getpid()
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -57,21 +57,21 @@ class StepMarks:
 
         # A script may compile its optimizer's step.
         self._hook = register_optimizer_step_post_hook(disable_dynamo(after))
-        emulator.step_listeners.append(self._user)
+        emulator.step_listeners.append(self._mark_user_step)
         self._install_scaler()
         self._install_backward()
 
     def stop(self) -> None:
-        """Look away."""
+        """Stop marking."""
         if self._hook is None:
             return
         self._hook.remove()
         self._hook = None
-        emulator.step_listeners.remove(self._user)
+        emulator.step_listeners.remove(self._mark_user_step)
         self._patches.undo()
 
     def mark(self, kind: Kind, name: str) -> None:
-        """Something ended a step."""
+        """Mark the end of a step."""
         if os.getpid() != self._pid:
             return
         self._thread = self._thread or threading.get_ident()
@@ -84,7 +84,7 @@ class StepMarks:
         self._on_mark(Mark(kind=kind, tick=self.tick, time=self._clock() - self._began, name=name))
 
     def _step(self, name: str) -> None:
-        """The optimizer `name` has stepped: it ends an iteration, or steps along in one."""
+        """Handle a step of the optimizer `name`: it ends an iteration, or belongs to one."""
         here, own = threading.get_ident(), self._thread or threading.get_ident()
         if os.getpid() != self._pid or here not in (own, *self._running_nodes()):
             return
@@ -96,7 +96,7 @@ class StepMarks:
             self._tell("along", name)
 
     def _running_nodes(self) -> tuple[int, ...]:
-        """This thread where it is one of autograd's, which runs a pass for the thread that marks."""
+        """Return this thread if it is autograd's and runs a pass for the marking thread."""
         ours = self._asking and isinstance(threading.current_thread(), threading._DummyThread)
         return (threading.get_ident(),) if ours else ()
 
@@ -120,11 +120,11 @@ class StepMarks:
 
         self._patches.set_everywhere(*torch_internals.place("run_backward"), run)
 
-    def _user(self) -> None:
+    def _mark_user_step(self) -> None:
         self.mark("user", "gapless.step")
 
     def _name(self, optimizer: Any) -> str:
-        """The optimizer's class, numbered as optimizers come along."""
+        """Return the optimizer's class with a number in order of appearance."""
         name = self._names.get(optimizer)
         if name is None:
             number = len(self._counts)
@@ -134,7 +134,7 @@ class StepMarks:
         return name
 
     def _install_scaler(self) -> None:
-        """A step that GradScaler skips, because gradients overflowed, is a step all the same."""
+        """Count a step that GradScaler skips because gradients overflowed."""
         from torch.amp.grad_scaler import GradScaler
 
         real = GradScaler.step

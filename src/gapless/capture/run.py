@@ -1,4 +1,4 @@
-"""Running a script in this process as ``python SCRIPT`` would, and saying how it ended."""
+"""Run a script in this process as ``python SCRIPT`` would, and record how it ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 
 from gapless.capture import failure, hard_exit
 from gapless.capture.children import collect, merge
-from gapless.capture.definitions import only_defined
+from gapless.capture.definitions import describe_definitions_only
 from gapless.capture.finishing import Finishing
 from gapless.capture.signals import INTERRUPTED, TERMINATED, Terminated, terminable
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
@@ -26,7 +26,7 @@ from gapless.model import Ending, Session
 
 
 class Capture(Protocol):
-    """What looks on while the script runs: the emulated device, or a profiler."""
+    """What records while the script runs: the emulated device, or a profiler."""
 
     def start(self) -> object: ...
 
@@ -44,23 +44,22 @@ def run(
     one_of_several: bool = False,
     finishing: Finishing | None = None,
 ) -> Session:
-    """Run `target` with `capture` looking on, to its end or until `stopper` stops it.
+    """Run `target` while `capture` records, to its end or until `stopper` stops it.
 
-    `capture` calls `stopper` after each step mark; it was told so when it was made. The session holds what
-    processes that the script started have put into the folder `children`.
+    `capture` must call `stopper` after each step mark. The session includes those that child processes saved
+    in the folder `children`.
 
-    The script's output, its working directory, its traceback and its exit status (`Ending.status`) are its
-    own. The process is the script's from here on: `sys.argv`, ``__main__`` and the capture stay in place, so
-    that threads and `atexit` handlers that outlive the script find what they need. `own_frames` keeps
-    Gapless's frames in the script's tracebacks. `one_of_several` says that a launcher may end this process
-    while it waits for another one.
+    The script keeps its output, working directory, traceback and exit status (`Ending.status`). The process
+    is the script's from here on: `sys.argv`, ``__main__`` and the capture stay in place for threads and
+    `atexit` handlers that outlive the script. `own_frames` keeps Gapless's frames in tracebacks.
+    `one_of_several` says that a launcher may end this process while it waits for another rank.
 
     `before_hard_exit` receives the session in the two cases in which nothing can be returned. `finishing`
     begins when the script has ended.
 
     Raises:
         UsageError: there is no such script or module.
-        SystemExit: in a child process that the script has forked and that came to the script's end.
+        SystemExit: in a forked child that reached the script's end.
     """
     runner = _Runner(target, capture, stopper or Stopper(), children, own_frames)
     hide_in_threads()
@@ -68,7 +67,7 @@ def run(
 
     # Neither can raise its way out of the script: `os._exit` runs no `finally` and is caught by no `except`,
     # in whichever thread it is called, and a rank that is stuck in a collective executes no Python.
-    def leaving(ending: Ending) -> None:
+    def conclude(ending: Ending) -> None:
         if runner.here and finishing is not None:
             finishing.begin()
         if runner.here and before_hard_exit is not None:
@@ -77,12 +76,12 @@ def run(
             shutil.rmtree(children, ignore_errors=True)  # no `with` block of the caller's ends
 
     def when_stuck() -> None:
-        leaving(Ending(how="interrupted", status=TERMINATED, message="SIGTERM"))
+        conclude(Ending(how="interrupted", status=TERMINATED, message="SIGTERM"))
         exit_now(TERMINATED)
 
     with (
         hard_exit.preceded(
-            lambda status: leaving(Ending(how="exit", status=status & 0xFF, message="os._exit"))
+            lambda status: conclude(Ending(how="exit", status=status & 0xFF, message="os._exit"))
         ) as exit_now,
         terminable(when_stuck if one_of_several else None),
     ):
@@ -115,7 +114,7 @@ class _Runner:
 
     @property
     def here(self) -> bool:
-        """Whether this is the process that started, and not one the script has forked."""
+        """Whether this is the original process, not a fork of it."""
         return os.getpid() == self.pid
 
     def session(self, ending: Ending) -> Session:
@@ -138,51 +137,51 @@ class _Runner:
         return session if self.children is None else merge(session, collect(self.children))
 
     def execute(self) -> Ending:
-        """Run the script and wait for the threads it leaves behind, as Python does before it exits."""
-        ending = self._guard(self._run_main)
+        """Run the script, then wait for the threads it leaves behind, as Python does before it exits."""
+        ending = self._run_guarded(self._run_main)
         if ending.how != "enough-steps" and self.here:
-            waited = self._guard(self._join_threads)
+            waited = self._run_guarded(self._join_threads)
             if waited.how != "finished":
                 return waited
         return ending
 
     def _run_main(self) -> None:
         main, code = prepare(self.target)
-        self.defined = only_defined(code.co_filename)
+        self.defined = describe_definitions_only(code.co_filename)
         exec(code, vars(main))
 
     def _join_threads(self) -> None:
         for thread in lingering_threads(self.threads):
             thread.join()
 
-    def _guard(self, action: Callable[[], None]) -> Ending:
+    def _run_guarded(self, action: Callable[[], None]) -> Ending:
         try:
             action()
         except EnoughSteps:
             return Ending(how="enough-steps")
         except SystemExit as request:
-            return self._left(request)
+            return self._ending_of_exit(request)
         except UsageError:
             raise
         except NotEmulated as error:
-            return self._not_emulated(error)
+            return self._ending_of_not_emulated(error)
         except Terminated as signaled:
             return Ending(how="interrupted", status=signaled.status, message=str(signaled))
         except BaseException as error:
-            return self._failed(error)
+            return self._ending_of_error(error)
         # The script may have caught EnoughSteps and come to an orderly end.
         return Ending(
             how="enough-steps" if self.stopper.requests and not self.stopper.ignored else "finished"
         )
 
-    def _not_emulated(self, error: NotEmulated) -> Ending:
+    def _ending_of_not_emulated(self, error: NotEmulated) -> Ending:
         if isinstance(error, EmulationDefect) and self.own_frames:
             failure.show(error, own_frames=True)
         where = failure.place(error, self.folder)
         message = f"{where}: {error}" if where else str(error)
         return Ending(how="not-emulated", status=error.exit_code, message=message)
 
-    def _left(self, request: SystemExit) -> Ending:
+    def _ending_of_exit(self, request: SystemExit) -> Ending:
         if comes_from_stopping(request):
             return Ending(how="enough-steps")
         code = request.code
@@ -193,13 +192,13 @@ class _Runner:
             sys.stderr.write(f"{code}\n")
         return Ending(how="exit", status=1, message=str(code))
 
-    def _failed(self, error: BaseException) -> Ending:
+    def _ending_of_error(self, error: BaseException) -> Ending:
         if comes_from_stopping(error):
             return Ending(how="enough-steps", message=failure.message(error))
         if faults.place(error):
             defect = faults.defect(error, faults.operator(error) or "what this line requests")
             defect.__cause__ = error
-            return self._not_emulated(defect.with_traceback(error.__traceback__))
+            return self._ending_of_not_emulated(defect.with_traceback(error.__traceback__))
         failure.show(error, self.own_frames)
         if isinstance(error, KeyboardInterrupt):
             return Ending(how="interrupted", status=INTERRUPTED)

@@ -1,4 +1,4 @@
-"""SIGTERM (a time limit, a launcher) and SIGHUP (a closed terminal) end the script, and not the report."""
+"""Let SIGTERM (a time limit, a launcher) and SIGHUP (a closed terminal) end the script but not the report."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from types import FrameType
 
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
-"""Exit statuses, as shells give them, of processes that signals ended."""
+"""Exit statuses, as shells give them, of processes ended by a signal."""
 
-GRACE = 2.0
-"""Seconds the script has for noticing SIGTERM before it is taken to be stuck."""
+GRACE_SECONDS = 2.0
+"""Seconds that the script has to notice SIGTERM before it counts as stuck."""
 
 Handler = Callable[[int, FrameType | None], None]
 _handlers: list[Handler] = []
-"""Handlers of Gapless, which forked processes do not keep."""
+"""Gapless's handlers, which forked processes drop."""
 _forks_are_watched = False
 _noticed = threading.Event()
 
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that end a process by default and leave it time to save."""
+"""Signals that end a process by default but leave it time to save."""
 
 
 class Terminated(BaseException):
-    """A signal of `ENDING` arrived; `status` is what the process ends with."""
+    """A signal of `ENDING` arrived; `status` is the exit status for it."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(signal.Signals(number).name)
@@ -43,10 +43,10 @@ def _handle(number: int, frame: FrameType | None) -> None:
 def raise_on_signals(
     exception: Callable[[int], BaseException | None], when_stuck: Callable[[], None]
 ) -> None:
-    """Raise ``exception(number)``, if it is one, on each signal of `ENDING` from now on.
+    """Raise ``exception(number)``, unless it is None, on each signal of `ENDING` from now on.
 
-    Where somebody has asked for something else, or in another thread than the main one, nothing changes.
-    `when_stuck` is as in :func:`terminable`.
+    Signals with another handler are left alone, and so is everything outside the main thread. `when_stuck` is
+    as in :func:`terminable`.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -64,11 +64,11 @@ def raise_on_signals(
 
 @contextmanager
 def terminable(when_stuck: Callable[[], None] | None = None) -> Iterator[None]:
-    """Raise `Terminated` on each signal of `ENDING`, where nobody has asked for something else.
+    """Raise `Terminated` on each signal of `ENDING` that has no other handler.
 
-    Python handles signals between two of its own instructions, and a rank that waits for another one in a
-    collective executes none. With `when_stuck` a thread watches for that: it calls `when_stuck` `GRACE`
-    seconds after a SIGTERM that nothing came of.
+    Python handles signals between two instructions, but a rank that waits in a collective executes none. With
+    `when_stuck` a thread watches for that: it calls `when_stuck` `GRACE_SECONDS` after a SIGTERM without
+    effect.
     """
     numbers = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
     if not _on_main_thread() or not numbers:
@@ -85,14 +85,15 @@ def terminable(when_stuck: Callable[[], None] | None = None) -> Iterator[None]:
 
 
 def _start_watching(when_stuck: Callable[[], None]) -> None:
-    """The C handler writes the number of each signal into a pipe, whatever Python is doing."""
+    """Call `when_stuck` if a signal is not noticed; its number comes through a pipe that the C handler
+    writes."""
     read, write = os.pipe()
     os.set_blocking(write, False)
 
     def watch() -> None:
         while not set(ENDING) & set(os.read(read, 64)):
             pass
-        if not _noticed.wait(GRACE):
+        if not _noticed.wait(GRACE_SECONDS):
             when_stuck()
 
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -104,7 +105,7 @@ def _on_main_thread() -> bool:
 
 
 def handle_in_this_process(numbers: Iterable[int], handler: Handler) -> None:
-    """Install `handler` for signals, and have processes that are forked meanwhile begin with the default."""
+    """Install `handler` for signals; processes forked meanwhile start with the default handler."""
     _watch_forks()
     if handler not in _handlers:
         _handlers.append(handler)
@@ -113,7 +114,7 @@ def handle_in_this_process(numbers: Iterable[int], handler: Handler) -> None:
 
 
 def _reset() -> dict[int, Handler]:
-    """Let signals do what they do by default, and return the handlers of Gapless that they had until now."""
+    """Restore the default handlers, and return Gapless's handlers that were replaced."""
     if not _on_main_thread():
         return {}
     current = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
@@ -130,10 +131,10 @@ def _leave_child() -> None:
 
 
 def _watch_forks() -> None:
-    """Have children of the script begin with the default: signals must end them at once.
+    """Make the script's children start with the default handlers: signals must end them at once.
 
-    The handler is taken away before the fork and not after it, because Python forgets signals that arrive
-    in a child before it has looked after itself.
+    The handlers are removed before the fork and not after it, because Python forgets signals that arrive in a
+    child before it is set up.
     """
     global _forks_are_watched
     if _forks_are_watched or not hasattr(os, "register_at_fork"):

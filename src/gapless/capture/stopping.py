@@ -1,4 +1,4 @@
-"""Stopping a script once enough of its steps have been seen."""
+"""Stop a script once enough of its steps were recorded."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from typing import Any
 from gapless.model import Mark, Recurrence
 from gapless.model.planned import Planned
 
-GIVE_UP = 5
-"""A script that swallows the request to stop is asked this many times."""
+MAX_STOP_REQUESTS = 5
+"""How often a script that swallows the request to stop is asked again."""
 
 
 class EnoughSteps(BaseException):
-    """Stops the script from inside the optimizer step that was one too many.
+    """Stops the script from inside the first superfluous optimizer step.
 
-    Not an `Exception`: scripts catch those.
+    It is not an `Exception`, because scripts catch those.
     """
 
 
 class Watcher:
-    """Looks on while a script makes its steps, and says when enough of it was seen: as it stands, never."""
+    """Follows a script's steps and says when they are enough; this base class never does."""
 
     def enough(self, mark: Mark) -> bool:
-        """Whether the script is to be stopped at `mark`."""
+        """Whether to stop the script at `mark`."""
         return False
 
     def overdue(self, seconds: float) -> bool:
-        """Whether it is to be stopped between two marks, `seconds` since the capture began."""
+        """Whether to stop it between two marks, `seconds` after the capture began."""
         return False
 
     def phases(self) -> tuple[Recurrence, ...]:
-        """What is known of the parts that recur between steps."""
+        """The recurring parts between steps, as far as known."""
         return ()
 
     def planned(self) -> Planned:
-        """How many steps the whole run has, where the script's loops tell."""
+        """How many steps the whole run has, if the script's loops tell."""
         return Planned()
 
 
 @dataclass
 class Stopper:
-    """Raises `EnoughSteps` where `watcher` has seen enough; `requests` counts how often it has.
+    """Raises `EnoughSteps` when `watcher` says so; `requests` counts how often.
 
-    `cut` is when that was between two marks, as an evaluation may be long. Threads and asyncio tasks that
-    train side by side are each asked.
+    `cut` is the time of a stop between two marks, for example in a long evaluation. Threads and asyncio tasks
+    that train side by side are each asked.
     """
 
     watcher: Watcher = field(default_factory=Watcher)
     requests: int = 0
     cut: float = 0.0
     pid: int = field(default_factory=os.getpid)
-    _asked: Counter[int] = field(default_factory=Counter)
+    _request_counts: Counter[int] = field(default_factory=Counter)
     _lock: Lock = field(default_factory=Lock)
 
     @property
     def ignored(self) -> bool:
-        """Whether the script, or one of its threads, went on in spite of every request."""
-        return max(self._asked.values(), default=0) > GIVE_UP
+        """Whether the script, or one of its threads, went on despite every request."""
+        return max(self._request_counts.values(), default=0) > MAX_STOP_REQUESTS
 
     def __call__(self, mark: Mark) -> None:
         if os.getpid() != self.pid:
@@ -75,24 +75,27 @@ class Stopper:
             self._stop(mark.strand)
 
     def between(self, seconds: float) -> None:
-        """At `seconds` since the capture began, somewhere in what the main thread does between two marks."""
+        """Ask the watcher in the main thread, `seconds` after the capture began, between two marks."""
         here = os.getpid() == self.pid and threading.current_thread() is threading.main_thread()
         if here and self.watcher.overdue(seconds):
             self.cut = self.cut or seconds
             self._stop(0)
 
     def _stop(self, strand: int) -> None:
-        if self._asked[strand] > GIVE_UP:
+        if self._request_counts[strand] > MAX_STOP_REQUESTS:
             return
         self.requests += 1
-        self._asked[strand] += 1
-        if self._asked[strand] <= GIVE_UP:
+        self._request_counts[strand] += 1
+        if self._request_counts[strand] <= MAX_STOP_REQUESTS:
             raise EnoughSteps
 
 
 def variables(file: str, first: int, last: int) -> Mapping[str, object] | None:
-    """What names stand for in the innermost running function that is at a line of `file` from `first` to
-    `last`; None where none is. To be called in the thread that made the step, while it does."""
+    """Return the variables of the innermost running function at lines `first` to `last` of `file`; None if
+    none.
+
+    Call it in the thread that makes the step, during the step.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == file and first <= frame.f_lineno <= last:
@@ -102,7 +105,7 @@ def variables(file: str, first: int, last: int) -> Mapping[str, object] | None:
 
 
 def hide_in_threads() -> None:
-    """Let `EnoughSteps` end a thread quietly: the script should not print a traceback for it."""
+    """Let `EnoughSteps` end a thread without a traceback."""
     shown = threading.excepthook
 
     def excepthook(args: Any) -> None:
@@ -113,19 +116,19 @@ def hide_in_threads() -> None:
 
 
 def comes_from_stopping(error: BaseException) -> bool:
-    """Whether `error` was raised while `EnoughSteps` was on its way, and is not the script's own."""
-    return any(isinstance(one, EnoughSteps) for one in chain(error))
+    """Whether `error` results from `EnoughSteps` and is not the script's own."""
+    return any(isinstance(link, EnoughSteps) for link in chain(error))
 
 
 def chain(error: BaseException) -> list[BaseException]:
-    """`error` and every exception it names as its cause, its context or its part, each once."""
-    found: dict[int, BaseException] = {}
+    """Return `error` and all its causes, contexts and group members, each once."""
+    errors: dict[int, BaseException] = {}
     pending: list[BaseException | None] = [error]
     while pending:
         current = pending.pop()
-        if current is None or id(current) in found:
+        if current is None or id(current) in errors:
             continue
-        found[id(current)] = current
+        errors[id(current)] = current
         pending += [current.__cause__, current.__context__]
         pending += getattr(current, "exceptions", ())  # an exception group's
-    return list(found.values())
+    return list(errors.values())

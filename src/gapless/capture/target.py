@@ -1,4 +1,4 @@
-"""`Target`: what to run, found and compiled as Python itself would."""
+"""`Target`: what to run, located and compiled as Python itself would."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gapless.errors import UsageError
 
 @dataclass(frozen=True)
 class Target:
-    """A script, a folder or archive with a ``__main__.py``, or a module's name (`module`), and arguments."""
+    """A script, a folder or archive with a ``__main__.py``, or a module's name (`module`), with arguments."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Target:
 
     @classmethod
     def of(cls, module: str | None, words: tuple[str, ...]) -> Target:
-        """What the command line names: a `module` and its arguments, or a script's words.
+        """Return the target of a command line: a `module` and its arguments, or a script's words.
 
         Raises:
             UsageError: there is no such script.
@@ -41,11 +41,11 @@ class Target:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What the user asked to run, in words."""
+        """The words of the user's command."""
         return ("-m", self.name, *self.arguments) if self.module else (self.name, *self.arguments)
 
     def check(self) -> None:
-        """Refuse early what cannot run.
+        """Refuse early what cannot be run.
 
         Raises:
             UsageError: there is no such script.
@@ -62,8 +62,8 @@ class Target:
             raise UsageError(f"{self.name} is a folder without a __main__.py: name a script in it")
         raise UsageError(f"no such file: {self.name}{_advice(self.name, self.arguments)}")
 
-    def passed_on(self, options: Collection[str]) -> list[str]:
-        """Those arguments that are among `options`, Gapless's own, and that the script's text never names."""
+    def find_misplaced_options(self, options: Collection[str]) -> list[str]:
+        """Return the arguments that are `options` of Gapless and never named in the script's text."""
         meant = [word.split("=")[0] for word in self.arguments]
         meant = [word for word in meant if word.startswith("--") and word in options]
         if self.module or not meant:
@@ -84,13 +84,13 @@ def _advice(name: str, arguments: tuple[str, ...]) -> str:
     if re.fullmatch(r"python[\d.]*(\.exe)?", os.path.basename(name)):
         return f" (without it: {shlex.join(('gapless', 'check', *arguments))})"
     if name in _LAUNCHERS:
-        return f" (it starts Gapless, not the other way around: {_launched(name, arguments)})"
+        return f" (it starts Gapless, not the other way around: {_launcher_command(name, arguments)})"
     folder, file = os.path.split(name)
     try:
         names = [entry for entry in os.listdir(folder or ".") if entry.endswith(".py")]
     except OSError:
         return f" (there is no folder {folder})"
-    close = difflib.get_close_matches(file.removesuffix(".py"), [one[:-3] for one in names], n=1)
+    close = difflib.get_close_matches(file.removesuffix(".py"), [file_name[:-3] for file_name in names], n=1)
     if close:
         return f" (did you mean {os.path.join(folder, close[0])}.py?)"
     if os.path.isfile(f"{name.replace('.', os.sep)}.py"):
@@ -98,20 +98,21 @@ def _advice(name: str, arguments: tuple[str, ...]) -> str:
     return ""
 
 
-def _launched(name: str, arguments: tuple[str, ...]) -> str:
-    """The command line of a launcher with Gapless between it and the script."""
+def _launcher_command(name: str, arguments: tuple[str, ...]) -> str:
+    """Return the launcher's command line with Gapless before the script."""
     at = next((n for n, word in enumerate(arguments) if word.endswith(".py") or word == "-m"), len(arguments))
     module = "--module" if name == "deepspeed" else "-m"
     return shlex.join((name, *arguments[:at], module, "gapless", "check", *arguments[at:]))
 
 
 def prepare(target: Target) -> tuple[ModuleType, CodeType]:
-    """The new ``__main__`` and its code. Sets `sys.argv`, `sys.path` and `sys.modules` as Python would.
+    """Return the new ``__main__`` and its code; sets `sys.argv`, `sys.path` and `sys.modules` as Python
+    would.
 
-    They stay as they are set: from here on the process is the script's.
+    They stay set: from here on the process is the script's.
 
     Raises:
-        UsageError: a module that does not exist or cannot be run.
+        UsageError: a module does not exist or cannot be run.
         SyntaxError: the script's own.
     """
     if target.module:
@@ -121,7 +122,7 @@ def prepare(target: Target) -> tuple[ModuleType, CodeType]:
         return _prepare_archive(target)
     path = os.path.abspath(target.name)
     sys.argv = [target.name, *target.arguments]
-    _first_on_path(os.path.dirname(os.path.realpath(path)))
+    _replace_first_path(os.path.dirname(os.path.realpath(path)))
     main = _new_main(path, SourceFileLoader("__main__", path), None)
     return main, _compile(path)
 
@@ -138,7 +139,7 @@ def _compile(path: str) -> CodeType:
 def _prepare_archive(target: Target) -> tuple[ModuleType, CodeType]:
     path = os.path.abspath(target.name)
     sys.argv = [target.name, *target.arguments]
-    _first_on_path(path)
+    _replace_first_path(path)
     importer = pkgutil.get_importer(path)
     spec = importer.find_spec("__main__") if importer is not None else None
     if spec is None:
@@ -149,7 +150,7 @@ def _prepare_archive(target: Target) -> tuple[ModuleType, CodeType]:
 def _prepare_module(target: Target) -> tuple[ModuleType, CodeType]:
     # As in Python, packages above the module are imported while argv[0] is still "-m".
     sys.argv = ["-m", *target.arguments]
-    _first_on_path(os.getcwd())
+    _replace_first_path(os.getcwd())
     name = target.name
     try:
         spec = importlib.util.find_spec(name)
@@ -190,8 +191,8 @@ def _new_main(file: str | None, loader: object, spec: ModuleSpec | None) -> Modu
     return main
 
 
-def _first_on_path(folder: str) -> None:
-    """Put `folder` where Python puts the script's: in place of the one it put there for Gapless."""
+def _replace_first_path(folder: str) -> None:
+    """Put `folder` first on `sys.path`, where Python put Gapless's folder."""
     if getattr(sys.flags, "safe_path", False):
         return  # with -P Python adds no folder, neither for Gapless nor for the script
     sys.path[:1] = [folder]

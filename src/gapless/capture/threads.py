@@ -1,4 +1,4 @@
-"""Threads and processes a script leaves behind."""
+"""Threads and processes that a script leaves behind."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection
 
 
 def lingering_threads(before: Collection[threading.Thread] = ()) -> list[threading.Thread]:
-    """Threads that Python waits for before it exits, but for those in `before`.
+    """Return the threads that Python waits for before it exits, except those in `before`.
 
-    Workers of thread pools are left out: Python tells them to end only when it exits itself, so that waiting
-    for them earlier would last forever.
+    Workers of thread pools are left out: Python ends them only when it exits itself, so waiting earlier would
+    last forever.
     """
     pooled = getattr(concurrent.futures.thread, "_threads_queues", {})
     skipped = {threading.current_thread(), threading.main_thread(), *before}
@@ -21,10 +21,10 @@ def lingering_threads(before: Collection[threading.Thread] = ()) -> list[threadi
 
 
 def abandon(patience: float, clock: Callable[[], float] = time.monotonic) -> int:
-    """Give threads and child processes of a script that was stopped `patience` seconds to end.
+    """Give threads and child processes of a stopped script `patience` seconds to end.
 
-    Returns how many threads are left then. Child processes are terminated: they wait for a parent that
-    no longer comes. Daemons are left to Python, which ends them when it exits.
+    Returns how many threads are left. Child processes are terminated: they wait for a parent that never
+    comes. Daemons are left to Python, which ends them when it exits.
     """
     deadline = clock() + patience
     for child in (child for child in multiprocessing.active_children() if not child.daemon):

@@ -45,7 +45,7 @@ class ChildStepWatcher(ChildWatcher):
             return False
         return self._tally.count >= self._plan.steps + WARM_UP
 
-    def completed(self, session: Session, emulator: Emulator) -> Session:
+    def complete_session(self, session: Session, emulator: Emulator) -> Session:
         # Only one rank measures: several would slow each other down. Which one it is shows only now.
         if self._plan.world_size is None and (session.environment.rank or _ranks.rank()):
             return session

@@ -36,7 +36,7 @@ def parse_codes(text: str) -> tuple[str, ...]:
 def describe_incomplete(profiles: Sequence[Profile]) -> list[str]:
     """Return, for each profile too incomplete to check against a limit, a line that says why."""
     lacking = [profile for profile in profiles if not profile.coverage.complete]
-    return [f"cannot tell: {one.coverage.reason} ({one.path or 'profile'})" for one in lacking]
+    return [f"cannot tell: {profile.coverage.reason} ({profile.path or 'profile'})" for profile in lacking]
 
 
 def find_exceeded_limits(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) -> list[str]:

@@ -58,7 +58,7 @@ class Progress:
         if dry:
             self._say("no values: numbers that the script prints are assumed (--values computes them)")
 
-    def passed_on(self, words: Sequence[str], name: str) -> None:
+    def warn_misplaced_options(self, words: Sequence[str], name: str) -> None:
         """Warn that the script called `name` receives `words`, which look like options of Gapless."""
         if words:
             was = f"{words[0]} is" if len(words) == 1 else f"{', '.join(words)} are"

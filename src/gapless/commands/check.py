@@ -231,7 +231,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: CheckOptions, agai
     if wishes.calibrate is not None:
         _check_trace(wishes)
     watch = CheckWatcher(wishes)
-    watch.progress.passed_on(target.passed_on(OPTIONS), target.name)
+    watch.progress.warn_misplaced_options(target.find_misplaced_options(OPTIONS), target.name)
     finishing = Finishing(watch.progress.unbuffered)
     conclusion = Conclusion(wishes, watch, again, finishing)
     if wishes.shown.alone:

@@ -239,13 +239,13 @@ class ProfileConclusion:
 
     def _explain(self, session: Session) -> None:
         from gapless.analyze.profile.profile_report import report_runs as of_runs
-        from gapless.capture.profiling import listed
+        from gapless.capture.profiling import list_own_files
         from gapless.commands._passes import Task, find_pairs, profiles_of_pairs, source_reader
         from gapless.commands.trace import MAX_PRICED_TRACES
 
         missing = self._wait_for_others()
         ranks = range(_ranks.world())
-        files = [path for rank in ranks for path in listed(self.recipe.folder, f"rank{rank}")]
+        files = [path for rank in ranks for path in list_own_files(self.recipe.folder, f"rank{rank}")]
         pairs = find_pairs(files, self.recipe.passes)
         if not pairs:
             raise UnreadableInput(self.profiling.why_nothing())

@@ -1,1 +1,1 @@
-"""The compile pass: what a run compiled, compiled in a copy of the process afterwards."""
+"""The compile pass: compile once more, in a copy of the process, what a run compiled."""

@@ -1,4 +1,4 @@
-"""The calls of a run, made again through the compiler in their order: what it makes of each callable."""
+"""Repeat the calls of a run through the compiler, in order, and record what it makes of each callable."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import torch
 
 from gapless import trees
 from gapless.capture.compiled import machine
-from gapless.capture.compiled.graphs import Backend, Graphs
+from gapless.capture.compiled.graphs import RecordedGraphs, RecordingBackend
 from gapless.capture.compiled.others import without_others
-from gapless.capture.compiled.watching import Heard, Watch
+from gapless.capture.compiled.watching import CompilerEvents, CompilerWatch
 from gapless.emulation.compiled.backends import named, uses_cudagraphs
 from gapless.emulation.compiled.calls import Call, Calls, Target
 from gapless.emulation.compiled.reach import CALLS
@@ -35,35 +35,36 @@ _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 
 class Pass(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What came of it; `cut` is the number of calls that were not made for want of time."""
+    """The result of the compile pass; `cut` is the number of calls skipped for lack of time."""
 
     compiled: tuple[Compiled, ...] = ()
     cut: int = 0
 
 
 class _TimeOver(BaseException):
-    """The time for the pass is over."""
+    """The pass has used up its time."""
 
 
 @dataclass
 class _Subject:
-    """A target, or several of the same name and place, with what was found of them."""
+    """One or more targets of the same name, place and options, with what was recorded about them."""
 
     name: str
     line: SourceLine | None
     options: tuple[str, ...]
     targets: list[Target] = field(default_factory=list)
-    heard: Heard = field(default_factory=Heard)
-    graphs: Graphs = field(default_factory=Graphs)
+    heard: CompilerEvents = field(default_factory=CompilerEvents)
+    graphs: RecordedGraphs = field(default_factory=RecordedGraphs)
     captured: set[int] = field(default_factory=set)
-    made: int = 0
+    calls_made: int = 0
     failed: str = ""
 
 
 def compile_again(emulator: Emulator, seconds: float, on_gpu: bool = True) -> Pass:
-    """Compile what the run of `emulator` compiled, for at most `seconds` of the CPU's time; in a copy of the
-    process, which is good for nothing else afterwards. Where it is not `on_gpu`, for a compiler all tensors
-    are on the CPU.
+    """Compile what the run of `emulator` compiled, within `seconds` of CPU time.
+
+    Call it in a copy of the process, which is unusable afterwards. Unless `on_gpu`, the compiler takes all
+    tensors to be on the CPU.
     """
     calls = emulator.compiled
     cached = bool(getattr(C, _CACHED)()) and _UNCACHED not in os.environ
@@ -72,12 +73,12 @@ def compile_again(emulator: Emulator, seconds: float, on_gpu: bool = True) -> Pa
     calls.copies.place(emulator.core.placement.put)
     places = machine.enter(emulator.core, on_gpu)
     hidden = (target.hidden for target in calls.targets if target.hidden is not None)
-    without_others(module for one in hidden for root in one.roots for module in root.modules())
+    without_others(module for state in hidden for root in state.roots for module in root.modules())
     return _Pass(emulator, calls, seconds, places, cached).result()
 
 
 def _silence() -> None:
-    """What the user's code prints was printed in the run."""
+    """Discard the output of the user's code: it was printed during the run."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
@@ -95,11 +96,11 @@ class _Pass:
         self._places, self._calls, self._seconds = places, calls, seconds
         self._values = not emulator.core.dry
         self._dynamo = importlib.import_module(path("dynamo"))
-        self._watch = Watch()
+        self._watch = CompilerWatch()
         self._subjects: dict[Any, _Subject] = {}
         self._of: dict[int, _Subject] = {}
-        self._backends: list[Backend] = []
-        self._now = Graphs()
+        self._backends: list[RecordingBackend] = []
+        self._now = RecordedGraphs()
         for target in calls.targets:
             self._add(target)
 
@@ -112,37 +113,39 @@ class _Pass:
         self._of[id(target)] = subject
 
     def result(self) -> Pass:
-        """Make the calls, and say what came of them."""
+        """Make the calls and return the results."""
         self._watch.start()
         for target in self._calls.targets:
             self._prepare(target)
-        made = 0
-        with suppress(_TimeOver), _limited(self._seconds):
+        calls_made = 0
+        with suppress(_TimeOver), _time_limit(self._seconds):
             for call in self._calls.kept:
                 self._make(call)
-                made += 1
+                calls_made += 1
         return Pass(
-            compiled=tuple(self._told(one) for one in self._subjects.values()),
-            cut=len(self._calls.kept) - made,
+            compiled=tuple(self._to_result(subject) for subject in self._subjects.values()),
+            cut=len(self._calls.kept) - calls_made,
         )
 
     def _prepare(self, target: Target) -> None:
-        """Compile `target` for good, with a backend that takes graphs down."""
+        """Compile `target` with a backend that records graphs."""
         name, args, kwargs = target.settings
         original = kwargs.get("backend", args[0] if args else "inductor")
-        backend = Backend(original, self._places, lambda: self._now, self._values, self._cached)
-        for known in self._backends:
-            if known == backend:
-                backend = known
+        backend = RecordingBackend(original, self._places, lambda: self._now, self._values, self._cached)
+        for other in self._backends:
+            if other == backend:
+                backend = other
         self._backends.append(backend)
-        kwargs = {one: value for one, value in kwargs.items() if one not in ("backend", "rebuild_ctx")}
+        kwargs = {
+            option: value for option, value in kwargs.items() if option not in ("backend", "rebuild_ctx")
+        }
         try:
-            made = getattr(self._dynamo, name)(backend, *args[1:], **kwargs)
-            inner = _alone(target)
-            real = made(inner)
+            compile_target = getattr(self._dynamo, name)(backend, *args[1:], **kwargs)
+            inner = _without_sync(target)
+            real = compile_target(inner)
             target.real = real.forward if isinstance(inner, torch.nn.Module) else real
         except Exception as error:
-            self._of[id(target)].failed = _short(error)
+            self._of[id(target)].failed = _error_line(error)
 
     def _make(self, call: Call) -> None:
         target, subject = call.target, self._of[id(call.target)]
@@ -161,11 +164,11 @@ class _Pass:
         if target.hidden is not None:
             target.hidden.put(call.state, self._beside, rebuilt)
         try:
-            args = [rebuilt(one) for one in call.args]
-            kwargs = {name: rebuilt(one) for name, one in call.kwargs.items()}
+            args = [rebuilt(value) for value in call.args]
+            kwargs = {name: rebuilt(value) for name, value in call.kwargs.items()}
         except Gone:
             return
-        subject.made += 1
+        subject.calls_made += 1
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(call.modes.inference))
             stack.enter_context(torch.set_grad_enabled(call.modes.grad))
@@ -174,47 +177,48 @@ class _Pass:
             if call.modes.stance:
                 stack.enter_context(torch.compiler.set_stance(call.modes.stance))
             try:
-                self._returned(subject, target.real(*args, **kwargs))
+                self._note_captured(subject, target.real(*args, **kwargs))
             except Exception as error:
-                self._failed(target, subject, error)
+                self._handle_error(target, subject, error)
 
-    def _returned(self, subject: _Subject, made: Any) -> None:
-        """Which of the tensors it returns are in memory of CUDA graphs."""
-        for at, one in enumerate(trees.tensors(made)):
+    def _note_captured(self, subject: _Subject, output: Any) -> None:
+        """Note which returned tensors are in memory of CUDA graphs."""
+        for at, tensor in enumerate(trees.tensors(output)):
             with suppress(NotImplementedError, RuntimeError):
-                if one.untyped_storage()._cdata in subject.graphs.managed:
+                if tensor.untyped_storage()._cdata in subject.graphs.managed:
                     subject.captured.add(at)
 
-    def _failed(self, target: Target, subject: _Subject, error: BaseException) -> None:
-        """Of a copy nothing is said but what the compiler says: that it does not run may be the copy's."""
+    def _handle_error(self, target: Target, subject: _Subject, error: BaseException) -> None:
+        """Record a failure; of a copied target only the compiler's own errors count, others may be the copy's
+        fault."""
         kinds = importlib.import_module(f"{path('dynamo')}.exc")
         if isinstance(error, kinds.Unsupported | kinds.UserError):
-            self._watch.refused(error)
+            self._watch.record_error(error)
         elif target.copied:
             target.real = None
             return
-        subject.failed = _short(error)
+        subject.failed = _error_line(error)
 
     def _beside(self, tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self._places.place(tensor, self._places(other))
 
-    def _told(self, subject: _Subject) -> Compiled:
+    def _to_result(self, subject: _Subject) -> Compiled:
         heard, graphs = subject.heard, subject.graphs
-        raises = any(one.raises for one in heard.breaks.values())
+        raises = any(graph_break.raises for graph_break in heard.breaks.values())
         return Compiled(
             name=subject.name,
             line=subject.line,
             options=subject.options,
             calls=sum(target.number for target in subject.targets),
             signatures=sum(len(target.seen) for target in subject.targets),
-            compiled=subject.made,
+            compiled=subject.calls_made,
             graphs=graphs.all,
             shapes=len(graphs.runs),
             dynamic=graphs.dynamic,
             scalars=graphs.scalars,
             breaks=tuple(heard.breaks.values()),
             recompiles=tuple(heard.recompiles.values()),
-            outside=(*graphs.outside.values(), *_overwritten(subject)),
+            outside=(*graphs.outside.values(), *_find_overwritten(subject)),
             limit=heard.limit,
             limited=heard.limited,
             failed=heard.unable or ("" if raises else subject.failed),
@@ -222,8 +226,8 @@ class _Pass:
 
 
 @contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Raise `_TimeOver` in the block once it has computed for so long, on however busy a machine."""
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise `_TimeOver` in the block once it has used `seconds` of CPU time."""
 
     def over(*_: object) -> None:
         raise _TimeOver
@@ -237,16 +241,16 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def _overwritten(subject: _Subject) -> Iterator[Outside]:
-    """Where the run used results of CUDA graphs after a later call."""
-    used = [one for target in subject.targets for one in target.overwritten]
+def _find_overwritten(subject: _Subject) -> Iterator[Outside]:
+    """Yield the places where the run used results of CUDA graphs after a later call."""
+    used = [use for target in subject.targets for use in target.overwritten]
     places = dict.fromkeys(user_line(stack) for at, stack in used if at in subject.captured)
     for line in places:
         yield Outside(skip="output-overwritten", line=line)
 
 
 def name_of(target: Target) -> str:
-    """What the user calls it: a module's class, a function's name."""
+    """Return the user's name for a target: a module's class, or a function's name."""
     module = target.module
     if module is not None and getattr(target.inner, "__name__", "forward") in (*CALLS, "forward"):
         return type(module).__name__
@@ -255,27 +259,27 @@ def name_of(target: Target) -> str:
 
 
 def options_of(target: Target) -> tuple[str, ...]:
-    """The options that differ from torch's own, as they are written."""
+    """Return the options that differ from torch's defaults, as source text."""
     _, args, kwargs = target.settings
     backend = kwargs.get("backend", args[0] if args else "inductor")
-    found = []
+    options = []
     if kwargs.get("nopython"):
-        found.append("fullgraph=True")
+        options.append("fullgraph=True")
     if kwargs.get("dynamic") is not None:
-        found.append(f"dynamic={kwargs['dynamic']}")
+        options.append(f"dynamic={kwargs['dynamic']}")
     config = getattr(backend, "config", {})
     if uses_cudagraphs(backend) and named(backend) == "inductor":
-        found.append('mode="max-autotune"' if config.get("max_autotune") else 'mode="reduce-overhead"')
+        options.append('mode="max-autotune"' if config.get("max_autotune") else 'mode="reduce-overhead"')
     elif isinstance(config, dict) and config.get("max_autotune"):
-        found.append('mode="max-autotune-no-cudagraphs"')
+        options.append('mode="max-autotune-no-cudagraphs"')
     if named(backend) not in ("inductor", ""):
-        found.append(f'backend="{named(backend)}"')
-    return tuple(found)
+        options.append(f'backend="{named(backend)}"')
+    return tuple(options)
 
 
-def _alone(target: Target) -> Any:
-    """What is to be compiled: of a module that ranks hold together, without what they say to each other in
-    forward, as the others are not here to answer."""
+def _without_sync(target: Target) -> Any:
+    """Return what to compile; a DistributedDataParallel module must not broadcast in forward, as no rank
+    answers."""
     module = target.module
     wrapper = getattr(torch.nn.parallel, "DistributedDataParallel", None)
     if wrapper is not None and isinstance(module, wrapper):
@@ -285,7 +289,7 @@ def _alone(target: Target) -> Any:
     return target.inner
 
 
-def _short(error: BaseException) -> str:
-    """The error in one line."""
+def _error_line(error: BaseException) -> str:
+    """Return the error in one line of at most 300 characters."""
     text = str(error).strip().split("\n", 1)[0]
     return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__

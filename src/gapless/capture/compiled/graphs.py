@@ -1,4 +1,4 @@
-"""The backend that compiles nothing: it takes graphs down, and computes them as they stand."""
+"""A backend that compiles nothing: it records graphs and runs them unchanged."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from gapless import trees
-from gapless.capture.compiled.cudagraphs import Capturing, Looking
-from gapless.capture.compiled.machine import MOVES, Places, Placing
+from gapless.capture.compiled.cudagraphs import CaptureCheck, CapturePolicy
+from gapless.capture.compiled.machine import MOVES, Places, PlacingMode
 from gapless.capture.compiled.watching import line_at
 from gapless.model import SourceLine
 from gapless.model.compiled import Outside, Skip
@@ -24,10 +24,12 @@ _READS = ("item", "tolist", "_local_scalar_dense")
 
 
 @dataclass
-class Graphs:
-    """The graphs of one callable, and with which sizes they were run: `count` that were compiled for it, and
-    those that are `shared` with another callable of the same code. `managed` are storages that CUDA graphs
-    have made in the call at hand."""
+class RecordedGraphs:
+    """The graphs of one callable and the sizes they were run with.
+
+    `count` were compiled for it; `shared` are those of another callable with the same code. `managed` are the
+    storages that CUDA graphs allocated in the current call.
+    """
 
     count: int = 0
     shared: set[int] = field(default_factory=set)
@@ -35,35 +37,37 @@ class Graphs:
     scalars: int = 0
     runs: dict[tuple[int, Any], None] = field(default_factory=dict)
     outside: dict[Any, Outside] = field(default_factory=dict)
-    made: list[Any] = field(default_factory=list)
+    modules: list[Any] = field(default_factory=list)
     managed: set[int] = field(default_factory=set)
 
     @property
     def all(self) -> int:
-        """How many graphs there are, whoever had them compiled."""
+        """The number of graphs, including shared ones."""
         return self.count + len(self.shared)
 
-    def ran(self, key: int, shapes: Any) -> bool:
-        """Take down that a graph is run with these sizes; whether it was before."""
+    def record_run(self, key: int, shapes: Any) -> bool:
+        """Record that a graph runs with these sizes; return whether it did before."""
         again = (key, shapes) in self.runs
         self.runs[key, shapes] = None
         return again
 
 
-class Backend:
-    """Stands in for `original`, of which it is the equal where that is equal to another's: graphs are shared
-    between callables with equal backends. `current` gives what the graph at hand belongs to; memory of the
-    GPU is `cached` by PyTorch, or asked from CUDA each time."""
+class RecordingBackend:
+    """Stands in for the backend `original`; equal backends share graphs.
+
+    `current` returns the graphs of the callable being called. `cached`: PyTorch caches GPU memory instead of
+    asking CUDA each time.
+    """
 
     def __init__(
-        self, original: Any, places: Places, current: Callable[[], Graphs], values: bool, cached: bool
+        self, original: Any, places: Places, current: Callable[[], RecordedGraphs], values: bool, cached: bool
     ) -> None:
         self.original = original
         self._places, self._current, self._values = places, current, values
-        self._capturing = Capturing.of(original, cached)
+        self._capturing = CapturePolicy.of(original, cached)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Backend) and _same(self.original, other.original)
+        return isinstance(other, RecordingBackend) and _are_equal(self.original, other.original)
 
     def __hash__(self) -> int:
         return 0
@@ -75,39 +79,43 @@ class Backend:
         nodes = list(graph.graph.nodes)
         _index_devices(graph, nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
-        symbolic = any(isinstance(one, torch.SymInt) for one in inputs)
+        symbolic = any(isinstance(value, torch.SymInt) for value in inputs)
         graphs.dynamic += symbolic
-        graphs.scalars += sum(_reads(node) for node in nodes)
-        graphs.made.append(graph)
-        sources = [_source(node) for node in placeholders]
+        graphs.scalars += sum(_reads_value(node) for node in nodes)
+        graphs.modules.append(graph)
+        sources = [_input_name(node) for node in placeholders]
 
         def run(*args: Any) -> Any:
             shapes = _sizes(args)
-            again = graphs.ran(number, shapes)
+            again = graphs.record_run(number, shapes)
             now = self._current()
             if now is not graphs:
                 now.shared.add(id(graph))
-                now.ran(-id(graph), shapes)
+                now.record_run(-id(graph), shapes)
             if not self._values:
-                return _shaped(graph, args)
+                return _empty_results(graph, args)
             capturing = self._capturing
-            with Placing(self._places):
+            with PlacingMode(self._places):
                 if capturing is None or again:
                     return graph.forward(*args)
-                told = partial(_add, graphs)
-                looking = Looking(capturing, self._places, told, graphs.managed)
-                made = looking.run(graph, sources, args)
-            if looking.left_out:  # nothing is captured, and so nothing anew
-                return made
-            if symbolic and capturing.any_size and sum(known == number for known, _ in graphs.runs) > 1:
-                told("dynamic-shapes", "", nodes, False)
-            return made
+                report = partial(_add_outside, graphs)
+                looking = CaptureCheck(capturing, self._places, report, graphs.managed)
+                results = looking.run(graph, sources, args)
+            if looking.left_out:  # nothing is captured, so nothing is captured again
+                return results
+            if (
+                symbolic
+                and capturing.any_size
+                and sum(run_number == number for run_number, _ in graphs.runs) > 1
+            ):
+                report("dynamic-shapes", "", nodes, False)
+            return results
 
         return run
 
 
 def _index_devices(graph: Any, nodes: list[Any]) -> None:
-    """Let the graph move tensors as `MOVES` does."""
+    """Replace device moves in the graph by those of `MOVES`."""
     moves = [node for node in nodes if node.op == "call_method" and node.target in MOVES]
     for node in moves:
         node.op, node.target = "call_function", MOVES[node.target]
@@ -116,7 +124,7 @@ def _index_devices(graph: Any, nodes: list[Any]) -> None:
 
 
 def _sizes(value: Any) -> Any:
-    """The sizes of what a graph is given, to tell apart what is captured apart."""
+    """Return the sizes of a graph's inputs; each combination is captured separately."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape)
     if isinstance(value, list | tuple):
@@ -124,9 +132,9 @@ def _sizes(value: Any) -> Any:
     return value if isinstance(value, int | float) else None
 
 
-def _same(one: Any, other: Any) -> bool:
+def _are_equal(first: Any, second: Any) -> bool:
     try:
-        return bool(one is other or one == other)
+        return bool(first is second or first == second)
     except Exception:  # anybody's object
         return False
 
@@ -136,7 +144,7 @@ def _name(node: Any) -> str:
     return target if isinstance(target, str) else str(getattr(target, "__name__", "")).split(".")[0]
 
 
-def _reads(node: Any) -> bool:
+def _reads_value(node: Any) -> bool:
     """Whether a node reads a value of the GPU on the CPU."""
     if not node.op.startswith("call_") or _name(node) not in _READS or not node.args:
         return False
@@ -144,8 +152,8 @@ def _reads(node: Any) -> bool:
     return isinstance(read, torch.Tensor) and read.device.type == "cuda"
 
 
-def _source(node: Any) -> str:
-    """What the user calls an input: ``x`` for ``L['x']``."""
+def _input_name(node: Any) -> str:
+    """Return the user's name for an input: ``x`` for ``L['x']``."""
     argument = node.meta.get("grapharg")
     source = getattr(argument, "source", None)
     name = getattr(source, "name", "")
@@ -154,7 +162,7 @@ def _source(node: Any) -> str:
 
 
 def _line(nodes: Sequence[Any]) -> SourceLine | None:
-    """The user's line of the first node that tells."""
+    """Return the user's line of the first node that has one."""
     for node in nodes:
         frames = _FRAME.findall(str(node.meta.get("stack_trace") or ""))
         for file, number, function in reversed(frames):
@@ -164,17 +172,22 @@ def _line(nodes: Sequence[Any]) -> SourceLine | None:
     return None
 
 
-def _add(graphs: Graphs, skip: Skip, what: str, nodes: Sequence[Any], whole: bool) -> None:
+def _add_outside(graphs: RecordedGraphs, skip: Skip, what: str, nodes: Sequence[Any], whole: bool) -> None:
     line = _line(nodes)
-    known = graphs.outside.get((skip, what, line))
-    times = known.times + 1 if known is not None else 1
+    earlier = graphs.outside.get((skip, what, line))
+    times = earlier.times + 1 if earlier is not None else 1
     graphs.outside[skip, what, line] = Outside(skip=skip, what=what, line=line, times=times, whole=whole)
 
 
-def _shaped(graph: Any, args: Any) -> Any:
-    """What a graph gives for `args`, of the right shape and with nothing in it (a dry run has no values)."""
+def _empty_results(graph: Any, args: Any) -> Any:
+    """Return results of the right shape without values, for a dry run."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        made = graph.forward(
-            *(mode.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in args)
+        results = graph.forward(
+            *(
+                mode.from_tensor(argument) if isinstance(argument, torch.Tensor) else argument
+                for argument in args
+            )
         )
-    return trees.mapped(made, lambda one: torch.empty_strided(one.shape, one.stride(), dtype=one.dtype))
+    return trees.mapped(
+        results, lambda tensor: torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    )

@@ -1,6 +1,6 @@
-"""A machine for the compiler alone: tensors say that they are on the GPU, and the CPU computes them.
+"""A machine for the compiler: tensors claim to be on the GPU while the CPU computes them.
 
-The compiler asks tensors where they are, and traces with fakes that are there. Modes of the emulation are
+The compiler asks tensors for their device, and traces with fake tensors there. The emulation's modes are
 off: the compiler skips frames below a dispatch mode, traces into function modes, and guards on both.
 """
 
@@ -34,18 +34,21 @@ from gapless.torch_internals import (
 )
 
 _CUDA, _META = 1, 14
-"""Their numbers in ``c10::DeviceType``."""
+"""Device numbers in ``c10::DeviceType``."""
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
-_DEEPEST = 3
+_MAX_DEPTH = 3
+"""Nesting of containers searched for tensors; arguments of compiled code are rarely deeper."""
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _OF_CUDA_BUILDS = ("_cuda_CUDAAllocator_AllocatorState",)
-"""Names that the code generator imports where torch says that it was built with CUDA."""
+"""Names that the code generator imports if torch claims to be built with CUDA."""
 _Base: Any = TensorBase
 
 
 class Places:
-    """Where tensors are: those that the run has placed are known, and so are the others of before. What code
-    between two graphs has made since then is taken to be on the GPU where it goes into the next one."""
+    """Where tensors are: on the GPU if the run placed them there, else on the host.
+
+    Tensors that code between two graphs created are taken to be on the GPU when they enter the next graph.
+    """
 
     def __init__(self, core: Core, on_gpu: bool) -> None:
         self._where = core.placement.where
@@ -53,21 +56,21 @@ class Places:
         self._hosts: dict[int, Any] = {}
         self.on_gpu = on_gpu
         if on_gpu:
-            self.on_host(one for one in _objects() if type(one) in _PLAIN)
+            self.on_host(value for value in _objects() if type(value) in _PLAIN)
 
     def __call__(self, tensor: Any) -> int:
-        """The index of the GPU that a tensor is on, or `HOST`."""
+        """Return the index of the GPU that a tensor is on, or `HOST`."""
         try:
             key = tensor.untyped_storage()._cdata
         except (NotImplementedError, RuntimeError, ValueError):
             return HOST
-        found = self._where.get(key)
-        if found is not None:
-            return found if found >= 0 else HOST
+        index = self._where.get(key)
+        if index is not None:
+            return index if index >= 0 else HOST
         return HOST
 
     def place(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
-        """Say that `tensor` is there; gives it back."""
+        """Place `tensor` on the device `index`; returns it."""
         if index < 0:
             self.on_host((tensor,))
         elif self._where.get(tensor.untyped_storage()._cdata) is None:
@@ -75,22 +78,22 @@ class Places:
         return tensor
 
     def adopt(self, frame: Any) -> None:
-        """A frame is about to be compiled: what it is given is on the GPU unless something else is known."""
+        """Before a frame is compiled: place its tensors on the GPU unless they are known to be on the CPU."""
         if not self.on_gpu:
             return
-        for tensor in _held(list(frame.f_locals.values())):
+        for tensor in _find_tensors(list(frame.f_locals.values())):
             if tensor.ndim and _Base.device.__get__(tensor).type == "cpu" and not self.knows(tensor):
                 self.place(tensor, 0)
 
     def knows(self, tensor: Any) -> bool:
         """Whether `tensor` is known to be on the CPU."""
         with suppress(NotImplementedError, RuntimeError, ValueError):
-            known = self._hosts.get(tensor.untyped_storage()._cdata)
-            return known is not None and not weak_ref_expired(known)
+            reference = self._hosts.get(tensor.untyped_storage()._cdata)
+            return reference is not None and not weak_ref_expired(reference)
         return True
 
     def on_host(self, tensors: Iterable[Any]) -> None:
-        """These are on the CPU, where the run has not placed them on a GPU."""
+        """Record that these tensors are on the CPU, unless the run placed them on a GPU."""
         for tensor in tensors:
             with suppress(NotImplementedError, RuntimeError, ValueError):  # sparse, or not there yet
                 storage = tensor.untyped_storage()
@@ -99,7 +102,7 @@ class Places:
 
 
 def _objects() -> list[Any]:
-    """All objects of before; in a copy of a process they are frozen, so that none of them is collected."""
+    """Return all existing objects; a copied process has them frozen, and none must be collected."""
     on = gc.isenabled()
     gc.disable()
     gc.unfreeze()
@@ -111,21 +114,21 @@ def _objects() -> list[Any]:
             gc.enable()
 
 
-def _held(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The plain tensors in `value`, its containers and optimizers; no code of anybody's is run for it."""
+def _find_tensors(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield the plain tensors in `value`, its containers and optimizers, without running user code."""
     if type(value) in _PLAIN:
         yield value
     elif isinstance(value, torch.optim.Optimizer):
-        yield from _held(list(dict.values(value.state)), depth)
-    elif depth < _DEEPEST and type(value) in (list, tuple, dict):
-        for one in value.values() if type(value) is dict else value:
-            yield from _held(one, depth + 1)
+        yield from _find_tensors(list(dict.values(value.state)), depth)
+    elif depth < _MAX_DEPTH and type(value) in (list, tuple, dict):
+        for item in value.values() if type(value) is dict else value:
+            yield from _find_tensors(item, depth + 1)
 
 
 def enter(core: Core, on_gpu: bool) -> Places:
-    """Set the machine up for the rest of this process, in which the emulation is off already.
+    """Set up the machine for the rest of this process, whose emulation is already off.
 
-    Where it is not `on_gpu`, or this torch cannot trace for one, everything is on the CPU for the compiler.
+    Unless `on_gpu` (or if this torch cannot trace for a GPU) the compiler sees everything on the CPU.
     """
     importlib.import_module(path("dynamo"))
     rules = sys.modules[f"{path('dynamo')}.trace_rules"]
@@ -146,7 +149,7 @@ def enter(core: Core, on_gpu: bool) -> Places:
         if not hasattr(C, name):
             setattr(C, name, type(name, (), {}))
     if places.on_gpu:
-        _say_where(places, patches)
+        _report_places(places, patches)
         _adopt_inputs(places)
     else:
         compilers.fakes_on_the_cpu(lambda text: None, patches, importlib.import_module(path("fake_tensors")))
@@ -155,8 +158,11 @@ def enter(core: Core, on_gpu: bool) -> Places:
 
 
 def _guard_devices() -> bool:
-    """Give a torch without CUDA the device guard that does nothing, Meta's, so that fakes on the GPU can be
-    traced; false where that cannot be done."""
+    """Give a torch without CUDA the no-op device guard of Meta, so that fake tensors on the GPU can be
+    traced.
+
+    Returns whether that was possible.
+    """
     try:
         library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
         registry = (ctypes.c_void_p * (_META + 1)).in_dll(library, _REGISTRY)
@@ -168,7 +174,7 @@ def _guard_devices() -> bool:
 
 
 def with_index(value: Any) -> Any:
-    """A device of CUDA's with its index: asked for without one, it is that of the guard, which is none.
+    """Return a CUDA device with its index; without one torch asks the guard, which has no current device.
 
     >>> with_index(torch.device("cuda")), with_index("cuda"), with_index("cpu")
     (device(type='cuda', index=0), device(type='cuda', index=0), 'cpu')
@@ -180,25 +186,25 @@ def with_index(value: Any) -> Any:
 
 
 def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """``tensor.to(…)``, with the index of each device."""
-    named = {name: with_index(one) for name, one in kwargs.items()}
+    """``tensor.to(…)`` with an explicit index for each device."""
+    named = {name: with_index(value) for name, value in kwargs.items()}
     return torch.Tensor.to(tensor, *map(with_index, args), **named)
 
 
 def move_to_gpu(
     tensor: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
 ) -> Any:
-    """``tensor.cuda(…)``, in the same way."""
+    """``tensor.cuda(…)`` with an explicit index."""
     where = torch.device("cuda", device) if isinstance(device, int) else device or torch.device("cuda", 0)
     return move(tensor, where, non_blocking=non_blocking, memory_format=memory_format)
 
 
 MOVES = {"to": move, "cuda": move_to_gpu}
-"""What stands in for methods of tensors, by name."""
+"""Replacements of tensor methods, by name."""
 
 
-def _say_where(places: Places, patches: Patches) -> None:
-    """Let tensors answer from `places`."""
+def _report_places(places: Places, patches: Patches) -> None:
+    """Make tensors report their device according to `places`."""
     cuda = torch.device("cuda", 0)
     real = _Base.device.__get__
     cpu = torch.device("cpu")
@@ -206,17 +212,17 @@ def _say_where(places: Places, patches: Patches) -> None:
     def on_gpu(tensor: Any) -> bool:
         return bool(real(tensor) == cpu) and places(tensor) >= 0
 
-    patches.set(torch.Tensor, "device", property(lambda one: cuda if on_gpu(one) else real(one)))
+    patches.set(torch.Tensor, "device", property(lambda tensor: cuda if on_gpu(tensor) else real(tensor)))
     real_cuda, real_cpu = _Base.is_cuda.__get__, _Base.is_cpu.__get__
-    patches.set(torch.Tensor, "is_cuda", property(lambda one: on_gpu(one) or real_cuda(one)))
-    patches.set(torch.Tensor, "is_cpu", property(lambda one: real_cpu(one) and not on_gpu(one)))
+    patches.set(torch.Tensor, "is_cuda", property(lambda tensor: on_gpu(tensor) or real_cuda(tensor)))
+    patches.set(torch.Tensor, "is_cpu", property(lambda tensor: real_cpu(tensor) and not on_gpu(tensor)))
     fake = importlib.import_module(path("fake_tensors")).FakeTensor
-    for name, moved in MOVES.items():
-        setattr(fake, name, moved)
+    for name, replacement in MOVES.items():
+        setattr(fake, name, replacement)
 
 
 def _adopt_inputs(places: Places) -> None:
-    """Let `places` see what each frame is given that is compiled."""
+    """Show `places` the inputs of each frame that is compiled."""
     wrapper = sys.modules[f"{path('dynamo')}.convert_frame"].CatchErrorsWrapper
     real = wrapper.__call__
 
@@ -228,11 +234,11 @@ def _adopt_inputs(places: Places) -> None:
 
 
 _libraries: list[Any] = []
-"""Registrations last as long as these objects."""
+"""Keeps the registrations alive."""
 
 
 def _make_on_the_cpu(places: Places) -> None:
-    """Make what is asked for "on CUDA" on the CPU, and place it on the GPU."""
+    """Allocate on the CPU what is requested on CUDA, and place it on the GPU."""
 
     def empty(size: Any, dtype: Any = None, *_: Any, memory_format: Any = None, **__: Any) -> torch.Tensor:
         like = memory_format or torch.contiguous_format
@@ -248,8 +254,8 @@ def _make_on_the_cpu(places: Places) -> None:
             library.impl(name, kernel, "CUDA")
 
 
-class Placing(TorchDispatchMode):  # type: ignore[misc]
-    """While a graph runs: results of what is on the GPU are there, too, and the others on the CPU."""
+class PlacingMode(TorchDispatchMode):  # type: ignore[misc]
+    """While a graph runs: place results on the GPU if an input is there, else on the CPU."""
 
     supports_higher_order_operators = True
 
@@ -263,14 +269,14 @@ class Placing(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if not _PLAIN.issuperset(types):
             return func(*args, **kwargs)
-        asked = kwargs.get("device")
-        if isinstance(asked, torch.device):
-            on_gpu = asked.type == "cuda"
+        device = kwargs.get("device")
+        if isinstance(device, torch.device):
+            on_gpu = device.type == "cuda"
             kwargs = {**kwargs, "device": torch.device("cpu")} if on_gpu else kwargs
         else:
-            on_gpu = any(self._places(one) >= 0 for one in trees.tensors((args, kwargs)))
-        made = func(*args, **kwargs)
-        for one in trees.tensors(made):
-            if type(one) in _PLAIN and one.device.type != "meta":
-                self._places.place(one, 0 if on_gpu else HOST)
-        return made
+            on_gpu = any(self._places(tensor) >= 0 for tensor in trees.tensors((args, kwargs)))
+        output = func(*args, **kwargs)
+        for tensor in trees.tensors(output):
+            if type(tensor) in _PLAIN and tensor.device.type != "meta":
+                self._places.place(tensor, 0 if on_gpu else HOST)
+        return output

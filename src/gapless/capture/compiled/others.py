@@ -1,4 +1,4 @@
-"""The other ranks, for a copy of the process in which nobody answers: collectives give back what they get."""
+"""Stand-ins for the other ranks in a copied process: collectives return their input."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gapless.torch_internals import path
 
 
 def without_others(modules: Iterable[Any]) -> None:
-    """Let collectives of all process groups, those that `modules` have among them, come to nothing.
+    """Replace the backends of all process groups, including those of `modules`, by fakes.
 
-    Where the script has left its ranks already, this process is one of as many as before again.
+    If the script already left its process group, a fake one of the same size is created.
     """
     if not dist.is_available():
         return
-    groups = {id(one): one for one in _groups(modules)}
+    groups = {id(group): group for group in _groups(modules)}
     if not groups and "WORLD_SIZE" not in os.environ:
         return
     fakes = importlib.import_module(path("fake_process_group"))
@@ -31,7 +31,9 @@ def without_others(modules: Iterable[Any]) -> None:
             fake = fakes.FakeProcessGroup._create_internal(group.rank(), group.size(), None)
             group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, fake)
     if not dist.is_initialized():
-        rank, size = (int(os.environ.get(name, one)) for name, one in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        rank, size = (
+            int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))
+        )
         with suppress(Exception):  # the environment is anybody's
             dist.init_process_group("fake", store=dist.HashStore(), rank=rank, world_size=size)
 

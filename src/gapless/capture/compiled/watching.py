@@ -1,4 +1,4 @@
-"""What the compiler says while it compiles: graph breaks, failed guards, limits, each with its place."""
+"""Record what the compiler reports while it compiles: graph breaks, failed guards and limits, with places."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _WITHOUT_GPU = re.compile(
     r"could not find kernel for aten\.\S+|Could not run 'aten::\w+' with arguments from the 'CUDA' backend|"
     r"not compiled with CUDA"
 )
-"""What the compiler says where operators are wanting in a torch without CUDA, and on a GPU does not."""
+"""Messages about operators missing in a torch without CUDA, which a GPU would not give."""
 _STANDS_IN = re.compile(r"the function `(\w+)`.*\bgapless[./]emulate[./]standins\b", re.DOTALL)
-"""What it says of a stand-in, whose package has an operator there that it knows or passes by."""
-_LONG = 300
+"""Messages about a stand-in, whose real package has an operator that the compiler knows or skips."""
+_MAX_TEXT_LENGTH = 300
 _CALLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "again.py")
 
 
 @dataclass
-class Heard:
-    """What was said of one callable; `unable`: what this torch, without CUDA, could not trace."""
+class CompilerEvents:
+    """The compiler's events for one callable; `unable` is what this torch without CUDA cannot trace."""
 
     breaks: dict[Any, GraphBreak] = field(default_factory=dict)
     recompiles: dict[Any, Recompile] = field(default_factory=dict)
@@ -50,12 +50,14 @@ class Heard:
     unable: str = ""
 
 
-class Watch:
-    """Listens to the compiler; `heard` is where it puts what it hears, `place` the stack of the call that is
-    being made and `number` its number."""
+class CompilerWatch:
+    """Listens to the compiler and adds its events to `heard`.
+
+    `place` is the stack of the call being made, and `number` its number.
+    """
 
     def __init__(self) -> None:
-        self.heard = Heard()
+        self.heard = CompilerEvents()
         self.place: Stack = ()
         self.number = 0
 
@@ -66,35 +68,35 @@ class Watch:
         translator = symbolic.InstructionTranslatorBase
         log_graph_break = translator.log_graph_break
 
-        def logged(translator: Any, code_options: Any, reason: str, exc: Any) -> Any:
+        def log_and_record(translator: Any, code_options: Any, reason: str, exc: Any) -> Any:
             if not exc.logged:
-                self._broken(exc, reason)
+                self._record_break(exc, reason)
             return log_graph_break(translator, code_options, reason, exc)
 
-        translator.log_graph_break = logged
-        convert.graph_break_log.addHandler(_Skipped(self._skipped))
+        translator.log_graph_break = log_and_record
+        convert.graph_break_log.addHandler(_SkipHandler(self._record_skip))
         convert.graph_break_log.setLevel(logging.DEBUG)
         convert.graph_break_log.propagate = False
-        self._wrap(convert, "get_and_maybe_log_recompilation_reasons", self._recompiled)
-        self._wrap(convert, "exceeds_recompile_limit", self._limited)
+        self._wrap(convert, "get_and_maybe_log_recompilation_reasons", self._record_recompile)
+        self._wrap(convert, "exceeds_recompile_limit", self._record_limit)
 
     @staticmethod
-    def _wrap(module: Any, name: str, told: Callable[..., None]) -> None:
+    def _wrap(module: Any, name: str, record: Callable[..., None]) -> None:
         real = getattr(module, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            found = real(*args, **kwargs)
-            told(found, *args, **kwargs)
-            return found
+            result = real(*args, **kwargs)
+            record(result, *args, **kwargs)
+            return result
 
         setattr(module, name, wrapped)
 
-    def _skipped(self, error: BaseException) -> None:
-        """A break that ends the frame's compilation altogether."""
+    def _record_skip(self, error: BaseException) -> None:
+        """Record a break that ends the compilation of the whole frame."""
         if "recompile limit" not in str(getattr(error, "gb_type", "")):
-            self._broken(error, str(error))
+            self._record_break(error, str(error))
 
-    def _broken(self, error: Any, reason: str, raises: bool = False) -> None:
+    def _record_break(self, error: Any, reason: str, raises: bool = False) -> None:
         if wanting := _WITHOUT_GPU.search(reason):
             self.heard.unable = wanting[0]
             return
@@ -108,121 +110,126 @@ class Watch:
         stack = own + self.place
         kind = getattr(error, "gb_type", "") or type(error).__name__
         parts = parts_of(reason)
-        line = next((one for one in stack if one.is_user), None)
+        line = next((source_line for source_line in stack if source_line.is_user), None)
         key = kind, line, parts.get("Explanation", ("",))[0]
-        known = self.heard.breaks.get(key)
+        earlier = self.heard.breaks.get(key)
         self.heard.breaks[key] = GraphBreak(
             kind=kind,
             reason=parts.get("Explanation", ("",))[0],
             hints=tuple(parts.get("Hint", ())),
-            stack=known.stack if known is not None else stack,
-            inside=known.inside if known is not None else len(own),
-            times=(known.times if known is not None else 0) + 1,
-            raises=raises or (known is not None and known.raises),
+            stack=earlier.stack if earlier is not None else stack,
+            inside=earlier.inside if earlier is not None else len(own),
+            times=(earlier.times if earlier is not None else 0) + 1,
+            raises=raises or (earlier is not None and earlier.raises),
         )
 
-    def refused(self, error: BaseException) -> None:
-        """A break where none is allowed (`fullgraph=True`): compiling raises `error`."""
+    def record_error(self, error: BaseException) -> None:
+        """Record a break where none is allowed (`fullgraph=True`), so that compiling raises `error`."""
         if self.heard.unable:
             return
         if getattr(error, "logged", False):  # it was heard of, as a break
             last = next(reversed(self.heard.breaks))
             self.heard.breaks[last] = msgspec.structs.replace(self.heard.breaks[last], raises=True)
             return
-        self._broken(error, str(error), raises=True)
+        self._record_break(error, str(error), raises=True)
 
-    def _recompiled(
+    def _record_recompile(
         self, reasons: list[str], entries: Any, frame: Any, backend: Any, skip_logging: bool = False
     ) -> None:
         if skip_logging:
             return
         code = frame.f_code
         guard = guard_of(reasons[0]) if reasons else "a guard that the compiler does not name"
-        line = line_at(code.co_filename, code.co_firstlineno, name_of(code.co_name))
+        line = line_at(code.co_filename, code.co_firstlineno, user_function_name(code.co_name))
         key = line.file, line.line, _NUMBERS.sub("#", guard)
-        known = self.heard.recompiles.get(key)
-        caller = next((one for one in self.place if one.is_user), None)
+        earlier = self.heard.recompiles.get(key)
+        caller = next((source_line for source_line in self.place if source_line.is_user), None)
         self.heard.recompiles[key] = Recompile(
-            guard=known.guard if known is not None else guard,
+            guard=earlier.guard if earlier is not None else guard,
             function=line.function,
             line=line,
-            calls=tuple(dict.fromkeys((*(known.calls if known is not None else ()), self.number))),
-            caller=known.caller if known is not None else caller,
-            times=(known.times if known is not None else 0) + 1,
+            calls=tuple(dict.fromkeys((*(earlier.calls if earlier is not None else ()), self.number))),
+            caller=earlier.caller if earlier is not None else caller,
+            times=(earlier.times if earlier is not None else 0) + 1,
         )
 
-    def _limited(self, found: tuple[bool, str], *_: Any) -> None:
-        exceeded, limit = found
+    def _record_limit(self, result: tuple[bool, str], *_: Any) -> None:
+        exceeded, limit = result
         if exceeded:
             self.heard.limit = limit  # type: ignore[assignment]
             last = next(reversed(self.heard.recompiles.values()), None)
             self.heard.limited = last.line if last is not None else None
 
 
-class _Skipped(logging.Handler):
-    """Takes the error that a record of a skipped frame carries."""
+class _SkipHandler(logging.Handler):
+    """Passes on the error in a log record about a skipped frame."""
 
-    def __init__(self, told: Callable[[BaseException], None]) -> None:
+    def __init__(self, record: Callable[[BaseException], None]) -> None:
         super().__init__(logging.DEBUG)
-        self._told = told
+        self._record = record
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and str(record.msg).startswith("Graph break: torch.compile cannot properly"):
-            self._told(error)
+            self._record(error)
 
 
 def _above() -> list[traceback.FrameSummary]:
-    """The frames between the call of a compiled callable and the one that is being compiled, outermost first:
-    what is called behind a break is compiled by itself."""
-    found = []
+    """Return the frames from the call of a compiled callable to the frame being compiled, outermost first.
+
+    Code called behind a break is compiled by itself.
+    """
+    frames = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != _CALLER:
-        found.append(traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frames.append(traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
-    return found[::-1]
+    return frames[::-1]
 
 
 def parts_of(reason: str) -> dict[str, list[str]]:
-    """The parts of the compiler's explanation of a break, by name, each in one line.
+    """Return the parts of the compiler's explanation of a break by name, each as lines of text.
 
-    >>> parts_of("Tensor.item()\\n  Explanation: no\\n    way\\n  Hint: Do this")
+    >>> parts_of("Tensor.item()\\\
+      Explanation: no\\\
+        way\\\
+      Hint: Do this")
     {'Explanation': ['no way'], 'Hint': ['Do this']}
     """
     pieces = _PARTS.split(reason.split("\n\n For more details", 1)[0])
-    found: dict[str, list[str]] = {}
+    parts: dict[str, list[str]] = {}
     for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
-        found.setdefault(name, []).append(" ".join(text.split("\n\n", 1)[0].split())[:_LONG])
-    return found
+        parts.setdefault(name, []).append(" ".join(text.split("\n\n", 1)[0].split())[:_MAX_TEXT_LENGTH])
+    return parts
 
 
 def guard_of(reason: str) -> str:
-    """A failed guard without the number of its entry and the source that it quotes.
+    """Return a failed guard without its entry number and quoted source.
 
     >>> guard_of("0/0: tensor 'x' size mismatch at index 0. expected 4, actual 6")
     "tensor 'x' size mismatch at index 0. expected 4, actual 6"
     """
-    return " ".join(_SOURCE.sub("", _ENTRY.sub("", reason)).split())[:_LONG]
+    return " ".join(_SOURCE.sub("", _ENTRY.sub("", reason)).split())[:_MAX_TEXT_LENGTH]
 
 
-def name_of(function: str) -> str:
-    """The user's function: that of which the compiler made one to go on with after a break."""
-    found = _RESUMED.fullmatch(function)
-    return found[1] if found is not None else function
+def user_function_name(function: str) -> str:
+    """Return the user's function behind a function that the compiler resumes after a break."""
+    match = _RESUMED.fullmatch(function)
+    return match[1] if match is not None else function
 
 
 def line_at(file: str, number: int, function: str) -> SourceLine:
-    """A place in somebody's source."""
+    """Return the source line at a place, with its library."""
     code = linecache.getline(file, number).strip()
     return SourceLine(file=file, line=number, function=function, code=code, library=library_of(file))
 
 
 def stack_of(frames: Iterable[traceback.FrameSummary]) -> Stack:
-    """The compiler's stack of the code that it traces, innermost first, without its own frames and ours."""
-    found: list[SourceLine] = []
+    """Return the compiler's stack of the traced code, innermost first, without its frames and Gapless's."""
+    lines: list[SourceLine] = []
     for frame in frames:
         file, number = frame.filename, frame.lineno
         if number is None or is_own(file) or any(part in file.replace("\\", "/") for part in _MACHINERY):
             continue
-        found.append(line_at(file, number, qualified_name(file, name_of(frame.name), number)))
-    return tuple(reversed(found))
+        lines.append(line_at(file, number, qualified_name(file, user_function_name(frame.name), number)))
+    return tuple(reversed(lines))

@@ -1,1 +1,1 @@
-"""A folder for ``PYTHONPATH``: Python runs the ``sitecustomize.py`` in it at the start of each child."""
+"""A folder for ``PYTHONPATH``: each child runs the ``sitecustomize.py`` in it when Python starts."""

@@ -1,7 +1,7 @@
-"""Runs at the start of each Python process below a run of Gapless: puts the emulated device there, too.
+"""Runs when a Python process below a run of Gapless starts, and begins the emulated device there.
 
-It must cost next to nothing where torch is never imported, so Gapless itself is imported only after torch.
-Another `sitecustomize` that this one shadows runs as it would have.
+It must cost almost nothing if torch is never imported, so Gapless is imported only after torch. Another
+`sitecustomize` that this one shadows still runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _run_shadowed() -> None:
 
 
 class _AfterTorch:
-    """Finds torch as always, and begins the emulation once it has been imported."""
+    """An import finder that begins the emulation once torch has been imported."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         if name != "torch":
