@@ -41,7 +41,9 @@ def compare(
 
     main_run = choose(before, None, TrialConditions())
     same = next((run for run in after if run.device == main_run.device), None)
-    return compare_runs((was, main_run), (now, same or choose(after, None, TrialConditions())), read_user_source)
+    return compare_runs(
+        (was, main_run), (now, same or choose(after, None, TrialConditions())), read_user_source
+    )
 
 
 def regression(comparison: Comparison, bound: float) -> str:
