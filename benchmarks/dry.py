@@ -196,7 +196,7 @@ _SOON = """
 import sys
 from gapless.commands import main
 from gapless.emulation.dry import budget
-budget.ALONE, budget.TOGETHER = 1e-5, 1e-4
+budget.MAX_OPERATOR_SECONDS, budget.MAX_STEP_SECONDS = 1e-5, 1e-4
 sys.exit(main(sys.argv[1:]))
 """
 """A check that goes on without values after a small part of a small script's first step."""

@@ -23,7 +23,7 @@ def assume(tensor: Value, value: float) -> Value:
     """
     emulator = current()
     values = emulator.core.values if emulator is not None else None
-    if values is not None and values.of(tensor) is not None:
+    if values is not None and values.record_of(tensor) is not None:
         guess = constant(float(value))
         guess.maker = "assume"
         values.mark(tensor, guess)

@@ -297,7 +297,7 @@ class Emulator:
         self.core.enabled = self.core.races.enabled = False
         self.recorder.on_mark = None
         if self.core.values is not None:
-            self.core.values.forked()
+            self.core.values.after_fork()
         if not (
             self.core.used or torch_internals.in_bad_fork()
         ):  # forked before CUDA's first use: may have it
@@ -323,7 +323,7 @@ class Emulator:
         self.core.races.log.clear()
         self.core.graphs.faults.clear()
         if self.core.values is not None:
-            self.core.values.reads.afresh()
+            self.core.values.reads.reset()
 
     def record_afresh(self, on_mark: Callable[[Mark], None] | None) -> None:
         """In a forked child that may use the device, start a record of its own."""

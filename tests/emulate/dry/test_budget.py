@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gapless.emulation.dry import budget
-from gapless.emulation.dry.budget import operations
+from gapless.emulation.dry.budget import count_operations
 from gapless.emulation.emulator import Emulator
 from gapless.model.assumption import Switch
 
@@ -51,7 +51,7 @@ def test_what_is_quickly_computed_is_computed_bit_for_bit() -> None:
 
 
 def test_one_operator_that_takes_long_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "ALONE", 1e-6)
+    monkeypatch.setattr(budget, "MAX_OPERATOR_SECONDS", 1e-6)
     _, (switch,) = losses(None, width=256, steps=4)
     assert switch.alone
     assert switch.line is not None
@@ -61,17 +61,17 @@ def test_one_operator_that_takes_long_is_enough(monkeypatch: pytest.MonkeyPatch)
 def test_many_between_two_steps_are_enough_until_the_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
     _, none = losses(None, width=256, steps=4)
     assert not none
-    monkeypatch.setattr(budget, "TOGETHER", 1e-5)
+    monkeypatch.setattr(budget, "MAX_STEP_SECONDS", 1e-5)
     _, (switch,) = losses(None, width=256, steps=4)
     assert not switch.alone
     assert switch.seconds > 1e-5
-    monkeypatch.setattr(budget, "WATCHED", 0)
+    monkeypatch.setattr(budget, "WATCHED_STEPS", 0)
     assert not losses(None, width=256, steps=4)[1]
 
 
 def test_what_the_script_computes_on_the_host_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "ALONE", 1e-6)
-    monkeypatch.setattr(budget, "TOGETHER", 1e-6)
+    monkeypatch.setattr(budget, "MAX_OPERATOR_SECONDS", 1e-6)
+    monkeypatch.setattr(budget, "MAX_STEP_SECONDS", 1e-6)
     seen: list[Switch] = []
     data = torch.ones(300, 300)
     with Emulator(dry=None, on_switch=seen.append):
@@ -85,8 +85,8 @@ def _draw(results: Any) -> None:
 
 @pytest.mark.parametrize("dry", [None, True])
 def test_a_forked_child_computes_what_it_hands_on(dry: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "TOGETHER", 0.0)
-    monkeypatch.setattr("gapless.emulation.dry.values.MADE_ON_HOST", 1)
+    monkeypatch.setattr(budget, "MAX_STEP_SECONDS", 0.0)
+    monkeypatch.setattr("gapless.emulation.dry.values.MAX_HOST_ELEMENTS", 1)
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     with Emulator(dry=dry) as emulator:
@@ -110,4 +110,4 @@ def test_a_forked_child_computes_what_it_hands_on(dry: bool | None, monkeypatch:
 )  # fmt: skip
 def test_operations_are_those_of_the_definition(base: str, args: Any, expected: float) -> None:
     given = [one for one in args if isinstance(one, torch.Tensor)]
-    assert operations(base, args, given) == expected
+    assert count_operations(base, args, given) == expected

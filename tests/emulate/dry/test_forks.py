@@ -35,6 +35,6 @@ def test_memory_with_values_and_shared_memory_is_copied(dry):
     assert [one[1] for one in values.untouched_memory(1 << 20)] == [4 << 23]
     values.fill(large)
     shared = torch.empty(1 << 23)
-    values.mark(shared, values.of(large))
+    values.mark(shared, values.record_of(large))
     shared.share_memory_()
     assert not list(values.untouched_memory(1 << 20))

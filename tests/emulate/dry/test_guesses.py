@@ -19,10 +19,10 @@ from gapless.emulation.dry.guesses.guess import (
     between,
     chance,
     constant,
-    converted,
-    mixed,
+    convert,
+    mix,
 )
-from gapless.emulation.dry.guesses.made import Made, base_of
+from gapless.emulation.dry.guesses.rules import OperatorResult, base_name
 from gapless.emulation.emulator import current
 from tests.emulate.dry.memory import CUDA, unknown
 
@@ -122,7 +122,7 @@ def dry():
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_lie_within_bounds_and_near_their_means(name):
     real = NUMBERS[name](drawn("cpu")).double()
-    guess = current().core.values.of(NUMBERS[name](nothing()))
+    guess = current().core.values.record_of(NUMBERS[name](nothing()))
     assert guess.low <= real.min() + 1e-6
     assert real.max() - 1e-6 <= guess.high
     near = 0.35 * max(1.0, abs(real.mean().item())) + guess.spread
@@ -133,7 +133,7 @@ def test_numbers_lie_within_bounds_and_near_their_means(name):
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_numbers_are_valid(name):
     real, made = WHOLE[name](drawn("cpu")), WHOLE[name](nothing())
-    guess = current().core.values.of(made)
+    guess = current().core.values.record_of(made)
     assert made.dtype == real.dtype
     assert guess.low <= real.min()
     assert real.max() <= guess.high
@@ -161,7 +161,7 @@ def test_counts_add_up_to_what_was_counted(name):
 def test_a_part_of_counts_and_weighted_ones_add_up_to_no_known_number():
     which = nothing().argmax(-1)
     counts = torch.bincount(which, minlength=WIDTH)
-    known = current().core.values.of
+    known = current().core.values.record_of
     assert known(counts[:3].clone()).total is None
     assert known(counts[:3].sum()).total is None
     assert known(counts * 2).total is None
@@ -177,7 +177,9 @@ def test_decisions_are_those_of_real_values(name):
 
 def test_a_rule_that_fails_or_gives_nonsense_leaves_what_is_true_of_the_type(monkeypatch):
     def asked(dtype):
-        return guesses.guess(Made("square", (None,), dtype, 0, 1.0, lambda _: None, lambda *_: False))
+        return guesses.guess_result(
+            OperatorResult("square", (None,), dtype, 0, 1.0, lambda _: None, lambda *_: False)
+        )
 
     for wrong in (lambda made: 1 / 0, lambda made: Guess(math.nan), lambda made: Guess(math.inf)):
         monkeypatch.setitem(guesses.RULES, "square", wrong)
@@ -191,11 +193,11 @@ def test_chances_follow_from_means_spreads_and_bounds():
     assert below(Guess(), constant(1.0)) == pytest.approx(0.8413, abs=1e-4)
     assert below(between(0, 9), constant(10.0)) == 1.0
     assert below(between(5, 9), constant(5.0)) == 0.0
-    assert mixed(constant(2.0), constant(2.0), 0.3).exact
-    half = mixed(constant(0.0), constant(1.0), 0.5)
+    assert mix(constant(2.0), constant(2.0), 0.3).exact
+    half = mix(constant(0.0), constant(1.0), 0.5)
     assert (half.mean, half.spread, half.low, half.high) == (0.5, 0.5, 0.0, 1.0)
-    assert converted(between(3, 9), torch.bool).mean == 1.0
-    assert converted(constant(0.0), torch.bool, exact=True).mean == 0.0
+    assert convert(between(3, 9), torch.bool).mean == 1.0
+    assert convert(constant(0.0), torch.bool, exact=True).mean == 0.0
     assert chance(1.2).mean == 1.0
 
 
@@ -209,7 +211,7 @@ def test_chances_follow_from_means_spreads_and_bounds():
     ],
 )
 def test_an_operators_forms_have_one_name(name, base):
-    assert base_of(name) == base
+    assert base_name(name) == base
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 96), (0, 9), (-3, 60)])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import float16, full, full_like, normal, rand, randint, randn, tensor, zeros
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gapless.emulation.dry.kinds import Kind
-from gapless.emulation.dry.shapes import Shapes
+from gapless.emulation.dry.kinds import OperatorKind
+from gapless.emulation.dry.shapes import ShapeCache
 from gapless.emulation.emulator import Emulator
 
 
@@ -23,10 +23,10 @@ class Sizes(TorchDispatchMode):
         self.seen: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kind, kwargs = Kind(func), kwargs or {}
+        kind, kwargs = OperatorKind(func), kwargs or {}
         if kind.alike or kind.size >= 0:
             self.seen.add(kind.base)
-            told, made = self.values._made(kind, args, kwargs), Shapes().of(kind, args, kwargs).numel
+            told, made = self.values._made(kind, args, kwargs), ShapeCache().of(kind, args, kwargs).numel
             assert told == (args[0].numel() if kind.sets else made), func  # in place, nothing new is made
         return func(*args, **kwargs)
 

@@ -72,6 +72,6 @@ def test_images_with_channels_last_keep_them_so_through_a_convolution(side, whos
 def test_a_difference_is_seen(catalogue, monkeypatch):
     real = values.filling.untouched
     turned = lambda size, stride, dtype: real(size, stride, torch.float64)  # noqa: E731
-    monkeypatch.setattr(values.filling, "untouched", turned)
+    monkeypatch.setattr(values.filling, "untouched_tensor", turned)
     tally = catalogue.metadata([op for op in op_db if op.name == "matmul"], samples=1)
     assert list(tally["different"]) == ["matmul"]

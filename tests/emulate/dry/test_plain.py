@@ -46,7 +46,7 @@ def symbols():
 def test_answers_are_those_of_torch(a: bool, b: bool, number: int, shape: list[int]) -> None:
     import torch.fx.experimental.symbolic_shapes as real
 
-    answers = plain._ANSWERS[SYMBOLS]
+    answers = plain._PLAIN_FUNCTIONS[SYMBOLS]
     for name, answer in answers.items():
         if name in ("sym_and", "sym_or"):
             given_to: tuple[object, ...] = (a, b)

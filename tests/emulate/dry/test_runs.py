@@ -45,7 +45,7 @@ def test_training_waits_and_allocates_as_with_values():
         _, loss, _, scale, peak = train()
     with gapless.emulate(dry=True) as seen:
         model, dry_loss, norm, dry_scale, dry_peak = train()
-        assert current().core.values.of(model[0].weight) is not None
+        assert current().core.values.record_of(model[0].weight) is not None
     assert dry_peak == peak
     assert dry_scale == scale  # no overflow was computed, and none was assumed
     assert dry_loss == pytest.approx(loss, rel=0.3)
@@ -127,9 +127,9 @@ def test_what_is_written_from_nothing_has_no_values(dry, how):
         known.view(-1)[:] = nothing.view(-1)
     else:
         known[3] = nothing[3]
-    assert current().core.values.of(known) is not None
+    assert current().core.values.record_of(known) is not None
     known.fill_(3.0)
-    assert current().core.values.of(known) is None
+    assert current().core.values.record_of(known) is None
     assert known.sum().item() == 192
 
 

@@ -178,7 +178,7 @@ def test_tokens_beyond_the_capacity_are_dropped():
 
 def test_a_mask_that_is_too_large_to_be_settled_at_once_is_when_something_is_selected_by_it():
     mask = unknown(1 << 12, 1 << 11) > 1
-    assert not current().core.values.of(mask).filled
+    assert not current().core.values.record_of(mask).filled
     count = len(mask.nonzero())
     assert count == pytest.approx(0.159 * mask.numel(), rel=0.01)
     assert mask.sum().item() == count == mask.sum(1).sum().item()
@@ -186,11 +186,11 @@ def test_a_mask_that_is_too_large_to_be_settled_at_once_is_when_something_is_sel
 
 
 def test_only_so_much_is_settled_in_a_step():
-    settled = [current().core.values.of(unknown(1 << 22) > 0).filled for _ in range(40)]
+    settled = [current().core.values.record_of(unknown(1 << 22) > 0).filled for _ in range(40)]
     assert settled[0]
     assert not settled[-1]
     gapless.step()
-    assert current().core.values.of(unknown(1 << 22) > 0).filled
+    assert current().core.values.record_of(unknown(1 << 22) > 0).filled
 
 
 def test_masks_of_one_tensor_do_not_overlap_where_its_values_cannot():

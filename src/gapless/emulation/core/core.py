@@ -217,7 +217,7 @@ class Core:
 
     def arrived(self, tensor: torch.Tensor) -> torch.Tensor:
         """Note that `tensor` was copied from the device to the host, where its values are visible."""
-        return tensor if self.values is None else self.values.arrived(tensor)
+        return tensor if self.values is None else self.values.fill_arrived(tensor)
 
     # -- launches ----------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ class _Custom:
         self.reachable = self.in_parts or any(has_kernel(name, key) for key in _ON_HOST)
         self.resolving = _resolving(func)
         if mode.core.values is not None:
-            self.resolving = mode.core.values.wrapped(func, self.resolving)
+            self.resolving = mode.core.values.wrap(func, self.resolving)
 
     def run(self, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it with arguments on the device `index`."""

@@ -1,7 +1,7 @@
-"""A process whose tensors are larger than this machine's memory is forked.
+"""Lets a process be forked whose tensors are larger than this machine's memory.
 
-Linux refuses to copy a mapping that is larger than all memory, used or not. So nothing of the memory that no
-value was written to is copied: the child gets new memory at the same addresses, which takes none.
+Linux refuses to copy a mapping that is larger than all memory, used or not. So memory without values is
+excluded from the copy: the child gets new memory at the same addresses, which takes none.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import sys
 import weakref
 from typing import Any
 
-from gapless.emulation.dry.table import Table
+from gapless.emulation.dry.table import ValueTable
 
-_LARGE = 16 << 20
-"""Bytes of a storage from which on its memory is not copied: smaller ones may share pages with others."""
+_MIN_EXCLUDED_BYTES = 16 << 20
+"""Bytes from which the memory of a storage is excluded: smaller ones may share pages with others."""
 _DONT_FORK, _DO_FORK = 10, 11  # madvise(2); Python names them only where its headers did
-_FIXED = 0x10
-_tables: weakref.WeakSet[Table] = weakref.WeakSet()
-_left_out: list[tuple[int, int]] = []
+_MAP_FIXED = 0x10
+_tables: weakref.WeakSet[ValueTable] = weakref.WeakSet()
+_excluded_ranges: list[tuple[int, int]] = []
 _registered = False
 
 
-def watch(table: Table) -> None:
-    """Leave the memory of storages without values out of processes that are forked while `table` exists."""
+def watch_forks(table: ValueTable) -> None:
+    """Exclude the memory of storages without values from forks while `table` exists."""
     global _registered
     if not sys.platform.startswith("linux"):
         return
     _tables.add(table)
     if not _registered:
-        os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+        os.register_at_fork(before=_exclude_memory, after_in_parent=_include_again, after_in_child=_map_again)
         _registered = True
 
 
@@ -44,29 +44,29 @@ def _libc() -> Any:
     return libc
 
 
-def _before() -> None:
+def _exclude_memory() -> None:
     libc = _libc() if _tables else None
     for table in list(_tables):
-        for begin, size in table.untouched_memory(_LARGE):
+        for begin, size in table.untouched_memory(_MIN_EXCLUDED_BYTES):
             first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
             length = (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE - first
             if length > 0 and libc is not None and libc.madvise(first, length, _DONT_FORK) == 0:
-                _left_out.append((first, length))
+                _excluded_ranges.append((first, length))
 
 
-def _in_parent() -> None:
-    if _left_out:
+def _include_again() -> None:
+    if _excluded_ranges:
         libc = _libc()
-        for first, length in _left_out:
+        for first, length in _excluded_ranges:
             libc.madvise(first, length, _DO_FORK)
-        _left_out.clear()
+        _excluded_ranges.clear()
 
 
-def _in_child() -> None:
-    if _left_out:
+def _map_again() -> None:
+    if _excluded_ranges:
         libc = _libc()
         access = mmap.PROT_READ | mmap.PROT_WRITE
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000) | _FIXED
-        for first, length in _left_out:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000) | _MAP_FIXED
+        for first, length in _excluded_ranges:
             libc.mmap(first, length, access, flags, -1, 0)
-        _left_out.clear()
+        _excluded_ranges.clear()

@@ -1,4 +1,4 @@
-"""What is known beforehand of an operator: what it writes, whether it draws, whether it costs much."""
+"""Static properties of operators: what they write, whether they draw, whether they are expensive."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from gapless.emulation import kernels
-from gapless.emulation.dry.guesses.made import base_of
+from gapless.emulation.dry.guesses.rules import base_name
 
-_HEAVY = (
+_HEAVY_OPERATORS = (
     "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "_addmm_activation", "_grouped_mm",
     "_scaled_mm", "convolution", "convolution_backward", "_convolution", "cudnn_convolution",
     "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "lstm", "gru", "rnn_tanh", "rnn_relu",
@@ -18,29 +18,29 @@ _HEAVY = (
     "_linalg_solve_ex", "linalg_lu_factor_ex", "_linalg_det", "_linalg_slogdet", "_fft_c2c", "_fft_r2c",
     "_fft_c2r", "linalg_matrix_exp",
 )  # fmt: skip
-_LAYERS = ("dropout", "pool", "norm", "loss", "linalg", "rnn", "lstm", "gru", "ctc", "margin")
-_CONSTANTS = frozenset(
+_LAYER_WORDS = ("dropout", "pool", "norm", "loss", "linalg", "rnn", "lstm", "gru", "ctc", "margin")
+_CONSTANT_FACTORIES = frozenset(
     {
         "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full",
         "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
         "_efficientzerotensor",
     }
 )  # fmt: skip
-_SETTING = frozenset({"copy", "fill", "zero"})
-_WHOLE_NUMBERS = frozenset({"randint", "randperm", "randint_like", "multinomial", "arange"})
+_FILLING_OPERATORS = frozenset({"copy", "fill", "zero"})
+_INTEGER_SOURCES = frozenset({"randint", "randperm", "randint_like", "multinomial", "arange"})
 
 
-class Kind:
+class OperatorKind:
     """One overload of an operator.
 
     `written` are the positions of arguments that it writes, `returned` for each result the position of the
-    argument that it is, or -1. `constant` makes tensors of one value each, `unset` those of whatever the
-    memory holds, `sets` writes its first argument whatever was in it, `afresh` says that one of these, a
-    draw or a copy is what it does. `grows`: it may make more than it is given. `lists`: it does the same to
-    each tensor of lists. `pointwise`: numbers among its arguments change no sizes. `shaped_like`: it takes
-    no more than sizes from tensors. A `layer` keeps positions or masks for its gradients. What is made
-    `afresh` may be as large as its first tensor (`alike`), or as the argument at position `size` says (-1).
-    The result at position `status` says whether it could be computed (-1: none does).
+    argument that it returns, or -1. `constant`: a factory of one value or of uninitialised memory (`unset`);
+    `sets`: it overwrites its first argument; `afresh`: it is one of these, a draw or a copy. `grows`: its
+    results may be larger than its arguments. `lists`: it handles each tensor of lists alike. `pointwise`:
+    numbers among its arguments change no sizes. `shaped_like`: it uses only the sizes of tensors. A `layer`
+    keeps positions or masks for its gradients. The size of an `afresh` result is that of its first tensor
+    (`alike`), or the argument at position `size` (-1: none). The result at position `status` is an error
+    code (-1: none).
     """
 
     __slots__ = (
@@ -53,37 +53,37 @@ class Kind:
         schema = func._schema
         self.func = func
         self.name: str = schema.name
-        self.base = base_of(schema.name)
-        self.names = [one.name for one in schema.arguments]
-        aliases = [_aliased(one) for one in schema.arguments]
+        self.base = base_name(schema.name)
+        self.names = [argument.name for argument in schema.arguments]
+        aliases = [_aliases_of(argument) for argument in schema.arguments]
         self.written = tuple(n for n, (_, writes) in enumerate(aliases) if writes)
-        results = [_aliased(one)[0] for one in schema.returns]
+        results = [_aliases_of(argument)[0] for argument in schema.returns]
         self.returned = tuple(
             next((n for n in self.written if names and names & aliases[n][0]), -1) for names in results
         )
-        self.status = next((n for n, one in enumerate(schema.returns) if one.name == "info"), -1)
+        self.status = next((n for n, argument in enumerate(schema.returns) if argument.name == "info"), -1)
         kept = torch.Tag.inplace_view in func.tags
-        shared = any(one.alias_info is not None for one in schema.returns)
-        self.kernel = _kernel(func)
+        shared = any(argument.alias_info is not None for argument in schema.returns)
+        self.kernel = _own_kernel(func)
         self.view = kept or (shared and not self.written)
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
         self.sized = torch.Tag.dynamic_output_shape in func.tags
-        self.makes = any(one.name == "device" for one in schema.arguments)
-        self.constant = self.base in _CONSTANTS
+        self.makes = any(argument.name == "device" for argument in schema.arguments)
+        self.constant = self.base in _CONSTANT_FACTORIES
         self.unset = self.constant and "empty" in self.base
         self.sets = (
             self.written == (0,)
             and not self.name.startswith("aten::_foreach")
-            and (self.base in _SETTING or self.draws)
+            and (self.base in _FILLING_OPERATORS or self.draws)
         )
         self.afresh = self.draws or self.constant or self.sets or self.base == "_to_copy"
         self.shaped_like = self.constant or self.base in ("rand_like", "randn_like", "randint_like")
         self.alike = self.sets or self.base == "_to_copy" or self.base.endswith("_like")
         self.size = self.names.index("size") if self.afresh and "size" in self.names else -1
-        self.whole_numbers = self.base in _WHOLE_NUMBERS
+        self.whole_numbers = self.base in _INTEGER_SOURCES
         self.pointwise = bool(self.written) or torch.Tag.pointwise in func.tags or "_foreach_" in self.name
-        self.heavy = self.base in _HEAVY or "attention" in self.base
-        self.layer = any(word in self.base for word in _LAYERS)
+        self.heavy = self.base in _HEAVY_OPERATORS or "attention" in self.base
+        self.layer = any(word in self.base for word in _LAYER_WORDS)
         self.lists = "_foreach_" in self.name or "_fused_" in self.name
         self.grows = self.makes or self.base in (
             "repeat",
@@ -93,22 +93,22 @@ class Kind:
         )
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """All arguments in the schema's order, as far as they were given."""
+        """Return the arguments in the order of the schema; None for those not passed."""
         if not kwargs:
             return list(args)
         return [*args, *(kwargs.get(name) for name in self.names[len(args) :])]
 
 
-def _kernel(func: Any) -> Any:
-    """What computes `func` here where the CPU's kernel does not: its results look as with values."""
+def _own_kernel(func: Any) -> Any:
+    """Return Gapless's own kernel for `func`, whose results have the GPU's layout; None if it has none."""
     if func.namespace != "aten" or not (kernels.lacks_cpu_kernel(func) or kernels.replaces_cpu_kernel(func)):
         return None
     how, run = kernels.find_kernel(func)
     return run if how == "kernel" else None
 
 
-def _aliased(argument: Any) -> tuple[frozenset[str], bool]:
-    """The names of the memory that an argument or a result shares, and whether that is written."""
+def _aliases_of(argument: Any) -> tuple[frozenset[str], bool]:
+    """Return the alias names of an argument or result, and whether it is written."""
     info = argument.alias_info
     if info is None:
         return frozenset(), False

@@ -1,4 +1,4 @@
-"""Kernels that are no operators, without values: their results are told by tensors without data."""
+"""Runs kernels that are no operators without values: result shapes come from tensors without data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gapless import trees
 from gapless.emulation.dry import filling
 from gapless.emulation.dry.guesses.guess import anything
 from gapless.emulation.dry.shapes import without_data
-from gapless.emulation.dry.table import Table
+from gapless.emulation.dry.table import ValueTable
 from gapless.emulation.support.refusals import requested_at
 from gapless.errors import NotEmulated
 
@@ -19,40 +19,45 @@ Tensor = torch.Tensor
 
 
 def without_values(
-    table: Table,
+    table: ValueTable,
     name: str,
     shaped: Callable[..., Any],
     compute: Callable[..., Any],
     args: tuple[Any, ...],
     writes: Iterable[Tensor],
 ) -> Any:
-    """What ``compute(*args)`` gives, with nothing computed.
+    """Return results like those of ``compute(*args)`` without computing them.
 
-    `shaped` is asked with tensors that have no data, and gives such ones. Where it needs their values it is
-    computed with values that are made up.
+    `shaped` takes and returns tensors without data. If it needs values, the kernel is computed with made-up
+    ones.
 
     Raises:
-        NotEmulated: it cannot be computed with those.
+        NotEmulated: it cannot be computed with made-up values.
     """
-    given: dict[int, Tensor] = {}
-    kept: list[Tensor] = []  # their numbers hold as long as they do
+    originals: dict[int, Tensor] = {}
+    empties: list[Tensor] = []  # keeps their ids valid
 
-    def emptied(tensor: Tensor) -> Tensor:
-        made = without_data(tensor)
-        kept.append(made)
-        given[id(made)] = tensor
-        return made
+    def remove_data(tensor: Tensor) -> Tensor:
+        empty = without_data(tensor)
+        empties.append(empty)
+        originals[id(empty)] = tensor
+        return empty
 
-    def stood(tensor: Tensor) -> Tensor:
-        if id(tensor) in given:
-            return given[id(tensor)]
-        made = filling.untouched(tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        table.mark(made, anything(name, made.dtype))
-        return made
+    def add_untouched(tensor: Tensor) -> Tensor:
+        if id(tensor) in originals:
+            return originals[id(tensor)]
+        result = filling.untouched_tensor(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        table.mark(result, anything(name, result.dtype))
+        return result
 
     try:
-        out = shaped(*trees.mapped(args, emptied))
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):  # it reads values, or refuses these
+        out = shaped(*trees.mapped(args, remove_data))
+    except (
+        RuntimeError,
+        NotImplementedError,
+        TypeError,
+        ValueError,
+    ):  # it reads values or rejects meta tensors
         for tensor in trees.tensors(args):
             table.fill(tensor)
         try:
@@ -63,7 +68,7 @@ def without_values(
                 f"some that are made up it says: {error}. Check it with values (`--values`), or smaller."
             ) from error
         for tensor in (*trees.tensors(out), *writes):
-            table.mark(tensor, filling.made_up(name, tensor.dtype))
+            table.mark(tensor, filling.made_up_guess(name, tensor.dtype))
         return out
-    table.written(name, writes)
-    return trees.mapped(out, stood)
+    table.mark_written(name, writes)
+    return trees.mapped(out, add_untouched)

@@ -1,7 +1,7 @@
-"""torch's rules for sizes, asked about plain numbers, without the algebra that they load for symbols.
+"""Runs torch's shape rules on plain numbers without loading the algebra for symbols.
 
 Almost every rule imports `torch.fx.experimental.symbolic_shapes`, and with it SymPy (half a second), to ask
-whether a number may be a symbol. Here none is: while a rule runs, they are answered for plain numbers.
+whether a number is a symbol. Here none is: while a rule runs, small modules answer for plain numbers.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from types import ModuleType
 from typing import Any
 
 _CONFIG = "torch.fx.experimental._config"
-"""What rules look at and do not load themselves."""
+"""A module that rules use without importing it."""
 
 
 class _Expression:
-    """What no number is an instance of."""
+    """A class without instances, for ``isinstance`` tests of numbers."""
 
 
-def _truth(condition: Any, *_: Any) -> bool:
+def _as_bool(condition: Any, *_: Any) -> bool:
     return bool(condition)
 
 
-_ANSWERS: dict[str, dict[str, Any]] = {
+_PLAIN_FUNCTIONS: dict[str, dict[str, Any]] = {
     "torch.fx.experimental.symbolic_shapes": {
-        "expect_true": _truth,
+        "expect_true": _as_bool,
         "guard_int": int,
-        "guard_or_false": _truth,
-        "guard_or_true": _truth,
-        "guard_size_oblivious": _truth,
+        "guard_or_false": _as_bool,
+        "guard_or_true": _as_bool,
+        "guard_size_oblivious": _as_bool,
         "guarding_hint_or_throw": int,
         "has_guarding_hint": lambda _: True,
         "is_nested_int": lambda _: False,
-        "statically_known_true": _truth,
+        "statically_known_true": _as_bool,
         "sym_and": lambda *all_of: all(all_of),
         "sym_eq": operator.eq,
         "sym_or": lambda *any_of: any(any_of),
@@ -46,37 +46,37 @@ _ANSWERS: dict[str, dict[str, Any]] = {
 }
 
 
-class _Plain(ModuleType):
-    """Stands where a module would; whatever else is asked of it is the real one's to answer."""
+class _PlainModule(ModuleType):
+    """Replaces a module; other attributes load the real one."""
 
     def __init__(self, name: str, answers: Mapping[str, Any]) -> None:
         super().__init__(name)
         self.__dict__.update(answers)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system's own questions
+        if name.startswith("__"):  # queries of the import system
             raise AttributeError(name)
-        _clear([self])
+        _remove([self])
         return getattr(importlib.import_module(self.__name__), name)
 
 
 @contextmanager
 def plain_sizes() -> Iterator[None]:
-    """While this lasts, no size is a symbol; modules that are loaded already answer themselves."""
-    missing = [name for name in _ANSWERS if name not in sys.modules]
+    """Answer questions about symbols for plain numbers inside the block; loaded modules stay in place."""
+    missing = [name for name in _PLAIN_FUNCTIONS if name not in sys.modules]
     if not missing:
         yield
         return
     importlib.import_module(_CONFIG)
-    stands = [_Plain(name, _ANSWERS[name]) for name in missing]
-    sys.modules.update({one.__name__: one for one in stands})
+    replacements = [_PlainModule(name, _PLAIN_FUNCTIONS[name]) for name in missing]
+    sys.modules.update({module.__name__: module for module in replacements})
     try:
         yield
     finally:
-        _clear(stands)
+        _remove(replacements)
 
 
-def _clear(stands: list[_Plain]) -> None:
-    for one in stands:
-        if sys.modules.get(one.__name__) is one:
-            del sys.modules[one.__name__]
+def _remove(modules: list[_PlainModule]) -> None:
+    for module in modules:
+        if sys.modules.get(module.__name__) is module:
+            del sys.modules[module.__name__]

@@ -1,7 +1,7 @@
-"""What the CPU is told when it reads a value that is not there, and that it was told so.
+"""Answers reads of missing values by the CPU, and records the answers as assumptions.
 
-The answer is what the record expects: it is the same each time one value is read, and losses move. A loop
-that goes on because of such answers is broken: after equal ones at one place it is told the opposite once.
+An answer is the value that the record expects: the same for each read of one value, and slowly falling for
+losses. A loop that such answers keep going is ended: after equal ones at one place the opposite is answered.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import torch
 
 from gapless.emulation.core.core import Core
 from gapless.emulation.dry.guesses.guess import Guess
-from gapless.emulation.dry.loops import passes, repeats
+from gapless.emulation.dry.loops import may_repeat_loop, value_to_pass
 from gapless.emulation.support import stacks
 from gapless.emulation.support.local import local
 from gapless.model.assumption import Assumption
 from gapless.model.source import Stack
 
-_PATIENCE = 8
-"""Equal answers within a step after which a loop that may go on because of them is told the opposite."""
-_LONG = 400
-"""Answers in a loop of any number of steps after which it is."""
-_MOST_PLACES = 4_000
-_UNASKED = object()
+_MAX_EQUAL_ANSWERS = 8
+"""Equal answers within a step after which a loop that may depend on them gets the opposite."""
+_MAX_LOOP_ANSWERS = 400
+"""Answers across steps after which such a loop gets the opposite."""
+_MAX_PLACES = 4_000
+_NOT_LOOKED_UP = object()
 
 
-class _Place:
-    """What was told at one stack."""
+class _ReadPlace:
+    """The answers at one stack."""
 
     __slots__ = (
-        "broken", "equal", "first", "given", "high", "kind", "last", "loops", "low", "made_by", "of",
-        "of_high", "of_low", "passes", "stack", "tick", "ticks", "times",
+        "broken", "equal", "first", "high", "kind", "last", "loops", "low", "made_by", "of",
+        "of_high", "of_low", "passes", "stack", "tick", "ticks", "times", "user_value",
     )  # fmt: skip
 
     def __init__(self, stack: stacks.RawStack, kind: str, made_by: str) -> None:
@@ -43,119 +43,121 @@ class _Place:
         self.first: Any = None
         self.last: Any = None
         self.low = self.high = self.of = self.of_low = self.of_high = 0
-        self.given: float | None = None
+        self.user_value: float | None = None
         self.loops: bool | None = None
-        self.passes: Any = _UNASKED
+        self.passes: Any = _NOT_LOOKED_UP
 
 
 class Reads:
-    """Answers reads, and remembers what it has answered; `given` is what the user said, by ``file:line``."""
+    """Answers reads and remembers the answers; `user_values` are the user's, by ``file:line``."""
 
-    def __init__(self, core: Core, given: dict[str, float]) -> None:
+    def __init__(self, core: Core, user_values: dict[str, float]) -> None:
         self.core = core
-        self.told: dict[int, tuple[Guess, int, Any]] = {}
-        self._given = given
-        self._places: dict[Any, _Place] = {}
-        self.used: set[str] = set()
+        self.answers: dict[int, tuple[Guess, int, Any]] = {}
+        self._user_values = user_values
+        self._places: dict[Any, _ReadPlace] = {}
+        self.used_lines: set[str] = set()
 
-    # -- asked -----------------------------------------------------------------------------------------
+    # -- answers ---------------------------------------------------------------------------------------
 
     def answer(self, tensor: torch.Tensor, guess: Guess, real: Any = None) -> Any:
-        """The number that a read of `tensor` gives; `real` is one that is there, but was made up."""
-        kind = _kind_of(tensor.dtype)
+        """Return the answer to a read of `tensor`; `real` is its made-up value, if it has one."""
+        kind = _python_type(tensor.dtype)
         if guess.exact:
             return kind(guess.mean)
         key = tensor.untyped_storage()._cdata
-        told = self.told.get(key)
-        if told is not None and told[0] is guess and told[1] == tensor.storage_offset():
-            return told[2]
-        value = self.said(guess, kind, real)
-        self.told[key] = guess, int(tensor.storage_offset()), value
+        earlier = self.answers.get(key)
+        if earlier is not None and earlier[0] is guess and earlier[1] == tensor.storage_offset():
+            return earlier[2]
+        value = self.answer_like(guess, kind, real)
+        self.answers[key] = guess, int(tensor.storage_offset()), value
         return value
 
-    def said(self, guess: Guess, kind: type, real: Any = None) -> Any:
-        """The answer at this place to a question about a value like `guess`."""
+    def answer_like(self, guess: Guess, kind: type, real: Any = None) -> Any:
+        """Return the answer at this place to a read of a value like `guess`."""
         place = self._place(kind.__name__, guess.made_by)
         if place is None:
             return kind(guess.mean) if real is None else real
-        if place.given is not None:
-            value = kind(place.given)
+        if place.user_value is not None:
+            value = kind(place.user_value)
         else:
             certain = kind is bool and guess.compares and guess.mean in (0, 1)  # an assertion holds
-            value = _expected(guess, kind, place.times) if real is None or certain else real
-            value = self._checked(place, value) if kind is bool else value
-            value = self._unlooped(place, guess, kind, value)
-        _count(place, value, self.core.recorder.tick)
+            value = _expected_value(guess, kind, place.times) if real is None or certain else real
+            value = self._avoid_raise(place, value) if kind is bool else value
+            value = self._break_loop(place, guess, kind, value)
+        _count_answer(place, value, self.core.recorder.tick)
         return value
 
     def size(self, guess: Guess | None, count: int, of: int) -> int:
-        """How many elements there are, of so many at most, where `count` is to be expected."""
+        """Return the assumed number of elements, `of` at most and `count` expected."""
         place = self._place("size", guess.made_by if guess is not None else "")
         if place is None:
             return count
-        if place.given is not None:
-            count = round(place.given * of) if 0 < place.given < 1 else min(of, round(place.given))
+        if place.user_value is not None:
+            count = (
+                round(place.user_value * of) if 0 < place.user_value < 1 else min(of, round(place.user_value))
+            )
         if not place.times:
             place.of = place.of_low = place.of_high = of
             place.low = place.high = count
         place.low, place.high = min(place.low, count), max(place.high, count)
         place.of_low, place.of_high = min(place.of_low, of), max(place.of_high, of)
-        _count(place, count, self.core.recorder.tick)
+        _count_answer(place, count, self.core.recorder.tick)
         return count
 
-    def said_here(self, guess: Guess) -> bool:
-        """Whether the user has said how many elements there are at this place."""
+    def has_user_size(self, guess: Guess) -> bool:
+        """Whether the user has set the number of elements at this place."""
         place = self._place("size", guess.made_by)
-        return place is not None and place.given is not None
+        return place is not None and place.user_value is not None
 
     def values(self, guess: Guess, count: int) -> None:
-        """So many values have been made up for what was copied to the host."""
+        """Record that `count` values were made up for a copy to the host."""
         place = self._place("values", guess.made_by)
         if place is not None:
-            _count(place, count, self.core.recorder.tick)
+            _count_answer(place, count, self.core.recorder.tick)
 
     # -- places ----------------------------------------------------------------------------------------
 
-    def _place(self, kind: str, made_by: str) -> _Place | None:
+    def _place(self, kind: str, made_by: str) -> _ReadPlace | None:
         if not self.core.enabled:
             return None
         stack = stacks.capture(2) + local.above
         place = self._places.get((kind, stack))
         if place is None:
-            if len(self._places) >= _MOST_PLACES:
+            if len(self._places) >= _MAX_PLACES:
                 return None
-            place = self._places[kind, stack] = _Place(stack, kind, made_by)
-            if self._given:
-                place.given = self._said_by_user(stack)
+            place = self._places[kind, stack] = _ReadPlace(stack, kind, made_by)
+            if self._user_values:
+                place.user_value = self._user_value(stack)
         return place
 
-    def _said_by_user(self, stack: stacks.RawStack) -> float | None:
+    def _user_value(self, stack: stacks.RawStack) -> float | None:
         for line in stacks.resolve(stack):
-            for place, value in self._given.items():
+            for place, value in self._user_values.items():
                 file, _, number = place.rpartition(":")
-                if str(line.line) == number and _names(line.file, file):
-                    self.used.add(place)
+                if str(line.line) == number and _is_same_file(line.file, file):
+                    self.used_lines.add(place)
                     return value
         return None
 
-    def _checked(self, place: _Place, value: bool) -> bool:
-        """`value`, or its opposite where the line would raise because of it."""
-        if place.passes is _UNASKED:
-            place.passes = passes(stacks.resolve(place.stack))
+    def _avoid_raise(self, place: _ReadPlace, value: bool) -> bool:
+        """Return `value`, or its opposite if the line would raise because of it."""
+        if place.passes is _NOT_LOOKED_UP:
+            place.passes = value_to_pass(stacks.resolve(place.stack))
         return value if place.passes is None else bool(place.passes)
 
-    def _unlooped(self, place: _Place, guess: Guess, kind: type, value: Any) -> Any:
-        """`value`, or another one where a loop seems to go on because of it."""
+    def _break_loop(self, place: _ReadPlace, guess: Guess, kind: type, value: Any) -> Any:
+        """Return `value`, or another one if a loop seems to continue because of it."""
         within = place.tick == self.core.recorder.tick
         alike = value == place.last or (kind is not bool and within)
-        if not alike or not (within or place.times % _LONG == _LONG - 1):
+        if not alike or not (within or place.times % _MAX_LOOP_ANSWERS == _MAX_LOOP_ANSWERS - 1):
             place.equal = 0
             return value
         place.equal += 1
-        if place.equal < _PATIENCE and place.times % _LONG != _LONG - 1:
+        if place.equal < _MAX_EQUAL_ANSWERS and place.times % _MAX_LOOP_ANSWERS != _MAX_LOOP_ANSWERS - 1:
             return value
         if place.loops is None:
-            place.loops = repeats(stacks.resolve(place.stack))
+            place.loops = may_repeat_loop(stacks.resolve(place.stack))
         if not place.loops:
             return value
         place.equal = 0
@@ -166,28 +168,30 @@ class Reads:
         return kind(far[(place.broken - 1) % len(far)])
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Everything that was told, place by place."""
-        found: dict[Any, Assumption] = {}
-        for one in self._places.values():
-            if not one.times:  # it was only asked what the user says of it
+        """Return all answers, one entry per kind and stack."""
+        by_place: dict[Any, Assumption] = {}
+        for place in self._places.values():
+            if not place.times:  # only looked up for a value of the user's
                 continue
-            stack = stacks.resolve(one.stack)
-            before = found.get((one.kind, stack))  # a loop asks at its beginning and at its end
-            found[one.kind, stack] = _assumption(one, stack) if before is None else _added(before, one)
-        return tuple(found.values())
+            stack = stacks.resolve(place.stack)
+            before = by_place.get((place.kind, stack))  # a loop reads at its beginning and at its end
+            by_place[place.kind, stack] = (
+                _assumption(place, stack) if before is None else _merge(before, place)
+            )
+        return tuple(by_place.values())
 
     def unused(self) -> Iterator[str]:
-        """What the user has said of lines at which nothing was read, for a report."""
-        for place in self._given:
-            if place not in self.used:
+        """Yield notes on values of the user's for lines at which nothing was read."""
+        for place in self._user_values:
+            if place not in self.used_lines:
                 yield f"--assume {place}: no value without data was read at that line"
 
-    def afresh(self) -> None:
-        """As if nothing had been told before."""
+    def reset(self) -> None:
+        """Forget all answers."""
         self._places.clear()
 
 
-def _assumption(place: _Place, stack: Stack) -> Assumption:
+def _assumption(place: _ReadPlace, stack: Stack) -> Assumption:
     return Assumption(
         kind=place.kind,  # type: ignore[arg-type]
         stack=stack,
@@ -202,12 +206,12 @@ def _assumption(place: _Place, stack: Stack) -> Assumption:
         times=place.times,
         steps=place.ticks,
         broken=place.broken,
-        given=place.given is not None,
+        given=place.user_value is not None,
     )
 
 
-def _added(before: Assumption, place: _Place) -> Assumption:
-    """What was told at one line, here and at another stack."""
+def _merge(before: Assumption, place: _ReadPlace) -> Assumption:
+    """Return `before` with the answers of another stack at the same line added."""
     return msgspec.structs.replace(
         before,
         last=float(place.last),
@@ -221,7 +225,7 @@ def _added(before: Assumption, place: _Place) -> Assumption:
     )
 
 
-def _count(place: _Place, value: Any, tick: int) -> None:
+def _count_answer(place: _ReadPlace, value: Any, tick: int) -> None:
     if not place.times:
         place.first = value
     place.last = value
@@ -231,14 +235,14 @@ def _count(place: _Place, value: Any, tick: int) -> None:
         place.ticks += 1
 
 
-def _kind_of(dtype: torch.dtype) -> type:
+def _python_type(dtype: torch.dtype) -> type:
     if dtype is torch.bool:
         return bool
     return complex if dtype.is_complex else float if dtype.is_floating_point else int
 
 
-def _expected(guess: Guess, kind: type, times: int) -> Any:
-    """What is to be expected of a value that is read for this time: losses get smaller, and are not 0."""
+def _expected_value(guess: Guess, kind: type, times: int) -> Any:
+    """Return the value expected at the read number `times`: losses fall slowly, and are not 0."""
     if kind is bool:
         return guess.mean > 0.5
     value = min(max(guess.mean, guess.low), guess.high)
@@ -251,6 +255,8 @@ def _expected(guess: Guess, kind: type, times: int) -> Any:
     return kind(value)
 
 
-def _names(file: str, asked: str) -> bool:
-    """Whether `asked`, the end of a path, means `file`."""
-    return file == asked or file.replace("\\", "/").endswith("/" + asked.replace("\\", "/").lstrip("./"))
+def _is_same_file(file: str, path_end: str) -> bool:
+    """Whether `file` ends with the path `path_end`."""
+    return file == path_end or file.replace("\\", "/").endswith(
+        "/" + path_end.replace("\\", "/").lstrip("./")
+    )

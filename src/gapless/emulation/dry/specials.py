@@ -1,4 +1,4 @@
-"""Operators that are not run by the one rule for all: reads, checks, a GradScaler's."""
+"""Operators with rules of their own for missing values: reads, checks, sparse parts, GradScaler's."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import torch
 
 from gapless import trees
 from gapless.emulation.dry.calls import Compute
-from gapless.emulation.dry.filling import untouched
+from gapless.emulation.dry.filling import untouched_tensor
 from gapless.emulation.dry.guesses.guess import anything
-from gapless.emulation.dry.kinds import Kind
+from gapless.emulation.dry.kinds import OperatorKind
 from gapless.emulation.placement.placement import sparse_parts
 
-Special = Callable[[Any, Kind, Compute, int, Any, dict[str, Any]], Any]
-_KNOWN = 1 << 22
+Special = Callable[[Any, OperatorKind, Compute, int, Any, dict[str, Any]], Any]
+_MAX_CHECKED_ELEMENTS = 1 << 22
 
 
-def _read(values: Any, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
-    record = values.of(args[0])
+def _read(
+    values: Any, kind: OperatorKind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    record = values.record_of(args[0])
     if record is None:
         return compute(index, args, kwargs)
     if record.filled:
@@ -27,106 +29,118 @@ def _read(values: Any, kind: Kind, compute: Compute, index: int, args: Any, kwar
     return values.reads.answer(args[0], record)
 
 
-def _unscale(values: Any, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Gradients without values are finite: only the others are asked, so that `found_inf` is computed."""
-    known = [one for one in args[0] if values.of(one) is None and one.numel() <= _KNOWN]
-    if known:
-        compute(index, (known, *args[1:]), kwargs)
+def _unscale(
+    values: Any, kind: OperatorKind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Check only gradients with values for infinities, to compute `found_inf`: the others count as finite."""
+    valued = [
+        gradient
+        for gradient in args[0]
+        if values.record_of(gradient) is None and gradient.numel() <= _MAX_CHECKED_ELEMENTS
+    ]
+    if valued:
+        compute(index, (valued, *args[1:]), kwargs)
     return None
 
 
 def _are_equal(
-    values: Any, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
+    values: Any, kind: OperatorKind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
 ) -> Any:
     a, b = args[:2]
-    if (values.of(a) is None and values.of(b) is None) or a.shape != b.shape:
+    if (values.record_of(a) is None and values.record_of(b) is None) or a.shape != b.shape:
         return NotImplemented if a.shape == b.shape else False
-    if values.same(a, b):
+    if values.are_same(a, b):
         return True
     x, y = values.guess_of(a), values.guess_of(b)
     alike = x is not None and y is not None and x.exact and y.exact
     if alike and x is not None and y is not None:
         return x.mean == y.mean
     record = anything("equal", torch.bool)
-    return values.reads.said(record, bool, False)
+    return values.reads.answer_like(record, bool, False)
 
 
-def _check_nothing(
-    values: Any, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
+def _assume_assertion_holds(
+    values: Any, kind: OperatorKind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
 ) -> Any:
-    """An assertion that is made on the device: it holds."""
-    return NotImplemented if all(values.of(one) is None for one in trees.tensors(args)) else None
+    """Skip an assertion on the device about missing values: it counts as true."""
+    return NotImplemented if all(values.record_of(tensor) is None for tensor in trees.tensors(args)) else None
 
 
-def _put_together(
-    values: Any, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
+def _run_on_parts(
+    values: Any, kind: OperatorKind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
 ) -> Any:
-    """A sparse tensor is made of its parts, whatever is in them, and tells how many it has."""
+    """Compute operators on the parts of a sparse tensor, which need no values."""
     return compute(index, args, kwargs)
 
 
-def _coalesced(
-    values: Any, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
+def _coalesce(
+    values: Any, kind: OperatorKind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
 ) -> Any:
-    """Indices tell how many are left; what was added up under them has no values, if it had none."""
-    given = args[0]
-    if not _lacks(values, given):
+    """Coalesce a sparse tensor without values: its indices are unique, its entries stay unknown."""
+    tensor = args[0]
+    if not _lacks_values(values, tensor):
         return NotImplemented
-    left = sparse_parts(given)[0].unique(dim=1)
-    return _sparse(values, given, left, given.dtype, values.of(given), coalesced=True)
+    indices = sparse_parts(tensor)[0].unique(dim=1)
+    return _make_sparse(values, tensor, indices, tensor.dtype, values.record_of(tensor), coalesced=True)
 
 
-def _copied(values: Any, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
-    """A copy of a sparse tensor has its indices."""
-    given = args[0]
-    if given.layout is not torch.sparse_coo or not _lacks(values, given):
-        return NotImplemented
-    indices = sparse_parts(given)[0].clone()
-    return _sparse(values, given, indices, kwargs.get("dtype") or given.dtype, values.of(given))
-
-
-def _masked(values: Any, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Of a dense tensor what stands at the indices of a sparse one."""
-    given, mask = args
-    record = values.of(given)
-    if mask.layout is not torch.sparse_coo or record is None or record.filled:
-        return NotImplemented
-    return _sparse(values, mask, sparse_parts(mask)[0].clone(), given.dtype, record)
-
-
-def _lacks(values: Any, tensor: Any) -> bool:
-    record = values.of(tensor)
-    return record is not None and not record.exact and not record.filled
-
-
-def _sparse(
-    values: Any, like: Any, indices: Any, dtype: torch.dtype, record: Any, coalesced: bool = False
+def _copy_sparse(
+    values: Any, kind: OperatorKind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
 ) -> Any:
-    """A tensor of the shape of `like` whose values at `indices` are as `record` says."""
-    shape = (indices.shape[1], *sparse_parts(like)[1].shape[1:])
-    made = untouched(shape, torch.empty(shape, device="meta").stride(), dtype)
-    values.mark(made, record)
-    return torch.sparse_coo_tensor(
-        indices, made, like.shape, check_invariants=False, is_coalesced=coalesced or like.is_coalesced()
+    """Copy a sparse tensor without values: only its indices are copied."""
+    tensor = args[0]
+    if tensor.layout is not torch.sparse_coo or not _lacks_values(values, tensor):
+        return NotImplemented
+    indices = sparse_parts(tensor)[0].clone()
+    return _make_sparse(
+        values, tensor, indices, kwargs.get("dtype") or tensor.dtype, values.record_of(tensor)
     )
 
 
-_OF_PARTS = (
+def _sparse_mask(
+    values: Any, kind: OperatorKind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Select the elements of a dense tensor without values at the indices of a sparse mask."""
+    dense, mask = args
+    record = values.record_of(dense)
+    if mask.layout is not torch.sparse_coo or record is None or record.filled:
+        return NotImplemented
+    return _make_sparse(values, mask, sparse_parts(mask)[0].clone(), dense.dtype, record)
+
+
+def _lacks_values(values: Any, tensor: Any) -> bool:
+    record = values.record_of(tensor)
+    return record is not None and not record.exact and not record.filled
+
+
+def _make_sparse(
+    values: Any, like: Any, indices: Any, dtype: torch.dtype, record: Any, coalesced: bool = False
+) -> Any:
+    """Return a sparse tensor of the shape of `like` whose entries at `indices` have the guess `record`."""
+    shape = (indices.shape[1], *sparse_parts(like)[1].shape[1:])
+    entries = untouched_tensor(shape, torch.empty(shape, device="meta").stride(), dtype)
+    values.mark(entries, record)
+    return torch.sparse_coo_tensor(
+        indices, entries, like.shape, check_invariants=False, is_coalesced=coalesced or like.is_coalesced()
+    )
+
+
+_SPARSE_PART_OPERATORS = (
     "_sparse_coo_tensor_with_dims_and_tensors", "_sparse_coo_tensor_unsafe",
     "_sparse_compressed_tensor_unsafe", "is_coalesced", "_coalesced_", "_nnz", "_dimI", "_dimV",
     "sparse_dim", "dense_dim",
 )  # fmt: skip
-SPECIAL: dict[str, Special] = {
+SPECIAL_OPERATORS: dict[str, Special] = {
     "aten::_local_scalar_dense": _read,
     "aten::_amp_foreach_non_finite_check_and_unscale_": _unscale,
     "aten::equal": _are_equal,
-    "aten::_assert_async": _check_nothing,
-    "aten::_functional_assert_async": _check_nothing,
-    "aten::_linalg_check_errors": _check_nothing,
-    **{f"aten::{name}": _put_together for name in _OF_PARTS},
-    "aten::_coalesce": _coalesced,
-    "aten::clone": _copied,
-    "aten::_to_copy": _copied,
-    "aten::sparse_mask": _masked,
+    "aten::_assert_async": _assume_assertion_holds,
+    "aten::_functional_assert_async": _assume_assertion_holds,
+    "aten::_linalg_check_errors": _assume_assertion_holds,
+    **{f"aten::{name}": _run_on_parts for name in _SPARSE_PART_OPERATORS},
+    "aten::_coalesce": _coalesce,
+    "aten::clone": _copy_sparse,
+    "aten::_to_copy": _copy_sparse,
+    "aten::sparse_mask": _sparse_mask,
 }
-"""Operators that are not run by the one rule for all."""
+"""Operators with rules of their own, by qualified name."""

@@ -1,7 +1,7 @@
-"""`Table`: what stands for the values of the storages that have none.
+"""`ValueTable`: guesses for storages that have no real values.
 
-A storage is in it if its values are not those that the script would have: there are none, they were made up,
-or all of them are one number that nobody has written. Everything else has real values.
+A storage is in the table if its values are missing, made up, or one constant that has not been written. All
+other storages have real values.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from gapless.emulation.core.core import Core
 from gapless.emulation.dry import filling
 from gapless.emulation.dry.guesses.guess import Guess, anything, constant
 from gapless.emulation.dry.reads import Reads
-from gapless.emulation.dry.settling import Draws
+from gapless.emulation.dry.settling import DrawnValues
 from gapless.emulation.placement.placement import sparse_parts
 from gapless.torch_internals import free_weak_ref, storage_of_weak_ref, weak_ref_expired
 
 Tensor = torch.Tensor
-_FIRST_SWEEP = 8192
-_SAMPLE = 1024
-"""Elements of known values that are looked at."""
-_LITTLE = 1 << 20
-"""Bytes up to which what comes to the host gets values at once, and not where somebody looks at them."""
+_MIN_RECORDS_TO_SWEEP = 8192
+_SAMPLE_ELEMENTS = 1024
+"""Elements of real values that are summarised: enough for a mean."""
+_MAX_EAGER_BYTES = 1 << 20
+"""Bytes up to which a copy to the host gets values at once, not only when it is read."""
 
 
-class Table:
-    """Records by storage; `reads` answers what the CPU asks of them."""
+class ValueTable:
+    """The guess of each storage without real values; `reads` answers reads of the CPU."""
 
-    def __init__(self, core: Core, given: dict[str, float]) -> None:
+    def __init__(self, core: Core, user_values: dict[str, float]) -> None:
         self.core = core
         self.records: dict[int, Guess] = {}
         self._weak: dict[int, int] = {}
-        self._sweep_at = _FIRST_SWEEP
-        self.reads = Reads(core, given)
+        self._sweep_at = _MIN_RECORDS_TO_SWEEP
+        self.reads = Reads(core, user_values)
         self._filler = filling.Filler()
-        self.draws = Draws(core)
+        self.draws = DrawnValues(core)
 
-    def of(self, tensor: Tensor) -> Guess | None:
-        """The record of what `tensor` has in place of values; None where it has values."""
+    def record_of(self, tensor: Tensor) -> Guess | None:
+        """Return the guess for the storage of `tensor`; None if it has real values."""
         try:
             return self.records.get(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
-            inner = stored(tensor)
-            return None if inner is tensor else self.of(inner)
+            inner = dense_part(tensor)
+            return None if inner is tensor else self.record_of(inner)
 
     def mark(self, tensor: Tensor, guess: Guess) -> None:
-        """The whole storage of `tensor` is like this from now on."""
-        storage: Any = stored(tensor).untyped_storage()
+        """Set the guess for the whole storage of `tensor`."""
+        storage: Any = dense_part(tensor).untyped_storage()
         key = storage._cdata
         if key not in self._weak:
             self._weak[key] = storage._weak_ref()
@@ -59,31 +59,31 @@ class Table:
         self.records[key] = guess
 
     def lacks(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether one of them has no values."""
-        return any((record := self.of(one)) is not None and not record.filled for one in tensors)
+        """Whether one of `tensors` has no values, not even made-up ones."""
+        return any((record := self.record_of(tensor)) is not None and not record.filled for tensor in tensors)
 
-    def written(self, maker: str, tensors: Iterable[Tensor]) -> None:
-        """A kernel that was not run has written these."""
-        for one in tensors:
-            self.mark(one, anything(maker, one.dtype))
+    def mark_written(self, maker: str, tensors: Iterable[Tensor]) -> None:
+        """Set an unknown guess for tensors written by a kernel that was not run."""
+        for tensor in tensors:
+            self.mark(tensor, anything(maker, tensor.dtype))
 
     def forget(self, tensor: Tensor) -> None:
-        """The storage of `tensor` has real values from now on."""
-        self.records.pop(stored(tensor).untyped_storage()._cdata, None)
+        """Remove the guess: the storage of `tensor` has real values now."""
+        self.records.pop(dense_part(tensor).untyped_storage()._cdata, None)
 
     def sweep(self) -> None:
-        """Forget storages that no longer exist."""
+        """Remove storages that no longer exist."""
         for key, weak in list(self._weak.items()):
             if weak_ref_expired(weak):
                 free_weak_ref(weak)
                 del self._weak[key]
                 self.records.pop(key, None)
-                self.reads.told.pop(key, None)
+                self.reads.answers.pop(key, None)
                 self.draws.forget(key)
-        self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._weak))
+        self._sweep_at = max(_MIN_RECORDS_TO_SWEEP, 2 * len(self._weak))
 
     def untouched_memory(self, least: int) -> Iterator[tuple[int, int]]:
-        """Address and size, in bytes, of each storage of at least so many that holds no values at all."""
+        """Yield address and size in bytes of each storage of at least `least` bytes without any values."""
         for key, record in list(self.records.items()):
             weak = self._weak.get(key)
             if record.filled or weak is None or weak_ref_expired(weak):
@@ -93,25 +93,25 @@ class Table:
                 yield storage.data_ptr(), storage.nbytes()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all records."""
         for weak in self._weak.values():
             free_weak_ref(weak)
         self._weak.clear()
         self.records.clear()
 
     def guess_of(self, value: Any) -> Guess | None:
-        """What an argument is like: a record, a number, or a summary of known values."""
+        """Return a guess for an argument: its record, its number, or a summary of its real values."""
         if isinstance(value, Tensor):
-            found = self.of(value)
-            return _summary(value) if found is None else found
+            record = self.record_of(value)
+            return _summary(value) if record is None else record
         if isinstance(value, (bool, int, float)):
             return constant(float(value))
         if isinstance(value, (list, tuple)) and value:
             return self.guess_of(value[0])
         return None
 
-    def same(self, a: Any, b: Any) -> bool:
-        """Whether two arguments are the same elements."""
+    def are_same(self, a: Any, b: Any) -> bool:
+        """Whether two arguments are the same elements of one storage."""
         if not isinstance(a, Tensor) or not isinstance(b, Tensor):
             return False
         return a is b or (
@@ -123,11 +123,11 @@ class Table:
     # -- values that are made up ---------------------------------------------------------------------------
 
     def fill(self, tensor: Tensor) -> bool:
-        """Give the storage of `tensor` values such as its record says; whether it has some now."""
-        record = self.of(tensor)
+        """Give the storage of `tensor` values drawn from its guess; return whether it has values now."""
+        record = self.record_of(tensor)
         if record is None or record.filled:
             return True
-        if not self._filler.fill(stored(tensor), record):
+        if not self._filler.fill(dense_part(tensor), record):
             return False
         if record.exact:
             self.forget(tensor)
@@ -135,13 +135,13 @@ class Table:
             self.mark(tensor, record.as_filled())
         return True
 
-    def arrived(self, tensor: Tensor) -> Tensor:
-        """`tensor` has come to the host, where anybody may look at its values: most save or reduce it."""
-        record = self.of(tensor)
+    def fill_arrived(self, tensor: Tensor) -> Tensor:
+        """Fill a small `tensor` that was copied to the host, where it will probably be read; return it."""
+        record = self.record_of(tensor)
         if (
             record is not None
             and not tensor.is_meta
-            and stored(tensor).untyped_storage().nbytes() <= _LITTLE
+            and dense_part(tensor).untyped_storage().nbytes() <= _MAX_EAGER_BYTES
             and self.fill(tensor)
             and not record.exact
         ):
@@ -149,37 +149,37 @@ class Table:
         return tensor
 
 
-def stored(tensor: Tensor) -> Tensor:
-    """What holds the values: `tensor` itself, or the dense part of a sparse one that does."""
+def dense_part(tensor: Tensor) -> Tensor:
+    """Return the tensor that holds the values: `tensor` itself, or the dense part of a sparse one."""
     parts = sparse_parts(tensor)
     return parts[-1] if parts else tensor
 
 
 def _summary(tensor: Tensor) -> Guess | None:
-    """What known values are like: of many, the first ones."""
+    """Return a guess from real values: from the first ones if there are many."""
     if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_complex() or not tensor.numel():
         return None
     if tensor.numel() == 1:
         value = tensor.detach().item()  # `float` warns of tensors that require gradients
         return constant(value) if not math.isnan(value) else None
     with torch.no_grad():
-        some = (
+        sample = (
             tensor
-            if tensor.numel() <= _SAMPLE
-            else tensor.as_strided((_SAMPLE,), (1,))
-            if _dense(tensor)
+            if tensor.numel() <= _SAMPLE_ELEMENTS
+            else tensor.as_strided((_SAMPLE_ELEMENTS,), (1,))
+            if _has_sample(tensor)
             else None
         )
-        if some is None:
+        if sample is None:
             return anything("values", tensor.dtype)
-        some = some.to(torch.float64)
-        low, high = (float(one) for one in some.aminmax())
-        spread, mean = (float(one) for one in torch.std_mean(some))
+        sample = sample.to(torch.float64)
+        low, high = (float(bound) for bound in sample.aminmax())
+        spread, mean = (float(moment) for moment in torch.std_mean(sample))
     if not math.isfinite(mean + spread):
         return Guess(low=low, high=high)
     return Guess(mean, spread, low, high)
 
 
-def _dense(tensor: Tensor) -> bool:
+def _has_sample(tensor: Tensor) -> bool:
     room = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
-    return room >= _SAMPLE
+    return room >= _SAMPLE_ELEMENTS

@@ -123,7 +123,7 @@ class SourceKernel:
             f'it are not known; @gapless.standin("cuda::{self.name}") can compute it'
         )
         if self.core.values is not None:
-            self.core.values.written(self.name, written)
+            self.core.values.mark_written(self.name, written)
             return
         with without_emulation(), torch.no_grad():
             for place in at:

@@ -75,7 +75,7 @@ class TritonLaunches:
         if isinstance(kernel, str):
             self._note_unknown(compiled, kernel)
         elif self.core.values is not None and self.core.values.lacks(tensors):
-            self.core.values.written(compiled.name, _read_and_written(kernel, values)[1])
+            self.core.values.mark_written(compiled.name, _read_and_written(kernel, values)[1])
         elif key in self._given_up:
             _forget(kernel, values)
         else:

@@ -1,4 +1,4 @@
-"""Rules for what the results of operators are like; importing this registers them.
+"""Rules that guess the values of operators' results; importing this registers them.
 
 Bounds are exact where a function has them; means and spreads are those of independent Gaussian elements.
 """
@@ -9,34 +9,38 @@ import math
 
 import torch
 
-from gapless.emulation.dry.guesses import arithmetic, asked, drawn, moved, networks, reduced
+from gapless.emulation.dry.guesses import arithmetic, networks
+from gapless.emulation.dry.guesses import comparisons as asked
+from gapless.emulation.dry.guesses import creation as drawn
+from gapless.emulation.dry.guesses import movement as moved
+from gapless.emulation.dry.guesses import reductions as reduced
 from gapless.emulation.dry.guesses.guess import Guess, anything
-from gapless.emulation.dry.guesses.made import RULES, Made
+from gapless.emulation.dry.guesses.rules import RULES, OperatorResult
 
-__all__ = ["RULES", "arithmetic", "asked", "drawn", "guess", "moved", "networks", "reduced"]
+__all__ = ["RULES", "arithmetic", "asked", "drawn", "guess_result", "moved", "networks", "reduced"]
 
 
-def guess(made: Made) -> Guess:
-    """What the result is like: by its rule, else anything of its type."""
-    function = RULES.get(made.base)
-    found = None
+def guess_result(result: OperatorResult) -> Guess:
+    """Return the guess for a result: from its rule, else an unknown value of its type."""
+    function = RULES.get(result.base)
+    guess = None
     if function is not None:
         try:
-            found = function(made)
+            guess = function(result)
         except (ArithmeticError, ValueError, IndexError, AttributeError, TypeError, RuntimeError):
-            found = None  # arguments of another form than the rule knows
-    if found is None or not _sound(found, made.dtype):
-        return anything(made.base, made.dtype)
-    return found
+            guess = None  # arguments of another form than the rule knows
+    if guess is None or not _is_plausible(guess, result.dtype):
+        return anything(result.base, result.dtype)
+    return guess
 
 
-def _sound(found: Guess, dtype: torch.dtype) -> bool:
-    """Whether the guess can stand for values of this type; an infinite one only where it is no guess."""
-    if math.isnan(found.mean) or math.isnan(found.spread) or math.isnan(found.low) or math.isnan(found.high):
+def _is_plausible(guess: Guess, dtype: torch.dtype) -> bool:
+    """Whether a guess is possible for values of `dtype`; only exact ones may be infinite. Bounds bools."""
+    if math.isnan(guess.mean) or math.isnan(guess.spread) or math.isnan(guess.low) or math.isnan(guess.high):
         return False
-    if not found.exact and not (math.isfinite(found.mean) and math.isfinite(found.spread)):
+    if not guess.exact and not (math.isfinite(guess.mean) and math.isfinite(guess.spread)):
         return False
     if dtype is torch.bool:
-        found.low, found.high = 0.0, 1.0
-        return 0 <= found.mean <= 1
+        guess.low, guess.high = 0.0, 1.0
+        return 0 <= guess.mean <= 1
     return True

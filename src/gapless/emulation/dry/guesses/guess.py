@@ -1,4 +1,4 @@
-"""`Guess`: what the values in a storage are like, where there are none."""
+"""`Guess`: the distribution of the values in a storage that has none."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Guess:
         self.maker = self.source = ""
 
     def as_filled(self) -> Guess:
-        """The same of a storage that holds values which were made up."""
-        found = Guess(self.mean, self.spread, self.low, self.high)
-        found.compares, found.maker, found.source = self.compares, self.maker, self.source
-        found.filled = True
-        return found
+        """Return a copy for a storage that holds made-up values."""
+        guess = Guess(self.mean, self.spread, self.low, self.high)
+        guess.compares, guess.maker, guess.source = self.compares, self.maker, self.source
+        guess.filled = True
+        return guess
 
     @property
     def made_by(self) -> str:
-        """``mean of nll_loss``, for a report."""
+        """Return the origin for a report, as ``mean of nll_loss``."""
         return f"{self.maker} of {self.source}" if self.source else self.maker
 
     def __repr__(self) -> str:
@@ -46,38 +46,38 @@ class Guess:
 
 
 def constant(value: float) -> Guess:
-    """All elements are `value`, and that is known."""
-    made = Guess(value, 0.0, value, value)
-    made.exact = True
-    return made
+    """Return the exact guess that all elements are `value`."""
+    guess = Guess(value, 0.0, value, value)
+    guess.exact = True
+    return guess
 
 
 def between(low: float, high: float) -> Guess:
-    """Whole numbers from `low` to `high`, each as likely as the others."""
+    """Return a guess for integers uniform from `low` to `high`."""
     return Guess((low + high) / 2, (high - low + 1) / math.sqrt(12), low, high)
 
 
 def chance(p: float) -> Guess:
-    """Bools that are true with probability `p`."""
+    """Return a guess for bools that are true with probability `p`."""
     p = min(1.0, max(0.0, p))
     return Guess(p, math.sqrt(p * (1 - p)), 0.0, 1.0)
 
 
 @cache
 def anything(maker: str, dtype: torch.dtype) -> Guess:
-    """Nothing is known but the type: bools as likely as not, numbers around 0, whole ones around 1."""
+    """Return a guess from the type alone: bools 50:50, floats around 0, integers around 1."""
     if dtype is torch.bool:
-        made = chance(0.5)
+        guess = chance(0.5)
     elif dtype.is_floating_point or dtype.is_complex:
-        made = Guess()
+        guess = Guess()
     else:
-        made = Guess(1.0, 1.0, 0.0 if dtype is torch.uint8 else -_INFINITE)
-    made.maker = maker
-    return made
+        guess = Guess(1.0, 1.0, 0.0 if dtype is torch.uint8 else -_INFINITE)
+    guess.maker = maker
+    return guess
 
 
 def below(a: Guess, b: Guess) -> float:
-    """The probability that an element of `a` is less than one of `b`; what cannot be is told from bounds."""
+    """Return the probability that an element of `a` is less than one of `b`."""
     if a.high < b.low:
         return 1.0
     if a.low >= b.high:
@@ -88,29 +88,29 @@ def below(a: Guess, b: Guess) -> float:
     return 0.5 * (1 + math.erf(max(-30.0, min(30.0, (b.mean - a.mean) / spread)) / math.sqrt(2)))
 
 
-def mixed(a: Guess, b: Guess, share: float) -> Guess:
-    """Elements of `b` for this `share` of all, of `a` for the rest."""
+def mix(a: Guess, b: Guess, share: float) -> Guess:
+    """Return a guess for elements of `b` with probability `share`, else of `a`."""
     if a.exact and b.exact and a.mean == b.mean:
         return constant(a.mean)
     mean = (1 - share) * a.mean + share * b.mean if math.isfinite(a.mean + b.mean) else b.mean
     apart = (a.mean - b.mean) ** 2 if math.isfinite(a.mean - b.mean) else 0.0
     variance = (1 - share) * a.spread**2 + share * b.spread**2 + share * (1 - share) * apart
-    made = Guess(mean, math.sqrt(variance), min(a.low, b.low), max(a.high, b.high))
-    made.compares = a.compares and b.compares
-    return made
+    guess = Guess(mean, math.sqrt(variance), min(a.low, b.low), max(a.high, b.high))
+    guess.compares = a.compares and b.compares
+    return guess
 
 
-def converted(x: Guess, dtype: torch.dtype, exact: bool = False) -> Guess:
-    """`x` in another type: numbers are true where they are not 0."""
+def convert(x: Guess, dtype: torch.dtype, exact: bool = False) -> Guess:
+    """Return `x` converted to `dtype`; nonzero numbers become true."""
     if dtype is torch.bool and not (x.low >= 0 and x.high <= 1):
-        found = chance(0.0 if x.mean == x.spread == 0 else 1.0)
+        guess = chance(0.0 if x.mean == x.spread == 0 else 1.0)
     else:
-        found = Guess(x.mean, x.spread, x.low, x.high)
-    found.exact = exact
-    found.compares = x.compares
-    return found
+        guess = Guess(x.mean, x.spread, x.low, x.high)
+    guess.exact = exact
+    guess.compares = x.compares
+    return guess
 
 
-def within(x: Guess, low: float, high: float) -> Guess:
-    """`x` cut off at bounds."""
+def clip(x: Guess, low: float, high: float) -> Guess:
+    """Return `x` clipped to `low` and `high`."""
     return Guess(min(max(x.mean, low), high), x.spread, max(x.low, low), min(x.high, high))

@@ -1,9 +1,9 @@
-"""What the results of operators are like, where there are no values: by a rule for each operator.
+"""The registry of rules that guess the values of operators' results.
 
-A rule takes a `Made` (what the operator was given, and how many elements it made of how many) and gives a
-`Guess`, or None where it has nothing better than `anything`. An operator and its forms in place, into
-``out=`` and over lists have one rule. Bounds are exact where a function has them; means and spreads are those
-of independent Gaussian elements.
+A rule takes an `OperatorResult` (the arguments, and how many elements give one of the result) and returns a
+`Guess`, or None if it has nothing better than `anything`. The in-place, ``out=`` and list forms of an operator
+share its rule. Bounds are exact if a function has them; means and spreads are those of independent Gaussian
+elements.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import torch
 
 from gapless.emulation.dry.guesses.guess import Guess, anything, between
 
-Rule = Callable[["Made"], "Guess | None"]
+Rule = Callable[["OperatorResult"], "Guess | None"]
 RULES: dict[str, Rule] = {}
 
 
-class Made:
-    """One result of an operator.
+class OperatorResult:
+    """One result of an operator, whose values a rule guesses.
 
-    `x`, `y` and `z` are what its first arguments are like (numbers too; None for what is neither), `args` the
-    arguments themselves. `ratio` is how many elements of the first one stand for one of the result.
+    `x` and `y` are guesses for its first arguments, `args` the arguments themselves. `ratio` is the number of
+    elements of the first argument per element of the result.
     """
 
     __slots__ = ("args", "base", "dtype", "guess_of", "position", "ratio", "same")
@@ -36,13 +36,13 @@ class Made:
         self.guess_of, self.same = guess_of, same
 
     def at(self, position: int) -> Guess | None:
-        """What the argument at that position is like."""
+        """Return the guess for the argument at `position`; None if it is no tensor or number."""
         return self.guess_of(self.args[position]) if position < len(self.args) else None
 
     @property
     def x(self) -> Guess:
-        found = self.at(0)
-        return anything("", torch.float32) if found is None else found
+        argument = self.at(0)
+        return anything("", torch.float32) if argument is None else argument
 
     @property
     def y(self) -> Guess | None:
@@ -54,12 +54,12 @@ class Made:
         return isinstance(self.args[0], torch.Tensor) and is_whole(self.args[0])
 
     def number(self, position: int, default: float = 0.0) -> float:
-        """The plain number at that position."""
-        found = self.args[position] if position < len(self.args) else None
-        return found if isinstance(found, (int, float)) else default
+        """Return the plain number at `position`, else `default`."""
+        argument = self.args[position] if position < len(self.args) else None
+        return argument if isinstance(argument, (int, float)) else default
 
     def length(self, position: int) -> int:
-        """Elements along the dimension that the argument at `position` names, of the first argument."""
+        """Return the length of the first argument along the dimension given by the argument at `position`."""
         tensor = self.args[0]
         dim = self.args[position] if position < len(self.args) else None
         if not isinstance(tensor, torch.Tensor) or not tensor.dim():
@@ -69,12 +69,12 @@ class Made:
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` is all of its storage."""
+    """Whether `tensor` covers all of its storage."""
     return bool(tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes())
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for operators of ATen, by their names without an underscore behind."""
+    """Return a decorator that registers a rule for ATen operators, named without trailing underscore."""
 
     def register(function: Rule) -> Rule:
         for name in names:
@@ -84,17 +84,17 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def base_of(name: str) -> str:
-    """``aten::_foreach_add_`` and ``aten::add_`` are ``add``."""
+def base_name(name: str) -> str:
+    """Return an operator's name without its form: ``add`` for ``aten::_foreach_add_`` and ``aten::add_``."""
     short = name.split("::", 1)[-1]
     if short.startswith("_foreach_"):
         short = short[len("_foreach_") :]
     return short.removesuffix("_") if not short.endswith("__") else short
 
 
-def indices(made: Made) -> Guess | None:
-    """Positions along a dimension, for the second result of those that give two."""
-    if made.dtype.is_floating_point:
+def indices(result: OperatorResult) -> Guess | None:
+    """Return a guess for positions along a dimension, the second result of operators such as `topk`."""
+    if result.dtype.is_floating_point:
         return None
-    dim = 2 if made.base in ("topk", "kthvalue") else 1
-    return between(0, max(0, made.length(dim) - 1))
+    dim = 2 if result.base in ("topk", "kthvalue") else 1
+    return between(0, max(0, result.length(dim) - 1))
