@@ -59,12 +59,12 @@ class NewTensor:
 
 
 class ResultShapes:
-    """The results of a call: `items` are `NewTensor`, lists of these, positions of returned arguments (`int`),
-    or other values in a 1-tuple.
+    """The results of a call: `items` are `NewTensor`, lists of these, positions of returned arguments
+    (`int`), or other values in a 1-tuple.
 
     `kind` is their container, None for a single one. `aliases` says that one shares memory with an argument
     although the schema does not say so: then the call is made unchanged. `resized` are the sizes
-    of what is written, where they change. `has_discrete` says that one of them may choose or count something.
+    of written arguments that change. `has_discrete` says that a result may select or count.
     """
 
     __slots__ = ("aliases", "has_discrete", "items", "kind", "numel", "resized")
