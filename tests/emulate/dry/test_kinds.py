@@ -26,7 +26,7 @@ class Sizes(TorchDispatchMode):
         kind, kwargs = OperatorKind(func), kwargs or {}
         if kind.alike or kind.size >= 0:
             self.seen.add(kind.base)
-            told, made = self.values._made(kind, args, kwargs), ShapeCache().of(kind, args, kwargs).numel
+            told, made = self.values._count_results(kind, args, kwargs), ShapeCache().of(kind, args, kwargs).numel
             assert told == (args[0].numel() if kind.sets else made), func  # in place, nothing new is made
         return func(*args, **kwargs)
 

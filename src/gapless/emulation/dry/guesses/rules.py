@@ -2,8 +2,8 @@
 
 A rule takes an `OperatorResult` (the arguments, and how many elements give one of the result) and returns a
 `Guess`, or None if it has nothing better than `anything`. The in-place, ``out=`` and list forms of an
-operator share its rule. Bounds are exact if a function has them; means and spreads are those of independent Gaussian
-elements.
+operator share its rule. Bounds are exact if a function has them; means and spreads are those of independent
+Gaussian elements.
 """
 
 from __future__ import annotations
