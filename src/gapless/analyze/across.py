@@ -108,6 +108,7 @@ def _complete_profiles(reports: Sequence[Report]) -> list[Profile]:
 
 
 def _verdict(ranked: Sequence[RuleCost], reports: Sequence[Report]) -> Verdict:
+    """Return the verdict over all runs: the worst level, and the rule that costs most."""
     total = _step_time(reports)
     profiles = sum(report.profile is not None for report in reports)
     noun = "profile" if profiles == len(reports) else "run" if profiles else "checked script"

@@ -56,6 +56,7 @@ def _failure(session: Session) -> str:
 
 
 def _with_step_time(attempt: Attempt, session: Session) -> Attempt:
+    """Return `attempt` with the estimated step and throughput of `session`, if there is an estimate."""
     if session.programme is None:
         return attempt
     from gapless.analyze.estimate.estimate import estimate

@@ -173,7 +173,7 @@ def _outermost(timeline: Timeline) -> Any:
     return outermost
 
 
-# -- what no model can be told by --------------------------------------------------------------------------
+# -- arguments that reveal nothing about a model -----------------------------------------------------------
 
 
 def reduce_arguments(op: str, dims: Any, types: Any, concrete: Any) -> tuple[Any, Any, Any]:
@@ -190,6 +190,7 @@ def reduce_arguments(op: str, dims: Any, types: Any, concrete: Any) -> tuple[Any
 
 
 def _substitute_sizes(dims: Any, standins: dict[int, int], copies: bool) -> Any:
+    """Replace sizes above 1 by stand-ins, or by a power of two if the operator `copies`."""
     if not isinstance(dims, list):
         return dims if not isinstance(dims, int) or dims < 2 else standins.setdefault(dims, len(standins) + 2)
     if copies and dims and all(isinstance(size, int) for size in dims):
@@ -199,6 +200,7 @@ def _substitute_sizes(dims: Any, standins: dict[int, int], copies: bool) -> Any:
 
 
 def _keep_flags(value: Any) -> Any:
+    """Return `value` if it consists of flags and small numbers only, else ""."""
     if not isinstance(value, str):
         return ""
     words = filter(None, re.split(r"[\[\], ]+", value))

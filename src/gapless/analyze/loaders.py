@@ -87,6 +87,7 @@ def _use_findings(use: LoaderUse) -> Iterator[Finding]:
 
 
 def _finding(rule: Rule, hit: Hit, use: LoaderUse, step: int) -> Finding:
+    """Return the finding for `hit` with its price in a `step`."""
     return finding(
         rule,
         hit,
@@ -98,6 +99,7 @@ def _finding(rule: Rule, hit: Hit, use: LoaderUse, step: int) -> Finding:
 
 
 def _frequency(hit: Hit) -> Frequency:
+    """Return in which steps the loader's hit happens."""
     if not hit.steps:
         return Frequency(when="no-steps", waits=0.0)
     if hit.every > 1:
@@ -151,7 +153,7 @@ def with_input_limit(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
     step = estimate.step
     if use is None or min(use.step.least, step.least) <= 0:
         return estimate
-    most, likely, least = use.late.most, use.late.likely, use.late.least  # longest where the step is shortest
+    most, likely, least = use.late.most, use.late.likely, use.late.least  # a short step waits longest
     lengths = np.exp(
         np.interp(_STEP_QUANTILES, [-_Z_90, 0, _Z_90], np.log([step.least, step.likely, step.most]))
     )
@@ -201,6 +203,7 @@ def reprice_for_steps(findings: Iterable[Finding], estimate: Estimate | None) ->
 
 
 def _hits(use: LoaderUse) -> Iterator[tuple[LoaderRule, Hit]]:
+    """Yield each rule that applies to the loader, with its hit."""
     for rule in rules_of_kind(LoaderRule):
         for hit in rule.of_loader(use):
             yield rule, hit
@@ -261,6 +264,7 @@ def with_measurement(report: Report, diagnosis: Diagnosis) -> Report:
 
 
 def _explain(finding: Finding, profile: Profile, diagnosis: Diagnosis) -> Finding:
+    """Return `finding` with evidence and remedy from the measured loader."""
     assert diagnosis.now is not None
     assert diagnosis.advised is not None
     where = loader_advice.describe_hottest_line(diagnosis)

@@ -96,6 +96,7 @@ def findings(memory: MemoryReport) -> tuple[Finding, ...]:
 
 
 def _frequency(hit: Hit, memory: MemoryReport) -> Frequency:
+    """Return in which steps the hit happens, by how many of the run's steps have it."""
     when: When = "every-step" if memory.steps and hit.steps >= max(memory.steps - 3, 1) else "some-steps"
     if not hit.steps or not memory.steps:
         when = "no-steps"

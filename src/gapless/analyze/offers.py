@@ -52,6 +52,7 @@ def _offer(
     estimate: Estimate | None,
     memory: Sequence[MemoryReport],
 ) -> Offer:
+    """Return step, memory and fit of the run on `card`; the emulated card uses the run's own report."""
     own = card.name == session.environment.device
     timed = estimate if own else _estimate_on(card, session, steps)
     offer = Offer(gpu=card.name, total=card.total_memory, source=card.source, emulated=own)
@@ -73,6 +74,7 @@ def _offer(
 
 
 def _need_of_report(report: MemoryReport) -> tuple[int, bool, int]:
+    """Return bytes needed, whether the recorded run fits, and its retries."""
     if report.lack is not None:
         return report.lack.needs, False, 0
     return report.baseline.peak_reserved, True, report.baseline.retries
@@ -141,7 +143,7 @@ def _with_waiting(offer: Offer, estimate: Estimate | None) -> Offer:
         return offer
     if offer.emulated or not estimate.overlapped:
         return msgspec.structs.replace(offer, waiting=estimate.waiting)
-    batch = estimate.whole.likely  # workers need so long for a batch, however long the step is
+    batch = estimate.whole.likely  # workers need this long per batch on any GPU
     late = Range(
         *(max(batch - length, 0) for length in (offer.step.most, offer.step.likely, offer.step.least))
     )
@@ -149,6 +151,7 @@ def _with_waiting(offer: Offer, estimate: Estimate | None) -> Offer:
 
 
 def _with_cost(offer: Offer, epoch: float, steps: int) -> Offer:
+    """Return `offer` with the cost of a million samples, an epoch of `epoch` steps, and all `steps`."""
     if offer.price < 0 or not offer.step.likely:
         return offer
     each = offer.whole.likely / _HOUR_NS * offer.price

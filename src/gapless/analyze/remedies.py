@@ -120,6 +120,7 @@ def calculate_attempts(session: Session, memory: Sequence[MemoryReport]) -> Iter
 
 
 def _replay_attempt(run: MemoryRun, label: str, note: str, finished: bool) -> Attempt:
+    """Replay `run` and return whether it fits, as an attempt that was not tried."""
     fit = fits(run)
     return Attempt(
         what=label, fits=fit.fits, needs=fit.needs, has=fit.has, allocated=fit.allocated,
@@ -138,9 +139,11 @@ def _optimizer_states(run: MemoryRun) -> list[int]:
 
 
 def _size_in_8_bits(size: int) -> int:
+    """Return bytes of a 32-bit state of `size` bytes after quantising it to 8 bits."""
     elements = size // 4
     return size if elements < _MIN_ELEMENTS_8BIT else elements + 4 * -(-elements // _BLOCK_ELEMENTS)
 
 
 def _with_sizes(run: MemoryRun, sizes: dict[int, int]) -> MemoryRun:
+    """Return `run` with other sizes in some rows."""
     return msgspec.structs.replace(run, size=tuple(sizes.get(row, size) for row, size in enumerate(run.size)))

@@ -62,7 +62,7 @@ def report(
     steps = find_steps(session.marks, read)
     recorded, session = session, with_late_sites(session, steps)
     session = msgspec.structs.replace(session, events=steps.assign_ticks(session.events, session.strands))
-    if steps.strands:  # what a step of each would take depends on how they share the GPU
+    if steps.strands:  # the length of their steps depends on how they share the GPU
         session = msgspec.structs.replace(session, programme=None)
     session = msgspec.structs.replace(session, events=select_events(session, steps))
     loops = training_loops(steps.marks, session.marks, read)
@@ -130,9 +130,10 @@ def _planned_steps(session: Session, steps: Steps) -> Planned:
 
 
 def _readiness(session: Session, steps: Steps) -> Readiness | None:
+    """Return what of a step CUDA graphs could hold, if the session recorded lines for that."""
     if session.programme is None or not session.programme.lines:  # --graphs records them
         return None
-    from gapless.analyze.estimate.readiness import readiness  # which prices with the replay
+    from gapless.analyze.estimate.readiness import readiness  # loads the replay
 
     return readiness(session, steps)
 
@@ -163,7 +164,7 @@ def _estimate_prices(
     """Return the estimate, if there is one, and `findings` with the prices of training steps."""
     if session.programme is None:
         return None, findings
-    from gapless.analyze.estimate.estimate import estimate  # the replay is loaded when it is needed
+    from gapless.analyze.estimate.estimate import estimate  # loads the replay
 
     inside = [
         n for n, finding in enumerate(findings) if finding.frequency.when in ("every-step", "some-steps")
@@ -218,6 +219,7 @@ def _fallback_notes(sites: Sequence[Site], session: Session) -> Iterator[str]:
 
 
 def _make_finding(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
+    """Return the finding of a group of waits, with its frequency, spots and callers."""
     often = frequency(group, steps)
     sites = [session.sites[number] for number in group.by_site]
     evidence = (*source_basis(sites), *_fallback_notes(sites, session))
@@ -237,6 +239,7 @@ def _make_finding(group: Group, session: Session, steps: Steps, read: ReadSource
 
 
 def _remarks(steps: Steps, cut: float) -> tuple[str, ...]:
+    """Return notes on how reliable the steps are: why the run was cut, and what ends a step."""
     if cut:
         return (
             f"the script was stopped after {cut:.0f} s, in the middle of the code that follows the last "

@@ -19,6 +19,7 @@ def findings(faults: Sequence[GraphFault]) -> list[Finding]:
 
 
 def _fault_findings(fault: GraphFault) -> list[Finding]:
+    """Return a finding for each rule that applies to `fault`."""
     results = []
     for rule in rules_of_kind(GraphRule):
         hit = rule.of_graph(fault)

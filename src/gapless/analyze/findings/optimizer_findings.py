@@ -29,6 +29,7 @@ def findings(estimate: Estimate | None) -> Iterator[Finding]:
 
 
 def _price(joined: Joined) -> Price:
+    """Return what joining the parameters saves, as a price."""
     saved = joined.saved
     return Price(
         alone=saved.likely,

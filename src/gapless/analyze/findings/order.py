@@ -31,6 +31,7 @@ def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _sort_key(finding: Finding) -> tuple[object, ...]:
+    """Return what findings are sorted by; lower comes first."""
     often, line = finding.frequency, finding.line or SourceLine("", 0)
     price = finding.price.last if finding.price is not None and finding.price.estimated else 0
     idle, blocked = (finding.loss.idle, finding.loss.blocked) if finding.loss is not None else (0, 0)

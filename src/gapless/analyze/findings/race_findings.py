@@ -41,6 +41,7 @@ def _merge_races(first: Race, race: Race) -> Race:
 
 
 def _race_findings(race: Race) -> list[Finding]:
+    """Return a finding for each rule that applies to `race`."""
     results = []
     for rule in rules_of_kind(RaceRule):
         hit = rule.of_race(race)

@@ -35,6 +35,7 @@ def decisions(assumptions: Sequence[Assumption], read: ReadSource = source_text)
 
 
 def _decides(assumption: Assumption, read: ReadSource) -> bool:
+    """Whether the assumed value decided a branch, a size or a loop's end."""
     if assumption.broken or assumption.kind in ("size", "bool"):
         return True
     return assumption.kind != "values" and _is_used_to_decide(assumption.stack, read)
@@ -71,6 +72,7 @@ def _line_decides(tree: ast.Module, line: int) -> bool | None:
 
 
 def _enclosing_scope(tree: ast.Module, line: int) -> ast.AST:
+    """Return the innermost function around `line`, or the module."""
     scope: ast.AST = tree
     for node in ast.walk(tree):  # outer ones come first
         if isinstance(node, _SCOPES) and _contains_line(node, line):
@@ -94,6 +96,7 @@ def _deciding_nodes(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def _names(node: ast.AST) -> set[str]:
+    """Return the variable names in `node`."""
     return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 

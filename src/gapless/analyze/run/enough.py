@@ -7,7 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gapless.analyze.run.loop import Loop, ReadSource, node_of, outside_torch, training_loops
-from gapless.analyze.run.period import Recurring, UnknownValue, Variables, length, recurring, stride, value
+from gapless.analyze.run.period import (
+    Recurring,
+    UnknownValue,
+    Variables,
+    first_name,
+    length,
+    recurring,
+    stride,
+    value,
+)
 from gapless.analyze.run.phases import prefer_named
 from gapless.files.input import source_text
 from gapless.model import Mark, Recurrence
@@ -79,6 +88,7 @@ class Enough:
         return left <= 0 or not any(self._is_affordable(watch, left) for watch in self._watched)
 
     def _note_mark(self, mark: Mark, count: int) -> None:
+        """Keep `mark` and its time, find the loops if they changed, and update the progress in them."""
         mark = outside_torch(mark)
         self._marks = [*self._marks, mark][-_MAX_MARKS:]
         self._times = [*self._times, (mark.time, count)][-_MAX_MARKS:]
@@ -106,8 +116,9 @@ class Enough:
         )
 
     def _find_loops(self) -> None:
+        """Find the loops around the recent marks, and what recurs in them."""
         loops = training_loops(self._marks, (), self.read)
-        if not loops:  # another loop than the one before
+        if not loops:  # the marks so far are of another loop
             self._marks = self._marks[-1:]
             loops = training_loops(self._marks, (), self.read)
         self._loops = loops
@@ -143,7 +154,7 @@ class Enough:
         """
         values: dict[int, object] = {}
         for level, (loop, names) in enumerate(zip(self._loops, variables, strict=True)):
-            held = names.get(_first_name(loop.target)) if names is not None and loop.target else None
+            held = names.get(first_name(loop.target)) if names is not None and loop.target else None
             plain = isinstance(held, int | float | str)
             values[level] = held if plain or held is None else ("object", id(held))
         before, self._passes = self._passes, values
@@ -194,7 +205,7 @@ class Enough:
             watch.every = every
             watch.due_in = -counted % every + 1 if moved else -1
         watch.counted = counted
-        # At 0 nothing tells whether it was before the first step, or will not be.
+        # At 0 it is unknown whether this already happened before the first step.
         return holds and counted != 0
 
     def _predict_pass(self, watch: _WatchedPart, variables: list[Variables | None], count: int) -> None:
@@ -222,10 +233,6 @@ class Enough:
         return watch.due_in < 0 or watch.due_in * step <= left
 
 
-def _first_name(target: str) -> str:
-    """``i`` of ``i, (x, y)``."""
-    return target.split(",")[0].strip("() ")
-
-
 def _is_lower(before: object, now: object) -> bool:
+    """Whether both are numbers and `now` is lower."""
     return isinstance(before, int | float) and isinstance(now, int | float) and now < before

@@ -69,8 +69,8 @@ def _distance(hit: Sequence[int], step_count: int) -> int:
         return 0
     distances = {later - earlier for earlier, later in pairwise(hit)}
     interval = distances.pop()
-    # Missing one at either end would break the rhythm as much as an irregular one between them. What stands
-    # behind the optimizer's step in an iteration falls into the next step, hence no `>=`.
+    # A missing wait at either end breaks the rhythm as much as one in between. What follows the optimizer's
+    # step in an iteration falls into the next step, hence no `>=`.
     if distances or interval < 2 or hit[0] > interval or hit[-1] + interval < step_count:
         return 0
     return interval

@@ -101,6 +101,8 @@ def _join_equal_loops(groups: Mapping[tuple[object, ...], Group], steps: Steps) 
 
 
 def _part(step: int, steps: Steps, in_loop: bool) -> Part:
+    """Return the part of the run that an event of `step` is in; `in_loop` if its site is in the training
+    loop."""
     if in_loop or not steps.seen or (step not in steps.firsts and step < steps.seen):
         return "steps"
     return "after" if step == steps.seen else "before"
@@ -121,7 +123,7 @@ def _split_off_excess(group: Group, steps: Steps) -> list[Group]:
         if usual
         else Counter()
     )
-    first = +first  # what is above the usual
+    first = +first  # drops steps that do not exceed the usual
     if first:
         group.steps -= first
         pieces.append(replace(group, steps=first, trailing=0, bytes=0))
@@ -133,6 +135,7 @@ def _split_off_excess(group: Group, steps: Steps) -> list[Group]:
 
 
 def _place_key(described: _Description) -> tuple[object, ...]:
+    """Return what must be equal for two sites to be one finding."""
     rule, line, remedy, backward = described
     return rule.code, line.file, line.line, backward, remedy
 
@@ -178,8 +181,9 @@ def happens_once(group: Group, session: Session, steps: Steps, read: ReadSource)
 
 
 def _describe(site: Site) -> _Description:
+    """Return rule, line, remedy, and whether `site` waits in the backward of its line."""
     rule = match_rule(site)
-    # The user's own backward code waits where it stands, and not on behalf of a line in forward.
+    # The user's own backward code waits at its own line, not at a line of the forward pass.
     backward = site.in_backward and bool(site.forward) and site.line == user_line(site.forward)
     return rule, site.line or UNKNOWN, rule.remedy(site), backward
 

@@ -77,6 +77,7 @@ def _sources(stack: Stack, read: ReadSource) -> Iterator[str]:
 
 
 def _header(loop: Loop, read: ReadSource) -> str:
+    """Return the first line of `loop`; "" if it cannot be read."""
     try:
         return read(loop.file).splitlines()[loop.first - 1]
     except (OSError, SyntaxError, ValueError, IndexError):
@@ -109,6 +110,7 @@ def with_own_noun(report: Report) -> Report:
 
 
 def _verdict(verdict: Verdict, words: Callable[[str], str]) -> Verdict:
+    """Return `verdict` with `words` applied to its texts."""
     return msgspec.structs.replace(
         verdict,
         sentence=words(verdict.sentence),
@@ -124,6 +126,7 @@ def _verdict(verdict: Verdict, words: Callable[[str], str]) -> Verdict:
 
 
 def _findings(findings: Sequence[Finding], words: Callable[[str], str]) -> tuple[Finding, ...]:
+    """Return `findings` with `words` applied to their texts."""
     return tuple(
         msgspec.structs.replace(
             finding,
@@ -136,6 +139,7 @@ def _findings(findings: Sequence[Finding], words: Callable[[str], str]) -> tuple
 
 
 def _table(table: Table, words: Callable[[str], str]) -> Table:
+    """Return `table` with `words` applied to its texts."""
     return msgspec.structs.replace(
         table,
         title=words(table.title),

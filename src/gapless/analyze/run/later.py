@@ -112,6 +112,7 @@ def _number(per_step: float) -> str:
 
 
 def _by_line(session: Session, events: Sequence[Event]) -> Counter[str]:
+    """Count the waits of `events` by line, or by operator without a line."""
     waits: Counter[str] = Counter()
     for event in events:
         line = session.sites[event.site].line

@@ -58,7 +58,7 @@ def training_loops(
     """
     if not steps:
         return ()
-    # Where a call of a module ends is inside torch, whose own loops call the hooks.
+    # A module's call ends inside torch, whose own loops call the hooks.
     ends = (outside_torch(mark) if mark.kind in UNTRAINED else mark for mark in steps[:_MAX_MARKS])
     stacks = [mark.stack for mark in ends]
     work = [mark.stack for mark in marks if mark.kind == "backward" and mark.stack][:_MAX_MARKS]
@@ -71,7 +71,7 @@ def training_loops(
         if file not in sources:
             sources[file] = _tree_as_run(frames[0], read)
         tree = sources[file]
-        if tree is None or frames[0].library == "python":  # asyncio's own loop runs whatever there is
+        if tree is None or frames[0].library == "python":  # asyncio's event loop is no training loop
             continue
         for loop in _loops_around(tree, file, [frame.line for frame in frames]):
             if loops or all(loop.holds(stack) for stack in work):
@@ -98,7 +98,7 @@ def parse(text: str) -> ast.Module | None:
     """Return the syntax tree of `text`; None if it is not Python."""
     try:
         return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two of what nests too deep
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two if it nests too deep
         return None
 
 
@@ -142,6 +142,7 @@ def is_in_loop(stack: Stack, read: ReadSource = source_text) -> bool | None:
 
 @lru_cache(4096)
 def _is_repeated(frame: SourceLine, read: ReadSource) -> bool | None:
+    """Whether a loop repeats the call at `frame`; None if its source is unknown or changed."""
     tree = _tree_as_run(frame, read) if frame.code else None
     return None if tree is None else _is_line_repeated(tree, frame.line)
 
@@ -168,7 +169,7 @@ def _common_frames(stacks: Sequence[Stack]) -> Iterator[tuple[SourceLine, ...]]:
             break
         common.append(frames)
         if len({frame.line for frame in frames}) > 1:
-            break  # the calls part here: what is below are different frames
+            break  # the calls part here: frames below it differ
     return reversed(common)
 
 

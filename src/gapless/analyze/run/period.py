@@ -87,6 +87,7 @@ def _functions(loop: Loop, read: ReadSource) -> dict[str, str]:
 def _in_statement(
     statement: ast.stmt, loop: Loop, level: int, functions: Mapping[str, str]
 ) -> Iterator[Recurring]:
+    """Yield what recurs in `statement` of the loop's body, nested blocks included."""
     first, last = statement.lineno, statement.end_lineno or statement.lineno
     if level and first <= loop.inner[0] and loop.inner[1] <= last:
         if not isinstance(statement, ast.For | ast.AsyncFor | ast.While):
@@ -124,6 +125,7 @@ def _inner_statements(statement: ast.stmt) -> list[ast.stmt]:
 
 
 def _has_modulo(test: ast.expr) -> bool:
+    """Whether `test` contains ``%``."""
     return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in ast.walk(test))
 
 
@@ -137,7 +139,7 @@ def _calls(body: Sequence[ast.stmt]) -> list[str]:
     ]
 
 
-class UnknownValue(Exception):  # no error: the value of an expression that nobody may compute
+class UnknownValue(Exception):  # not an error, hence no such name
     """The value of an expression cannot be determined without running the script's code."""
 
 
@@ -181,6 +183,7 @@ def value(node: ast.expr, names: Variables) -> Any:
 
 
 def _object(node: ast.expr, names: Variables) -> Any:
+    """Return the object that a name or attribute refers to, without running code."""
     match node:
         case ast.Name(id=name):
             return names.get(name, UnknownValue)
@@ -201,6 +204,7 @@ def _stored_attribute(owner: object, attr: str) -> object:
 
 
 def _number(node: ast.expr, names: Variables) -> Any:
+    """Evaluate `node` as a number, else raise `UnknownValue`."""
     number = value(node, names)
     if not isinstance(number, int | float):
         raise UnknownValue
@@ -238,6 +242,11 @@ def length(node: ast.expr, names: Variables) -> int:
     return 0
 
 
+def first_name(target: str) -> str:
+    """Return the first variable of a loop's target: ``i`` of ``i, (x, y)``."""
+    return target.split(",")[0].strip("() ")
+
+
 def stride(node: ast.expr, names: Variables) -> int:
     """Return what the variable of a loop over `node` grows by per pass; 0 if it does not count.
 
@@ -258,6 +267,7 @@ def stride(node: ast.expr, names: Variables) -> int:
 
 
 def _length_of(held: object) -> int:
+    """Return the length of a tensor, a built-in collection or a DataLoader; 0 if unknown."""
     kind = type(held)
     if kind.__name__ == "Tensor" and kind.__module__ == "torch":
         shape = held.shape  # type: ignore[attr-defined]

@@ -172,11 +172,12 @@ def _phase(site: Site, loops: Sequence[Loop], calls: int) -> str:
     loop = loops[level]
     depth = next(n for n, frame in enumerate(site.stack) if loop.holds((frame,)))
     functions = (phase_of_name(frame.function) for frame in reversed(site.stack[:depth]) if frame.is_user)
-    looped = calls > 1 and not _moves_a_module(site)  # which copies each of its parameters
+    looped = calls > 1 and not _moves_a_module(site)  # a moved module copies each parameter
     return next(filter(None, functions), "") or phase_at(loop, site.stack[depth].line, looped)
 
 
 def _moves_a_module(site: Site) -> bool:
+    """Whether `site` is a module moved to the GPU, which copies each of its parameters."""
     return match_rule(site).name == "module-moved"
 
 
@@ -193,6 +194,7 @@ def _is_checkpoint(stack: Stack, loop: Loop) -> bool:
 
 
 def _frame_saves(frame: SourceLine) -> bool:
+    """Whether the frame's function saves a checkpoint, by its name."""
     name = frame.function.rpartition(".")[2]
     if frame.is_user:
         return "save" in name and phase_of_name(name) == CHECKPOINT
@@ -205,7 +207,7 @@ def _is_in_rollout(stack: Stack) -> bool:
     """Whether the innermost function that names a phase is a rollout."""
     phases = (
         phase_of_name(frame.function) for frame in stack if frame.library != "torch"
-    )  # which validates arguments
+    )  # torch's own functions may be called validate
     return next((name for name in phases if name in (EVALUATION, ROLLOUT)), "") == ROLLOUT
 
 

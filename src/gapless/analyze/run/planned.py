@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gapless.analyze.run.loop import Loop, ReadSource, node_of, outside_torch, training_loops
-from gapless.analyze.run.period import UnknownValue, Variables, length, value
+from gapless.analyze.run.period import UnknownValue, Variables, first_name, length, value
 from gapless.files.input import source_text
 from gapless.model import Mark
 from gapless.model.planned import Planned
@@ -70,6 +70,7 @@ class Planner:
     def _plan(
         self, running: Sequence[tuple[Loop, Variables]], now: dict[str, float], count: int, mark: Mark
     ) -> Planned:
+        """Return the planned steps from the running loops and how their counters grew."""
         trainer_limits = [limit for loop, names in running if (limit := self._trainer_steps(loop, names))]
         if trainer_limits:
             return Planned(steps=trainer_limits[0])
@@ -77,10 +78,10 @@ class Planner:
         limits, leaves = [], False
         for level, (loop, names) in enumerate(running):
             for test in _exits(loop, self.read):
-                bound, own = self._bound(test, names, now, count), _first(loop.target)
+                bound, own = self._bound(test, names, now, count), first_name(loop.target)
                 if (
                     bound and own and ast.unparse(_split_comparison(test)[0]) == own
-                ):  # counts anew in each pass of the loop
+                ):  # it restarts in each pass of the loop
                     lengths[level] = min(lengths[level] or bound[0], bound[0])
                 elif bound:
                     limits.append(bound[1])
@@ -122,6 +123,7 @@ class Planner:
         return round(whole / each_step) if each_step > 1 else whole
 
     def _length(self, loop: Loop, names: Variables) -> int:
+        """Return the passes of `loop`; 0 if unknown."""
         node = node_of(loop, self.read)
         passes = length(node.iter, names) if isinstance(node, ast.For) else 0
         return passes or self.batches(loop)[1]
@@ -207,16 +209,19 @@ def _exit_tests(statement: ast.stmt, own: bool) -> Iterator[ast.expr]:
 
 
 def _statements(statement: ast.stmt) -> list[ast.stmt]:
+    """Return the statements directly inside `statement`, handlers included."""
     nodes = [inner for part in ("body", "orelse", "finalbody") for inner in getattr(statement, part, ())]
     nodes += [inner for handler in getattr(statement, "handlers", ()) for inner in handler.body]
     return [inner for inner in nodes if isinstance(inner, ast.stmt)]
 
 
 def _sides(test: ast.expr) -> list[ast.expr]:
+    """Return both sides of a comparison; empty if `test` is none."""
     return [test.left, *test.comparators] if isinstance(test, ast.Compare) else []
 
 
 def _number_of(node: ast.expr, names: Variables) -> float | None:
+    """Return the number that `node` evaluates to; None if unknown or not a number."""
     try:
         number = value(node, names)
     except UnknownValue:
@@ -226,11 +231,6 @@ def _number_of(node: ast.expr, names: Variables) -> float | None:
 
 def _counter(target: str, names: Variables) -> float | None:
     """Return the value of the first variable in a loop's `target` if it is a number."""
-    name = _first(target)
+    name = first_name(target)
     held = names.get(name) if name else None
     return held if isinstance(held, int) and not isinstance(held, bool) else None
-
-
-def _first(target: str) -> str:
-    """``i`` of ``i, (x, y)``."""
-    return target.split(",")[0].strip("() ")

@@ -107,6 +107,7 @@ class Steps:
         return begins.index(self._strand(event, parents).begin)
 
     def _strand(self, event: Event, parents: Sequence[int]) -> Strand:
+        """Return the strand of `event`: its own thread's, or that of the thread that started it."""
         number = event.strand
         while number not in self.strands and 0 < number < len(parents):
             number = parents[number]
@@ -114,10 +115,12 @@ class Steps:
 
 
 def _steady_steps(part: range) -> range:
+    """Return `part` without its warm-up steps, but at least one step."""
     return part[min(WARM_UP, max(len(part) - 1, 0)) :]
 
 
 def _tick_in_order(tick: int, strand: Strand, last: int) -> int:
+    """Return `tick` of the session as a tick of `strand`; `last` if its strand is over."""
     own = bisect_left(strand.ticks, tick)
     return strand.begin + own if own < len(strand.ticks) else last
 
@@ -156,6 +159,7 @@ def _side_by_side(
 
 
 def _source(tally: StepTally, last: Mark) -> str:
+    """Say what ends a step, for example ``Adam.step`` or ``gapless.step()``."""
     kind = tally.kind
     if kind == "user":
         return "gapless.step()"

@@ -36,6 +36,7 @@ def are_in_turn(stack: Stack, other: Stack, read: ReadSource = source_text) -> b
 
 
 def _same_pass(tree: ast.Module, low: int, high: int) -> bool:
+    """Whether lines `low` and `high` are in the body of one loop and not exclusive."""
     around = [_innermost(tree, line) for line in (low, high)]
     loop = around[0]
     if loop is None or loop is not around[1]:

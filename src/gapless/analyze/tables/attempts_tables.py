@@ -50,16 +50,19 @@ def _nccl(report: Report) -> Buffers | None:
 
 
 def _nccl_note(nccl: Buffers | None, attempts: Sequence[Attempt]) -> str:
+    """Return a note if the memory left may be too little for NCCL."""
     return note(
         nccl, [(attempt.what, attempt.left) for attempt in attempts if attempt.fits and attempt.has >= 0]
     )
 
 
 def _columns(unit: str) -> str:
+    """Return the columns; speed only if there is a `unit`."""
     return " | ".join(filter(None, ["fits", "memory", "step", f"{unit}/s" if unit else "", "took"]))
 
 
 def _unit(attempts: Sequence[Attempt]) -> str:
+    """Return the unit of throughput of the first attempt that has one."""
     return next(
         (samples_or_tokens(attempt.throughput)[1] for attempt in attempts if attempt.throughput is not None),
         "",
@@ -67,6 +70,7 @@ def _unit(attempts: Sequence[Attempt]) -> str:
 
 
 def _row(attempt: Attempt, name: str, unit: str, nccl: Buffers | None, best: bool) -> Row:
+    """Return the row of one attempt."""
     if attempt.failed:
         cells = ("no", "", attempt.failed, *([""] if unit else []), _took(attempt))
         return Row((name, *cells), "dim")
@@ -83,6 +87,7 @@ def _row(attempt: Attempt, name: str, unit: str, nccl: Buffers | None, best: boo
 
 
 def _took(attempt: Attempt) -> str:
+    """Return how long the attempt ran; ``reckoned`` if it was calculated."""
     return duration(attempt.seconds * 1e9) if attempt.tried else "reckoned"
 
 

@@ -46,6 +46,7 @@ def tables(comparison: Comparison) -> tuple[Table, ...]:
 
 
 def _peaks(comparison: MemoryComparison) -> Table:
+    """Return memory at the peak before and after."""
     before, after = comparison.before, comparison.after
     rows = [
         measure_row(Measure(name=name, before=getattr(before, field), after=getattr(after, field), unit=unit))
@@ -65,6 +66,7 @@ _PEAKS: tuple[tuple[str, str, Unit], ...] = (
 
 
 def _kinds(comparison: MemoryComparison) -> Table:
+    """Return memory at the peak by kind of tensor, if it changed."""
     rows = [
         measure_row(Measure(name=TENSORS.get(kind, kind), before=was, after=now, unit="bytes"))
         for kind, was, now in comparison.kinds
@@ -74,6 +76,7 @@ def _kinds(comparison: MemoryComparison) -> Table:
 
 
 def _owners(comparison: MemoryComparison) -> Table:
+    """Return memory at the peak by owner, if it changed."""
     rows = (
         row(
             *owner(change.owner),
@@ -87,6 +90,7 @@ def _owners(comparison: MemoryComparison) -> Table:
 
 
 def _sides(comparison: Comparison) -> Table:
+    """Return a row that describes each run."""
     rows = (
         row(name, _side(side)) for name, side in (("before", comparison.before), ("after", comparison.after))
     )
@@ -94,6 +98,7 @@ def _sides(comparison: Comparison) -> Table:
 
 
 def _side(side: Side) -> str:
+    """Describe one run: name, rank, steps, device and spread."""
     parts = [side.name]
     if side.files > 1:
         parts.append(f"rank {side.rank}, one of {side.files} files" if side.rank >= 0 else side.path)
@@ -113,6 +118,7 @@ def _min_change(comparison: Comparison) -> float:
 
 
 def _times(comparison: Comparison) -> Table:
+    """Return the time of a step, or the trace, and how it divides."""
     unit = scale(max(comparison.length.before, comparison.length.after), least=1)
     rows = [
         measure_row(comparison.length, unit, comparison.per),
@@ -123,6 +129,7 @@ def _times(comparison: Comparison) -> Table:
 
 
 def _idle(comparison: Comparison) -> Table:
+    """Return idle time and its causes; no rows if the GPU never idles."""
     if comparison.idle is None or not max(comparison.idle.before, comparison.idle.after):
         return two_sided_table("", [])
     unit = scale(max(comparison.length.before, comparison.length.after), least=1)
@@ -136,6 +143,7 @@ def _idle(comparison: Comparison) -> Table:
 
 
 def _phases(comparison: Comparison) -> Table:
+    """Return CPU, GPU and idle time of each phase."""
     rows = [
         measure_row(getattr(phase, field), name=f"{phase.name}, {label}", least=_min_change(comparison))
         for phase in comparison.phases
@@ -145,6 +153,7 @@ def _phases(comparison: Comparison) -> Table:
 
 
 def _work(title: str, changes: Sequence[WorkChange]) -> Table:
+    """Return the kernels or operators whose time changed."""
     changed = [change for change in changes if change.state != "same"]
     if not changed:
         return two_sided_table(title, [])
@@ -164,6 +173,7 @@ def _work(title: str, changes: Sequence[WorkChange]) -> Table:
 
 
 def _calls(change: WorkChange) -> str:
+    """Return launches before and after, or one number if they are equal."""
     before, after = (
         f"{calls:,.0f}" if calls >= 0 else "?" for calls in (change.calls_before, change.calls_after)
     )
@@ -180,6 +190,7 @@ def short_kernel_name(kernel: str) -> str:
 
 
 def _lines(comparison: Comparison) -> Table:
+    """Return busy and idle time of the lines that changed."""
     rows = [each for line in comparison.lines if line.state != "same" for each in _line(line)]
     columns = "<time | before | after | change"
     return table("Lines and places", columns, rows, shown=MAX_ROWS_SHOWN, rest="that changed less")
@@ -201,6 +212,7 @@ def _line(change: LineChange) -> list[Row]:
 
 
 def _findings(comparison: Comparison) -> Table:
+    """Return the findings that changed, with a note on those that did not."""
     changed = [change for change in comparison.findings if change.state != "same"]
     rows = [_finding(comparison, change) for change in changed]
     same = len(comparison.findings) - len(changed)
@@ -210,6 +222,7 @@ def _findings(comparison: Comparison) -> Table:
 
 
 def _finding(comparison: Comparison, change: FindingChange) -> Row:
+    """Return the row of one changed finding."""
     finding = change.finding
     before, after, *when = _costs(comparison, change)
     name = f"{finding.code} {finding.name}" + (" (backward)" if finding.backward else "")

@@ -38,7 +38,7 @@ def what_if(report: Report) -> Table | None:
     estimate = report.estimate
     if estimate is None or estimate.compiling is None:
         return None
-    from gapless.analyze.estimate.fusion import ASSUMED  # which comes with the replay
+    from gapless.analyze.estimate.fusion import ASSUMED  # loads the replay
 
     then = estimate.compiling
     rows = [

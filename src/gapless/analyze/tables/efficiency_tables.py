@@ -35,6 +35,7 @@ def efficiencies(profile: Profile, per: int) -> Iterator[Table]:
 
 
 def _row(name: str, rate: Rate, per: int, efficiency: Efficiency) -> Row:
+    """Return the row of one family or operator; times and calls are per step."""
     extra = [percent(rate.share)] if efficiency.card else []
     extra += [f"× {rate.estimated / rate.time:.2f}"] if efficiency.estimated else []
     arithmetic = [three_digits(rate.tflops), three_digits(rate.intensity)] if rate.flops else ["", ""]
@@ -60,6 +61,7 @@ def _shape(shape: Shape) -> str:
 
 
 def _notes(efficiency: Efficiency) -> Iterator[str]:
+    """Yield what share of the time is covered, and where the roofline comes from."""
     share = percent(efficiency.covered / efficiency.time) if efficiency.time else "none"
     yield f"Operators whose recorded shapes show how many bytes they move: {share} of the GPU's time"
     if efficiency.card:

@@ -24,6 +24,7 @@ def tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
 
 
 def _costs(diagnosis: Diagnosis) -> Table:
+    """Return CPU time and waiting for each part of making a batch."""
     fetch, transfer, around = diagnosis.fetch, diagnosis.transfer, diagnosis.around
     if around is not None and around.foreign:
         rows = [_cost("the next batch", around.cpu, around.wall - around.cpu)]
@@ -46,10 +47,12 @@ def _costs(diagnosis: Diagnosis) -> Table:
 
 
 def _cost(name: str, cpu: float, wait: float) -> Row:
+    """Return a row of times in nanoseconds."""
     return Row((name, duration(cpu), duration(wait) if wait >= _MIN_WAIT_SHOWN_NS else ""))
 
 
 def _facts(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield notes on sizes and on the workers' start."""
     fetch, transfer = diagnosis.fetch, diagnosis.transfer
     tensors = count(fetch.tensors, "tensor")
     yield f"{size(fetch.batch_bytes)} in {tensors} per batch, {size(fetch.item_bytes)} per item"
@@ -65,11 +68,13 @@ def _facts(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _lines(diagnosis: Diagnosis) -> Table:
+    """Return the lines that take most of the time for a batch."""
     rows = (Row((hot_line.line, percent(hot_line.share), hot_line.line.code)) for hot_line in diagnosis.hot)
     return table("Where the time for a batch goes", "share | <", rows)
 
 
 def _settings(diagnosis: Diagnosis) -> Table:
+    """Return the prediction of each setting; usual ones are shown, others folded."""
     special = [prediction for prediction in (diagnosis.advised, diagnosis.now) if prediction is not None]
 
     def usual(prediction: Prediction) -> bool:
@@ -118,6 +123,7 @@ def is_same_setting(prediction: Prediction, other: Prediction) -> bool:
 
 
 def _runs(diagnosis: Diagnosis) -> Table:
+    """Return what real runs measured, as the loader is and as advised."""
     rows = [
         _run(name, run)
         for name, run in (("as it is", diagnosis.seen), ("as advised", diagnosis.seen_advised))
@@ -128,6 +134,7 @@ def _runs(diagnosis: Diagnosis) -> Table:
 
 
 def _run(name: str, run: Seen) -> Row:
+    """Return the row of one real run, with how far the prediction was off."""
     off = f" ({100 * (run.predicted / run.step - 1):+.0f} %)" if run.step else ""
     predicted = f"{duration(run.predicted)}{off}" if run.predicted >= 0 else ""
     ready = f"{run.ready:.1f}" if run.ready >= 0 else ""

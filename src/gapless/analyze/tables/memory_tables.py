@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gapless.analyze.tables.sides import MAX_ROWS_SHOWN
 from gapless.model import SourceLine, Table
 from gapless.model.memory_report import (
     Buffers,
@@ -19,8 +20,6 @@ from gapless.model.memory_report import (
 from gapless.model.table import Cell, Row, Tone, table
 from gapless.model.wording import TENSORS, between, binary_size, change, count, duration, percent
 
-MAX_ROWS_SHOWN = 8
-"""Rows of a list that stand for the rest, unless everything is unfolded."""
 _MIN_SAVED_SHARE = 0.02
 """Share of the peak that a setting must save to be marked as better."""
 CHAIN = " > "
@@ -236,6 +235,7 @@ def share(part: float) -> str:
 
 
 def _tail(file: str, parts: int = 2) -> str:
+    """Return the last `parts` of a path."""
     return "/".join(file.replace("\\", "/").split("/")[-parts:])
 
 
@@ -250,6 +250,7 @@ def when(moment: Moment, report: MemoryReport) -> str:
 
 
 def _driver(report: MemoryReport) -> Table:
+    """Return the allocator's idle memory, driver calls and the replay's exactness."""
     rows = [Row(("idle", idle(report.height)))] if report.height.reserved else []
     rows.append(Row(("calls to the driver", calls(report))))
     if report.fidelity is not None:
@@ -292,6 +293,7 @@ def calls(report: MemoryReport) -> str:
 
 
 def _counts(outcome: Outcome) -> Iterator[str]:
+    """Yield calls to the driver by kind, retries and garbage collections."""
     named = (
         (outcome.mallocs, "cudaMalloc"),
         (outcome.frees, "cudaFree"),
@@ -321,6 +323,7 @@ def _fidelity(report: MemoryReport) -> str:
 
 
 def _largest(largest: LargestBatch) -> str:
+    """Describe the largest batch that fits."""
     if not largest.batch:
         return "none fits, not even a batch of 1"
     text = f"{largest.batch} is the largest that fits"
@@ -361,6 +364,7 @@ def _trials(report: MemoryReport) -> Table | None:
 
 
 def _does_fail(trial: Trial) -> bool:
+    """Whether a request fails under this setting."""
     return trial.outcome is not None and bool(failure(trial.outcome))
 
 
@@ -375,6 +379,7 @@ def _failing_row(trials: Sequence[Trial]) -> Row:
 
 
 def _trial_row(trial: Trial, report: MemoryReport) -> Row:
+    """Return the row of one setting, marked if it is the best and better than the run."""
     if trial.outcome is None:
         return Row((f"{trial.settings}: {trial.note}", "", "", "", "", ""), "dim")
     name = f"{trial.settings} ({trial.note})" if trial.note else trial.settings
@@ -386,6 +391,7 @@ def _trial_row(trial: Trial, report: MemoryReport) -> Row:
 
 
 def _price(outcome: Outcome) -> str:
+    """Return the time of driver calls; ``-`` if there are none."""
     return duration(outcome.price) if outcome.price else "-"
 
 
@@ -402,10 +408,12 @@ def _remedies(report: MemoryReport) -> Table | None:
 
 
 def _elements(tokens: float) -> str:
+    """Return the change in elements, ``+2.5 %``."""
     return f"{100 * tokens:+.1f} %" if abs(tokens) >= 0.0005 else "as many"
 
 
 def _row(name: str, outcome: Outcome, report: MemoryReport, last: str, best: bool = False) -> Row:
+    """Return peak, change, retries and calls of an outcome; `last` is the last cell."""
     why = failure(outcome)
     if why:
         return Row((name, why, "", "", "", ""), "bad")

@@ -38,27 +38,32 @@ def offers(report: Report) -> Table | None:
 
 
 def _row(offer: Offer, wanted: Sequence[bool], nccl: Buffers | None, best: bool) -> Row:
+    """Return the row of one GPU, with the `wanted` cells."""
     cells = (text for text, shown in zip(_cells(offer, nccl), wanted, strict=True) if shown)
     return Row((short_name(offer.gpu), *cells), _tone(offer, best))
 
 
 def _tone(offer: Offer, best: bool) -> Tone:
+    """Return bad for a GPU that the run does not fit for good, and good for the `best`."""
     if offer.fits is False or offer.lasts >= 0:
         return "bad"
     return "good" if best else ""
 
 
 def _fits(offer: Offer, nccl: Buffers | None) -> str:
+    """Say whether, or for how long, the run fits."""
     if offer.fits is None:
         return "?"
     return until_full(offer.lasts) or cell(offer.fits, -offer.short, nccl)
 
 
 def _share(percent: float) -> str:
+    """Return a percentage, ``<0.1 %`` if it is tiny."""
     return f"{three_digits(percent)} %" if percent >= MIN_PERCENT_SHOWN else f"<{MIN_PERCENT_SHOWN} %"
 
 
 def _cells(offer: Offer, nccl: Buffers | None) -> tuple[str, ...]:
+    """Return all cells of a GPU's row; "" for what is unknown."""
     done, step = offer.throughput, offer.whole.likely if offer.step.likely else 0
     has_step = done is not None and step > 0
     return (

@@ -34,6 +34,7 @@ def tables(report: Report, profile: Profile, shared: Sequence[Shared] = ()) -> t
 
 
 def _split(profile: Profile, per: int) -> Table | None:
+    """Return how a step divides by what the GPU does."""
     total = profile.steps.total
     if not total:
         return None
@@ -88,6 +89,7 @@ def _numbers(profile: Profile, per: int) -> Table | None:
 
 
 def _ranks(ranks: Sequence[RankSummary]) -> Table | None:
+    """Return a row per rank; of many ranks, the latest first."""
     if not ranks:
         return None
     many = len(ranks) > _MAX_RANKS_SHOWN
@@ -125,6 +127,7 @@ def collectives(shared: Sequence[Shared]) -> Table | None:
 
 
 def _phases(profile: Profile, per: int) -> Table | None:
+    """Return CPU, GPU and idle time of each phase per step."""
     rows = [
         row(phase.name, duration(phase.host / per), duration(phase.device / per), duration(phase.idle / per))
         for phase in profile.phases
@@ -150,6 +153,7 @@ def _copies(profile: Profile, per: int) -> Table | None:
 
 
 def _kernels(profile: Profile, per: int) -> Table | None:
+    """Return the kernels that take most GPU time per step."""
     rows = [
         row(
             kernel.name + (f" ({kernel.operator})" if kernel.operator else ""),
@@ -166,6 +170,7 @@ _MAX_ROWS = 30
 
 
 def _lines(profile: Profile, per: int) -> Table | None:
+    """Return the lines whose kernels take most GPU time per step."""
     rows = [
         row(line.site.line, line.site.operator, duration(line.total / per), three_digits(line.kernels / per))
         for line in profile.lines

@@ -37,6 +37,7 @@ def tables(proof: Proof) -> tuple[Table, ...]:
 
 
 def _sides(proof: Proof) -> Table:
+    """Return both callables, and how many cases agree."""
     kinds = {outcome: sum(case.outcome == outcome for case in proof.cases) for outcome in _OUTCOMES}
     text = (
         ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in kinds.items() if number) or "none"
@@ -49,6 +50,7 @@ def _sides(proof: Proof) -> Table:
 
 
 def _differences(proof: Proof) -> Table:
+    """Return the differences of the cases that failed."""
     rows = [
         Row((case.name, difference(mismatch)), "bad")
         for case in proof.failed
@@ -58,6 +60,7 @@ def _differences(proof: Proof) -> Table:
 
 
 def _outside(proof: Proof) -> Table:
+    """Return the differences outside the contract."""
     rows = [
         Row((case.name, f"{difference(mismatch)}; {case.why}"), "dim")
         for case in proof.cases
@@ -86,6 +89,8 @@ def difference(mismatch: Difference) -> str:
 
 
 def _cases(proof: Proof) -> Table:
+    """Return the outcome of each case."""
+
     def describe(case: CaseResult) -> str:
         return case.outcome + (f": {case.why}" if case.why else "")
 
@@ -94,6 +99,7 @@ def _cases(proof: Proof) -> Table:
 
 
 def _costs(proof: Proof) -> Table:
+    """Return syncs, operators, memory and estimated time of a call on both sides."""
     if not proof.costs:
         return two_sided_table("", [])
     before, after = proof.costs
@@ -110,10 +116,12 @@ def _costs(proof: Proof) -> Table:
 
 
 def _measure(name: str, before: float, after: float, unit: str = "count") -> Row:
+    """Return the row of a number on both sides."""
     return measure_row(Measure(name=name, before=before, after=after, unit=unit))  # type: ignore[arg-type]
 
 
 def _times(proof: Proof) -> Table:
+    """Return the measured times of a call on both sides."""
     if proof.time is None:
         return two_sided_table("", [])
     kind = "Time" if proof.time.clock == "GPU" else "CPU time"
@@ -121,6 +129,7 @@ def _times(proof: Proof) -> Table:
 
 
 def _timing_rows(time: Timing) -> Iterator[Row]:
+    """Yield medians with their 95 % bounds, in all, on the CPU and on the GPU."""
     for name, field in (("median", "total"), ("  on the CPU", "host"), ("  on the GPU", "device")):
         before, after = getattr(time.before, field), getattr(time.after, field)
         if before is None or after is None:
@@ -146,6 +155,7 @@ def _where(proof: Proof) -> Table:
 
 
 def _sweep(sweep: Sweep) -> Table:
+    """Return the times for each value of a swept dimension."""
     longest = max(max(row.time.before.total.median, row.time.after.total.median) for row in sweep.rows)
     unit = scale(longest, least=1)
     clock = "time" if sweep.rows[0].time.clock == "GPU" else "CPU time"
@@ -163,6 +173,7 @@ def _sweep(sweep: Sweep) -> Table:
 
 
 def _crossings(sweep: Sweep) -> Iterator[str]:
+    """Yield where one side becomes faster than the other."""
     for crossing in sweep.crossings:
         yield (
             f"Above {sweep.key} = {crossing.value:.3g}, {crossing.faster} is faster; below it, the other one "

@@ -40,6 +40,7 @@ def tables(report: Report) -> tuple[Table, ...]:
 
 
 def _stretch(stretch: Stretch, launches: int) -> Row:
+    """Return the row of a stretch that could be captured."""
     saved = time_range(stretch.saved) if stretch.saved else ""
     share = percent(stretch.launches / launches) if launches else ""
     first, last = (at.short if at is not None else "?" for at in (stretch.first, stretch.last))
@@ -47,6 +48,7 @@ def _stretch(stretch: Stretch, launches: int) -> Row:
 
 
 def _obstacle(obstacle: Obstacle, steps: int) -> Row:
+    """Return the row of what cannot be captured."""
     often = "each" if obstacle.steps >= steps else f"{obstacle.steps} of {steps}"
     code = f" ({obstacle.code})" if obstacle.code else ""
     return Row(

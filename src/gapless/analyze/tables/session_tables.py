@@ -57,6 +57,7 @@ def _assumptions_table(report: Report) -> Table | None:
 
 
 def _place(report: Report) -> str:
+    """Return the line of the first assumption, or a placeholder."""
     line = report.assumptions[0].line
     return line.short if line is not None else "FILE:LINE"
 
@@ -124,6 +125,7 @@ def _places(findings: list[Finding]) -> str | SourceLine:
 
 
 def _limit_cell(estimate: Estimate) -> str:
+    """Say what limits a step, and how sure that is."""
     limit = limiter(estimate)
     return f"{limit} ({percent(estimate.sure)} sure)" if estimate.clear else f"cannot tell: {limit}"
 

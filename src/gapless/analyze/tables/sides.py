@@ -38,6 +38,7 @@ def measure_row(
 
 
 def _amount(measure: Measure, value: float, unit: Scale | None) -> str:
+    """Return `value` of `measure` as text in its unit."""
     if value < 0:
         return "unknown"
     if measure.unit == "ns":

@@ -15,7 +15,7 @@ from gapless.model.wording import binary_size, in_unit, unit_of
 def with_answer(verdict: Verdict, report: Report) -> Verdict:
     """Return `verdict` preceded by whether the run fits, where and at what cost."""
     if first_to_fill(report.memory) is not None:
-        return verdict  # which says for how long it fits
+        return verdict  # it says already for how long the run fits
     answer = next(offers_sentence(report), "") or _fits(report)
     if not answer:
         return verdict
@@ -37,6 +37,7 @@ def _fits(report: Report) -> str:
 
 
 def _peak_of(report: MemoryReport) -> str:
+    """Return the reserved peak and the limit: ``42 MiB of 78.7 GiB``."""
     peak, limit = report.baseline.peak_reserved, allowed_bytes(report)
     unit = unit_of(limit)
     needs = in_unit(peak, unit) if unit_of(peak) == unit else binary_size(peak)

@@ -63,9 +63,9 @@ def changes(
     for draft in sorted(worth, key=lambda draft: (not leading & {*draft.members}, -draft.saving))[
         :MAX_CHANGES
     ]:
-        if before <= 0:  # those before it leave nothing
+        if before <= 0:  # earlier changes leave nothing to save
             break
-        after = max(round(before - draft.saving, 6), 0.0)  # what sums of fractions leave is nothing
+        after = max(round(before - draft.saving, 6), 0.0)  # rounding removes what sums of fractions leave
         results.append(_change(draft, findings, before, after, bound, unit))
         before = after
     return tuple(results)
@@ -74,6 +74,7 @@ def changes(
 def _change(
     draft: _Draft, findings: Sequence[Finding], before: float, after: float, bound: bool, unit: Unit
 ) -> Change:
+    """Return the change of `draft`, with the step `before` and `after` it."""
     mended = [findings[position] for position in draft.members]
     first = next((finding for finding in mended if finding.line is not None), mended[0])
     file = first.line.file if first.line is not None else None

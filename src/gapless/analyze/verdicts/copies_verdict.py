@@ -137,6 +137,7 @@ def _pinning_savings(profile: Profile) -> dict[bool, float]:
 
 
 def _main_kinds(profile: Profile) -> list[CopyTime]:
+    """Return the kinds of copies that take most of the copying time."""
     kinds = [kind for kind in profile.copies if kind.alone >= _MIN_SHARE_OF_KIND * copies_alone(profile)]
     return sorted(kinds, key=lambda kind: -kind.alone)
 
@@ -164,6 +165,7 @@ def _rate(kind: CopyTime) -> str:
 
 
 def _reachable(kind: CopyTime) -> str:
+    """Say what rate these copies could reach."""
     rate = _two_digits(kind.reach)
     if not kind.reach:
         return "the bandwidth of this GPU's link is not known"

@@ -22,9 +22,9 @@ def with_faults(verdict: Verdict, report: Report) -> Verdict:
         return verdict
     sentence = "; ".join(_sentences([fault for _, fault in faults]))
     why = tuple(faults[0][1].evidence[:2])
-    if verdict.level == "failed":  # it does not run as it is
+    if verdict.level == "failed":  # the script does not run as it is
         return msgspec.structs.replace(verdict, why=(*verdict.why, sentence, *why))
-    # What CUDA refuses raises: then the end of the run follows from it.
+    # A refused capture raises, so the run ended because of it.
     ended = report.ending.how == "error" and any(fault.name == _REFUSED for _, fault in faults)
     own = f"{verdict.sentence[:1].lower()}{verdict.sentence[1:]}"
     also = f"Therefore {own}" if ended and not report.steps.seen else f"Apart from that: {own}"
@@ -38,6 +38,7 @@ def with_faults(verdict: Verdict, report: Report) -> Verdict:
 
 
 def _sentences(faults: list[Finding]) -> Iterator[str]:
+    """Yield a sentence for each kind of fault."""
     refused = [fault for fault in faults if fault.name == _REFUSED]
     if refused:
         yield f"CUDA refuses to capture a graph{_places(refused)}"
@@ -54,6 +55,7 @@ def _sentences(faults: list[Finding]) -> Iterator[str]:
 
 
 def _places(faults: list[Finding]) -> str:
+    """Return the lines of the faults in parentheses."""
     places = list(dict.fromkeys(fault.line.short for fault in faults if fault.line is not None))
     rest = (
         f" and {count(len(places) - _MAX_LINES_NAMED, 'other line')}"

@@ -48,6 +48,7 @@ def _no_prediction(diagnosis: Diagnosis) -> tuple[str, Level]:
 
 
 def _sentence(diagnosis: Diagnosis) -> tuple[str, Level]:
+    """Return the sentence and level for a loader whose times are predicted."""
     assert diagnosis.now is not None
     assert diagnosis.advised is not None
     before, after = diagnosis.step_now, diagnosis.step_advised
@@ -79,6 +80,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, Level]:
 
 
 def _why(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the cost of a batch, the step without input, and reasons for doubt."""
     cost = words.describe_cost(diagnosis)
     if diagnosis.fetch.batches:
         where = words.describe_hottest_line(diagnosis)
@@ -91,6 +93,7 @@ def _why(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _changes(diagnosis: Diagnosis) -> tuple[Change, ...]:
+    """Return the recommended setting, if it makes steps shorter."""
     if diagnosis.advised is None or diagnosis.step_now <= diagnosis.step_advised * (1 + MIN_WAIT_SHARE):
         return ()
     place = "" if diagnosis.line is not None else "the DataLoader"
@@ -99,6 +102,7 @@ def _changes(diagnosis: Diagnosis) -> tuple[Change, ...]:
 
 
 def _confidence(diagnosis: Diagnosis) -> str:
+    """Say how long was measured, on how many cores, and whether the advice was run."""
     ran = "the advice was run" if diagnosis.seen_advised is not None else "the advice is predicted, not run"
     cores = count(diagnosis.machine.allowed, "core")
     return f"batches measured for {diagnosis.duration:.1f} s on {cores}; {ran}"

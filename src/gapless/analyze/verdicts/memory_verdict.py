@@ -160,10 +160,12 @@ def with_worst_clause(reports: Sequence[MemoryReport], sentence: str) -> str:
 
 
 def _order(code: str) -> int:
+    """Return the rank of a rule's clause; lower is worse."""
     return list(_CLAUSES).index(code) if code in _CLAUSES else len(_CLAUSES)
 
 
 def _not_fine(sentence: str) -> str:
+    """Return `sentence` without a beginning that says nothing is wrong."""
     rest = next(
         (sentence.removeprefix(prefix) for prefix in _FINE_PREFIXES if sentence.startswith(prefix)), sentence
     )

@@ -33,6 +33,7 @@ def phase_clause(report: Report, steps_too: bool) -> str:
 
 
 def _when(phase: str) -> str:
+    """Return whether a phase is an evaluation, as a `Frequency` says it."""
     return "evaluation" if phase == EVALUATION else "phase"
 
 
@@ -42,6 +43,7 @@ def phase_syncs_per_step(report: Report) -> float:
 
 
 def _syncs_per_step(phase: Recurrence, report: Report) -> float:
+    """Return the phase's syncs divided by the steps between two of it."""
     return phase.waits / (phase.every or max(report.steps.seen, 1))
 
 
@@ -88,6 +90,7 @@ def unchecked_clause(report: Report) -> str:
 
 
 def _describe_unreached(phases: list[Recurrence]) -> Iterator[str]:
+    """Yield the name of each phase not reached, with period and line."""
     for phase in phases:
         where = f" ({phase.line.short})" if phase.line is not None else ""
         yield f"the {phase.name}{f' every {phase.every} steps' if phase.every else ''}{where}"

@@ -85,6 +85,7 @@ def _idle_bounds(profile: Profile) -> Iterator[str]:
 
 
 def _period(profile: Profile) -> str:
+    """Return what times refer to: ``each 2 ms step``, or the whole recording."""
     steps = profile.steps
     if steps.source == "span":
         return f"the {duration(steps.total)} recorded"
@@ -92,6 +93,7 @@ def _period(profile: Profile) -> str:
 
 
 def _sentence(report: Report, profile: Profile) -> tuple[str, Level]:
+    """Return the sentence and level: how much the GPU idles, and why."""
     total, idle = profile.steps.total, profile.idle
     period = _period(profile)
     who = "Your GPU"
@@ -117,6 +119,7 @@ def _sentence(report: Report, profile: Profile) -> tuple[str, Level]:
 
 
 def _why(report: Report, profile: Profile) -> Iterator[str]:
+    """Yield the answer to a what-if, and the evidence of the costliest finding."""
     prices = profile.prices
     if prices is not None and prices.asked is not None:
         yield _what_if_answer(prices, prices.asked)
@@ -129,7 +132,7 @@ def _why(report: Report, profile: Profile) -> Iterator[str]:
     if worst is not None:
         place = worst.line.short if worst.line is not None else worst.place or "unknown lines"
         it = f"{worst.name} at {place}"
-        said = _is_the_sentence(worst, profile)  # which needs no second time
+        said = _is_the_sentence(worst, profile)  # not repeated
         sentences = [
             text.replace("because of it", f"because of {it}") for text in worst.evidence[said : said + 2]
         ]
@@ -140,7 +143,7 @@ def _is_the_sentence(worst: Finding, profile: Profile) -> bool:
     """Whether the evidence of `worst` repeats the sentence: it has all idleness of the main cause."""
     causes = profile.idle_by_cause()
     assert worst.loss is not None
-    if not causes or len(worst.evidence) < 2 or "because of it" in worst.evidence[0]:  # this names the line
+    if not causes or len(worst.evidence) < 2 or "because of it" in worst.evidence[0]:  # it names the line
         return False
     return worst.loss.idle >= 0.99 * causes[0][1]
 
@@ -171,6 +174,7 @@ def _what_if_answer(prices: Prices, question: Asked) -> str:
 
 
 def _confidence(profile: Profile) -> str:
+    """Return the GPU and the number of steps."""
     steps = profile.steps
     marked = "no steps are marked" if steps.source == "span" else count(steps.count, "step")
     return ", ".join(part for part in (profile.gpu, marked) if part)

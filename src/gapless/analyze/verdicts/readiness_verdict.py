@@ -35,6 +35,7 @@ def with_readiness(verdict: Verdict, report: Report) -> Verdict:
 
 
 def _sentence(ready: Readiness) -> str:
+    """Say how much of a step one CUDA graph could hold, and what it saves."""
     if ready.refused:
         return f"Cannot tell what a CUDA graph could hold: {ready.refused}"
     if not ready.eager:
@@ -55,6 +56,7 @@ def _sentence(ready: Readiness) -> str:
 
 
 def _saves(longest: Stretch, ready: Readiness) -> str:
+    """Say what replaying the longest stretch saves."""
     saved, step = longest.saved, ready.step
     if saved is None or step is None:
         return "what it saves was not estimated"
@@ -65,6 +67,7 @@ def _saves(longest: Stretch, ready: Readiness) -> str:
 
 
 def _between(part: Stretch) -> str:
+    """Return the lines at which a stretch begins and ends."""
     if part.first is None:
         return ""
     if part.last is None or (part.last.file, part.last.line) == (part.first.file, part.first.line):
@@ -75,6 +78,7 @@ def _between(part: Stretch) -> str:
 
 
 def _why(ready: Readiness) -> tuple[str, ...]:
+    """Return the main obstacle, and what a graph of the whole step would save."""
     stops = [obstacle for obstacle in ready.obstacles if not obstacle.input and obstacle.steps >= ready.steps]
     reasons = []
     if stops:
@@ -99,6 +103,7 @@ def _compiler_graphs(report: Report) -> tuple[str, ...]:
 
 
 def _change(obstacle: Obstacle) -> Change:
+    """Return the change that removes an obstacle."""
     return Change(
         what=obstacle.change, line=obstacle.line, unit="", codes=(obstacle.code,) if obstacle.code else ()
     )

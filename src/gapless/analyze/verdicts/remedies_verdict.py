@@ -57,6 +57,7 @@ def _none_helps(attempts: Sequence[Attempt]) -> str:
 def _change(
     attempt: Attempt, needs: int, step: Range, done: Throughput | None, nccl: Buffers | None
 ) -> Change:
+    """Return the change of a tried remedy, with what it costs."""
     price = _price(attempt, step, done)
     reckoned = "" if attempt.tried or attempt.what.startswith("PYTORCH") else "reckoned"
     scarce = "leaves too little for NCCL" if cell(True, attempt.left, nccl) != "yes" else ""

@@ -44,6 +44,7 @@ def with_search(report: Report, usual: Verdict) -> Verdict:
 
 
 def _steps_that_fit(report: MemoryReport) -> str:
+    """Return words for a value that fits only for some steps."""
     return f"with which {count(report.steps, 'step')} fit"
 
 

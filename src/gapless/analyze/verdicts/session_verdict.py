@@ -41,6 +41,7 @@ from gapless.model.wording import (
 MIN_LOSS_SHARE = 0.001
 """Share of a step below which a loss is not worth fixing."""
 MIN_WAITING_SHARE = 0.005
+"""Share of a step that waiting must take to be mentioned."""
 MIN_PADDING_SHARE = 0.01
 """Share of a step that unneeded work must take to be mentioned."""
 MIN_STEADY_STEPS = 3
@@ -61,10 +62,13 @@ def verdict(report: Report) -> Verdict:
 
 
 def _verdict(report: Report) -> Verdict:
+    """Return the verdict without compiled code, CUDA graphs and faults."""
     early = _verdict_without_steps(report)
     if early is not None:
         lacks = any(memory.lack is not None for memory in report.memory)
-        unknown = unstarted.how_it_ended(report) is not None and not lacks  # what comes later may need more
+        unknown = (
+            unstarted.how_it_ended(report) is not None and not lacks
+        )  # the rest of the run may need more memory
         return early if unknown else with_answer(early, report)
     exhausted = next((memory for memory in report.memory if memory.lack is not None), None)
     if exhausted is not None:
@@ -159,6 +163,7 @@ def _share_for_data(report: Report, late: Finding | None) -> float:
 
 
 def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -> tuple[str, Level]:
+    """Return the sentence and level: what a step loses to data and to syncs."""
     in_steps = syncs(report)
     more, apart = phase_clause(report, bool(in_steps)), worth_fixing(report)
     waiting = _share_for_data(report, late)
@@ -216,6 +221,7 @@ def _with_work(report: Report, sentence: str, level: Level) -> tuple[str, Level]
 
 
 def _optimizer_clause(report: Report) -> str:
+    """Say what a step loses to parameters updated one by one; "" if nothing."""
     finding = _slow_optimizer(report)
     price = finding.price if finding is not None else None
     if price is None or not price.of:
@@ -228,6 +234,7 @@ def _optimizer_clause(report: Report) -> str:
 
 
 def _padding_clause(report: Report) -> str:
+    """Say what a step loses to padding; "" if nothing."""
     finding = _padding(report)
     price = finding.price if finding is not None else None
     return f"up to {percent(price.last / price.of)} of each step goes to padding" if price is not None else ""
@@ -268,6 +275,7 @@ def _side_by_side(means: Sequence[float]) -> str:
 
 
 def _rate(mean: float) -> str:
+    """Return ``2.5 syncs per step``, or ``no syncs``."""
     return rate(mean, "sync") if mean else "no syncs"
 
 
@@ -296,6 +304,7 @@ def _single_place(report: Report) -> str:
 
 
 def _why(report: Report, estimate: Estimate | None, late: Finding | None, level: Level) -> Iterator[str]:
+    """Yield the evidence behind the sentence, the limit of a step and its prices."""
     if level == "fine" and estimate is not None and estimate.limiter and not estimate.reasons:
         launches = estimate.limiter == "host" and not estimate.eager and estimate.compiling is None
         yield limit_sentence(estimate) + (_COMPILING if launches else "")
@@ -361,6 +370,7 @@ def _to_do(report: Report, estimate: Estimate | None, late: Finding | None) -> t
 
 
 def _changes(report: Report, estimate: Estimate | None, late: Finding | None) -> tuple[Change, ...]:
+    """Return the changes that shorten a step, by price."""
     if estimate is None and late is None:
         return ()
     bound = estimate is not None and bool(estimate.reasons)
@@ -377,7 +387,7 @@ def _changes(report: Report, estimate: Estimate | None, late: Finding | None) ->
                 before = max(before, float(price.of))
             savings.append((position, float(price.last)))
     savings += _wait_savings(report.findings, estimate, bound) if estimate is not None else []
-    # A shorter step only waits longer for batches that are made beside it: those first.
+    # If workers make batches too slowly, a shorter step only waits longer: mend the loader first.
     beside_it = estimate is not None and estimate.overlapped and late is not None
     first = [position for position, finding in enumerate(report.findings) if beside_it and finding is late]
     return changes(report.findings, savings, before, bound=bound, first=first)
@@ -421,4 +431,5 @@ def _steady_rates(report: Report) -> dict[int, float]:
 
 
 def _by_syncs(report: Report, counts: dict[int, float]) -> tuple[Change, ...]:
+    """Return changes by number of syncs: `counts`, by position in the findings."""
     return changes(report.findings, counts.items(), float(sum(counts.values())), unit="syncs")

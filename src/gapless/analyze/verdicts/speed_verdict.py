@@ -40,7 +40,7 @@ def _whole_run_sentence(report: Report, estimate: Estimate) -> Iterator[str]:
     limit = "at most " if planned.most else ""
     subject = (
         "run" if report.steps.noun == "step" else "loop"
-    )  # what else a script of inference does is not known
+    )  # an inference script may do more than its loop
     yield f"The whole {subject}: {limit}{planned.steps:,} steps{passes}, {span(likely)}{between}"
 
 

@@ -24,9 +24,7 @@ def not_seen(report: Report) -> Iterator[str]:
     elif how == "interrupted":
         yield f"{who} was interrupted: only what ran until then was checked"
     elif how == "error":
-        reason = (
-            f" ({message})" if report.steps.seen else ""
-        )  # which is the first sentence where there was none
+        reason = f" ({message})" if report.steps.seen else ""  # without steps the first sentence says it
         yield f"{who} failed{reason}: only what ran until then was checked"
     elif how == "not-emulated":
         reason = f": {message.rstrip('.')}" if report.steps.seen else ""

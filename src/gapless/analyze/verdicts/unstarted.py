@@ -32,7 +32,7 @@ def verdict(report: Report) -> Verdict:
         if not end:
             sentence = f"{name} put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
             return Verdict(sentence=sentence, not_seen=unseen)
-        # Of an interrupted run, what processes that it started have recorded may be lost.
+        # What an interrupted run's child processes recorded may be lost.
         until = "a use of the GPU was recorded" if report.ending.how == "interrupted" else "it used the GPU"
         return Verdict(sentence=f"{name} {end[0]} before {until}{end[1]}", not_seen=unseen)
     total = sum(finding.frequency.total for finding in report.findings)
