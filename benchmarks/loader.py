@@ -29,12 +29,12 @@ import _sheet
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from gapless.loading.forked import Tell, measured
-from gapless.loading.machine import beside
+from gapless.loading.forked import Tell, run_in_copy
+from gapless.loading.machine import measure_other_load
 from gapless.loading.measure import diagnose
-from gapless.loading.measure_items import ENOUGH, measure_items
-from gapless.loading.measure_loop import use
-from gapless.loading.predict import Measured, predict
+from gapless.loading.measure_items import MAX_BATCHES, measure_items
+from gapless.loading.measure_loop import run_setting
+from gapless.loading.predict import MeasuredCosts, predict
 from gapless.model.loading import Seen, Setting
 
 BATCH = 8
@@ -96,26 +96,26 @@ def quiet(part: float) -> None:
     """Progress that nobody follows."""
 
 
-def _run(loader: DataLoader, setting: Setting, of: Measured, seconds: float) -> Seen:
+def _run(loader: DataLoader, setting: Setting, of: MeasuredCosts, seconds: float) -> Seen:
     """A loop that is steady for a while, however long that takes here."""
 
     def loop(tell: Tell) -> Seen:
-        return use(loader, setting, of.demand.step, of.demand.busy, seconds, tell)
+        return run_setting(loader, setting, of.demand.step, of.demand.busy, seconds, tell)
 
-    seen = measured(loop, Seen, 9 * seconds, quiet)
+    seen = run_in_copy(loop, Seen, 9 * seconds, quiet)
     if seen.batches >= 4 * max(setting.workers, 2) and seen.had > 0:
         return seen
     return _run(loader, setting, of, 2 * seconds)
 
 
-def tries(loader: DataLoader, of: Measured, workers: int, count: int, seconds: float) -> list[Seen]:
+def tries(loader: DataLoader, of: MeasuredCosts, workers: int, count: int, seconds: float) -> list[Seen]:
     """Some runs, while nobody comes or goes."""
     found: list[Seen] = []
     setting = Setting(workers=workers, prefetch=2 if workers else 0)
     for _ in range(10 * count):
-        before = beside(of.machine.allowed, 0.6)
+        before = measure_other_load(of.machine.allowed, 0.6)
         seen = _run(loader, setting, of, seconds)
-        after = beside(of.machine.allowed, 0.6)
+        after = measure_other_load(of.machine.allowed, 0.6)
         if max(abs(others - of.machine.others) for others in (before, after)) < CHANGED:
             found.append(seen)
             if len(found) == count:
@@ -132,7 +132,7 @@ def rows(cases: Iterable[str], count: int, seconds: float) -> Iterator[tuple[lis
             for others in (0, 1):
                 with neighbours(others):
                     told = diagnose(loader, 12.0, STEP, busy=busy)
-                    of = Measured(
+                    of = MeasuredCosts(
                         machine=told.machine,
                         fetch=told.fetch,
                         transfer=told.transfer,
@@ -189,12 +189,12 @@ def _each(work: Callable[[], object]) -> float:
     """Nanoseconds of processor time for each of the batches that `work` makes."""
     begin = time.process_time_ns()
     work()
-    return (time.process_time_ns() - begin) / ENOUGH
+    return (time.process_time_ns() - begin) / MAX_BATCHES
 
 
 def _drain(loader: Iterable[object]) -> None:
     """As many batches as are measured at most."""
-    for _ in islice(loader, ENOUGH):
+    for _ in islice(loader, MAX_BATCHES):
         pass
 
 

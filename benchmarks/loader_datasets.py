@@ -31,7 +31,7 @@ from loader import neighbours
 from torch.utils.data import DataLoader
 
 from gapless.loading import diagnose, tune
-from gapless.loading.machine import Others
+from gapless.loading.machine import OtherLoad
 from gapless.model.loading import Diagnosis
 
 STEP = 0.020
@@ -105,11 +105,11 @@ def attempts(name: str, make: Make, workers: int, busy: int, patience: float) ->
     """The case, if idle on a machine that nobody else used; None where it never was for so long."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
-        others = Others()
+        others = OtherLoad()
         time.sleep(1.0)
         if not busy and others.cores() > QUIET:
             continue
-        others = Others()
+        others = OtherLoad()
         one = case(name, make, workers, busy)
         if busy or others.cores() <= QUIET:
             return one

@@ -32,9 +32,9 @@ from _line_datasets import CASES, Case
 from torch.utils.data import DataLoader
 
 from gapless.loading import hot_lines as sampling
-from gapless.loading.batches import Maker, indices_of
-from gapless.loading.forked import measured
-from gapless.loading.hot_lines import hot_lines, note_time
+from gapless.loading.batches import BatchMaker, indices_of
+from gapless.loading.forked import run_in_copy
+from gapless.loading.hot_lines import find_hot_lines, note_time
 
 SECONDS, ROUNDS = 4.0, 5
 """How long each of the two looks at a dataset, in how many turns."""
@@ -115,7 +115,7 @@ def clocked(loader: DataLoader, functions: bool) -> list[Any]:
     """Nanoseconds by the clock, of each place; in a process of its own."""
     each = 0.0 if functions else event_cost()
     clock = FunctionClock(loader.dataset) if functions else LineClock()
-    maker = Maker(loader)
+    maker = BatchMaker(loader)
     begin = time.perf_counter_ns()
     if isinstance(clock, LineClock):
         sys.settrace(clock)
@@ -132,7 +132,7 @@ def clocked(loader: DataLoader, functions: bool) -> list[Any]:
 
 def cost(loader: DataLoader) -> float:
     """How much longer batches take while the stack is sampled, as a part; in a process of its own."""
-    maker, took = Maker(loader), {True: [], False: []}
+    maker, took = BatchMaker(loader), {True: [], False: []}
     indices = indices_of(loader)
     for turn in range(12):
         with sampling._samples(Counter()) if turn % 2 else nullcontext():
@@ -152,7 +152,7 @@ def silent(part: float) -> None:
 def sampled(loader: DataLoader, functions: bool) -> Counter[Any]:
     """Shares by Gapless."""
     seconds = SECONDS / ROUNDS
-    lines = measured(lambda tell: hot_lines(loader, seconds, tell), list, 20, silent, note_time)
+    lines = run_in_copy(lambda tell: find_hot_lines(loader, seconds, tell), list, 20, silent, note_time)
     shares: Counter[Any] = Counter()
     for row in lines:
         line: dict[str, Any] = row["line"]
@@ -174,10 +174,10 @@ def compared(case: Case) -> tuple[list[object], float]:
         loader = case.make(Path(folder))
         for _ in range(ROUNDS):
             ours.update(sampled(loader, case.functions))
-            times = dict(measured(lambda tell: clocked(loader, case.functions), list, 20, silent))
+            times = dict(run_in_copy(lambda tell: clocked(loader, case.functions), list, 20, silent))
             whole = sum(times.values())
             truth.update({place: took / whole for place, took in times.items()})
-        slower = measured(lambda tell: cost(loader), float, 60, silent)
+        slower = run_in_copy(lambda tell: cost(loader), float, 60, silent)
     del truth[None]
     off = {place: (ours[place] - truth[place]) / ROUNDS for place in [*ours, *truth]}
     worst = max(abs(part) for part in off.values())

@@ -73,7 +73,7 @@ def test_a_compiler_that_fails_costs_a_note(
 ) -> None:
     monkeypatch.setattr(again, "compile_again", end)
     monkeypatch.setattr(_compiled, "MAX_COMPILE_SECONDS", 0.3)
-    monkeypatch.setattr(forked, "_GRACE", 0.0 if end is hangs else 60.0)
+    monkeypatch.setattr(forked, "_GRACE_SECONDS", 0.0 if end is hangs else 60.0)
     seen = Session(notes=("before",))
     with Emulator(compiled=True) as emulator:
         torch.compile(lambda x: x + 1)(torch.zeros(2, device="cuda"))

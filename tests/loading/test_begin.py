@@ -77,8 +77,8 @@ class Shards(IterableDataset):
 
 def test_the_order_and_what_is_opened_once():
     time = Time()
-    found = measure_begin(DataLoader(Files(time), batch_size=4, sampler=Order(time)), time)
-    assert (found.shuffle, found.opened, found.again) == (SHUFFLE, OPEN, 0)
+    begin = measure_begin(DataLoader(Files(time), batch_size=4, sampler=Order(time)), time)
+    assert (begin.shuffle, begin.opened, begin.again) == (SHUFFLE, OPEN, 0)
 
 
 def test_what_is_kept_of_the_items_is_not_taken_for_opening():
@@ -88,8 +88,8 @@ def test_what_is_kept_of_the_items_is_not_taken_for_opening():
 
 def test_a_stream_that_begins_anew_in_each_pass():
     time = Time()
-    found = measure_begin(DataLoader(Shards(time), batch_size=4), time)
-    assert (found.shuffle, found.opened, found.again) == (0, OPEN, AGAIN)
+    begin = measure_begin(DataLoader(Shards(time), batch_size=4), time)
+    assert (begin.shuffle, begin.opened, begin.again) == (0, OPEN, AGAIN)
 
 
 def test_a_loader_of_one_batch_has_nothing_to_compare_with():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.loading.blocked import Blocked
+from gapless.loading.blocked import WaitSampler
 from gapless.model.loading import Fetch
 
 
@@ -17,7 +17,7 @@ class Process:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.blocked = Blocked(str(folder), "x86_64")
+        self.blocked = WaitSampler(str(folder), "x86_64")
         (folder / "7" / "fd").mkdir(parents=True)
 
     def thread(self, number: int, state: str, call: str) -> None:
@@ -93,13 +93,13 @@ def test_who_waits_for_a_thread_waits_for_what_it_waits_for(process):
 
 
 def test_a_process_that_is_gone_or_not_shown_says_nothing(tmp_path):
-    blocked = Blocked(str(tmp_path))
+    blocked = WaitSampler(str(tmp_path))
     blocked(7)
     assert blocked.counts == {}
 
 
 def test_another_processor_has_other_numbers(process):
-    process.blocked = Blocked(str(process.folder), "riscv64")
+    process.blocked = WaitSampler(str(process.folder), "riscv64")
     process.thread(7, "S", "230 0x1 0x1 0x0 0x0 0x0 0x0 0x7f 0x7f")
     assert process.waits() == {"": 1}
 

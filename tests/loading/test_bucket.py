@@ -33,11 +33,11 @@ bounds = st.sampled_from(
 
 
 def all_ranks(lengths: list[int], ranks: int, epoch: int = 0, **settings: Any) -> list[list[list[int]]]:
-    made = [BucketBatchSampler(lengths, rank=rank, ranks=ranks, **settings) for rank in range(ranks)]
-    for sampler in made:
+    samplers = [BucketBatchSampler(lengths, rank=rank, ranks=ranks, **settings) for rank in range(ranks)]
+    for sampler in samplers:
         sampler.set_epoch(epoch)
-    found = [list(sampler) for sampler in made]
-    assert [len(sampler) for sampler in made] == [len(batches) for batches in found]
+    found = [list(sampler) for sampler in samplers]
+    assert [len(sampler) for sampler in samplers] == [len(batches) for batches in found]
     return found
 
 
@@ -49,12 +49,12 @@ def items(ranks: list[list[list[int]]]) -> list[int]:
 def test_every_item_comes_once_and_every_rank_gets_as_many_batches(
     lengths: list[int], ranks: int, settings: dict[str, Any], seed: int
 ) -> None:
-    found = all_ranks(lengths, ranks, seed=seed, **settings)
-    assert len({len(batches) for batches in found}) == 1
+    batches_of_ranks = all_ranks(lengths, ranks, seed=seed, **settings)
+    assert len({len(batches) for batches in batches_of_ranks}) == 1
     if len(lengths) >= ranks or not lengths:
-        assert sorted(items(found)) == list(range(len(lengths)))
+        assert sorted(items(batches_of_ranks)) == list(range(len(lengths)))
     else:  # fewer items than ranks
-        assert set(items(found)) == set(range(len(lengths)))
+        assert set(items(batches_of_ranks)) == set(range(len(lengths)))
 
 
 @given(lengths=lengths_of, ranks=ranks_of, settings=bounds)
@@ -150,10 +150,10 @@ def test_in_a_loader_with_padding() -> None:
     words = [torch.arange(1, 2 + at % 5) for at in range(20)]
     sampler = BucketBatchSampler([len(word) for word in words], 4)
     loader = DataLoader(words, batch_sampler=sampler, collate_fn=pad_collate(4))
-    seen = [
+    batches = [
         row[mask].tolist() for batch in loader for row, mask in zip(batch.values, batch.mask, strict=True)
     ]
-    assert sorted(seen) == sorted(word.tolist() for word in words)
+    assert sorted(batches) == sorted(word.tolist() for word in words)
 
 
 sequences = st.lists(st.lists(st.integers(-9, 9), max_size=20), min_size=1, max_size=6)
@@ -162,17 +162,17 @@ sequences = st.lists(st.lists(st.integers(-9, 9), max_size=20), min_size=1, max_
 @given(sequences, st.integers(1, 16), st.integers(0, 24))
 def test_padding_loses_nothing(values: list[list[int]], multiple: int, least: int) -> None:
     tensors = [torch.tensor(value, dtype=torch.int64) for value in values]
-    for found in (
+    for padded in (
         pad_to_multiple(tensors, multiple, value=-100, least=least),
         pad_to_power_of_two(tensors, value=-100, least=least),
     ):
-        assert found.lengths.tolist() == [len(value) for value in values]
-        assert torch.equal(found.mask.sum(1), found.lengths)
-        assert found.values.shape == found.mask.shape
-        assert found.values.dtype == torch.int64
-        rows = zip(found.values, found.mask, strict=True)
+        assert padded.lengths.tolist() == [len(value) for value in values]
+        assert torch.equal(padded.mask.sum(1), padded.lengths)
+        assert padded.values.shape == padded.mask.shape
+        assert padded.values.dtype == torch.int64
+        rows = zip(padded.values, padded.mask, strict=True)
         assert [row[mask].tolist() for row, mask in rows] == values
-        assert (found.values[~found.mask] == -100).all()
+        assert (padded.values[~padded.mask] == -100).all()
 
 
 @given(st.integers(0, 70), st.integers(1, 16))
@@ -187,9 +187,9 @@ def test_the_padded_size(longest: int, multiple: int) -> None:
 
 
 def test_padding_has_a_limit_and_keeps_further_dimensions() -> None:
-    found = pad_to_multiple([torch.ones(5, 3), torch.ones(2, 3)], 8, most=6)
-    assert found.values.shape == (2, 6, 3)
-    assert found.values.sum() == 21
+    padded = pad_to_multiple([torch.ones(5, 3), torch.ones(2, 3)], 8, most=6)
+    assert padded.values.shape == (2, 6, 3)
+    assert padded.values.sum() == 21
     with pytest.raises(UsageError, match="sequence 1 has 7 values, but the limit is 6"):
         pad_to_multiple([[1], [1] * 7], 8, most=6)
     with pytest.raises(UsageError, match="no sequence"):

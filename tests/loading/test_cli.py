@@ -13,7 +13,7 @@ from gapless.commands import main
 from gapless.commands.loader import seconds
 from gapless.errors import UsageError
 from gapless.loading import correctness, measure  # noqa: F401 - before a script has its own sys.modules
-from gapless.loading.forked import available
+from gapless.loading.forked import can_fork
 from gapless.model.loading import (
     Demand,
     Diagnosis,
@@ -28,7 +28,7 @@ from gapless.model.loading import (
     save,
 )
 
-pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes cannot be copied here")
 MS = 1_000_000
 SCRIPT = """
 import torch
@@ -138,9 +138,9 @@ def test_json_and_what_is_saved(capsys, tmp_path):
     path = saved(tmp_path / "loader.json")
     words = (path, "--step-ms", 108, "-f", "json", "-o", tmp_path / "other.json")
     status, out, _ = run(capsys, *words)
-    found = json.loads(out)
-    assert (status, found["format"], found["kind"]) == (0, "gapless-report", "loader")
-    assert found["loader"]["recommended"]["num_workers"] == 1
+    document = json.loads(out)
+    assert (status, document["format"], document["kind"]) == (0, "gapless-report", "loader")
+    assert document["loader"]["recommended"]["num_workers"] == 1
     assert load(tmp_path / "other.json").demand == Demand(step=108 * MS, source="given")
 
 
@@ -154,10 +154,10 @@ def test_a_loader_is_measured(capfd, script, tmp_path):
     assert "a photo is read" not in out
     assert "Run for real" in out or "was not run" in out  # by how busy this machine is
     assert max(map(len, out.splitlines())) <= 80
-    made = load(kept)
-    assert made.fetch.batch_size == 4
-    assert made.fetched is not None
-    assert (Path(made.fetched.file).name, made.fetched.line) == ("photos_script.py", 11)
+    loaded = load(kept)
+    assert loaded.fetch.batch_size == 4
+    assert loaded.fetched is not None
+    assert (Path(loaded.fetched.file).name, loaded.fetched.line) == ("photos_script.py", 11)
 
 
 def test_mistakes_are_told_and_can_fail_it(capfd, script, tmp_path):
@@ -187,8 +187,8 @@ def test_mistakes_are_told_and_can_fail_it(capfd, script, tmp_path):
 @pytest.mark.parametrize("part", ["items", "mistakes"])
 def test_ctrl_c_tells_what_was_found(capfd, monkeypatch, script, part):
     def diagnose(*words, **named):
-        found = "" if part == "mistakes" else part
-        return Diagnosis(sentence="a batch takes 25 ms to make", interrupted=found, doubt=None)
+        measured_part = "" if part == "mistakes" else part
+        return Diagnosis(sentence="a batch takes 25 ms to make", interrupted=measured_part, doubt=None)
 
     def verify(*words, **named):
         raise KeyboardInterrupt
@@ -196,8 +196,8 @@ def test_ctrl_c_tells_what_was_found(capfd, monkeypatch, script, part):
     monkeypatch.setattr(measure, "diagnose", diagnose)
     monkeypatch.setattr(loading, "verify", verify)
     assert main(["loader", "photos_script.py:make_loader", "--budget", "500ms", "-f", "json"]) == 130
-    found = json.loads(capfd.readouterr().out)["loader"]
-    assert (found["sentence"], found["interrupted"]) == ("a batch takes 25 ms to make", part)
+    saved = json.loads(capfd.readouterr().out)["loader"]
+    assert (saved["sentence"], saved["interrupted"]) == ("a batch takes 25 ms to make", part)
 
 
 def test_ctrl_c_before_anything_was_found_is_said(capfd, monkeypatch, script):
@@ -214,15 +214,15 @@ def test_ctrl_c_before_anything_was_found_is_said(capfd, monkeypatch, script):
     [([], True), (["--no-check-advice"], False), (["--no-verify"], False), (["--verify"], True)],
 )
 def test_whether_the_advice_is_run(capfd, monkeypatch, script, words, checked):
-    asked = []
+    checks = []
 
     def diagnose(*words, check_advice, **named):
-        asked.append(check_advice)
+        checks.append(check_advice)
         return Diagnosis(sentence="a batch takes 25 ms to make")
 
     monkeypatch.setattr(measure, "diagnose", diagnose)
     assert main(["loader", "photos_script.py:make_loader", "--no-mistakes", *words]) == 0
-    assert asked == [checked]
+    assert checks == [checked]
 
 
 def test_the_run_of_the_advice_has_its_name_in_what_was_saved_before(tmp_path):
@@ -233,11 +233,14 @@ def test_the_run_of_the_advice_has_its_name_in_what_was_saved_before(tmp_path):
 
 
 def test_a_busy_machine_is_the_first_line_and_fails_no_gate(capsys, tmp_path):
-    path, told = tmp_path / "busy.json", "cannot be measured now: other programs use 1.8 of 2 cores. (Under.)"
+    path, message = (
+        tmp_path / "busy.json",
+        "cannot be measured now: other programs use 1.8 of 2 cores. (Under.)",
+    )
     starved = Prediction(setting=Setting(), step=60 * MS, wait=40 * MS)
     doubt = Doubt(kind="busy", others=1.8)
     demand = Demand(step=20 * MS)
-    save(Diagnosis(sentence=told, doubt=doubt, now=starved, advised=starved, demand=demand), path)
+    save(Diagnosis(sentence=message, doubt=doubt, now=starved, advised=starved, demand=demand), path)
     status, out, _ = run(capsys, path, "--fail-on", "GAP301")
     assert status == 0
     rows = out.splitlines()
@@ -265,8 +268,8 @@ def test_mistakes_need_not_be_looked_for(capfd, script):
 @pytest.mark.parametrize(("step", "status"), [(108, 1), (5000, 0)])
 def test_a_step_that_waits_can_fail_it(capsys, tmp_path, step, status):
     path = saved(tmp_path / "loader.json")
-    found, _, err = run(capsys, path, "--step-ms", step, "--fail-on", "GAP301")
-    assert (found, err) == (status, "gapless: GAP301 (--fail-on)\n" * status)
+    status_found, _, err = run(capsys, path, "--step-ms", step, "--fail-on", "GAP301")
+    assert (status_found, err) == (status, "gapless: GAP301 (--fail-on)\n" * status)
 
 
 @pytest.mark.parametrize(
@@ -311,8 +314,8 @@ def test_what_else_can_be_named(capsys, script, target, note):
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(capsys, script, words, status, said):
-    found, out, err = run(capsys, *words)
-    assert (found, out) == (status, "")
+    status_found, out, err = run(capsys, *words)
+    assert (status_found, out) == (status, "")
     assert said in err
     assert len(err.splitlines()) == 1
 

@@ -26,8 +26,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from gapless import loading
 from gapless.errors import UsageError
-from gapless.loading.checks import mistakes
-from gapless.loading.checks_common import World
+from gapless.loading.checks import find_mistakes
+from gapless.loading.checks_common import RanksSeen
 from gapless.loading.forked import LoaderError
 from gapless.loading.rank_items import Epoch, RankItems
 from gapless.model.loading_mistakes import Mistake
@@ -153,9 +153,9 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found(name: str) -> None:
     make, settings, code, words = MISTAKES[name]
-    found = loading.verify(make(), **settings)
-    by_code = {mistake.code: mistake for mistake in found.mistakes}
-    assert code in by_code, found
+    verification = loading.verify(make(), **settings)
+    by_code = {mistake.code: mistake for mistake in verification.mistakes}
+    assert code in by_code, verification
     assert by_code[code].seen == words
     assert by_code[code].name == rule(code).name
     line = by_code[code].line
@@ -210,9 +210,9 @@ FINE = {
 @pytest.mark.parametrize("name", FINE)
 def test_what_is_right_is_left_alone(name: str) -> None:
     make, settings = FINE[name]
-    found = loading.verify(make(), **settings)
-    assert not found.mistakes, str(found)
-    assert found.items > 0
+    verification = loading.verify(make(), **settings)
+    assert not verification.mistakes, str(verification)
+    assert verification.items > 0
 
 
 def test_nothing_changes_here() -> None:
@@ -259,7 +259,7 @@ def test_watching_a_loop() -> None:
     ordered = table(data, sampler=DistributedSampler(data, num_replicas=2, rank=0, shuffle=False))
     seeded, fine = table(data, shuffle=True), table(data, shuffle=True)
     original = DataLoader.__iter__
-    with loading.watch() as seen:
+    with loading.watch() as watched:
         for epoch in range(3):
             called.sampler.set_epoch(epoch)
             passes = [list(loader) for loader in (called, ordered, fine)]
@@ -269,42 +269,42 @@ def test_watching_a_loop() -> None:
             assert len(passes) == 3
     assert DataLoader.__iter__ is original
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    found = {mistake.code: mistake for mistake in seen.mistakes}
-    assert set(found) == {"GAP315", "GAP316"}
-    assert lines[found["GAP316"].line.line - 1].endswith("# forgotten")
-    assert lines[found["GAP315"].line.line - 1].endswith("# seeded")
-    assert found["GAP316"].counts == {"epochs": 3, "same": 2}
-    assert "set_epoch is never called" in found["GAP316"].seen
+    codes_found = {mistake.code: mistake for mistake in watched.mistakes}
+    assert set(codes_found) == {"GAP315", "GAP316"}
+    assert lines[codes_found["GAP316"].line.line - 1].endswith("# forgotten")
+    assert lines[codes_found["GAP315"].line.line - 1].endswith("# seeded")
+    assert codes_found["GAP316"].counts == {"epochs": 3, "same": 2}
+    assert "set_epoch is never called" in codes_found["GAP316"].seen
 
 
 def test_watching_two_passes_at_two_places_says_nothing() -> None:
     data = TensorDataset(torch.arange(12))
     loader = table(data, sampler=DistributedSampler(data, num_replicas=2, rank=0))
-    with loading.watch() as seen:
+    with loading.watch() as watched:
         list(loader)
         list(loader)
-    assert seen.mistakes == ()
+    assert watched.mistakes == ()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_real_ranks(ranks: int, tmp_path: Path) -> None:
     for done in fork_server.ranks(ranks, (str(HERE / "mistake_ranks.py"), str(tmp_path)), tmp_path):
         assert done.returncode == 0, done.stderr
-    seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
-    assert all(found["codes"] == seen[0]["codes"] for found in seen)
-    told = seen[0]["codes"]
-    assert told["all"] == ["GAP311", "GAP312"]
-    assert told["by worker"] == ["GAP312"]
-    assert told["table"] == ["GAP312"]
-    assert told["strides"] == ["GAP317", "GAP318"]
-    assert told["blocks"] == ["GAP313"]
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
+    assert all(result["codes"] == results[0]["codes"] for result in results)
+    codes = results[0]["codes"]
+    assert codes["all"] == ["GAP311", "GAP312"]
+    assert codes["by worker"] == ["GAP312"]
+    assert codes["table"] == ["GAP312"]
+    assert codes["strides"] == ["GAP317", "GAP318"]
+    assert codes["blocks"] == ["GAP313"]
     for fine in ("by both", "shard", "sampler", "buckets"):
-        assert told[fine] == [], fine
-    items = [found["shard"] for found in seen]
+        assert codes[fine] == [], fine
+    items = [result["shard"] for result in results]
     assert len({len(part) for part in items}) == 1
     assert set().union(*items) == set(range(45))
     assert sum(map(len, items)) < 45 + ranks
-    assert all(found["watched"] == ["GAP316"] for found in seen)
+    assert all(result["watched"] == ["GAP316"] for result in results)
 
 
 def observed(rank: int, parts: list[list[int]], workers: int = 2) -> RankItems:
@@ -335,11 +335,11 @@ def divided(draw: st.DrawFn) -> tuple[int, list[list[list[int]]]]:
 
 
 def codes(count: int, parts: list[list[list[int]]]) -> dict[str, Mistake]:
-    world = World(
+    world = RanksSeen(
         tuple(observed(rank, part, len(part)) for rank, part in enumerate(parts)),
         observed(0, [list(range(count))], 0),
     )
-    return {mistake.code: mistake for mistake in mistakes(world)}
+    return {mistake.code: mistake for mistake in find_mistakes(world)}
 
 
 @given(divided())
@@ -353,11 +353,11 @@ def test_what_is_missing_is_counted(drawn: Any, data: st.DataObject) -> None:
     count, parts = drawn
     gone = data.draw(st.sets(st.integers(0, count - 1)))
     left = [[[item for item in part if item not in gone] for part in rank] for rank in parts]
-    found = codes(count, left)
-    assert ("GAP313" in found) == (len(gone) > len(parts) - 1)
-    if "GAP313" in found:
-        assert found["GAP313"].counts["lost"] == len(gone)
-    assert not {"GAP311", "GAP312"} & set(found)
+    found_codes = codes(count, left)
+    assert ("GAP313" in found_codes) == (len(gone) > len(parts) - 1)
+    if "GAP313" in found_codes:
+        assert found_codes["GAP313"].counts["lost"] == len(gone)
+    assert not {"GAP311", "GAP312"} & set(found_codes)
 
 
 @given(divided())
@@ -365,19 +365,19 @@ def test_what_ranks_have_in_common_is_counted(drawn: Any) -> None:
     count, parts = drawn
     every = [sorted(item for part in rank for item in part) for rank in parts]
     whole = [[list(range(count)), *([[]] * (len(rank) - 1))] for rank in parts]
-    found = codes(count, whole)
+    found_codes = codes(count, whole)
     again = count * (len(parts) - 1)
-    assert ("GAP312" in found) == (len(every) > 1 and again >= len(parts))
-    if "GAP312" in found:
-        assert found["GAP312"].counts["repeated"] == again
-    assert not {"GAP311", "GAP313"} & set(found)
+    assert ("GAP312" in found_codes) == (len(every) > 1 and again >= len(parts))
+    if "GAP312" in found_codes:
+        assert found_codes["GAP312"].counts["repeated"] == again
+    assert not {"GAP311", "GAP313"} & set(found_codes)
 
 
 @given(divided())
 def test_what_workers_have_in_common_is_counted(drawn: Any) -> None:
     count, parts = drawn
     workers = len(parts[0])
-    found = codes(count, [[list(range(count))] * workers])
-    assert ("GAP311" in found) == (workers > 1)
-    if "GAP311" in found:
-        assert found["GAP311"].counts["repeated"] == count * (workers - 1)
+    found_codes = codes(count, [[list(range(count))] * workers])
+    assert ("GAP311" in found_codes) == (workers > 1)
+    if "GAP311" in found_codes:
+        assert found_codes["GAP311"].counts["repeated"] == count * (workers - 1)

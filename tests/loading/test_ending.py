@@ -15,7 +15,7 @@ from conftest import finish, start
 from loading import datasets as d
 from torch.utils.data import DataLoader
 
-from gapless.loading.forked import measured
+from gapless.loading.forked import run_in_copy
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are told by /proc")
 SCRIPT = """
@@ -81,10 +81,10 @@ def test_a_signal_ends_all(tmp_path, number, status, maker):
     run = Run(tmp_path, f"photos.py:{maker}", "--budget", "6s", "--step-ms", "5")
     run.worker()
     run.process.send_signal(number)
-    seen = finish(run.process)
-    assert seen.returncode == status
+    finished = finish(run.process)
+    assert finished.returncode == status
     if number == signal.SIGINT:  # the others end one after the other, and some say so
-        assert "Traceback" not in seen.stderr
+        assert "Traceback" not in finished.stderr
     run.gone()
 
 
@@ -93,8 +93,8 @@ def test_a_report_that_nobody_reads(tmp_path):
     assert run.process.stdout is not None
     run.process.stdout.close()
     run.process.stdout = None
-    seen = finish(run.process)
-    assert (seen.returncode, seen.stderr) == (0, "")
+    finished = finish(run.process)
+    assert (finished.returncode, finished.stderr) == (0, "")
     run.gone()
 
 
@@ -104,12 +104,12 @@ def test_a_loop_that_is_under_way_goes_on():
     first = next(iterator)
     cycle = [iterator]
     cycle.append(cycle)
-    known = weakref.ref(iterator)
+    reference = weakref.ref(iterator)
     gc.disable()
     try:
         del iterator, cycle
-        measured(lambda tell: gc.collect(), int, 20, lambda part: None)
-        left = known()
+        run_in_copy(lambda tell: gc.collect(), int, 20, lambda part: None)
+        left = reference()
         assert left is not None
         assert [*first.flatten().tolist(), *(at for batch in left for at in batch.flatten().tolist())] == [
             *range(12)

@@ -9,14 +9,14 @@ from loading import datasets as d
 from torch.utils.data import DataLoader, TensorDataset
 
 from gapless.loading import examine as room
-from gapless.loading.examine import Interrupted, Step, examine, keeps_up
-from gapless.loading.forked import LoaderError, Stopped, available
+from gapless.loading.examine import Interrupted, StepTimes, examine, keeps_up
+from gapless.loading.forked import LoaderError, Stopped, can_fork
 from gapless.loading.uses import Uses
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis, Doubt, Fetch, Machine, Prediction, Seen, Setting
 
-pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes cannot be copied here")
 MS = 1_000_000
 PLENTY = 120.0
 """Seconds for what takes a moment, on a machine that others use as well."""
@@ -34,14 +34,14 @@ def run(loader, steps: int = 6, each: int = 1) -> Uses:
     return uses
 
 
-def examined(uses: Uses, step: Step, budget: float = 2.0) -> tuple[list[LoaderUse], list[LoaderUse]]:
+def examined(uses: Uses, step: StepTimes, budget: float = 2.0) -> tuple[list[LoaderUse], list[LoaderUse]]:
     """What comes of it, and what was measured for it."""
     measured: list[LoaderUse] = []
     return list(examine(uses, step, budget, measured.append)), measured
 
 
-def step(least: float, likely: float, most: float, count: int = 6, ranks: int = 1) -> Step:
-    return Step(Range(int(least * MS), int(likely * MS), int(most * MS)), count, ranks)
+def step(least: float, likely: float, most: float, count: int = 6, ranks: int = 1) -> StepTimes:
+    return StepTimes(Range(int(least * MS), int(likely * MS), int(most * MS)), count, ranks)
 
 
 def fetched(batch: float, tensors: int = 1, size: int = 1000) -> Fetch:
@@ -63,33 +63,35 @@ def fetched(batch: float, tensors: int = 1, size: int = 1000) -> Fetch:
 )
 def test_when_a_loader_clearly_keeps_up(fetch, workers, least, clearly):
     step = Range(least * MS, 2 * least * MS, 3 * least * MS)
-    seen = LoaderUse(setting=Setting(workers=workers), per_step=1.0, step=step, fetch=fetch)
-    assert keeps_up(seen) is clearly
-    assert keeps_up(msgspec.structs.replace(seen, per_step=50.0)) is False
+    loader_use = LoaderUse(setting=Setting(workers=workers), per_step=1.0, step=step, fetch=fetch)
+    assert keeps_up(loader_use) is clearly
+    assert keeps_up(msgspec.structs.replace(loader_use, per_step=50.0)) is False
 
 
 def test_one_that_keeps_up_is_not_measured():
-    (seen,), measured = examined(run(DataLoader(d.Table(40))), step(500, 600, 700))
+    (loader_use,), measured = examined(run(DataLoader(d.Table(40))), step(500, 600, 700))
     assert measured == []
-    assert seen.fetch is not None
-    assert (seen.per_step, seen.diagnosis, seen.mistakes) == (1.0, None, ())
+    assert loader_use.fetch is not None
+    assert (loader_use.per_step, loader_use.diagnosis, loader_use.mistakes) == (1.0, None, ())
 
 
 def test_one_that_feeds_no_steps_is_left_alone():
     uses = run(DataLoader(d.Table(40)), steps=1)
-    (seen,), measured = examined(uses, step(1, 1, 1, count=8))
-    assert (seen.per_step, seen.fetch, measured) == (0.0, None, [])
+    (loader_use,), measured = examined(uses, step(1, 1, 1, count=8))
+    assert (loader_use.per_step, loader_use.fetch, measured) == (0.0, None, [])
 
 
 def test_without_an_estimate_only_mistakes_are_looked_for():
-    (seen,), measured = examined(run(DataLoader(d.Numbers(), num_workers=2)), Step(None, 6), PLENTY)
-    assert [one.code for one in seen.mistakes] == ["GAP311"]
-    assert (seen.diagnosis, measured) == (None, [])
+    (loader_use,), measured = examined(
+        run(DataLoader(d.Numbers(), num_workers=2)), StepTimes(None, 6), PLENTY
+    )
+    assert [mistake.code for mistake in loader_use.mistakes] == ["GAP311"]
+    assert (loader_use.diagnosis, measured) == (None, [])
 
 
 def test_what_cannot_be_measured_is_said():
-    (seen,), _ = examined(run(DataLoader(d.UsedUp(6))), step(1, 2, 3))
-    assert seen.notes[0].startswith("it could not be measured: the loader yields no batch")
+    (loader_use,), _ = examined(run(DataLoader(d.UsedUp(6))), step(1, 2, 3))
+    assert loader_use.notes[0].startswith("it could not be measured: the loader yields no batch")
 
 
 def predicted(late: float, of: float, workers: int) -> Prediction:
@@ -111,15 +113,19 @@ def test_the_wait_over_all_that_the_estimate_allows(monkeypatch):
         more = predicted(1 * MS, demand.step, 4)
         return msgspec.structs.replace(saved, demand=demand, now=now, advised=more)
 
-    monkeypatch.setattr(room, "keeps_up", lambda seen: False)
+    monkeypatch.setattr(room, "keeps_up", lambda loader_use: False)
     monkeypatch.setattr(room, "diagnose", diagnose)
-    monkeypatch.setattr(room.predict, "again", again)
-    monkeypatch.setattr(room.predict, "under", again)
-    (seen,), measured = examined(run(DataLoader(d.Table(40)), each=2), step(20, 40, 60, ranks=2))
-    assert seen.per_step == 2.0
-    assert (seen.late.least, seen.late.likely, seen.late.most) == (60 * MS, 80 * MS, 100 * MS)
-    assert (seen.left.least, seen.left.most) == (2 * MS, 2 * MS)
-    assert {(one.allowed, one.others) for one in machines} == {(4, 0.0)}
+    monkeypatch.setattr(room.predict, "predict_again", again)
+    monkeypatch.setattr(room.predict, "predict_under", again)
+    (loader_use,), measured = examined(run(DataLoader(d.Table(40)), each=2), step(20, 40, 60, ranks=2))
+    assert loader_use.per_step == 2.0
+    assert (loader_use.late.least, loader_use.late.likely, loader_use.late.most) == (
+        60 * MS,
+        80 * MS,
+        100 * MS,
+    )
+    assert (loader_use.left.least, loader_use.left.most) == (2 * MS, 2 * MS)
+    assert {(machine.allowed, machine.others) for machine in machines} == {(4, 0.0)}
     assert measured[0].line is not None
 
 
@@ -135,11 +141,11 @@ def test_the_wait_over_all_that_the_estimate_allows(monkeypatch):
 )
 def test_what_the_loop_makes_while_the_gpu_works_is_not_waited_for(workers, host, waits, late):
     prediction = predicted(25 * MS, 40 * MS, workers)
-    made = Diagnosis(now=prediction, advised=prediction)
-    asked = Step(Range(20 * MS, 40 * MS, 60 * MS), 6, host=host and host * MS, waits=waits)
-    leads = room._leads(asked.length, asked)
-    found = [room._late(made, 1.0, lead)[0] for lead in leads]
-    assert tuple(reversed(found)) == tuple(one * MS for one in late)
+    diagnosis = Diagnosis(now=prediction, advised=prediction)
+    step_times = StepTimes(Range(20 * MS, 40 * MS, 60 * MS), 6, host=host and host * MS, waits=waits)
+    leads = room._host_slack(step_times.length, step_times)
+    exposed = [room._waits(diagnosis, 1.0, lead)[0] for lead in leads]
+    assert tuple(reversed(exposed)) == tuple(prediction * MS for prediction in late)
 
 
 def test_a_failure_of_the_measurement_is_a_note(monkeypatch):
@@ -147,8 +153,8 @@ def test_a_failure_of_the_measurement_is_a_note(monkeypatch):
         raise LoaderError("no batch")
 
     monkeypatch.setattr(room, "diagnose", fails)
-    (seen,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.001, 0.001))
-    assert seen.notes == ("it could not be measured: no batch",)
+    (loader_use,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.001, 0.001))
+    assert loader_use.notes == ("it could not be measured: no batch",)
 
 
 def test_what_was_known_when_the_end_was_asked_for(monkeypatch):
@@ -164,21 +170,21 @@ def test_what_was_known_when_the_end_was_asked_for(monkeypatch):
 
     uses = run(DataLoader(d.Table(40)))
     with monkeypatch.context() as patch:
-        patch.setattr(room, "measured", interrupted)
+        patch.setattr(room, "run_in_copy", interrupted)
         with pytest.raises(Interrupted) as caught:
             examined(uses, step(1, 2, 3))
-    (seen,) = caught.value.found
+    (known_use,) = caught.value.uses
     assert caught.value.request is request
-    assert (seen.per_step, seen.fetch) == (1.0, fetched(30))
-    assert seen.notes[0].startswith(
+    assert (known_use.per_step, known_use.fetch) == (1.0, fetched(30))
+    assert known_use.notes[0].startswith(
         "until then: a batch takes 30 ms to make, 30 ms of it CPU time in __getitem__"
     )
-    made = Diagnosis(fetch=fetched(30), interrupted="loop")
-    monkeypatch.setattr(room, "diagnose", lambda *words, **named: made)
+    diagnosis = Diagnosis(fetch=fetched(30), interrupted="loop")
+    monkeypatch.setattr(room, "diagnose", lambda *words, **named: diagnosis)
     with pytest.raises(Interrupted) as caught:
         examined(uses, step(0.001, 0.002, 0.003))
     assert isinstance(caught.value.request, KeyboardInterrupt)
-    assert caught.value.found[0].fetch == fetched(30)
+    assert caught.value.uses[0].fetch == fetched(30)
 
 
 @pytest.mark.parametrize("kind", ["busy", "refuted"])
@@ -187,17 +193,21 @@ def test_a_prediction_in_doubt(monkeypatch, kind):
     doubt = Doubt(kind=kind, others=1.8, reasons=("two runs of it took 4 ms and 9 ms per step",))
     machine = Machine(allowed=2, others=1.8, start="fork")
     prediction = predicted(25 * MS, 2 * MS, 0)
-    made = Diagnosis(
+    diagnosis = Diagnosis(
         machine=machine, fetch=fetched(30), doubt=doubt, now=prediction, advised=prediction, sentence="no"
     )
-    monkeypatch.setattr(room, "diagnose", lambda *words, **named: made)
-    (seen,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.002, 0.003))
+    monkeypatch.setattr(room, "diagnose", lambda *words, **named: diagnosis)
+    (loader_use,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.002, 0.003))
     if kind == "busy":
-        assert seen.notes == ("other programs used 1.8 of 2 cores: the prediction was not checked by a run",)
-        assert seen.late.least > 0
+        assert loader_use.notes == (
+            "other programs used 1.8 of 2 cores: the prediction was not checked by a run",
+        )
+        assert loader_use.late.least > 0
     else:
-        assert seen.notes == ("no waiting time is reported: no (two runs of it took 4 ms and 9 ms per step)",)
-        assert seen.late == Range()
+        assert loader_use.notes == (
+            "no waiting time is reported: no (two runs of it took 4 ms and 9 ms per step)",
+        )
+        assert loader_use.late == Range()
 
 
 @pytest.mark.parametrize("faster", [True, False])
@@ -208,7 +218,7 @@ def test_a_wait_that_was_run_is_told_whatever_the_setting_to_take_did(monkeypatc
     own = Seen(setting=now.setting, batches=20, step=26 * MS, wait=24 * MS, predicted=25 * MS)
     tried = Seen(setting=then.setting, batches=20, step=8 * MS, wait=6 * MS, predicted=4 * MS)
     tried = tried if faster else msgspec.structs.replace(tried, step=25 * MS, wait=25 * MS)
-    made = Diagnosis(
+    diagnosis = Diagnosis(
         machine=Machine(allowed=2, start="fork"),
         fetch=fetched(30),
         doubt=doubt,
@@ -218,11 +228,13 @@ def test_a_wait_that_was_run_is_told_whatever_the_setting_to_take_did(monkeypatc
         seen_advised=tried,
         recommended={"num_workers": 4} if faster else {},
     )
-    monkeypatch.setattr(room, "diagnose", lambda *words, **named: made)
-    (seen,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.002, 0.003))
-    assert seen.notes == ("the recommended setting was run, and its time differed from the prediction (why)",)
-    assert seen.late.likely == 25 * MS
-    assert seen.left.likely == (6 * MS if faster else 25 * MS)
+    monkeypatch.setattr(room, "diagnose", lambda *words, **named: diagnosis)
+    (loader_use,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.002, 0.003))
+    assert loader_use.notes == (
+        "the recommended setting was run, and its time differed from the prediction (why)",
+    )
+    assert loader_use.late.likely == 25 * MS
+    assert loader_use.left.likely == (6 * MS if faster else 25 * MS)
 
 
 def test_a_loop_that_begins_anew_for_each_batch():
@@ -232,9 +244,9 @@ def test_a_loop_that_begins_anew_for_each_batch():
         next(iter(loader))
         uses.stepped()
     uses.stop()
-    (seen,), measured = examined(uses, step(0.001, 0.001, 0.001))
-    assert seen.restarted
-    assert (seen.passes, seen.batches, seen.length, measured) == (6, 6, 20, [])
+    (loader_use,), measured = examined(uses, step(0.001, 0.001, 0.001))
+    assert loader_use.restarted
+    assert (loader_use.passes, loader_use.batches, loader_use.length, measured) == (6, 6, 20, [])
 
 
 def test_short_epochs_are_no_restarts():
@@ -243,8 +255,8 @@ def test_short_epochs_are_no_restarts():
         for _batch in DataLoader(d.Table(4), batch_size=4):
             uses.stepped()
     uses.stop()
-    (seen,), _ = examined(uses, step(500, 600, 700))
-    assert not seen.restarted
+    (loader_use,), _ = examined(uses, step(500, 600, 700))
+    assert not loader_use.restarted
 
 
 def test_mistakes_of_one_rank_say_nothing_of_the_others():
@@ -255,5 +267,5 @@ def test_mistakes_of_one_rank_say_nothing_of_the_others():
         for _batch in loader:
             uses.stepped()
     uses.stop()
-    (seen,), _ = examined(uses, step(500, 600, 700, count=8))
-    assert [one.code for one in seen.mistakes] == ["GAP316"]
+    (loader_use,), _ = examined(uses, step(500, 600, 700, count=8))
+    assert [mistake.code for mistake in loader_use.mistakes] == ["GAP316"]

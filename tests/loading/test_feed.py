@@ -13,18 +13,18 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gapless.errors import UsageError
 from gapless.loading import diagnose, verify
-from gapless.loading.factory import find, maker_of
-from gapless.loading.feed import understood
-from gapless.loading.forked import LoaderError, available, measured
-from gapless.loading.looking import _each, look
-from gapless.loading.measure_loop import loop
-from gapless.loading.nested import batched_as, tensors_of
-from gapless.loading.predict import Measured, again, predict
+from gapless.loading.factory import find_feed, loader_factory
+from gapless.loading.feed import identify_feed
+from gapless.loading.forked import LoaderError, can_fork, run_in_copy
+from gapless.loading.looking import _batches_per_loop_batch, observe
+from gapless.loading.measure_loop import run_loop
+from gapless.loading.nested import count_items, tensors_of
+from gapless.loading.predict import MeasuredCosts, predict, predict_again
 from gapless.loading.sentence import cost
 from gapless.model.loading import Demand, Fetch, Machine, Seen, Setting, Transfer
 from gapless.model.loading_feed import Around
 
-pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes cannot be copied here")
 MS = 1e6
 
 
@@ -113,14 +113,14 @@ def passes():
 
 def test_a_loader_is_what_it_is_and_nothing_is_drawn_from_it():
     loader = DataLoader(d.Table(12), batch_size=4)
-    assert understood(loader).loader is loader
-    assert understood(loader).around is None
+    assert identify_feed(loader).loader is loader
+    assert identify_feed(loader).around is None
 
 
 @pytest.mark.parametrize(("inner", "outer", "each"), [(4, 12, 3.0), (12, 4, 1 / 3), (4, 4, 1.0), (4, 6, 1.5)])
 def test_a_pipeline_around_a_loader_takes_so_many_of_its_batches(inner, outer, each):
     loader = DataLoader(d.Table(240), batch_size=inner)
-    feed = understood(Rebatched(loader, outer, ahead=outer))
+    feed = identify_feed(Rebatched(loader, outer, ahead=outer))
     assert feed.loader is loader
     assert feed.around is not None
     assert feed.around.batches == pytest.approx(each)
@@ -137,11 +137,11 @@ def test_a_pipeline_around_a_loader_takes_so_many_of_its_batches(inner, outer, e
     ],
 )
 def test_how_many_for_each_is_counted_without_what_is_held_back(numbers, each):
-    assert _each(numbers) == each
+    assert _batches_per_loop_batch(numbers) == each
 
 
 def test_a_loader_that_looks_ahead_is_a_loader():
-    feed = understood(Ahead(d.Table(60), batch_size=4))
+    feed = identify_feed(Ahead(d.Table(60), batch_size=4))
     assert isinstance(feed.loader, Ahead)
     assert feed.around is None or feed.around.batches == 1
 
@@ -161,9 +161,9 @@ def test_mistakes_of_a_loader_that_looks_into_its_batches():
 
 def test_a_generator_that_makes_its_own_loader_is_made_anew_for_each_look():
     before = torch.get_rng_state()
-    feed = understood(passes(), make=passes)
+    feed = identify_feed(passes(), make=passes)
     assert isinstance(feed.loader, DataLoader)
-    assert not feed.held
+    assert not feed.is_persistent
     assert feed.around is not None
     assert feed.around.anew
     assert torch.equal(torch.get_rng_state(), before)
@@ -171,7 +171,7 @@ def test_a_generator_that_makes_its_own_loader_is_made_anew_for_each_look():
 
 
 def test_a_generator_that_cannot_be_made_anew_is_measured_as_it_is():
-    feed = understood(passes())
+    feed = identify_feed(passes())
     assert feed.loader is None
     assert feed.around is not None
     assert feed.around.foreign
@@ -179,7 +179,7 @@ def test_a_generator_that_cannot_be_made_anew_is_measured_as_it_is():
 
 @pytest.mark.parametrize("thing", [Pipe(), Threaded(DataLoader(d.Table(40), batch_size=4))])
 def test_what_has_no_loader_that_can_be_varied_is_foreign(thing):
-    feed = understood(thing)
+    feed = identify_feed(thing)
     assert feed.loader is None
     assert "other settings cannot be tried" in feed.remarks[0]
 
@@ -194,7 +194,7 @@ def test_of_two_loaders_the_one_that_takes_the_time(capsys):
             return zip(self.fast, self.slow, strict=False)
 
     both = Both()
-    feed = understood(both)
+    feed = identify_feed(both)
     assert feed.loader is both.slow
     assert "2 DataLoaders" in feed.remarks[0]
 
@@ -204,9 +204,9 @@ def _slowly(items):
 
 
 def test_datasets_of_items_and_of_batches():
-    assert understood(Indexed()).loader.batch_size == 32
-    assert understood([torch.zeros(2)] * 5).loader.batch_size == 32
-    feed = understood(Batches())
+    assert identify_feed(Indexed()).loader.batch_size == 32
+    assert identify_feed([torch.zeros(2)] * 5).loader.batch_size == 32
+    feed = identify_feed(Batches())
     assert feed.loader.batch_size is None
     assert "batches of 4 itself" in feed.remarks[0]
 
@@ -225,26 +225,26 @@ def test_datasets_of_items_and_of_batches():
     ],
 )
 def test_a_batch_is_told_from_an_item_only_where_it_is_sure(batch, items):
-    assert batched_as(batch) == items
+    assert count_items(batch) == items
 
 
 def test_a_loop_over_another_setting_goes_through_the_same_batches():
     loader = DataLoader(d.Table(60), batch_size=4)
     for thing, make in ((Rebatched(loader, 6), None), (passes(), passes)):
-        feed = understood(thing, make)
+        feed = identify_feed(thing, make)
 
         def work(tell, feed=feed):
             with feed.under(Setting(workers=1, prefetch=2)) as changed:
-                return loop(changed, Setting(workers=1, prefetch=2), 0.0, 0.0, 1.0, tell)
+                return run_loop(changed, Setting(workers=1, prefetch=2), 0.0, 0.0, 1.0, tell)
 
-        assert measured(work, Seen, 20.0, lambda part: None).batches > 0
+        assert run_in_copy(work, Seen, 20.0, lambda part: None).batches > 0
         assert loader.num_workers == 0
 
 
 def test_a_step_around_a_loader_is_part_of_every_prediction():
     """By hand: two batches of 4 ms and 3 ms besides for each step of 10 ms."""
     fetch = Fetch(items=80, item_cpu=0.5 * MS, batch_size=8, batches=((int(4 * MS), 0),) * 8)
-    of = Measured(
+    of = MeasuredCosts(
         machine=Machine(allowed=8, start="fork"),
         fetch=fetch,
         transfer=Transfer(batches=9),
@@ -260,26 +260,26 @@ def test_a_step_around_a_loader_is_part_of_every_prediction():
 
 
 def test_a_diagnosis_of_a_pipeline_and_of_a_foreign_iterator():
-    made = diagnose(Rebatched(DataLoader(d.Table(400), batch_size=4), 8), 0.6, 0.001, busy=0.0)
-    assert made.around is not None
-    assert made.around.batches == pytest.approx(2, rel=0.1)
-    assert "of its DataLoader" in cost(made)
-    assert made.predictions
-    made = diagnose(Pipe(400), 0.4, 0.001, busy=0.0)
-    assert made.around.foreign
-    assert (made.fetch.tensors, made.fetch.batch_bytes) == (2, 4 * (48 + 4))
-    assert made.seen is not None
-    assert made.advised is None
-    other = again(msgspec.structs.replace(made, doubt=None), Demand(step=5 * MS))
+    diagnosis = diagnose(Rebatched(DataLoader(d.Table(400), batch_size=4), 8), 0.6, 0.001, busy=0.0)
+    assert diagnosis.around is not None
+    assert diagnosis.around.batches == pytest.approx(2, rel=0.1)
+    assert "of its DataLoader" in cost(diagnosis)
+    assert diagnosis.predictions
+    diagnosis = diagnose(Pipe(400), 0.4, 0.001, busy=0.0)
+    assert diagnosis.around.foreign
+    assert (diagnosis.fetch.tensors, diagnosis.fetch.batch_bytes) == (2, 4 * (48 + 4))
+    assert diagnosis.seen is not None
+    assert diagnosis.advised is None
+    other = predict_again(msgspec.structs.replace(diagnosis, doubt=None), Demand(step=5 * MS))
     assert other.seen is None
     assert "if batches are prefetched" in other.sentence
 
 
 def test_what_yields_nothing_says_so():
     with pytest.raises(UsageError, match="yields no batches"):
-        understood(7)
+        identify_feed(7)
     with pytest.raises(LoaderError, match="yields no batch"):
-        understood(Pipe(0))
+        identify_feed(Pipe(0))
 
 
 def test_tensors_of_a_graph_batch_are_found_within_its_stores():
@@ -318,16 +318,16 @@ def test_names_of_a_script(tmp_path, monkeypatch, name):
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     (tmp_path / "feeding.py").write_text(SCRIPT)
     target = f"{tmp_path / 'feeding.py'}:{name}"
-    feed = find(target)
+    feed = find_feed(target)
     assert feed.loader.batch_size == 8
     assert len(feed.loader.dataset) == 40
-    assert maker_of(target)().batch_size == 8
+    assert loader_factory(target)().batch_size == 8
 
 
 def test_accelerate():
     accelerate = pytest.importorskip("accelerate")
     loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(d.Table(60), batch_size=4))
-    feed = understood(loader)
+    feed = identify_feed(loader)
     assert type(feed.loader) is DataLoader
     assert feed.around is None or feed.around.batches == 1
 
@@ -338,16 +338,16 @@ def test_torchdata_nodes_and_its_resumable_loader():
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     loader = nodes.Loader(nodes.Batcher(nodes.IterableWrapper(range(40)), 4))
-    assert understood(loader).around.name == "Loader"
+    assert identify_feed(loader).around.name == "Loader"
     resumable = StatefulDataLoader(d.Table(12), batch_size=4)
-    assert understood(resumable).loader is resumable
+    assert identify_feed(resumable).loader is resumable
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_loaders_together():
     utilities = pytest.importorskip("lightning.pytorch.utilities")
     loader = DataLoader(d.Table(60), batch_size=4)
-    feed = understood(utilities.CombinedLoader({"a": loader, "b": DataLoader(d.Table(20), batch_size=1)}))
+    feed = identify_feed(utilities.CombinedLoader({"a": loader, "b": DataLoader(d.Table(20), batch_size=1)}))
     assert feed.around.name == "CombinedLoader"
     assert len(feed.remarks) == 1
 
@@ -356,6 +356,6 @@ def test_looking_on_leaves_no_hooks_behind():
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
     before = _BaseDataLoaderIter.__next__
-    seen = look(lambda: DataLoader(d.Table(12), batch_size=4), "it", lambda part: None)
-    assert seen.sources[0].each == 1
+    observed = observe(lambda: DataLoader(d.Table(12), batch_size=4), "it", lambda part: None)
+    assert observed.sources[0].each == 1
     assert _BaseDataLoaderIter.__next__ is before

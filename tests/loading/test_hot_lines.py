@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gapless.loading import forked
-from gapless.loading.forked import measured
-from gapless.loading.hot_lines import Note, hot_lines, note_time, times
+from gapless.loading.forked import run_in_copy
+from gapless.loading.hot_lines import TimeNote, find_hot_lines, note_time, time_by_place
 
 HEADER = "Stack (most recent call first):\n"
 
@@ -31,7 +31,7 @@ def stack(*frames: tuple[str, int, str]) -> bytes:
 
 
 def lines_of(loader: DataLoader, seconds: float = 0.5) -> list[dict]:
-    return measured(lambda tell: hot_lines(loader, seconds, tell), list, 20, nothing, note_time)
+    return run_in_copy(lambda tell: find_hot_lines(loader, seconds, tell), list, 20, nothing, note_time)
 
 
 class Rows(Dataset):
@@ -70,9 +70,9 @@ class Stream(IterableDataset):
     ],
 )
 def test_time_without_a_call_is_charged_to_its_own_line(make):
-    found = lines_of(make())
-    assert found[0]["line"]["code"].endswith("# the gather")
-    assert found[0]["share"] > 0.7
+    lines = lines_of(make())
+    assert lines[0]["line"]["code"].endswith("# the gather")
+    assert lines[0]["share"] > 0.7
 
 
 def test_a_collating_function_and_a_wait_are_lines_too():
@@ -80,8 +80,8 @@ def test_a_collating_function_and_a_wait_are_lines_too():
         time.sleep(0.004)
         return torch.stack(items)
 
-    found = lines_of(DataLoader(torch.zeros(4000, 2), batch_size=2, collate_fn=collate), 0.2)
-    assert (found[0]["line"]["code"], found[0]["line"]["function"]) == ("time.sleep(0.004)", "collate")
+    lines = lines_of(DataLoader(torch.zeros(4000, 2), batch_size=2, collate_fn=collate), 0.2)
+    assert (lines[0]["line"]["code"], lines[0]["line"]["function"]) == ("time.sleep(0.004)", "collate")
 
 
 def test_sampling_leaves_signals_as_they_were():
@@ -89,11 +89,11 @@ def test_sampling_leaves_signals_as_they_were():
         import signal
 
         before = signal.getsignal(signal.SIGALRM), signal.getsignal(signal.SIGURG)
-        hot_lines(DataLoader(torch.zeros(40, 2)), 0.02, tell)
+        find_hot_lines(DataLoader(torch.zeros(40, 2)), 0.02, tell)
         after = signal.getsignal(signal.SIGALRM), signal.getsignal(signal.SIGURG)
         return [before == after, signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)]
 
-    assert measured(work, list, 10, nothing) == [True, True]
+    assert run_in_copy(work, list, 10, nothing) == [True, True]
 
 
 def test_a_process_that_samples_nothing_ignores_a_request_for_the_time():
@@ -102,21 +102,24 @@ def test_a_process_that_samples_nothing_ignores_a_request_for_the_time():
 
 
 def test_samples_between_two_notes_share_the_time():
-    one, other = stack(("/x/a.py", 1, "load")), stack(("/x/a.py", 2, "load"))
-    size = len(one)
+    first, other = stack(("/x/a.py", 1, "load")), stack(("/x/a.py", 2, "load"))
+    size = len(first)
     # A read that cannot be interrupted leaves a single sample, however long it takes.
-    notes = [Note(0, 0), Note(size, 30), Note(size, 40), Note(3 * size, 44)]
-    assert times(one + other + other, notes) == {("/x/a.py", 1, "load"): 30, ("/x/a.py", 2, "load"): 14}
+    notes = [TimeNote(0, 0), TimeNote(size, 30), TimeNote(size, 40), TimeNote(3 * size, 44)]
+    assert time_by_place(first + other + other, notes) == {
+        ("/x/a.py", 1, "load"): 30,
+        ("/x/a.py", 2, "load"): 14,
+    }
 
 
 def test_the_innermost_line_of_the_users_counts_and_telling_of_progress_does_not():
     library = (torch.__file__, 7, "stack")
     inner, outer = ("/x/a.py", 1, "load"), ("/x/a.py", 9, "outer")
     own = stack(library, inner, outer)
-    torch_only = stack(library, (hot_lines.__globals__["__file__"], 80, "_make_batches"), outer)
+    torch_only = stack(library, (find_hot_lines.__globals__["__file__"], 80, "_make_batches"), outer)
     telling = stack((forked.__file__, 200, "__call__"), ("/x/a.py", 9, "outer"))
     written = own + torch_only + telling
-    spent = times(written, [Note(0, 0), Note(len(written), 3)])
+    spent = time_by_place(written, [TimeNote(0, 0), TimeNote(len(written), 3)])
     assert spent == {inner: 1, ("", 0, ""): 1, None: 1}
 
 
@@ -134,24 +137,27 @@ def test_names_of_files_come_back_as_they_were(name):
     )
     if "\\" in name:
         return  # a backslash is not escaped: such a name is looked for on the disk
-    spent = times(stack((f"/x/{escaped}.py", 3, "load")), [Note(0, 0), Note(1000, 5)])
+    spent = time_by_place(stack((f"/x/{escaped}.py", 3, "load")), [TimeNote(0, 0), TimeNote(1000, 5)])
     assert spent == {(f"/x/{name}.py", 3, "load"): 5}
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 50)), max_size=30), st.data())
 def test_times_add_up_to_what_passed_until_the_last_sample(samples, data):
     texts = [stack(("/x/a.py", line, "load")) for line, _ in samples]
-    notes, size, now = [Note(0, 0)], 0, 0
+    notes, size, now = [TimeNote(0, 0)], 0, 0
     last = 0
     for text, (_, passed) in zip(texts, samples, strict=True):
         size, now = size + len(text), now + passed
         if data.draw(st.booleans()):
-            notes.append(Note(size, now))
+            notes.append(TimeNote(size, now))
             last = now
-    spent = Counter(times(b"".join(texts), notes))
+    spent = Counter(time_by_place(b"".join(texts), notes))
     assert sum(spent.values()) == pytest.approx(last)
 
 
 @given(st.binary(max_size=400))
 def test_anything_can_be_written(written):
-    assert sum(times(written, [Note(0, 0), Note(len(written), 9)]).values()) in (0, pytest.approx(9))
+    assert sum(time_by_place(written, [TimeNote(0, 0), TimeNote(len(written), 9)]).values()) in (
+        0,
+        pytest.approx(9),
+    )

@@ -18,17 +18,17 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gapless.loading import diagnose, measure_loop, timed, trust
 from gapless.loading import measure as room
-from gapless.loading.fetch_counters import FetchCounters, Made
-from gapless.loading.forked import LoaderError, Stopped, available, measured, positions_kept
-from gapless.loading.hot_lines import hot_lines
-from gapless.loading.measure import unpicklable
+from gapless.loading.fetch_counters import BatchCosts, FetchCounters
+from gapless.loading.forked import LoaderError, Stopped, can_fork, positions_kept, run_in_copy
+from gapless.loading.hot_lines import find_hot_lines
+from gapless.loading.measure import explain_unpicklable
 from gapless.loading.measure_items import measure_items
-from gapless.loading.measure_loop import use
-from gapless.loading.measure_workers import Memory, _Sums, measure_transfer, memory_of
+from gapless.loading.measure_loop import run_setting
+from gapless.loading.measure_workers import ProcessMemory, _WorkerSamples, measure_transfer, memory_of
 from gapless.model.loading import Doubt, Fetch, Machine, Seen, Setting, Transfer
 from gapless.model.source import SourceLine
 
-pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes cannot be copied here")
 MS = 1_000_000
 
 
@@ -58,15 +58,15 @@ class FakeClock:
 class Items(Dataset):
     """`size` items, each of which `made` is called for."""
 
-    def __init__(self, size: int, made=lambda index: None) -> None:
-        self.size, self.made = size, made
+    def __init__(self, size: int, make=lambda index: None) -> None:
+        self.size, self.made = size, make
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: int):
-        found = self.made(index)
-        return torch.full((3,), float(index)) if found is None else found
+        item = self.made(index)
+        return torch.full((3,), float(index)) if item is None else item
 
 
 class Stream(IterableDataset):
@@ -86,15 +86,15 @@ def nothing(part: float) -> None:
 
 def children() -> set[int]:
     """Processes that this one has started and that are still there."""
-    found = set()
+    distinct = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[1]) == os.getpid():
-            found.add(int(folder.name))
-    return found
+            distinct.add(int(folder.name))
+    return distinct
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def _no_worker_left():
 def _nobody_else():
     """As if this machine were always idle: who else uses it while tests run is no matter of theirs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trust, "doubt", lambda of: Doubt(kind="interrupted") if of.interrupted else None)
+        patch.setattr(trust, "find_doubt", lambda of: Doubt(kind="interrupted") if of.interrupted else None)
         yield
 
 
@@ -121,8 +121,8 @@ def quick(_nobody_else):
 
 def test_computing_is_told_from_waiting_and_from_being_kept_waiting():
     clock = FakeClock()
-    made = Items(40, lambda index: clock.pass_by(cpu=5, wait=2, delay=3))
-    fetch = measure_items(DataLoader(made, batch_size=4), 100, nothing, clock=clock)
+    dataset = Items(40, lambda index: clock.pass_by(cpu=5, wait=2, delay=3))
+    fetch = measure_items(DataLoader(dataset, batch_size=4), 100, nothing, clock=clock)
     assert (fetch.items, len(fetch.batches)) == (40, 9)  # the first of ten warms up
     assert (fetch.item, fetch.item_cpu, fetch.item_wait) == (10 * MS, 5 * MS, 2 * MS)
     assert set(fetch.batches) == {(20 * MS, 8 * MS)}
@@ -145,15 +145,15 @@ def test_collating_is_told_from_items():
 
 def test_it_stops_when_its_time_is_over():
     clock = FakeClock()
-    made = Items(10_000, lambda index: clock.pass_by(wait=100))
-    fetch = measure_items(DataLoader(made, batch_size=5), 1.0, nothing, clock=clock)
+    dataset = Items(10_000, lambda index: clock.pass_by(wait=100))
+    fetch = measure_items(DataLoader(dataset, batch_size=5), 1.0, nothing, clock=clock)
     assert fetch.items == 10  # two batches of half a second
 
 
 def test_a_batch_that_takes_longer_than_all_the_time_is_scaled_up():
     clock = FakeClock()
-    made = Items(10_000, lambda index: clock.pass_by(wait=100))
-    fetch = measure_items(DataLoader(made, batch_size=1000), 1.0, nothing, clock=clock)
+    dataset = Items(10_000, lambda index: clock.pass_by(wait=100))
+    fetch = measure_items(DataLoader(dataset, batch_size=1000), 1.0, nothing, clock=clock)
     assert fetch.items == 11
     assert fetch.batch_size == 1000
     assert fetch.wait == pytest.approx(100_000 * MS)
@@ -229,18 +229,18 @@ def cuda(index):
 def test_what_fails_is_said_in_a_sentence(dataset, said):
     loader = DataLoader(dataset, batch_size=4)
     with pytest.raises(LoaderError, match=said):
-        measured(lambda tell: measure_items(loader, 5, tell), Fetch, 5, nothing)
+        run_in_copy(lambda tell: measure_items(loader, 5, tell), Fetch, 5, nothing)
 
 
 def test_a_crash_is_said_in_a_sentence():
     loader = DataLoader(Items(8, lambda index: os.kill(os.getpid(), signal.SIGKILL)), batch_size=4)
     with pytest.raises(LoaderError, match="kills the process"):
-        measured(lambda tell: measure_items(loader, 5, tell), Fetch, 5, nothing)
+        run_in_copy(lambda tell: measure_items(loader, 5, tell), Fetch, 5, nothing)
 
 
 def test_what_never_ends_is_ended():
     with pytest.raises(LoaderError, match="no batch within"):
-        measured(lambda tell: threading.Event().wait(), Seen, -4.9, nothing)
+        run_in_copy(lambda tell: threading.Event().wait(), Seen, -4.9, nothing)
 
 
 def test_nothing_measured_changes_what_is_yielded(tmp_path):
@@ -268,13 +268,13 @@ def test_nothing_measured_changes_what_is_yielded(tmp_path):
         generator = torch.Generator().manual_seed(7)
         loader = DataLoader(Drawn(), batch_size=4, shuffle=True, generator=generator)
         batches = iter(loader)
-        seen = [next(batches) for _ in range(3)]
+        epochs = [next(batches) for _ in range(3)]
         if look:
-            found = diagnose(loader, 0.6)
-            assert "holds an open file (self.file)" in " ".join(found.notes)
-        seen += [next(batches) for _ in range(3)]
+            diagnosis = diagnose(loader, 0.6)
+            assert "holds an open file (self.file)" in " ".join(diagnosis.notes)
+        epochs += [next(batches) for _ in range(3)]
         loader.dataset.file.close()
-        return [[part.tolist() for part in batch] for batch in seen]
+        return [[part.tolist() for part in batch] for batch in epochs]
 
     assert epoch(look=True) == epoch(look=False)
 
@@ -284,15 +284,17 @@ class Given:
 
     def __init__(self, monkeypatch, **parts) -> None:
         self.parts, self.asked = parts, list[str]()
-        monkeypatch.setattr(room._Measurement, "_measure", self._measure)
-        monkeypatch.setattr(room, "machine", lambda start, seconds: self._given("cores", Machine(allowed=2)))
+        monkeypatch.setattr(room._LoaderMeasurement, "_measure", self._measure)
+        monkeypatch.setattr(
+            room, "measure_machine", lambda start, seconds: self._given("cores", Machine(allowed=2))
+        )
 
     def _given(self, part, other):
         self.asked.append(part)
-        given = self.parts.get(part, other)
-        if isinstance(given, BaseException):
-            raise given
-        return given
+        count_given = self.parts.get(part, other)
+        if isinstance(count_given, BaseException):
+            raise count_given
+        return count_given
 
     def _measure(self, part, kind, work, look=None, patience=0.0):
         if part == "begin":  # it leads to nothing that is run
@@ -309,41 +311,43 @@ def ran(step: float, workers: int) -> Seen:
 
 
 def test_the_setting_advised_is_run_within_the_budget(monkeypatch):
-    given = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0), advice=ran(33, 2))
-    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
-    assert given.asked == ["cores", "items", "lines", "workers", "loop", "advice"]
-    assert found.seen_advised.predicted == found.advised.step
-    assert (found.step_now, found.step_advised) == (60 * MS, 33 * MS)
-    given = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0))
-    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02, check_advice=False)
-    assert "advice" not in given.asked
-    assert found.sentence.endswith("(predicted, not run)")
+    fixed_times = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0), advice=ran(33, 2))
+    diagnosis = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
+    assert fixed_times.asked == ["cores", "items", "lines", "workers", "loop", "advice"]
+    assert diagnosis.seen_advised.predicted == diagnosis.advised.step
+    assert (diagnosis.step_now, diagnosis.step_advised) == (60 * MS, 33 * MS)
+    fixed_times = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0))
+    diagnosis = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02, check_advice=False)
+    assert "advice" not in fixed_times.asked
+    assert diagnosis.sentence.endswith("(predicted, not run)")
 
 
 def test_a_run_that_refutes_the_prediction_is_made_again(monkeypatch):
-    given = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0), advice=ran(45, 2))
-    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
-    assert given.asked[-2:] == ["advice", "advice"]
-    assert found.seen_advised.again == 45 * MS
+    fixed_times = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0), advice=ran(45, 2))
+    diagnosis = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
+    assert fixed_times.asked[-2:] == ["advice", "advice"]
+    assert diagnosis.seen_advised.again == 45 * MS
 
 
 def test_a_loader_that_has_what_is_advised_is_run_once(monkeypatch):
-    given = Given(monkeypatch, items=Fetch(items=80, batch_size=8, batches=((MS // 9, 0),)), loop=ran(20, 0))
-    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
-    assert given.asked[-1] == "loop"
-    assert found.seen_advised == found.seen
+    fixed_times = Given(
+        monkeypatch, items=Fetch(items=80, batch_size=8, batches=((MS // 9, 0),)), loop=ran(20, 0)
+    )
+    diagnosis = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
+    assert fixed_times.asked[-1] == "loop"
+    assert diagnosis.seen_advised == diagnosis.seen
 
 
 def test_an_item_slower_than_the_budget_has_an_answer(monkeypatch):
     slow = Fetch(items=1, item=6e9, item_wait=6e9, batch_size=8, batches=((0, 48_000 * MS),))
-    given = Given(monkeypatch, items=slow)
-    found = diagnose(DataLoader(Items(800), batch_size=8), 2, 0.02)
-    assert given.asked == ["cores", "items"]
-    assert (found.transfer.assumed, found.seen, found.seen_advised) == (True, None, None)
-    assert found.recommended["num_workers"] == 32
-    assert found.sentence.endswith("(predicted, not run)")
-    assert found.notes[0] == "no worker was tried: a batch takes 48 s, but --budget is 2 s"
-    assert found.notes[1].startswith("num_workers=0 was not run: a few of its steps take 432 s")
+    fixed_times = Given(monkeypatch, items=slow)
+    diagnosis = diagnose(DataLoader(Items(800), batch_size=8), 2, 0.02)
+    assert fixed_times.asked == ["cores", "items"]
+    assert (diagnosis.transfer.assumed, diagnosis.seen, diagnosis.seen_advised) == (True, None, None)
+    assert diagnosis.recommended["num_workers"] == 32
+    assert diagnosis.sentence.endswith("(predicted, not run)")
+    assert diagnosis.notes[0] == "no worker was tried: a batch takes 48 s, but --budget is 2 s"
+    assert diagnosis.notes[1].startswith("num_workers=0 was not run: a few of its steps take 432 s")
 
 
 CTRL_C = KeyboardInterrupt()
@@ -362,18 +366,18 @@ CTRL_C = KeyboardInterrupt()
 )
 def test_what_was_found_until_ctrl_c_is_told(monkeypatch, parts, at, begins):
     # The real one sets the part and keeps what an interrupted measurement tells.
-    given = Given(monkeypatch, **{"items": FETCH, "workers": MOVED, "loop": ran(60, 0), **parts})
+    fixed_times = Given(monkeypatch, **{"items": FETCH, "workers": MOVED, "loop": ran(60, 0), **parts})
 
     def measure(self, part, kind, work, look=None, patience=0.0):
         self.part = part
-        return given._measure(part, kind, work)
+        return fixed_times._measure(part, kind, work)
 
-    monkeypatch.setattr(room._Measurement, "_measure", measure)
-    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
-    assert found.interrupted == at
-    assert found.sentence.startswith(begins)
-    assert found.fetch.items == 80
-    assert found.recommended == {}
+    monkeypatch.setattr(room._LoaderMeasurement, "_measure", measure)
+    diagnosis = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
+    assert diagnosis.interrupted == at
+    assert diagnosis.sentence.startswith(begins)
+    assert diagnosis.fetch.items == 80
+    assert diagnosis.recommended == {}
 
 
 def test_ctrl_c_before_the_first_item_and_other_requests_are_raised(monkeypatch):
@@ -405,7 +409,7 @@ def test_a_measurement_that_is_interrupted_tells_what_it_has(keep):
         return Fetch(items=batches or 1)
 
     with pytest.raises(Stopped if keep else KeyboardInterrupt) as caught:
-        measured(work, Fetch, 60, interrupt, keep=keep)
+        run_in_copy(work, Fetch, 60, interrupt, keep=keep)
     if keep:
         assert isinstance(caught.value.request, KeyboardInterrupt)
         assert caught.value.result is None or caught.value.result.items >= 1  # None where it had no core
@@ -413,9 +417,9 @@ def test_a_measurement_that_is_interrupted_tells_what_it_has(keep):
 
 def test_items_are_cut_short_when_the_end_is_asked_for():
     clock = FakeClock()
-    made = Items(10_000, lambda index: clock.pass_by(wait=100))
+    dataset = Items(10_000, lambda index: clock.pass_by(wait=100))
     fetch = measure_items(
-        DataLoader(made, batch_size=1000), 1e9, lambda part: clock.now >= 500 * MS, clock=clock
+        DataLoader(dataset, batch_size=1000), 1e9, lambda part: clock.now >= 500 * MS, clock=clock
     )
     assert (fetch.items, fetch.batch_size) == (5, 1000)
     assert fetch.wait == pytest.approx(100_000 * MS)
@@ -423,13 +427,13 @@ def test_items_are_cut_short_when_the_end_is_asked_for():
 
 def test_a_short_loader_is_run_again_and_again():
     """Passes of three steps each: all of them count together."""
-    passes = [measure_loop._Pass(DataLoader(Items(3)), Setting(), FetchCounters(0)) for _ in range(3)]
+    passes = [measure_loop._LoopPass(DataLoader(Items(3)), Setting(), FetchCounters(0)) for _ in range(3)]
     for one in passes:
         one.marks, one.waits, one.counts = [0, 10, 20, 30, 40, 50], [4] * 6, [0] * 6
-        one.made, one.ran, one.first = Made(batches=4, wall=100, cpu=60, delay=20), (90, 10), 7
-    seen = measure_loop._seen(Setting(), passes)
-    assert (seen.batches, seen.step, seen.wait, seen.first) == (9, 10, 4, 7)
-    assert (seen.made, seen.made_cpu, seen.made_wait, seen.had) == (12, 15, 5, 0.9)
+        one.made, one.ran, one.first = BatchCosts(batches=4, wall=100, cpu=60, delay=20), (90, 10), 7
+    combined = measure_loop._summarize_passes(Setting(), passes)
+    assert (combined.batches, combined.step, combined.wait, combined.first) == (9, 10, 4, 7)
+    assert (combined.made, combined.made_cpu, combined.made_wait, combined.had) == (12, 15, 5, 0.9)
 
 
 def test_batches_are_counted_where_they_are_made():
@@ -438,10 +442,10 @@ def test_batches_are_counted_where_they_are_made():
     with inside.counting():
         assert len(list(loader)) == 3
     assert len(list(loader)) == 3
-    made = inside.made
-    assert made.batches == 3
-    assert made.wall >= made.wait >= 0
-    assert made.since(made) == Made()
+    costs = inside.made
+    assert costs.batches == 3
+    assert costs.wall >= costs.wait >= 0
+    assert costs.since(costs) == BatchCosts()
 
 
 def test_positions_of_files_are_put_back(tmp_path):
@@ -459,11 +463,11 @@ def test_positions_of_files_are_put_back(tmp_path):
 def test_a_worker_is_measured():
     loader = DataLoader(Items(4000), batch_size=4, num_workers=2)
     fetch = Fetch(batches=((1, 1),))
-    found = measured(lambda tell: measure_transfer(loader, fetch, 2, tell, skip=0), Transfer, 5, nothing)
-    assert found.batches > 3
-    assert found.receive > 0
-    assert found.first > found.start > 0
-    assert found.pin == -1 or torch.cuda.is_available()
+    result = run_in_copy(lambda tell: measure_transfer(loader, fetch, 2, tell, skip=0), Transfer, 5, nothing)
+    assert result.batches > 3
+    assert result.receive > 0
+    assert result.first > result.start > 0
+    assert result.pin == -1 or torch.cuda.is_available()
 
 
 @pytest.mark.parametrize(
@@ -477,31 +481,34 @@ def test_a_worker_is_measured():
     ],
 )
 def test_growth_is_what_goes_on(values, growth):
-    sums = _Sums()
+    sums = _WorkerSamples()
     sums.worker = [(number + 3, 0) for number in range(len(values))]
-    sums.memory = [Memory(int(value), 1000) for value in values]
-    assert sums._growth([int(value) for value in values]) == pytest.approx(growth, abs=0.01)
+    sums.memory = [ProcessMemory(int(value), 1000) for value in values]
+    assert sums._steady_growth([int(value) for value in values]) == pytest.approx(growth, abs=0.01)
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell")
 def test_memory_of_a_process_is_told():
-    told = memory_of(os.getpid())
-    assert told.own > 0
-    assert told.anonymous > 0
-    assert memory_of(2**22 + 1) == Memory(-1, -1)  # nobody has this number
+    process_memory = memory_of(os.getpid())
+    assert process_memory.own > 0
+    assert process_memory.anonymous > 0
+    assert memory_of(2**22 + 1) == ProcessMemory(-1, -1)  # nobody has this number
 
 
 def test_a_loop_is_run():
     loader = DataLoader(Items(4000), batch_size=4)
     for workers in (0, 1):
         setting = Setting(workers=workers, prefetch=2 * workers)
-        seen = measured(
-            lambda tell, setting=setting: use(loader, setting, 1 * MS, 0.5, 0.2, tell), Seen, 5, nothing
+        result = run_in_copy(
+            lambda tell, setting=setting: run_setting(loader, setting, 1 * MS, 0.5, 0.2, tell),
+            Seen,
+            5,
+            nothing,
         )
-        assert seen.batches > 0
-        assert seen.step >= 1 * MS
-        assert seen.wait < seen.step
-        assert (seen.ready == -1) is (workers == 0)
+        assert result.batches > 0
+        assert result.step >= 1 * MS
+        assert result.wait < result.step
+        assert (result.ready == -1) is (workers == 0)
 
 
 def test_the_lines_that_take_the_time():
@@ -513,10 +520,10 @@ def test_the_lines_that_take_the_time():
             pass
 
     loader = DataLoader(Items(4000, slow), batch_size=4)
-    found = measured(lambda tell: hot_lines(loader, 0.3, tell), list, 5, nothing)
-    assert found[0]["line"]["code"] == "while clock_end() < end:"
-    assert found[0]["share"] > 0.5
-    assert "diagnose" not in str(found)
+    result = run_in_copy(lambda tell: find_hot_lines(loader, 0.3, tell), list, 5, nothing)
+    assert result[0]["line"]["code"] == "while clock_end() < end:"
+    assert result[0]["share"] > 0.5
+    assert "diagnose" not in str(result)
 
 
 def test_a_diagnosis_has_everything(quick):
@@ -527,7 +534,7 @@ def test_a_diagnosis_has_everything(quick):
     assert quick.fetch.batch_size == 4
     assert quick.machine.allowed >= 1
     assert quick.machine.cores > 0
-    assert {one.setting.workers for one in quick.predictions} >= {0, 1, 2, 3, 4}
+    assert {prediction.setting.workers for prediction in quick.predictions} >= {0, 1, 2, 3, 4}
     assert set(quick.recommended) == {"num_workers", "prefetch_factor", "persistent_workers", "pin_memory"}
     assert DataLoader(Items(4), **quick.recommended) is not None
     assert quick.seen is not None
@@ -537,31 +544,31 @@ def test_a_diagnosis_has_everything(quick):
 
 
 def test_a_stream_without_end_is_measured():
-    found = diagnose(DataLoader(Stream(None), batch_size=4), 0.5)
-    assert (found.length, found.iterable) == (-1, True)
-    assert found.demand.step == 0
-    assert "batches per second" in found.sentence
+    diagnosis = diagnose(DataLoader(Stream(None), batch_size=4), 0.5)
+    assert (diagnosis.length, diagnosis.iterable) == (-1, True)
+    assert diagnosis.demand.step == 0
+    assert "batches per second" in diagnosis.sentence
 
 
 def test_what_cannot_be_pickled_is_said_where_it_matters():
     local = Items(8, lambda index: None)
     spawned = DataLoader(local, num_workers=1, multiprocessing_context=multiprocessing.get_context("spawn"))
-    assert "workers cannot start (spawn): the dataset cannot be pickled" in unpicklable(spawned)
-    assert unpicklable(DataLoader(local, num_workers=1, multiprocessing_context="fork")) == ""
-    found = diagnose(spawned, 0.4, 0.001)
-    assert found.recommended["num_workers"] == 0
-    assert found.seen is None
-    assert "cannot be pickled" in found.notes[0]
+    assert "workers cannot start (spawn): the dataset cannot be pickled" in explain_unpicklable(spawned)
+    assert explain_unpicklable(DataLoader(local, num_workers=1, multiprocessing_context="fork")) == ""
+    diagnosis = diagnose(spawned, 0.4, 0.001)
+    assert diagnosis.recommended["num_workers"] == 0
+    assert diagnosis.seen is None
+    assert "cannot be pickled" in diagnosis.notes[0]
 
 
 def test_what_only_fails_in_a_worker_is_said():
     def fails(worker: int) -> None:
         raise OSError("no such mount")
 
-    found = diagnose(DataLoader(Items(8), batch_size=4, worker_init_fn=fails), 0.5)
-    assert found.recommended["num_workers"] == 0
+    diagnosis = diagnose(DataLoader(Items(8), batch_size=4, worker_init_fn=fails), 0.5)
+    assert diagnosis.recommended["num_workers"] == 0
     assert re.match(
-        r"in a worker making a batch fails at \S+\.py:\d+: OSError: no such mount", found.notes[0]
+        r"in a worker making a batch fails at \S+\.py:\d+: OSError: no such mount", diagnosis.notes[0]
     )
 
 
@@ -575,11 +582,11 @@ def test_a_loop_is_timed_as_it_runs():
     clock = FakeClock()
     loader = DataLoader(Items(24, lambda index: clock.pass_by(cpu=1, wait=2)), batch_size=4)
     loop = type(timed(loader))(loader, clock.wall, clock.cpu)
-    seen = []
+    batches = []
     for batch in loop:
-        seen.append(batch)
+        batches.append(batch)
         clock.pass_by(cpu=6, wait=14)
-    assert [batch.tolist() for batch in seen] == [batch.tolist() for batch in loader]
+    assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in loader]
     assert len(loop) == 6
     assert loop.seen.batches == 4  # the first two warm up
     assert (loop.seen.step, loop.seen.wait) == (32 * MS, 12 * MS)

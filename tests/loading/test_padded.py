@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 
-from gapless.loading.columns import columns
-from gapless.loading.padded import Lengths, best_edges
+from gapless.loading.columns import measure_columns
+from gapless.loading.padded import PaddingMeter, best_edges
 
 LENGTHS = [3, 40, 7, 9, 60, 5, 11, 8]
 
 
 def draws(count: int = 6) -> list[list[int]]:
     generator = numpy.random.default_rng(0)
-    return [[int(one) for one in generator.permutation(LENGTHS)] for _ in range(count)]
+    return [[int(index) for index in generator.permutation(LENGTHS)] for _ in range(count)]
 
 
-def looked(batches) -> Lengths:
-    seen = Lengths()
+def looked(batches) -> PaddingMeter:
+    meter = PaddingMeter()
     for items, batch in batches:
-        seen.look(items, batch)
-    return seen
+        meter.look(items, batch)
+    return meter
 
 
 def sequences(lengths: list[int], *more: int) -> list[torch.Tensor]:
@@ -44,15 +44,15 @@ def test_padding_by_collating_is_told_by_the_items(kind, left):
         items = {
             "tensors": plain,
             "frames": plain,
-            "dicts": [{"y": 1, "x": one} for one in plain],
-            "tuples": [(one, 0) for one in plain],
-            "lists": [{"x": one.tolist()} for one in plain] if kind == "lists" else None,
+            "dicts": [{"y": 1, "x": item} for item in plain],
+            "tuples": [(item, 0) for item in plain],
+            "lists": [{"x": item.tolist()} for item in plain] if kind == "lists" else None,
         }[kind]
         batches.append((items, {"y": torch.ones(8), "x": batch}))
-    made = looked(batches).padding
-    assert made.share == pytest.approx(1 - sum(LENGTHS) / (8 * 60))
-    assert (made.field, made.size, made.batch, made.inside) == ("x", 60, 8, False)
-    assert sorted(made.lengths) == sorted(LENGTHS * 6)
+    padding = looked(batches).padding
+    assert padding.share == pytest.approx(1 - sum(LENGTHS) / (8 * 60))
+    assert (padding.field, padding.size, padding.batch, padding.inside) == ("x", 60, 8, False)
+    assert sorted(padding.lengths) == sorted(LENGTHS * 6)
 
 
 @pytest.mark.parametrize("mask", ["mask", "inverted", "none", "pad-first"])
@@ -69,9 +69,9 @@ def test_padding_within_the_items_is_told_by_a_mask_or_by_one_value_that_stands_
         if mask in ("mask", "inverted"):
             batch["mask"] = kept.long() if mask == "mask" else ~kept
         batches.append((None, batch))
-    made = looked(batches).padding
-    assert made.inside
-    assert made.share == pytest.approx(1 - sum(LENGTHS) / (8 * 64))
+    padding = looked(batches).padding
+    assert padding.inside
+    assert padding.share == pytest.approx(1 - sum(LENGTHS) / (8 * 64))
 
 
 @pytest.mark.parametrize(
@@ -87,28 +87,28 @@ def test_padding_within_the_items_is_told_by_a_mask_or_by_one_value_that_stands_
     ],
 )
 def test_nothing_is_said_of_what_is_no_padding(batch):
-    made = looked([(None, batch)] * 4).padding
-    assert made is None or made.share == 0
+    padding = looked([(None, batch)] * 4).padding
+    assert padding is None or padding.share == 0
 
 
 def test_what_other_ways_would_leave():
     batches = [(items, pad_sequence(items, batch_first=True)) for items in map(sequences, draws(40))]
-    made = looked(batches).padding
+    padding = looked(batches).padding
     up = [-(-length // 8) * 8 for length in LENGTHS]
-    assert made.dynamic == pytest.approx(1 - sum(LENGTHS) / (8 * 64))
+    assert padding.dynamic == pytest.approx(1 - sum(LENGTHS) / (8 * 64))
     # Eight lengths, each 40 times: sorted, nearly every batch has items of one length.
-    assert made.sorted == pytest.approx(1 - sum(LENGTHS) / sum(up), abs=0.03)
-    assert made.edges == (8, 16, 40, 64)
-    assert made.fixed == pytest.approx(1 - sum(LENGTHS) / sum(up), abs=1e-9)
-    assert made.left == pytest.approx((1 - made.share) / (1 - made.sorted))
+    assert padding.sorted == pytest.approx(1 - sum(LENGTHS) / sum(up), abs=0.03)
+    assert padding.edges == (8, 16, 40, 64)
+    assert padding.fixed == pytest.approx(1 - sum(LENGTHS) / sum(up), abs=1e-9)
+    assert padding.left == pytest.approx((1 - padding.share) / (1 - padding.sorted))
 
 
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=30), st.integers(1, 3))
 def test_edges_are_the_best_of_all(lengths, most):
-    sizes = sorted({-(-one // 8) * 8 for one in lengths})
+    sizes = sorted({-(-length // 8) * 8 for length in lengths})
 
     def places(edges):
-        return sum(min(edge for edge in edges if edge >= one) for one in lengths)
+        return sum(min(edge for edge in edges if edge >= length) for length in lengths)
 
     every = (
         chosen
@@ -143,8 +143,8 @@ TOKENS = torch.arange(4 * 512).reshape(4, 512)
     ],
 )
 def test_the_smallest_type_that_holds_the_values(tensor, to):
-    (found,) = columns({"x": tensor})
-    assert (found.name, found.to) == ("x", to)
-    assert found.bytes == tensor.numel() * tensor.element_size()
+    (column,) = measure_columns({"x": tensor})
+    assert (column.name, column.to) == ("x", to)
+    assert column.bytes == tensor.numel() * tensor.element_size()
     width = {"uint8": 1, "bool": 1, "float32": 4, "int32": 4, "": tensor.element_size()}[to]
-    assert found.least == tensor.numel() * width
+    assert column.least == tensor.numel() * width

@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 
 from gapless.errors import UnreadableInput
 from gapless.loading import machine, predict
-from gapless.loading.machine import Others, _busy, beside, of_group, throttled
-from gapless.loading.predict import Measured
+from gapless.loading.machine import (
+    OtherLoad,
+    _used_seconds,
+    count_throttling,
+    group_seconds,
+    measure_other_load,
+)
+from gapless.loading.predict import MeasuredCosts
 from gapless.loading.sentence import notes
-from gapless.loading.simulate import Pipeline, simulate
+from gapless.loading.simulate import PipelineCosts, simulate
 from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Setting, Transfer, decode, encode
 
 MS = 1_000_000
@@ -26,12 +32,12 @@ def having(most: float) -> Machine:
     return Machine(allowed=math.ceil(most), quota=most if most % 1 else -1.0)
 
 
-def computing(each: float, step: float = 0.0, **more: float) -> Pipeline:
-    return Pipeline(batches=[(each, 0.0)], step=step, **{"busy": 0.0, **more})
+def computing(each: float, step: float = 0.0, **more: float) -> PipelineCosts:
+    return PipelineCosts(batches=[(each, 0.0)], step=step, **{"busy": 0.0, **more})
 
 
-def waiting(each: float, step: float = 0.0, **more: float) -> Pipeline:
-    return Pipeline(batches=[(0.0, each)], step=step, **{"busy": 0.0, **more})
+def waiting(each: float, step: float = 0.0, **more: float) -> PipelineCosts:
+    return PipelineCosts(batches=[(0.0, each)], step=step, **{"busy": 0.0, **more})
 
 
 @pytest.mark.parametrize(
@@ -70,7 +76,7 @@ def test_the_first_batch_waits_for_its_worker():
 
 def test_a_slow_batch_holds_back_those_behind_it():
     """Batches are handed over in order: with one of four ten times as long, more ahead helps."""
-    uneven = Pipeline(batches=[(100.0, 0.0), (10.0, 0.0), (10.0, 0.0), (10.0, 0.0)], step=40.0, busy=0.0)
+    uneven = PipelineCosts(batches=[(100.0, 0.0), (10.0, 0.0), (10.0, 0.0), (10.0, 0.0)], step=40.0, busy=0.0)
     few, many = (simulate(uneven, having(8), 2, prefetch, 200) for prefetch in (1, 8))
     assert many.step < few.step
     assert many.step >= 40
@@ -99,7 +105,7 @@ def test_receiving_waits_for_a_worker_that_computes():
 
 stage = st.floats(0, 50)
 pipes = st.builds(
-    Pipeline,
+    PipelineCosts,
     batches=st.lists(st.tuples(st.floats(0.5, 50), stage), min_size=1, max_size=6),
     step=stage,
     busy=st.floats(0, 1),
@@ -113,8 +119,8 @@ pipes = st.builds(
 @settings(max_examples=60, deadline=None)
 def test_no_step_is_shorter_than_any_stage(pipe, workers, prefetch, most):
     run = simulate(pipe, having(most), workers, prefetch, 240)
-    made = [pipe.batches[n % len(pipe.batches)] for n in range(240)]
-    cpu, wait = (sum(one[which] for one in made) / len(made) for which in (0, 1))
+    predictions = [pipe.batches[n % len(pipe.batches)] for n in range(240)]
+    cpu, wait = (sum(prediction[which] for prediction in predictions) / len(predictions) for which in (0, 1))
     slack = 1.25  # the steps looked at are not whole turns of uneven batches
     least = [pipe.step, (cpu + wait) / max(workers, 1)]
     if len(pipe.batches) == 1:
@@ -129,15 +135,15 @@ def test_no_step_is_shorter_than_any_stage(pipe, workers, prefetch, most):
 @given(pipes, st.integers(1, 5), st.integers(2, 3))
 @settings(max_examples=40, deadline=None)
 def test_more_workers_are_never_slower_where_each_has_a_core(pipe, workers, prefetch):
-    one = Pipeline(batches=pipe.batches[:1], step=pipe.step, busy=pipe.busy, send=pipe.send)
-    few, many = (simulate(one, having(64), count, prefetch) for count in (workers, workers + 1))
+    pipeline = PipelineCosts(batches=pipe.batches[:1], step=pipe.step, busy=pipe.busy, send=pipe.send)
+    few, many = (simulate(pipeline, having(64), count, prefetch) for count in (workers, workers + 1))
     assert many.step <= few.step * 1.001
 
 
 @given(pipes, st.integers(0, 4), st.floats(1, 3))
 @settings(max_examples=40, deadline=None)
 def test_time_has_no_unit_where_each_has_a_core(pipe, workers, factor):
-    scaled = Pipeline(
+    scaled = PipelineCosts(
         batches=[(cpu * factor, wait * factor) for cpu, wait in pipe.batches],
         step=pipe.step * factor,
         busy=pipe.busy,
@@ -145,8 +151,8 @@ def test_time_has_no_unit_where_each_has_a_core(pipe, workers, factor):
         send=pipe.send * factor,
         receive=pipe.receive * factor,
     )
-    one, other = (simulate(each, having(8), workers, 2) for each in (pipe, scaled))
-    assert other.step == pytest.approx(one.step * factor, rel=0.02, abs=0.02)
+    item, other = (simulate(each, having(8), workers, 2) for each in (pipe, scaled))
+    assert other.step == pytest.approx(item.step * factor, rel=0.02, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -170,16 +176,16 @@ def test_a_queue_that_runs_dry_slowly_is_not_taken_for_a_full_one():
     assert run.wait == pytest.approx(0.5 * MS, abs=0.2 * MS)
 
 
-def measured(cpu: float, wait: float, step: float, *, allowed: int = 8, **more: object) -> Measured:
+def measured(cpu: float, wait: float, step: float, *, allowed: int = 8, **more: object) -> MeasuredCosts:
     """A loader whose batches take so many milliseconds, on an idle machine."""
-    known = {"length": 1000, "transfer": Transfer(batches=10, receive=0.5 * MS), **more}
-    return Measured(
+    fields = {"length": 1000, "transfer": Transfer(batches=10, receive=0.5 * MS), **more}
+    return MeasuredCosts(
         machine=Machine(allowed=allowed),
         fetch=Fetch(
             items=80, batch_size=8, batch_bytes=1_000_000, batches=((int(cpu * MS), int(wait * MS)),) * 10
         ),
         demand=Demand(step=step * MS, busy=0.0),
-        **known,  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]
     )
 
 
@@ -217,10 +223,15 @@ def test_workers_that_cannot_start_are_not_advised():
 def test_what_does_not_fit_into_memory_is_left_out():
     of = measured(0, 1000, 108)
     tight = msgspec.structs.replace(of.machine, shared=9_000_000)
-    of = Measured(machine=tight, fetch=of.fetch, transfer=of.transfer, demand=of.demand, length=of.length)
-    found = predict.predict_all(of)
-    assert {one.excluded for one in found} == {"", "batches in flight exceed shared memory"}
-    _, advised = predict.choose(of, found)
+    of = MeasuredCosts(
+        machine=tight, fetch=of.fetch, transfer=of.transfer, demand=of.demand, length=of.length
+    )
+    predictions = predict.predict_all(of)
+    assert {prediction.excluded for prediction in predictions} == {
+        "",
+        "batches in flight exceed shared memory",
+    }
+    _, advised = predict.choose(of, predictions)
     assert advised.setting.workers * advised.setting.prefetch <= 9
 
 
@@ -241,17 +252,19 @@ def test_memory_that_is_copied_is_copied_once():
 def test_memory_that_grows_is_told_with_its_reason(copied, why):
     of = measured(1, 0, 10)
     grows = Transfer(batches=10, growth=1e6, copied=copied, shared=10**9)
-    told = [
+    reasons = [
         notes(Diagnosis(fetch=of.fetch, transfer=transfer, demand=of.demand, length=1000))
         for transfer in (grows, Transfer(batches=10, growth=1e4))
     ]
-    assert [sum(why in note for note in each) for each in told] == [1, 0]
+    assert [sum(why in note for note in each) for each in reasons] == [1, 0]
 
 
 def test_no_prediction_beats_a_bound():
     of = measured(200, 100, 30, allowed=4)
-    least = max(one.least for one in predict.bounds(of) if one.stage != "receiving batches from workers")
-    assert all(one.step >= 0.99 * least for one in predict.predict_all(of))
+    least = max(
+        bound.least for bound in predict.bounds(of) if bound.stage != "receiving batches from workers"
+    )
+    assert all(prediction.step >= 0.99 * least for prediction in predict.predict_all(of))
 
 
 def saved_measurement():
@@ -268,7 +281,7 @@ def saved_measurement():
 
 def test_a_saved_measurement_answers_for_another_step():
     saved = saved_measurement()
-    slower, faster = (predict.again(saved, Demand(step=step * MS, busy=0.0)) for step in (250, 51))
+    slower, faster = (predict.predict_again(saved, Demand(step=step * MS, busy=0.0)) for step in (250, 51))
     assert slower.recommended["num_workers"] == 1
     assert faster.recommended["num_workers"] == 4
     assert "take num_workers=4" in faster.sentence
@@ -278,18 +291,20 @@ def test_a_saved_measurement_answers_for_another_step():
 
 @pytest.mark.parametrize("step", [250, 51])
 def test_the_two_settings_alone_are_predicted_as_among_all(step):
-    made = predict.again(saved_measurement(), Demand(step=100.0 * MS, busy=0.0))
-    two = predict.under(made, Demand(step=step * MS, busy=0.0))
-    found = predict.again(made, two.demand)
-    assert two.now == found.now
-    assert two.advised.setting == made.advised.setting
-    assert two.advised in (*found.predictions, found.advised)
-    assert (two.predictions, two.best) == (made.predictions, made.best)
+    predicted_again = predict.predict_again(saved_measurement(), Demand(step=100.0 * MS, busy=0.0))
+    two = predict.predict_under(predicted_again, Demand(step=step * MS, busy=0.0))
+    among_all = predict.predict_again(predicted_again, two.demand)
+    assert two.now == among_all.now
+    assert two.advised.setting == predicted_again.advised.setting
+    assert two.advised in (*among_all.predictions, among_all.advised)
+    assert (two.predictions, two.best) == (predicted_again.predictions, predicted_again.best)
 
 
 def test_a_diagnosis_comes_back_from_disk():
-    made = predict.again(Diagnosis(machine=Machine(), fetch=measured(9, 9, 9).fetch), Demand(step=5.0 * MS))
-    assert decode(encode(made)) == made
+    predicted_again = predict.predict_again(
+        Diagnosis(machine=Machine(), fetch=measured(9, 9, 9).fetch), Demand(step=5.0 * MS)
+    )
+    assert decode(encode(predicted_again)) == predicted_again
     with pytest.raises(UnreadableInput, match=r"x.json is JSON but not a saved diagnosis"):
         decode(b'{"format": "other"}', "x.json")
     for wrong in (b'"allowed":0', b'"others":-1', b'"together":0', b'"quota":0'):
@@ -302,13 +317,13 @@ def test_a_diagnosis_comes_back_from_disk():
 
 
 @given(st.integers(1, 64), st.floats(0, 40), st.floats(0.3, 1), st.integers(1, 99))
-def test_what_processes_get_together(allowed, others, together, processes):
-    at = Machine(allowed=allowed, others=others, together=together)
+def test_what_processes_get_together(allowed, other_load, together, processes):
+    at = Machine(allowed=allowed, others=other_load, together=together)
     got, more = at.share(processes), at.share(processes + 1)
     assert 0 < got <= min(processes, allowed) + 1e-9
     assert got >= at.share(1) * together - 1e-9
     assert more >= got * together - 1e-9
-    if not others and together == 1:
+    if not other_load and together == 1:
         assert got == min(processes, allowed)
     assert msgspec.structs.replace(at, quota=0.5).share(processes) <= 0.5
 
@@ -326,10 +341,12 @@ def test_who_computes_is_told_by_the_cores_that_may_be_used(tmp_path):
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else pytest.skip("Linux only")
     ticks = os.sysconf("SC_CLK_TCK")
     rows = [f"cpu{core} {2 * ticks} {ticks} {ticks} 900 900 0 0 50 0 0" for core in (*mine, 9999)]
-    told = tmp_path / "stat"
-    told.write_text("\n".join(["cpu  1 1 1 1 1 1 1", *rows, "intr 5"]))
-    assert _busy(told) == 4.0 * len(mine)  # neither idle time nor waiting for disks, nor the cores of others
-    assert _busy(tmp_path / "none") == -1
+    stat_file = tmp_path / "stat"
+    stat_file.write_text("\n".join(["cpu  1 1 1 1 1 1 1", *rows, "intr 5"]))
+    assert _used_seconds(stat_file) == 4.0 * len(
+        mine
+    )  # neither idle time nor waiting for disks, nor the cores of others
+    assert _used_seconds(tmp_path / "none") == -1
 
 
 STAT = "cpu  9 9 9 9 9 9 9 9\ncpu0 {} 0 10 500 7 0 0 {} 0 0\ncpu999 900 0 0 0 0 0 0 900 0 0\n"
@@ -337,24 +354,24 @@ STAT = "cpu  9 9 9 9 9 9 9 9\ncpu0 {} 0 10 500 7 0 0 {} 0 0\ncpu999 900 0 0 0 0 
 
 def test_others_are_what_is_used_and_not_our_own(monkeypatch, tmp_path):
     """Two seconds of one core, of which half is ours; and what a hypervisor kept of it."""
-    told, now = tmp_path / "stat", [0.0]
-    monkeypatch.setattr(machine, "_STATISTICS", told)
-    monkeypatch.setattr(machine._used, "__defaults__", (told,))
+    stat_file, now = tmp_path / "stat", [0.0]
+    monkeypatch.setattr(machine, "_STAT_FILE", stat_file)
+    monkeypatch.setattr(machine._used_and_stolen, "__defaults__", (stat_file,))
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0}, raising=False)
     monkeypatch.setattr(machine.os, "sysconf", lambda name: 100)
     monkeypatch.setattr(machine.time, "perf_counter", lambda: now[0])
     own = [5.0]
-    told.write_text(STAT.format(100, 20))
-    others = Others(lambda: own[0])
+    stat_file.write_text(STAT.format(100, 20))
+    other_load = OtherLoad(lambda: own[0])
     now[0] = 0.05
-    assert (others.cores(), others.stolen()) == (-1.0, 0.0)  # too soon to say
+    assert (other_load.cores(), other_load.stolen()) == (-1.0, 0.0)  # too soon to say
     now[0], own[0] = 2.0, 6.0
-    told.write_text(STAT.format(300, 60))
-    assert (others.cores(), others.stolen()) == (pytest.approx(0.5), pytest.approx(0.2))
+    stat_file.write_text(STAT.format(300, 60))
+    assert (other_load.cores(), other_load.stolen()) == (pytest.approx(0.5), pytest.approx(0.2))
     own[0] = 60.0
-    assert others.cores() == 0.0
-    told.unlink()
-    assert Others(lambda: 0.0).cores() == -1.0
+    assert other_load.cores() == 0.0
+    stat_file.unlink()
+    assert OtherLoad(lambda: 0.0).cores() == -1.0
 
 
 def test_what_a_group_of_processes_used(tmp_path):
@@ -365,7 +382,7 @@ def test_what_a_group_of_processes_used(tmp_path):
         row = f"{number} (a b) S 1 {of} 1 0 -1 0 0 0 0 0 100 20 3 4 20 0 1"
         (tmp_path / str(number) / "stat").write_text(row)
     (tmp_path / "14").mkdir()  # it has just ended
-    assert of_group(tmp_path) == pytest.approx(2 * 127 / os.sysconf("SC_CLK_TCK"))
+    assert group_seconds(tmp_path) == pytest.approx(2 * 127 / os.sysconf("SC_CLK_TCK"))
 
 
 def test_how_often_the_cores_slowed_down_for_heat(tmp_path):
@@ -373,10 +390,10 @@ def test_how_often_the_cores_slowed_down_for_heat(tmp_path):
         folder = tmp_path / f"cpu{number}" / "thermal_throttle"
         folder.mkdir(parents=True)
         (folder / "core_throttle_count").write_text(count)
-    assert throttled(tmp_path) == 7
-    assert throttled(tmp_path / "nowhere") == 0
+    assert count_throttling(tmp_path) == 7
+    assert count_throttling(tmp_path / "nowhere") == 0
 
 
 def test_a_machine_that_tells_nothing_has_nobody_beside(monkeypatch):
-    monkeypatch.setattr("gapless.loading.machine._busy", lambda: -1.0)
-    assert beside(4, 0.01) == 0
+    monkeypatch.setattr("gapless.loading.machine._used_seconds", lambda: -1.0)
+    assert measure_other_load(4, 0.01) == 0

@@ -22,9 +22,9 @@ from gapless.loading.nested import each_tensor
 
 
 @pytest.fixture
-def seen() -> Iterator[Any]:
-    with gapless.emulate() as seen:
-        yield seen
+def emulation() -> Iterator[Any]:
+    with gapless.emulate() as emulation:
+        yield emulation
 
 
 Pair = namedtuple("Pair", ["x", "y"])
@@ -96,10 +96,10 @@ def on_host(value: Any) -> list[Any]:
     return [tensor.cpu().tolist() for tensor in each_tensor(value)]
 
 
-def test_any_batch_arrives_whole_and_in_order(seen: Any) -> None:
-    found = list(DevicePrefetcher([batch(at) for at in range(4)], "cuda"))
-    assert len(found) == 4
-    for at, arrived in enumerate(found):
+def test_any_batch_arrives_whole_and_in_order(emulation: Any) -> None:
+    items = list(DevicePrefetcher([batch(at) for at in range(4)], "cuda"))
+    assert len(items) == 4
+    for at, arrived in enumerate(items):
         assert on_host(arrived) == on_host(batch(at))
         named = {key: type(value) for key, value in batch(at).items()}
         assert {key: type(value) for key, value in arrived.items()} == named
@@ -114,25 +114,25 @@ def test_any_batch_arrives_whole_and_in_order(seen: Any) -> None:
         )
 
 
-def test_nothing_waits(seen: Any) -> None:
+def test_nothing_waits(emulation: Any) -> None:
     loader = DataLoader(TensorDataset(torch.randn(32, 3), torch.arange(32)), batch_size=4)
     model = torch.nn.Linear(3, 1).cuda()
-    before = seen.waits
+    before = emulation.waits
     for inputs, _labels in DevicePrefetcher(loader, "cuda"):
         model(inputs).sum().backward()
-    assert seen.waits == before
+    assert emulation.waits == before
     for inputs, _labels in loader:
         model(inputs.to("cuda"))
-    assert seen.waits == before + 8
+    assert emulation.waits == before + 8
 
 
-def test_pinned_batches_are_not_pinned_again(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_batches_are_not_pinned_again(emulation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = [torch.ones(3).pin_memory() for _ in range(3)]
     monkeypatch.setattr(torch.Tensor, "pin_memory", None)
     assert len(list(DevicePrefetcher(pinned, "cuda"))) == 3
 
 
-def test_memory_is_kept_for_the_loops_stream(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_kept_for_the_loops_stream(emulation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[tuple[torch.Tensor, Any]] = []
     copied: list[Any] = []
     recorded, moved = torch.Tensor.record_stream, torch.Tensor.to
@@ -157,7 +157,7 @@ def test_memory_is_kept_for_the_loops_stream(seen: Any, monkeypatch: pytest.Monk
     assert all(stream != loop for stream in copied)
 
 
-def test_what_cannot_be_seen_through_is_copied_by_the_loops_stream(seen: Any) -> None:
+def test_what_cannot_be_seen_through_is_copied_by_the_loops_stream(emulation: Any) -> None:
     (arrived,) = DevicePrefetcher([Closed(torch.ones(2))], "cuda")
     assert arrived._get().is_cuda
     ((other, tensor),) = DevicePrefetcher([(Closed(torch.ones(2)), torch.ones(3))], "cuda")
@@ -186,7 +186,7 @@ class Counting:
             self.closed += 1
 
 
-def test_ahead_by_depth_and_no_more(seen: Any) -> None:
+def test_ahead_by_depth_and_no_more(emulation: Any) -> None:
     @given(count=st.integers(0, 9), depth=st.integers(1, 4), stop=st.integers(1, 9))
     def check(count: int, depth: int, stop: int) -> None:
         loader = Counting(count)
@@ -200,7 +200,7 @@ def test_ahead_by_depth_and_no_more(seen: Any) -> None:
     check()
 
 
-def test_what_came_before_a_failure_is_given_first(seen: Any) -> None:
+def test_what_came_before_a_failure_is_given_first(emulation: Any) -> None:
     loader = Counting(5, fails_at=3)
     batches = iter(DevicePrefetcher(loader, "cuda", depth=2))
     got = [int(tensor) for tensor in itertools.islice(batches, 3)]
@@ -210,14 +210,14 @@ def test_what_came_before_a_failure_is_given_first(seen: Any) -> None:
     assert loader.closed == 1
 
 
-def test_a_loop_that_breaks_closes_the_loaders_iterator(seen: Any) -> None:
+def test_a_loop_that_breaks_closes_the_loaders_iterator(emulation: Any) -> None:
     loader = Counting(5)
     for _ in DevicePrefetcher(loader, "cuda"):
         break
     assert loader.closed == 1
 
 
-def test_workers_end_with_a_loop_that_breaks(seen: Any) -> None:
+def test_workers_end_with_a_loop_that_breaks(emulation: Any) -> None:
     loader = DataLoader(TensorDataset(torch.arange(12)), batch_size=2, num_workers=1)
     batches = iter(DevicePrefetcher(loader, "cuda"))
     next(batches)
@@ -229,7 +229,7 @@ def test_workers_end_with_a_loop_that_breaks(seen: Any) -> None:
         assert not worker.is_alive()
 
 
-def test_it_can_be_gone_through_again_and_has_the_loaders_length_and_names(seen: Any) -> None:
+def test_it_can_be_gone_through_again_and_has_the_loaders_length_and_names(emulation: Any) -> None:
     loader = DataLoader(TensorDataset(torch.arange(6)), batch_size=2)
     ahead = DevicePrefetcher(loader, "cuda")
     assert len(ahead) == 3
@@ -245,8 +245,8 @@ def test_it_can_be_gone_through_again_and_has_the_loaders_length_and_names(seen:
 def test_on_the_cpu_batches_pass_as_they_are() -> None:
     batches = [batch(at) for at in range(3)]
     for device in ("cpu", None):
-        found = list(DevicePrefetcher(batches, device))
-        assert all(one is other for one, other in zip(found, batches, strict=True))
+        items = list(DevicePrefetcher(batches, device))
+        assert all(received is other for received, other in zip(items, batches, strict=True))
 
 
 class Stateful(Counting):
@@ -261,7 +261,7 @@ class Stateful(Counting):
         return {"at": self.at}
 
 
-def test_a_state_is_that_of_the_batch_in_hand(seen: Any) -> None:
+def test_a_state_is_that_of_the_batch_in_hand(emulation: Any) -> None:
     ahead = DevicePrefetcher(Stateful(5), "cuda", depth=2)
     assert [(int(tensor), ahead.state_dict()["at"]) for tensor in ahead] == [(n, n) for n in range(1, 6)]
 
@@ -271,7 +271,7 @@ def test_the_next_batch_must_be_at_least_one_ahead() -> None:
         DevicePrefetcher([], "cuda", depth=0)
 
 
-def test_a_packed_sequence_keeps_its_order(seen: Any) -> None:
+def test_a_packed_sequence_keeps_its_order(emulation: Any) -> None:
     packed = pack_sequence([torch.arange(2.0), torch.arange(4.0)], enforce_sorted=False)
     (arrived,) = DevicePrefetcher([packed], "cuda")
     assert isinstance(arrived, PackedSequence)

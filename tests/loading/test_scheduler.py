@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapless.loading.scheduler import CALL, CPU, GET, PASS, Kernel, Queue, Server
+from gapless.loading.scheduler import CALL, CPU, GET, PASS, AnsweringServer, MessageQueue, SimulatedKernel
 from gapless.model.loading import Machine
 
 MS = 1e6
@@ -16,7 +16,7 @@ MS = 1e6
 
 def ended(machine: Machine, *processes) -> list[float]:
     """When each of them ends."""
-    kernel, ends = Kernel(machine), [-1.0] * len(processes)
+    kernel, ends = SimulatedKernel(machine), [-1.0] * len(processes)
 
     def noted(number, steps):
         yield from steps
@@ -76,7 +76,7 @@ def test_others_for_a_part_of_the_time():
 
 
 def test_messages_come_in_order_to_those_who_wait():
-    kernel, queue, got = Kernel(Machine(allowed=1)), Queue(), []
+    kernel, queue, got = SimulatedKernel(Machine(allowed=1)), MessageQueue(), []
 
     def reads(name):
         for _ in range(2):
@@ -95,7 +95,7 @@ def test_messages_come_in_order_to_those_who_wait():
 
 @pytest.mark.parametrize(("longest", "end"), [(5, 5), (50, 30), (0, 0)])
 def test_a_call_is_answered_by_who_is_idle_or_after_a_time(longest, end):
-    kernel, server, ends = Kernel(Machine(allowed=2)), Server(busy=True), []
+    kernel, server, ends = SimulatedKernel(Machine(allowed=2)), AnsweringServer(busy=True), []
 
     def serves():
         yield CPU, 30 * MS
@@ -118,13 +118,13 @@ work = st.lists(
 
 @given(st.lists(work, min_size=1, max_size=5), st.integers(1, 4), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
 @settings(max_examples=80, deadline=None)
-def test_cores_do_no_more_than_they_can(processes, allowed, others):
-    machine = Machine(allowed=allowed, others=others)
+def test_cores_do_no_more_than_they_can(processes, allowed, other_load):
+    machine = Machine(allowed=allowed, others=other_load)
     ends = ended(machine, *processes)
-    computing = sum(what for steps in processes for verb, what in steps if verb == CPU)
+    computing = sum(work for steps in processes for verb, work in steps if verb == CPU)
     assert max(ends) * allowed >= computing * (1 - 1e-9)
     for steps, end in zip(processes, ends, strict=True):
-        assert end >= sum(what for _, what in steps) * (1 - 1e-9)
-    everything = sum(what for steps in processes for _, what in steps)
-    assert max(ends) <= everything * (1 + math.ceil(others)) * 1.01 + MS
+        assert end >= sum(work for _, work in steps) * (1 - 1e-9)
+    everything = sum(work for steps in processes for _, work in steps)
+    assert max(ends) <= everything * (1 + math.ceil(other_load)) * 1.01 + MS
     assert ends == ended(machine, *processes)

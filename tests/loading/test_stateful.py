@@ -11,11 +11,11 @@ from loading import datasets as d
 from torch.utils.data.distributed import DistributedSampler
 
 from gapless import loading
-from gapless.loading.forked import available
+from gapless.loading.forked import can_fork
 from gapless.loading.uses import Uses
 
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
-pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes cannot be copied here")
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 
 
@@ -36,20 +36,20 @@ def rest(batches: Any) -> list[list[int]]:
 def test_what_is_measured_and_verified_in_the_midst_leaves_its_place(workers):
     plain = iter(loader(workers, shuffle=True))
     whole = rest(plain)
-    made = loader(workers, shuffle=True)
-    batches = iter(made)
-    given = rest(next(batches) for _ in range(3))
-    before = str(made.state_dict())
-    assert loading.diagnose(made, budget=0.3, step=0.005).fetch.batch_size == 4
-    assert loading.verify(made, seconds=3).mistakes == ()
-    assert str(made.state_dict()) == before
-    state = made.state_dict()
-    assert given + rest(batches) == whole
+    made_loader = loader(workers, shuffle=True)
+    batches = iter(made_loader)
+    remaining = rest(next(batches) for _ in range(3))
+    before = str(made_loader.state_dict())
+    assert loading.diagnose(made_loader, budget=0.3, step=0.005).fetch.batch_size == 4
+    assert loading.verify(made_loader, seconds=3).mistakes == ()
+    assert str(made_loader.state_dict()) == before
+    state = made_loader.state_dict()
+    assert remaining + rest(batches) == whole
     # Resumed with other settings than it was saved with, and looked at in between.
     again = loading.tune(loader(workers, shuffle=True), pin_memory=False)
     again.load_state_dict(state)
     loading.diagnose(again, budget=0.3)
-    assert given + rest(again) == whole
+    assert remaining + rest(again) == whole
 
 
 def test_mistakes_of_a_stream():
@@ -59,18 +59,18 @@ def test_mistakes_of_a_stream():
 
 @WORKERS
 def test_watched(workers):
-    made = loader(workers, sampler=DistributedSampler(d.Table(40), num_replicas=2, rank=0))
-    with loading.watch() as seen:
+    made_loader = loader(workers, sampler=DistributedSampler(d.Table(40), num_replicas=2, rank=0))
+    with loading.watch() as watched:
         for _ in range(2):
-            rest(made)
-    assert [mistake.code for mistake in seen.mistakes] == ["GAP316"]
+            rest(made_loader)
+    assert [mistake.code for mistake in watched.mistakes] == ["GAP316"]
 
 
 def test_passes_are_seen_also_of_workers_that_are_kept():
-    made = loader(1, persistent_workers=True)
+    made_loader = loader(1, persistent_workers=True)
     uses = Uses().start()
     for _ in range(2):
-        rest(made)
+        rest(made_loader)
     uses.stop()
     assert [(use.passes, use.batches) for use in uses.uses] == [(2, 20)]
 

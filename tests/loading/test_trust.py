@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from gapless.loading import predict
 from gapless.loading.sentence import notes, sentence
-from gapless.loading.trust import REFUTED, calibrated, concluded, doubt, faster, off, reasons
+from gapless.loading.trust import (
+    MAX_PREDICTION_FACTOR,
+    calibrate_load,
+    conclude_runs,
+    find_doubt,
+    find_reasons,
+    is_faster,
+    prediction_factor,
+)
 from gapless.model.loading import (
     Demand,
     Diagnosis,
@@ -45,9 +53,9 @@ def at(workers: int, step: float, wait: float = 0) -> Prediction:
     return Prediction(setting=setting, step=step * MS, wait=wait * MS)
 
 
-def made(**more: object) -> Diagnosis:
+def make_diagnosis(**more: object) -> Diagnosis:
     """Two cores, a step of 20 ms; as it is 60 ms, with two workers 20, and both came true."""
-    known: dict[str, object] = {
+    fields: dict[str, object] = {
         "machine": Machine(allowed=2, start="fork"),
         "demand": Demand(step=20 * MS, busy=0.2, source="given"),
         "fetch": fetch(others=0.0),
@@ -57,21 +65,23 @@ def made(**more: object) -> Diagnosis:
         "seen": run(0, 61, 60, others=0.1, had=0.99),
         "seen_advised": run(2, 21, 20.5, others=0.1, had=0.97),
     }
-    return Diagnosis(**{**known, **more})  # type: ignore[arg-type]
+    return Diagnosis(**{**fields, **more})  # type: ignore[arg-type]
 
 
 def said(of: Diagnosis) -> str:
-    return sentence(concluded(of))
+    return sentence(conclude_runs(of))
 
 
 def test_what_came_true_is_told_as_it_was_run():
-    told = said(made())
-    assert told.endswith("take num_workers=2, a step then takes 21 ms instead of 61 ms")
-    assert concluded(made()).recommended["num_workers"] == 2
+    message = said(make_diagnosis())
+    assert message.endswith("take num_workers=2, a step then takes 21 ms instead of 61 ms")
+    assert conclude_runs(make_diagnosis()).recommended["num_workers"] == 2
 
 
 def test_what_was_not_run_is_told_as_that():
-    assert said(made(seen_advised=None, seen=None)).endswith("20.5 ms instead of 60 ms (predicted, not run)")
+    assert said(make_diagnosis(seen_advised=None, seen=None)).endswith(
+        "20.5 ms instead of 60 ms (predicted, not run)"
+    )
 
 
 @given(factor=st.floats(0.2, 5), own=st.booleans())
@@ -81,80 +91,80 @@ def test_no_number_is_told_that_its_own_run_refutes(factor, own):
         if own
         else {"seen_advised": run(2, 20 * factor, 20, others=0.0)}
     )
-    found = concluded(made(**runs))
-    wrong = max(factor, 1 / factor) > REFUTED
-    assert (found.doubt is not None) == wrong
-    if found.doubt is not None:
-        assert found.doubt.kind == "refuted"
-        assert found.doubt.reasons
-        assert " ms" not in sentence(found)
+    conclusion = conclude_runs(make_diagnosis(**runs))
+    wrong = max(factor, 1 / factor) > MAX_PREDICTION_FACTOR
+    assert (conclusion.doubt is not None) == wrong
+    if conclusion.doubt is not None:
+        assert conclusion.doubt.kind == "refuted"
+        assert conclusion.doubt.reasons
+        assert " ms" not in sentence(conclusion)
 
 
 def test_a_refuted_setting_is_advised_only_if_it_was_faster():
-    found = concluded(made(seen_advised=run(2, 35, 20)))
-    assert faster(found)
-    assert found.recommended["num_workers"] == 2
-    assert sentence(found).endswith("num_workers=2 was faster than num_workers=0")
-    found = concluded(made(seen_advised=run(2, 58, 20)))
-    assert found.recommended == {}
-    assert sentence(found).endswith("was not clearly faster than num_workers=0")
+    conclusion = conclude_runs(make_diagnosis(seen_advised=run(2, 35, 20)))
+    assert is_faster(conclusion)
+    assert conclusion.recommended["num_workers"] == 2
+    assert sentence(conclusion).endswith("num_workers=2 was faster than num_workers=0")
+    conclusion = conclude_runs(make_diagnosis(seen_advised=run(2, 58, 20)))
+    assert conclusion.recommended == {}
+    assert sentence(conclusion).endswith("was not clearly faster than num_workers=0")
 
 
 def test_a_setting_that_gains_nothing_when_it_is_run_is_not_advised():
-    found = concluded(made(seen=run(0, 61, 55), seen_advised=run(2, 60, 50)))
-    assert found.doubt is None
-    assert found.recommended["num_workers"] == 0
+    conclusion = conclude_runs(make_diagnosis(seen=run(0, 61, 55), seen_advised=run(2, 60, 50)))
+    assert conclusion.doubt is None
+    assert conclusion.recommended["num_workers"] == 0
 
 
 def test_a_run_of_a_few_steps_says_nothing():
-    assert off(msgspec.structs.replace(run(2, 90, 20), batches=3)) == 1.0
-    assert off(run(2, 0, 20)) == off(run(2, 20, -1)) == 1.0
+    assert prediction_factor(msgspec.structs.replace(run(2, 90, 20), batches=3)) == 1.0
+    assert prediction_factor(run(2, 0, 20)) == prediction_factor(run(2, 20, -1)) == 1.0
 
 
 @pytest.mark.parametrize(
-    ("others", "busy"),
+    ("other_load", "busy"),
     [(0.0, False), (0.3, False), (1.0, True), (1.8, True), (-1.0, False)],
 )
-def test_who_has_the_cores_is_the_first_word(others, busy):
-    found = concluded(made(fetch=fetch(delay=5, others=others)))
-    assert (found.doubt is not None and found.doubt.kind == "busy") is busy
+def test_who_has_the_cores_is_the_first_word(other_load, busy):
+    conclusion = conclude_runs(make_diagnosis(fetch=fetch(delay=5, others=other_load)))
+    assert (conclusion.doubt is not None and conclusion.doubt.kind == "busy") is busy
     if busy:
-        assert sentence(found) == (
-            f"cannot be measured now: other programs use {others:g} of 2 cores. "
+        assert sentence(conclusion) == (
+            f"cannot be measured now: other programs use {other_load:g} of 2 cores. "
             "(Under this load a batch took 45 ms.)"
         )
-        assert found.recommended == {}
+        assert conclusion.recommended == {}
 
 
 def test_others_that_came_during_a_run_count_as_well():
-    found = doubt(made(seen_advised=run(2, 40, 20, others=1.4)))
-    assert (found.kind, found.others) == ("busy", 1.4)
+    doubt = find_doubt(make_diagnosis(seen_advised=run(2, 40, 20, others=1.4)))
+    assert (doubt.kind, doubt.others) == ("busy", 1.4)
 
 
 def test_others_on_cores_that_nobody_needs_do_not_count():
     large = Machine(allowed=64, start="fork", others=20.0)
-    assert doubt(made(machine=large, fetch=fetch(others=20.0))) is None
+    assert find_doubt(make_diagnosis(machine=large, fetch=fetch(others=20.0))) is None
     idle = fetch(cpu=0.1, wait=200, others=0.9)  # it sleeps, and so does the step
-    of = made(fetch=idle, demand=Demand(step=20 * MS, busy=0.0), seen=None, seen_advised=None)
-    assert doubt(of) is None
+    of = make_diagnosis(fetch=idle, demand=Demand(step=20 * MS, busy=0.0), seen=None, seen_advised=None)
+    assert find_doubt(of) is None
 
 
 def test_who_gets_no_core_cannot_measure_whoever_has_it():
-    found = doubt(made(fetch=fetch(delay=30, others=0.0)))
-    assert found.kind == "busy"
-    assert found.reasons == ("it had a core for only 57 % of the time in which it could compute",)
+    doubt = find_doubt(make_diagnosis(fetch=fetch(delay=30, others=0.0)))
+    assert doubt.kind == "busy"
+    assert doubt.reasons == ("it had a core for only 57 % of the time in which it could compute",)
     limited = Machine(allowed=2, quota=0.6)  # a control group's limit is no other program
-    assert doubt(made(machine=limited, fetch=fetch(delay=30, others=0.0))) is None
+    assert find_doubt(make_diagnosis(machine=limited, fetch=fetch(delay=30, others=0.0))) is None
 
 
 def test_what_was_interrupted_is_told_until_there():
-    found = concluded(made(interrupted="workers", seen=None, seen_advised=None))
-    assert found.recommended == {}
-    assert sentence(found) == (
+    conclusion = conclude_runs(make_diagnosis(interrupted="workers", seen=None, seen_advised=None))
+    assert conclusion.recommended == {}
+    assert sentence(conclusion) == (
         "interrupted while trying a worker: a batch takes 40 ms to make, 40 ms of it CPU time; no setting "
         "was run"
     )
-    assert concluded(made(interrupted="mistakes")).doubt is None
+    assert conclude_runs(make_diagnosis(interrupted="mistakes")).doubt is None
 
 
 @pytest.mark.parametrize(
@@ -192,19 +202,19 @@ def test_what_was_interrupted_is_told_until_there():
     ],
 )
 def test_only_reasons_that_were_measured(run_as, why):
-    of = made(fetch=fetch(others=0.0, faults=10.0))
-    assert list(reasons(of, run(2, 40, 20, **run_as))) == [why]
+    of = make_diagnosis(fetch=fetch(others=0.0, faults=10.0))
+    assert list(find_reasons(of, run(2, 40, 20, **run_as))) == [why]
 
 
 def test_the_share_of_a_core_is_told_where_a_core_for_each_was_there():
-    of = made(machine=Machine(allowed=8))
-    assert list(reasons(of, run(2, 40, 20, had=0.5))) == [
+    of = make_diagnosis(machine=Machine(allowed=8))
+    assert list(find_reasons(of, run(2, 40, 20, had=0.5))) == [
         "its processes had a core for only 50 % of the time in which they could compute"
     ]
 
 
 @pytest.mark.parametrize(
-    ("cpu", "delay", "others", "calibrates"),
+    ("cpu", "delay", "other_load", "calibrates"),
     [
         (40, 0, 0.0, 0.0),
         (40, 0, 2.0, 1.0),  # programs of little importance: they give way
@@ -213,17 +223,19 @@ def test_the_share_of_a_core_is_told_where_a_core_for_each_was_there():
         (0, 0, 2.0, 2.0),
     ],
 )
-def test_the_share_that_was_really_got_is_reckoned_with(cpu, delay, others, calibrates):
-    found = calibrated(Machine(allowed=2, others=others), fetch(cpu=cpu, wait=1, delay=delay))
-    assert found.others == pytest.approx(calibrates)
-    limited = Machine(allowed=2, others=others, quota=0.5)
-    assert calibrated(limited, fetch(cpu=cpu, wait=1, delay=delay)) == limited
+def test_the_share_that_was_really_got_is_reckoned_with(cpu, delay, other_load, calibrates):
+    calibrated_machine = calibrate_load(
+        Machine(allowed=2, others=other_load), fetch(cpu=cpu, wait=1, delay=delay)
+    )
+    assert calibrated_machine.others == pytest.approx(calibrates)
+    limited = Machine(allowed=2, others=other_load, quota=0.5)
+    assert calibrate_load(limited, fetch(cpu=cpu, wait=1, delay=delay)) == limited
 
 
-@pytest.mark.parametrize(("seen", "calibrates"), [(0.0, 0.0), (0.4, 0.4), (1.7, 1.0), (-1.0, 1.0)])
-def test_others_are_those_of_the_time_in_which_items_were_made(seen, calibrates):
-    found = calibrated(Machine(allowed=2, others=1.5), fetch(others=seen))
-    assert found.others == pytest.approx(calibrates)
+@pytest.mark.parametrize(("measured_load", "calibrates"), [(0.0, 0.0), (0.4, 0.4), (1.7, 1.0), (-1.0, 1.0)])
+def test_others_are_those_of_the_time_in_which_items_were_made(measured_load, calibrates):
+    calibrated_machine = calibrate_load(Machine(allowed=2, others=1.5), fetch(others=measured_load))
+    assert calibrated_machine.others == pytest.approx(calibrates)
 
 
 @pytest.mark.parametrize(
@@ -242,20 +254,20 @@ def test_others_are_those_of_the_time_in_which_items_were_made(seen, calibrates)
     ],
 )
 def test_cores_that_are_not_there_are_a_note(machine, note):
-    assert note in notes(made(machine=machine))
+    assert note in notes(make_diagnosis(machine=machine))
 
 
 @given(delay=st.floats(1, 400), allowed=st.integers(1, 16))
 def test_the_simulated_machine_gives_one_process_what_it_got(delay, allowed):
     of = fetch(cpu=40, delay=delay)
-    found = calibrated(Machine(allowed=allowed), of)
+    calibrated_machine = calibrate_load(Machine(allowed=allowed), of)
     if of.had < 0.98:
-        assert found.share(1) == pytest.approx(of.had, rel=0.02)
+        assert calibrated_machine.share(1) == pytest.approx(of.had, rel=0.02)
 
 
 def test_a_doubt_comes_back_from_disk_and_stays_for_another_step():
-    found = concluded(made(fetch=fetch(others=1.8)))
-    assert decode(encode(found)).doubt == Doubt(kind="busy", others=1.8)
-    again = predict.again(found, Demand(step=50 * MS))
+    conclusion = conclude_runs(make_diagnosis(fetch=fetch(others=1.8)))
+    assert decode(encode(conclusion)).doubt == Doubt(kind="busy", others=1.8)
+    again = predict.predict_again(conclusion, Demand(step=50 * MS))
     assert again.sentence.startswith("cannot be measured now")
     assert again.recommended == {}

@@ -56,49 +56,49 @@ def epochs(loader: DataLoader) -> list[list[Any]]:
 @pytest.mark.parametrize("name", LOADERS)
 def test_the_same_batches_in_the_same_order(name: str) -> None:
     plain = LOADERS[name]()
-    made = tune(plain, num_workers=1, prefetch_factor=3)
-    assert type(made) is type(plain)
-    assert (made.num_workers, made.persistent_workers, made.prefetch_factor) == (1, False, 3)
+    tuned = tune(plain, num_workers=1, prefetch_factor=3)
+    assert type(tuned) is type(plain)
+    assert (tuned.num_workers, tuned.persistent_workers, tuned.prefetch_factor) == (1, False, 3)
     assert (plain.num_workers, plain.persistent_workers, plain.prefetch_factor) == (0, False, None)
     for kept in ("dataset", "sampler", "batch_sampler", "collate_fn", "generator", "drop_last"):
-        assert getattr(made, kept) is getattr(plain, kept), kept
+        assert getattr(tuned, kept) is getattr(plain, kept), kept
     if plain.generator is not None:
         plain.generator.manual_seed(5)
-    found = epochs(made)
+    epoch_batches = epochs(tuned)
     if plain.generator is not None:
         plain.generator.manual_seed(5)
-    assert found == epochs(plain)
+    assert epoch_batches == epochs(plain)
 
 
 def test_kept_workers_begin_with_the_same_epoch() -> None:
     plain = DataLoader(d.Table(10), batch_size=3, shuffle=True)
-    made = tune(plain, num_workers=1, persistent_workers=True)
-    assert epochs(made)[0] == epochs(plain)[0]
+    tuned = tune(plain, num_workers=1, persistent_workers=True)
+    assert epochs(tuned)[0] == epochs(plain)[0]
 
 
 def test_a_loader_with_workers_without_them() -> None:
     loader = DataLoader(
         d.Table(8), 3, num_workers=2, persistent_workers=True, timeout=9, multiprocessing_context="fork"
     )
-    made = tune(loader, num_workers=0)
-    assert (made.persistent_workers, made.prefetch_factor, made.timeout) == (False, None, 0)
-    assert made.multiprocessing_context is None
+    tuned = tune(loader, num_workers=0)
+    assert (tuned.persistent_workers, tuned.prefetch_factor, tuned.timeout) == (False, None, 0)
+    assert tuned.multiprocessing_context is None
     assert loader.multiprocessing_context.get_start_method() == "fork"
-    assert epochs(made) == [[[[0], [1], [2]], [[3], [4], [5]], [[6], [7]]]] * 2
+    assert epochs(tuned) == [[[[0], [1], [2]], [[3], [4], [5]], [[6], [7]]]] * 2
 
 
 def test_what_a_subclass_holds_is_kept_and_running_workers_are_not_shared() -> None:
     loader = tune(Mine(6), num_workers=1, persistent_workers=True)
     list(loader)
-    made = tune(loader, pin_memory=False)
-    assert made.note == "kept"  # type: ignore[attr-defined]
+    tuned = tune(loader, pin_memory=False)
+    assert tuned.note == "kept"  # type: ignore[attr-defined]
     assert loader._iterator is not None
-    assert made._iterator is None
+    assert tuned._iterator is None
 
 
 def test_start_method() -> None:
-    made = tune(DataLoader(d.Table(4)), num_workers=1, multiprocessing_context="spawn")
-    assert made.multiprocessing_context.get_start_method() == "spawn"
+    tuned = tune(DataLoader(d.Table(4)), num_workers=1, multiprocessing_context="spawn")
+    assert tuned.multiprocessing_context.get_start_method() == "spawn"
 
 
 def test_the_recommended_settings_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +106,9 @@ def test_the_recommended_settings_are_taken(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         measure, "diagnose", lambda loader: SimpleNamespace(recommended=advised), raising=False
     )
-    made = tune(DataLoader(d.Table(4), pin_memory=True))
-    assert (made.num_workers, made.prefetch_factor, made.persistent_workers) == (2, 4, True)
-    assert made.pin_memory is True
+    tuned = tune(DataLoader(d.Table(4), pin_memory=True))
+    assert (tuned.num_workers, tuned.prefetch_factor, tuned.persistent_workers) == (2, 4, True)
+    assert tuned.pin_memory is True
 
 
 def test_what_would_change_the_batches_is_refused() -> None:
@@ -158,9 +158,9 @@ def test_stateful_data_loader() -> None:
         torch.manual_seed(2)  # its sampler takes its seed when it is made
         return stateful.StatefulDataLoader(d.Table(12), batch_size=2, shuffle=True, **settings)
 
-    made = tune(shuffled(), num_workers=2)
-    assert type(made) is stateful.StatefulDataLoader
-    assert epochs(made) == epochs(shuffled(num_workers=2))
+    tuned = tune(shuffled(), num_workers=2)
+    assert type(tuned) is stateful.StatefulDataLoader
+    assert epochs(tuned) == epochs(shuffled(num_workers=2))
     whole = [batch.tolist() for batch in tune(shard_loader(stateful), num_workers=2)]
     begun = tune(shard_loader(stateful), num_workers=2)
     batches = iter(begun)

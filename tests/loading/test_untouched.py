@@ -6,20 +6,20 @@ import textwrap
 
 import pytest
 
-from gapless.loading.untouched import untouched
+from gapless.loading.untouched import find_unused_columns
 from gapless.model.source import SourceLine
 
 COLUMNS = ["[0]", "[1]", "[2]"]
 KEYS = ["image", "mask", "extra.depth"]
 
 
-def asked(tmp_path, source: str, columns: list[str]) -> tuple[str, ...]:
+def unused_of(tmp_path, source: str, columns: list[str]) -> tuple[str, ...]:
     """By the line that ends in ``# here``."""
     text = textwrap.dedent(source)
     path = tmp_path / "loop.py"
     path.write_text(text)
     line = next(n for n, row in enumerate(text.splitlines(), 1) if row.endswith("# here"))
-    return untouched(SourceLine(str(path), line, "main", ""), columns)
+    return find_unused_columns(SourceLine(str(path), line, "main", ""), columns)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def asked(tmp_path, source: str, columns: list[str]) -> tuple[str, ...]:
     ],
 )
 def test_what_is_never_used(tmp_path, loop, columns, unused):
-    assert asked(tmp_path, loop, columns) == unused
+    assert unused_of(tmp_path, loop, columns) == unused
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_what_is_never_used(tmp_path, loop, columns, unused):
     ],
 )
 def test_where_it_cannot_be_known_or_all_is_used(tmp_path, loop):
-    assert asked(tmp_path, loop, COLUMNS) == ()
+    assert unused_of(tmp_path, loop, COLUMNS) == ()
 
 
 def test_without_its_source():
-    assert untouched(None, COLUMNS) == ()
-    assert untouched(SourceLine("/nowhere.py", 3, "", ""), COLUMNS) == ()
+    assert find_unused_columns(None, COLUMNS) == ()
+    assert find_unused_columns(SourceLine("/nowhere.py", 3, "", ""), COLUMNS) == ()

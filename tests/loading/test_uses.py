@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import gapless
-from gapless.loading.hooks import Hooks
+from gapless.loading.hooks import LoaderHooks
 from gapless.loading.uses import Uses
 
 
@@ -41,9 +41,9 @@ def line_of(code: str) -> int:
 
 @pytest.mark.parametrize("settings", [{}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}])
 def test_the_same_batches_and_random_states_with_and_without_a_look(settings):
-    made = DataLoader(d.Table(12), batch_size=5, shuffle=True, **settings)
+    loader_made = DataLoader(d.Table(12), batch_size=5, shuffle=True, **settings)
     torch.manual_seed(3)
-    plain = batches(made), states()
+    plain = batches(loader_made), states()
     other = Uses().start()
     again = DataLoader(d.Table(12), batch_size=5, shuffle=True, **settings)
     looked = batches(again), states()
@@ -135,12 +135,12 @@ def test_passes_that_come_to_their_end_are_told_from_those_that_are_left(workers
 
 def test_what_goes_wrong_in_looking_on_is_no_matter_of_the_loop():
     class Clumsy:
-        def made(self, loader):
+        def on_created(self, loader):
             raise RuntimeError
 
-        begun = came = ended = made
+        on_pass_begun = on_batch = on_pass_ended = on_created
 
-    hooks = Hooks(Clumsy())
+    hooks = LoaderHooks(Clumsy())
     hooks.install()
     try:
         assert len(list(DataLoader(d.Table(3)))) == 3

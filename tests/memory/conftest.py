@@ -15,8 +15,8 @@ SNAPSHOTS = Path(__file__).resolve().parents[3] / "shared" / "snapshots"
 
 
 @pytest.fixture
-def allocator() -> Callable[..., Allocator]:
-    """``allocator("max_split_size_mb:128", capacity=…, total=…)``: one that has nothing yet."""
+def make_allocator() -> Callable[..., Allocator]:
+    """``make_allocator("max_split_size_mb:128", capacity=…, total=…)`` returns an empty allocator."""
 
     def make(settings: str = "", capacity: int = UNLIMITED, total: int = -1) -> Allocator:
         return Allocator(parse(settings), Driver(capacity), total)

@@ -31,12 +31,12 @@ class Conf:
 
     @classmethod
     def of(cls, text: str) -> Conf:
-        told = dict(part.split(":") for part in text.split(",") if part)
+        overrides = dict(part.split(":") for part in text.split(",") if part)
         return cls(
             text,
-            int(told.get("max_split_size_mb", 1 << 42)) * MIB,
-            int(told.get("roundup_power2_divisions", 1)),
-            told.get("expandable_segments") == "True",
+            int(overrides.get("max_split_size_mb", 1 << 42)) * MIB,
+            int(overrides.get("roundup_power2_divisions", 1)),
+            overrides.get("expandable_segments") == "True",
         )
 
 
@@ -47,7 +47,7 @@ class Piece:
     address: int
     size: int
     name: int = -1
-    asked: int = 0
+    requested: int = 0
     mapped: bool = True
 
     @property
@@ -64,7 +64,7 @@ class Segment:
 
     @property
     def held(self) -> int:
-        return sum(one.size for one in self.pieces if one.mapped)
+        return sum(piece.size for piece in self.pieces if piece.mapped)
 
 
 @dataclass
@@ -82,11 +82,11 @@ class Device:
 
     @property
     def reserved(self) -> int:
-        return sum(one.held for one in self.segments)
+        return sum(segment.held for segment in self.segments)
 
     @property
     def allocated(self) -> int:
-        return sum(one.size for part in self.segments for one in part.pieces if one.name >= 0)
+        return sum(piece.size for part in self.segments for piece in part.pieces if piece.name >= 0)
 
     def log(self, action: str, address: int, size: int, stream: int, **more: Any) -> None:
         self.clock += 7
@@ -106,29 +106,29 @@ class Device:
             return size if size == low else -(-size // (low // parts)) * (low // parts)
         return max(-(-size // 512) * 512, 512)
 
-    def alloc(self, name: int, asked: int, stream: int = 0) -> None:
-        size = self.rounded(asked)
+    def alloc(self, name: int, requested: int, stream: int = 0) -> None:
+        size = self.rounded(requested)
         small = size <= MIB
-        found = self.fit(size, small, stream) or self.more(size, small, stream)
-        if found is None:
+        new_segment = self.fit(size, small, stream) or self.more(size, small, stream)
+        if new_segment is None:
             if self.conf.max_split < 1 << 61:
                 enough = self.release_large(size, small, stream)
-                found = self.more(size, small, stream) if enough else None
-            if found is None:
+                new_segment = self.more(size, small, stream) if enough else None
+            if new_segment is None:
                 self.release()
-                found = self.more(size, small, stream)
-        if found is None:
+                new_segment = self.more(size, small, stream)
+        if new_segment is None:
             self.log("oom", 0, size, stream, device_free=self.capacity - self.reserved)
             raise Full
-        home, piece = found
+        home, piece = new_segment
         rest = piece.size - size
         divided = rest >= 512 if small or self.conf.expandable else size < self.conf.max_split and rest > MIB
         if divided:
             at = home.pieces.index(piece)
             home.pieces.insert(at + 1, Piece(piece.address + size, rest))
             piece.size = size
-        piece.name, piece.asked = name, asked
-        self.log("alloc", piece.address, asked, stream)
+        piece.name, piece.asked = name, requested
+        self.log("alloc", piece.address, requested, stream)
 
     def fit(self, size: int, small: bool, stream: int) -> tuple[Segment, Piece] | None:
         fits = sorted(
@@ -139,7 +139,7 @@ class Device:
                 for piece in home.pieces
                 if piece.free and piece.size >= size
             ),
-            key=lambda one: (one[1].size, one[1].address),
+            key=lambda piece: (piece[1].size, piece[1].address),
         )
         if not fits:
             return None
@@ -173,18 +173,20 @@ class Device:
     def map(self, size: int, small: bool, stream: int) -> tuple[Segment, Piece] | None:
         """The first stretch of free addresses, mapped or not, that is large enough; pages mapped to it."""
         page = (2 if small else 20) * MIB
-        for home in (one for one in self.segments if (one.stream, one.small) == (stream, small)):
+        for home in (
+            segment for segment in self.segments if (segment.stream, segment.small) == (stream, small)
+        ):
             for at, first in enumerate(home.pieces):
                 if first.mapped and not (
                     first.free and at + 1 < len(home.pieces) and not home.pieces[at + 1].mapped
                 ):
                     continue
                 idle = []
-                for one in home.pieces[at:]:
-                    if one.name >= 0:
+                for piece in home.pieces[at:]:
+                    if piece.name >= 0:
                         break
-                    idle.append(one)
-                if sum(one.size for one in idle) >= size:
+                    idle.append(piece)
+                if sum(piece.size for piece in idle) >= size:
                     return self.mapped(home, idle, size, page)
         space = 1 << 42
         home = Segment(self.addresses(space), stream, small, [])
@@ -194,26 +196,30 @@ class Device:
 
     def mapped(self, home: Segment, idle: list[Piece], size: int, page: int) -> tuple[Segment, Piece] | None:
         have = 0
-        for one in idle:
+        for piece in idle:
             if have >= size:
                 break
-            if not one.mapped:
-                wanted = min(size - have, one.size)
-                bytes_ = -(-(one.address + wanted - home.address) // page) * page + home.address - one.address
+            if not piece.mapped:
+                wanted = min(size - have, piece.size)
+                bytes_ = (
+                    -(-(piece.address + wanted - home.address) // page) * page + home.address - piece.address
+                )
                 if self.reserved + bytes_ > self.capacity:
                     self.join(home)
                     return None
-                if bytes_ < one.size:
-                    at = home.pieces.index(one)
-                    home.pieces.insert(at + 1, Piece(one.address + bytes_, one.size - bytes_, mapped=False))
-                    one.size = bytes_
-                one.mapped = True
-                self.log("segment_map", one.address, bytes_, home.stream)
-            have += one.size
+                if bytes_ < piece.size:
+                    at = home.pieces.index(piece)
+                    home.pieces.insert(
+                        at + 1, Piece(piece.address + bytes_, piece.size - bytes_, mapped=False)
+                    )
+                    piece.size = bytes_
+                piece.mapped = True
+                self.log("segment_map", piece.address, bytes_, home.stream)
+            have += piece.size
         start = idle[0].address
         self.join(home)
-        return home, next(one for one in home.pieces if one.address == start or
-                          (one.free and one.address <= start < one.address + one.size))  # fmt: skip
+        return home, next(piece for piece in home.pieces if piece.address == start or
+                          (piece.free and piece.address <= start < piece.address + piece.size))  # fmt: skip
 
     # What is given back ---------------------------------------------------------------------------
 
@@ -230,9 +236,9 @@ class Device:
     def join(self, home: Segment) -> None:
         at = 0
         while at + 1 < len(home.pieces):
-            here, there = home.pieces[at], home.pieces[at + 1]
-            if here.name < 0 and there.name < 0 and here.mapped == there.mapped:
-                here.size += there.size
+            here, following = home.pieces[at], home.pieces[at + 1]
+            if here.name < 0 and following.name < 0 and here.mapped == following.mapped:
+                here.size += following.size
                 del home.pieces[at + 1]
             else:
                 at += 1
@@ -241,20 +247,20 @@ class Device:
         """Segments that are never split, until there is enough; whether that many there were."""
         wanted = max(size, self.conf.max_split)
         whole = sorted(
-            (one for one in self.segments if (one.stream, one.small) == (stream, small)
-             and len(one.pieces) == 1 and one.pieces[0].free),
-            key=lambda one: (one.held, one.address),
+            (segment for segment in self.segments if (segment.stream, segment.small) == (stream, small)
+             and len(segment.pieces) == 1 and segment.pieces[0].free),
+            key=lambda segment: (segment.held, segment.address),
         )  # fmt: skip
-        enough = [one for one in whole if one.held >= wanted]
+        enough = [segment for segment in whole if segment.held >= wanted]
         if enough:
             self.drop(enough[0])
             return True
         gone = 0
-        for one in reversed(whole):
-            if gone >= wanted or one.held < self.conf.max_split:
+        for segment in reversed(whole):
+            if gone >= wanted or segment.held < self.conf.max_split:
                 break
-            gone += one.held
-            self.drop(one)
+            gone += segment.held
+            self.drop(segment)
         return gone >= wanted
 
     def drop(self, home: Segment) -> None:
@@ -263,7 +269,9 @@ class Device:
 
     def release(self) -> None:
         """All that is whole: unsplit segments, and whole pages of free pieces."""
-        order = sorted(self.segments, key=lambda one: (one.small, one.stream, one.held, one.address))
+        order = sorted(
+            self.segments, key=lambda segment: (segment.small, segment.stream, segment.held, segment.address)
+        )
         for home in order:
             if not self.conf.expandable:
                 if len(home.pieces) == 1 and home.pieces[0].free:
@@ -290,20 +298,20 @@ class Device:
     def run(self, ops: Sequence[Op]) -> int:
         """Do all of `ops`; how many requests failed. What failed goes away at once, and the run goes on."""
         failed, gone = 0, set()
-        for what, name, size, stream in ops:
-            if what == "alloc":
+        for action, name, size, stream in ops:
+            if action == "alloc":
                 try:
                     self.alloc(name, size, stream)
                 except Full:
                     failed += 1
                     gone.add(name)
-            elif what == "probe":  # asked for, and given back at once if it was had
+            elif action == "probe":  # asked for, and given back at once if it was had
                 try:
                     self.alloc(name, size, stream)
                     self.free(name)
                 except Full:
                     failed += 1
-            elif what == "free":
+            elif action == "free":
                 if name not in gone:
                     self.free(name)
             else:
@@ -314,7 +322,7 @@ class Device:
 
     def shown(self) -> list[dict[str, Any]]:
         """The segments, as a snapshot has them: mapped ranges each for itself."""
-        found = []
+        entries = []
         for home in self.segments:
             ranges: list[list[Piece]] = [[]]
             for piece in home.pieces:
@@ -323,28 +331,28 @@ class Device:
                 elif ranges[-1]:
                     ranges.append([])
             for pieces in filter(None, ranges):
-                found.append(
+                entries.append(
                     {
                         "device": self.number,
                         "address": pieces[0].address,
-                        "total_size": sum(one.size for one in pieces),
+                        "total_size": sum(piece.size for piece in pieces),
                         "stream": home.stream,
                         "segment_type": "small" if home.small else "large",
                         "segment_pool_id": (0, 0),
                         "is_expandable": self.conf.expandable,
                         "blocks": [
                             {
-                                "address": one.address,
-                                "size": one.size,
-                                "requested_size": one.asked or one.size,
-                                "state": "active_allocated" if one.name >= 0 else "inactive",
+                                "address": piece.address,
+                                "size": piece.size,
+                                "requested_size": piece.asked or piece.size,
+                                "state": "active_allocated" if piece.name >= 0 else "inactive",
                                 "frames": [],
                             }
-                            for one in pieces
+                            for piece in pieces
                         ],
                     }
                 )
-        return sorted(found, key=lambda one: one["address"])
+        return sorted(entries, key=lambda entry: entry["address"])
 
 
 def room(home: Segment, piece: Piece) -> int:
@@ -356,8 +364,8 @@ def room(home: Segment, piece: Piece) -> int:
 def snapshot(devices: Sequence[Device], last: int = 1 << 30) -> dict[str, Any]:
     """What torch would save of `devices`, with the `last` entries of each history."""
     return {
-        "segments": [segment for one in devices for segment in one.shown()],
-        "device_traces": [copy.deepcopy(one.trace[-last:]) for one in devices],
+        "segments": [segment for device in devices for segment in device.shown()],
+        "device_traces": [copy.deepcopy(device.trace[-last:]) for device in devices],
         "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": devices[0].conf.text},
         "external_annotations": [],
     }

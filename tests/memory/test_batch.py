@@ -40,12 +40,12 @@ def training(batch: int, steps: int = 6, layers: int = 5, curve: int = 0) -> Mem
 @pytest.mark.parametrize("room", [100, 1000, 5000])
 def test_it_fits_and_one_more_does_not(room: int) -> None:
     where = TrialConditions(capacity=room * MIB)
-    found = largest_batch([training(2), training(4)], where)
-    assert found.recorded == (2, 4)
-    for batch, fits in ((found.batch, True), (found.batch + 1, False)):
+    largest = largest_batch([training(2), training(4)], where)
+    assert largest.recorded == (2, 4)
+    for batch, fits in ((largest.batch, True), (largest.batch + 1, False)):
         assert (simulate(training(batch), capacity=room * MIB).shortage is None) is fits
-    assert 0 < found.without_retries <= found.batch
-    assert found.outcome == simulate(training(found.without_retries), capacity=room * MIB)
+    assert 0 < largest.without_retries <= largest.batch
+    assert largest.outcome == simulate(training(largest.without_retries), capacity=room * MIB)
 
 
 def test_none_fits() -> None:

@@ -22,21 +22,21 @@ def runs(draw: st.DrawFn) -> tuple[MemoryRun, dict[int, int]]:
             recorder.alloc(number, draw(st.integers(1, 40)) * MIB)
             alive.append(number)
     run = recorder.run()
-    made = [row for row, action in enumerate(run.action) if action == ALLOC]
-    rows = {row: draw(st.integers(row + 1, len(run))) for row in made if draw(st.booleans())}
+    recorded_runs = [row for row, action in enumerate(run.action) if action == ALLOC]
+    rows = {row: draw(st.integers(row + 1, len(run))) for row in recorded_runs if draw(st.booleans())}
     return run, rows
 
 
 def lifetimes(run: MemoryRun) -> dict[int, tuple[int, int]]:
     """How many requests were made before each allocation, and before it ended."""
-    found, requests = {}, 0
+    lifetimes_found, requests = {}, 0
     for action, ident in zip(run.action, run.ident, strict=True):
         if action == ALLOC:
-            found[ident] = (requests, -1)
+            lifetimes_found[ident] = (requests, -1)
             requests += 1
         elif action == FREE:
-            found[ident] = (found[ident][0], requests)
-    return {ident: (begin, requests if end < 0 else end) for ident, (begin, end) in found.items()}
+            lifetimes_found[ident] = (lifetimes_found[ident][0], requests)
+    return {ident: (begin, requests if end < 0 else end) for ident, (begin, end) in lifetimes_found.items()}
 
 
 @given(runs())

@@ -52,9 +52,9 @@ def recorded(program: list, conf: str = "") -> MemoryRun:
             recorder.alloc(number, values[0], values[1], [LINE])
             live.append(number)
         elif name in ("free", "defer") and live:
-            one = live.pop(values[0] % len(live))
-            recorder.free(one, waits=name == "defer")
-            waiting += [one] if name == "defer" else []
+            row = live.pop(values[0] % len(live))
+            recorder.free(row, waits=name == "defer")
+            waiting += [row] if name == "defer" else []
         elif name == "done" and waiting:
             recorder.done(waiting.pop(values[0] % len(waiting)))
         elif name == "empty":
@@ -76,9 +76,9 @@ def test_an_exported_replay_is_replayed_exactly(program, conf):
     assume(snapshot["segments"] or snapshot["device_traces"][0])
     (again,) = read_value(snapshot, "it")
     replay = Simulation(again).go()
-    told = compare_with_recording(again, replay)
-    assert told.misses == ()
-    assert told.addresses == told.allocations
+    comparison = compare_with_recording(again, replay)
+    assert comparison.misses == ()
+    assert comparison.addresses == comparison.allocations
     own = Simulation(run).go()
     assert replay.outcome().peak_allocated == own.outcome().peak_allocated
     assert replay.outcome().peak_reserved == own.outcome().peak_reserved

@@ -27,17 +27,19 @@ def asking(*sizes: int, settings: str = "", limit: int = 1024 * MIB) -> MemoryRu
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=12))
 def test_it_is_what_the_report_says(sizes: list[int]) -> None:
     run = asking(*sizes)
-    found, made = fits(run), report(run)
-    assert found.fits == (made.lack is None)
-    assert found.needs == (made.lack.needs if made.lack else made.baseline.peak_reserved)
-    assert found.has == 1024 * MIB
-    assert found.fits == (found.needs <= found.has)
+    fit, memory_report = fits(run), report(run)
+    assert fit.fits == (memory_report.lack is None)
+    assert fit.needs == (
+        memory_report.lack.needs if memory_report.lack else memory_report.baseline.peak_reserved
+    )
+    assert fit.has == 1024 * MIB
+    assert fit.fits == (fit.needs <= fit.has)
 
 
 def test_a_fraction_is_all_that_a_process_may_have() -> None:
     run = asking(300, 300, settings="per_process_memory_fraction:0.5")
-    found = fits(run)
-    assert (found.fits, found.has, found.needs) == (False, 512 * MIB, 600 * MIB)
+    fit = fits(run)
+    assert (fit.fits, fit.has, fit.needs) == (False, 512 * MIB, 600 * MIB)
     assert fits(run, TrialConditions(2048 * MIB, 2048 * MIB)).fits
 
 

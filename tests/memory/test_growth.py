@@ -33,8 +33,8 @@ def run(steps: int, keep, size: int = MIB):
 
 
 def test_a_leak_has_its_line_and_its_size_per_step():
-    (one,) = find_growth(run(12, lambda step: 2))
-    assert (one.line, one.bytes, one.tensors, one.steps) == (KEPT, 2 * MIB, 2.0, 9)
+    (growth,) = find_growth(run(12, lambda step: 2))
+    assert (growth.line, growth.bytes, growth.tensors, growth.steps) == (KEPT, 2 * MIB, 2.0, 9)
 
 
 def test_what_the_last_step_holds_is_no_growth():
@@ -46,8 +46,8 @@ def test_what_is_made_once_is_no_growth():
 
 
 def test_what_every_third_step_leaves_is_growth():
-    (one,) = find_growth(run(12, lambda step: step % 3 == 0))
-    assert (one.line, one.bytes, one.tensors, one.steps, one.every) == (KEPT, MIB, 1.0, 4, 3)
+    (growth,) = find_growth(run(12, lambda step: step % 3 == 0))
+    assert (growth.line, growth.bytes, growth.tensors, growth.steps, growth.every) == (KEPT, MIB, 1.0, 4, 3)
 
 
 def test_it_lasts_as_many_steps_as_growth_of_every_step():
@@ -72,7 +72,7 @@ def test_two_ends_of_an_epoch_are_growth_only_where_a_name_keeps_both():
     twice = run(12, lambda step: step in (4, 8))
     assert find_growth(twice) == ()
     named = msgspec.structs.replace(twice, holders=(Holder(name="outputs", kind="dict", every=4),))
-    assert [(one.every, one.steps) for one in find_growth(named)] == [(4, 2)]
+    assert [(growth.every, growth.steps) for growth in find_growth(named)] == [(4, 2)]
 
 
 @given(every=st.integers(1, 9), first=st.integers(0, 8), steps=st.integers(7, 60))
@@ -87,7 +87,7 @@ def test_a_rhythm_is_recognized_wherever_it_begins(every: int, first: int, steps
 
 @given(left=st.sets(st.integers(0, 40)), steps=st.integers(0, 40))
 def test_a_pace_is_that_of_the_steps(left: set[int], steps: int) -> None:
-    numbers = {one for one in left if one <= steps}
+    numbers = {step for step in left if step <= steps}
     every = pace(numbers, steps)
     if every > 1:
         assert len(steady(numbers, steps, every)) >= 2
@@ -112,8 +112,8 @@ def test_few_steps_tell_nothing():
 
 
 def test_the_ends_of_steps_count_calls_since_the_beginning():
-    made = report(run(12, lambda step: 1, size=30 * MIB))
-    assert len(made.ends) == 12
-    assert [one.taken for one in made.ends] == [3 + step for step in range(12)]
-    assert made.ends[-1].allocated == 12 * 30 * MIB + 4 * MIB + 512
-    assert made.ends[-1].given == 0
+    memory_report = report(run(12, lambda step: 1, size=30 * MIB))
+    assert len(memory_report.ends) == 12
+    assert [end.taken for end in memory_report.ends] == [3 + step for step in range(12)]
+    assert memory_report.ends[-1].allocated == 12 * 30 * MIB + 4 * MIB + 512
+    assert memory_report.ends[-1].given == 0

@@ -42,10 +42,10 @@ def example(conf: str = "") -> dict[str, Any]:
     recorder.alloc("more", 30 * MIB)
     recorder.empty_cache()
     recorder.free("more")
-    made = ExportingSimulation(recorder.run(), conf, total=1 << 30)
-    made.go(points=1)
-    found: dict[str, Any] = made.snapshot()
-    return found
+    simulation = ExportingSimulation(recorder.run(), conf, total=1 << 30)
+    simulation.go(points=1)
+    snapshot_value: dict[str, Any] = simulation.snapshot()
+    return snapshot_value
 
 
 EXAMPLES = [example(conf) for conf in ("", "expandable_segments:True", "max_split_size_mb:20")]
@@ -113,14 +113,14 @@ ODD = st.one_of(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
+    paths = [path] if path else []
     keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in keys:
-        found += places(value[key], (*path, key))
-    return found
+        paths += places(value[key], (*path, key))
+    return paths
 
 
-WHERE = [places(one) for one in EXAMPLES]
+WHERE = [places(example) for example in EXAMPLES]
 
 
 @settings(max_examples=300, deadline=None)
@@ -180,8 +180,8 @@ def test_deep_and_endless_values(data):
 
 def test_a_value_that_repeats_itself():
     blocks = EXAMPLES[0]["segments"][0]["blocks"] * 300
-    one = EXAMPLES[0]["segments"][0] | {"blocks": blocks}
-    data = pickle.dumps({"segments": [dict(one) for _ in range(1500)], "device_traces": []})
+    segment = EXAMPLES[0]["segments"][0] | {"blocks": blocks}
+    data = pickle.dumps({"segments": [dict(segment) for _ in range(1500)], "device_traces": []})
     assert len(data) < 1 << 20
     assert "it contains itself" in refusal(data)
     trace = [{"action": "snapshot", "size": 0, "stream": 0}]
@@ -271,7 +271,7 @@ def number(value: int) -> bytes:
     ],
 )
 def test_many_keys_that_are_no_text_are_refused(written):
-    said = refusal(b"\x80\4" + written([number(one) for one in COLLIDING]) + STOP)
+    said = refusal(b"\x80\4" + written([number(key) for key in COLLIDING]) + STOP)
     assert "a large dictionary with keys that are not text (int)" in said
     pairs = [number(one) + number(one) + b"\x86" for one in range(3000)]
     assert "keys that are not text (tuple)" in refusal(b"\x80\4" + written(pairs) + STOP)

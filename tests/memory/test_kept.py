@@ -53,9 +53,20 @@ def training(steps: int, *, deletes: bool = False, also: int = 0) -> Recorder:
 
 
 def test_what_the_next_step_replaces_is_found():
-    (one,) = find_kept(training(5).run(), script)
-    assert (one.line, one.name, one.bytes, one.tensors, one.steps) == (FORWARD, "out, loss", 8 * MIB, 1, 4)
-    assert (one.before, one.after, one.saves, one.sure) == (64 * MIB, 56 * MIB, 8 * MIB, False)
+    (kept_item,) = find_kept(training(5).run(), script)
+    assert (kept_item.line, kept_item.name, kept_item.bytes, kept_item.tensors, kept_item.steps) == (
+        FORWARD,
+        "out, loss",
+        8 * MIB,
+        1,
+        4,
+    )
+    assert (kept_item.before, kept_item.after, kept_item.saves, kept_item.sure) == (
+        64 * MIB,
+        56 * MIB,
+        8 * MIB,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +91,7 @@ def test_without_the_source_there_is_no_name():
 @pytest.mark.parametrize(("number", "name"), [(3, "out, loss"), (5, "total"), (7, ""), (6, ""), (99, "")])
 def test_the_name_is_that_of_the_statement(number, name):
     run = training(5).run()
-    lines = tuple(msgspec.structs.replace(one, line=number) if one == LOOP else one for one in run.lines)
+    lines = tuple(msgspec.structs.replace(line, line=number) if line == LOOP else line for line in run.lines)
     assert find_kept(msgspec.structs.replace(run, lines=lines), script)[0].name == name
 
 
@@ -95,8 +106,8 @@ def test_what_is_needed_without_it_is_what_a_run_needs_that_deletes_it():
     )
     deletes = msgspec.structs.replace(training(5, deletes=True).run(), settings=run.settings)
     for where in (TrialConditions(), TrialConditions(capacity=60 * MIB), TrialConditions(capacity=20 * MIB)):
-        (one,) = find_kept(run, script, where)
-        assert one.needs == fits(deletes, where).needs < fits(run, where).needs
+        (kept_item,) = find_kept(run, script, where)
+        assert kept_item.needs == fits(deletes, where).needs < fits(run, where).needs
     assert find_kept(run, script)[0].needs == -1
     assert find_kept(run, where=TrialConditions())[0].needs == -1  # no name to delete
 
@@ -106,17 +117,18 @@ def test_batches_may_be_on_their_way():
     run = training(5).run()
     for change in ({"kind": "batch"}, {"kind": "unknown", "operator": "aten::_to_copy"}):
         places = tuple(
-            msgspec.structs.replace(one, **change) if one.kind == "activation" else one for one in run.places
+            msgspec.structs.replace(place, **change) if place.kind == "activation" else place
+            for place in run.places
         )
         assert find_kept(msgspec.structs.replace(run, places=places)) == ()
 
 
 def used(run: MemoryRun, at: dict[int, int]) -> MemoryRun:
     """`run` with the rows from which on allocations are unused, by row of the allocation."""
-    found = msgspec.structs.replace(run, used=tuple(at.get(row, row + 1 if act == ALLOC else -1)
+    with_uses = msgspec.structs.replace(run, used=tuple(at.get(row, row + 1 if act == ALLOC else -1)
                                                     for row, act in enumerate(run.action)))  # fmt: skip
-    assert check(found) == ""
-    return found
+    assert check(with_uses) == ""
+    return with_uses
 
 
 def test_where_uses_are_known_only_what_is_unused_is_told():
@@ -126,8 +138,8 @@ def test_where_uses_are_known_only_what_is_unused_is_told():
     }
     every = {row: ended.get(run.ident[row], len(run)) for row, act in enumerate(run.action) if act == ALLOC}
     assert find_kept(used(run, every)) == ()  # each is used up to its end
-    (one,) = find_kept(used(run, {row: end for row, end in every.items() if run.size[row] != 8 * MIB}))
-    assert (one.sure, one.saves, one.steps) == (True, 16 * MIB, 5)
+    (kept_item,) = find_kept(used(run, {row: end for row, end in every.items() if run.size[row] != 8 * MIB}))
+    assert (kept_item.sure, kept_item.saves, kept_item.steps) == (True, 16 * MIB, 5)
 
 
 def peak(run: MemoryRun, without: set[int]) -> int:
@@ -168,7 +180,7 @@ def test_what_is_saved_is_what_a_run_without_it_would_save(data):
     run = used(
         run, {row: data.draw(st.integers(row + 1, ended.get(run.ident[row], len(run)))) for row in rows}
     )
-    for one in find_kept(run):
-        mine = {run.ident[row] for row in rows if run.line(run.place[row]) == one.line}
-        assert (one.before, one.after) == (peak(run, set()), peak(run, mine))
-        assert one.saves > 0
+    for kept_item in find_kept(run):
+        mine = {run.ident[row] for row in rows if run.line(run.place[row]) == kept_item.line}
+        assert (kept_item.before, kept_item.after) == (peak(run, set()), peak(run, mine))
+        assert kept_item.saves > 0

@@ -56,8 +56,8 @@ def test_each_is_what_it_outlives():
     recorder = Recorder()
     step(recorder, 0)
     step(recorder, 1)
-    one = ["activation", "temporary", "activation", "gradient", "temporary", "optimizer", "temporary"]
-    assert kinds_at_the_end(recorder) == [*one, *one]
+    expected = ["activation", "temporary", "activation", "gradient", "temporary", "optimizer", "temporary"]
+    assert kinds_at_the_end(recorder) == [*expected, *expected]
 
 
 def test_an_unfinished_pass_does_not_tell():
@@ -75,9 +75,9 @@ def test_what_an_earlier_forward_pass_left_is_kept():
     for number in range(3):
         step(recorder, number, keeps=True)
     recorder.alloc("next", MIB, stack=[LINE], kind="activation")
-    found = kinds_at_the_end(recorder)
-    assert [found[2], found[10], found[18]] == ["activation", "activation", "kept"]
-    assert found[-1] == "forward"
+    kinds = kinds_at_the_end(recorder)
+    assert [kinds[2], kinds[10], kinds[18]] == ["activation", "activation", "kept"]
+    assert kinds[-1] == "forward"
 
 
 def test_weights_and_what_nobody_names_stay_what_they_are():
@@ -89,7 +89,7 @@ def test_weights_and_what_nobody_names_stay_what_they_are():
     assert kinds_at_the_end(recorder)[:2] == ["parameter", "unknown"]
 
 
-def slowly(run: MemoryRun, ident: int, asked: dict[int, str]) -> str:
+def slowly(run: MemoryRun, ident: int, kinds_requested: dict[int, str]) -> str:
     """The same by walking each allocation's life event by event."""
     passes = {"activation": "f", "backward": "b", "optimizer": "o"}
     current, inside, later, ended = "", False, [], False
@@ -103,7 +103,7 @@ def slowly(run: MemoryRun, ident: int, asked: dict[int, str]) -> str:
             inside = True
         elif action != ALLOC and other == ident:
             ended, inside = True, False
-    kind = asked[ident]
+    kind = kinds_requested[ident]
     if kind == "activation":
         if ended and not later:
             return "temporary"
@@ -120,22 +120,22 @@ def slowly(run: MemoryRun, ident: int, asked: dict[int, str]) -> str:
                           st.integers(0, 20)), max_size=40))  # fmt: skip
 def test_any_run_is_told_as_by_walking_each_life(events):
     recorder = Recorder()
-    asked: dict[int, str] = {}
+    kinds_requested: dict[int, str] = {}
     alive: list[int] = []
     for kind, pick in events:
         if kind:
-            recorder.alloc(len(asked), MIB, stack=[LINE], kind=kind)
-            alive.append(len(asked))
-            asked[len(asked)] = kind
+            recorder.alloc(len(kinds_requested), MIB, stack=[LINE], kind=kind)
+            alive.append(len(kinds_requested))
+            kinds_requested[len(kinds_requested)] = kind
         elif alive:
             recorder.free(alive.pop(pick % len(alive)))
     run = recorder.run()
     live = {ident: place for action, ident, place in zip(run.action, run.ident, run.place, strict=True)
             if action == ALLOC}  # fmt: skip
-    assert kinds_of(run, live, -1) == {ident: slowly(run, ident, asked) for ident in live}
+    assert kinds_of(run, live, -1) == {ident: slowly(run, ident, kinds_requested) for ident in live}
     apart = resolve_kinds(run)
     assert check(apart) == ""
     assert [
         apart.places[at].kind for act, at in zip(apart.action, apart.place, strict=True) if act == ALLOC
-    ] == [slowly(run, ident, asked) for ident in live]
-    assert sum(report(run).peak.kinds.values()) == sum(one.bytes for one in report(run).peak.owners)
+    ] == [slowly(run, ident, kinds_requested) for ident in live]
+    assert sum(report(run).peak.kinds.values()) == sum(owner.bytes for owner in report(run).peak.owners)

@@ -13,11 +13,11 @@ HAS = 1_000
 
 def search(needs, least: int, most: int, by: int = 1) -> tuple[int, LargestSearch]:
     def attempt(value: int) -> Attempt:
-        asked = needs(value)
-        return Attempt(what="", value=value, fits=0 <= asked <= HAS, needs=asked, has=HAS)
+        needed = needs(value)
+        return Attempt(what="", value=value, fits=0 <= needed <= HAS, needs=needed, has=HAS)
 
-    made = LargestSearch(attempt, least, most, by)
-    return made.run(), made
+    largest_search = LargestSearch(attempt, least, most, by)
+    return largest_search.run(), largest_search
 
 
 monotone = st.builds(
@@ -32,33 +32,37 @@ monotone = st.builds(
 def test_it_is_the_largest_where_larger_values_need_more(needs, least, more, by) -> None:
     values = range(least, least + more + 1, by)
     fitting = [value for value in values if needs(value) <= HAS]
-    found, made = search(needs, least, least + more, by)
-    assert found == (max(fitting) if fitting else -1)
-    assert made.holes == ()
-    assert set(made.attempts) <= set(values)
+    largest_value, search_result = search(needs, least, least + more, by)
+    assert largest_value == (max(fitting) if fitting else -1)
+    assert search_result.holes == ()
+    assert set(search_result.attempts) <= set(values)
 
 
 @given(st.lists(st.integers(0, 2 * HAS), min_size=1, max_size=40), st.integers(1, 5))
 def test_whatever_values_need_the_answer_fits_and_its_neighbours_were_tried(needs, least) -> None:
     last = least + len(needs) - 1
-    found, made = search(lambda value: needs[value - least], least, last)
-    if found < 0:
+    largest_value, search_result = search(lambda value: needs[value - least], least, last)
+    if largest_value < 0:
         assert needs[0] > HAS
         return
-    assert needs[found - least] <= HAS
-    for near in (found - 1, found + 1, found + 2):
-        assert near in made.attempts or not least <= near <= last
-    assert all(not one.fits for value, one in made.attempts.items() if value > found)
-    assert set(made.holes) == {
-        value for value, one in made.attempts.items() if value < found and not one.fits
+    assert needs[largest_value - least] <= HAS
+    for near in (largest_value - 1, largest_value + 1, largest_value + 2):
+        assert near in search_result.attempts or not least <= near <= last
+    assert all(not attempt.fits for value, attempt in search_result.attempts.items() if value > largest_value)
+    assert set(search_result.holes) == {
+        value
+        for value, attempt in search_result.attempts.items()
+        if value < largest_value and not attempt.fits
     }
 
 
 @given(st.integers(1, 900), st.integers(1, 60))
 def test_a_straight_line_needs_few_attempts(fixed, each) -> None:
     """The smallest, its double, where the line meets, the next one, and the neighbours of that."""
-    _, made = search(lambda value: fixed + each * value, 1, 4096)
-    assert len(made.attempts) <= 8 + 4  # as far as it can reach, a search goes up in steps of four times
+    _, search_result = search(lambda value: fixed + each * value, 1, 4096)
+    assert (
+        len(search_result.attempts) <= 8 + 4
+    )  # as far as it can reach, a search goes up in steps of four times
 
 
 def test_what_failed_for_other_reasons_does_not_fit_and_tells_no_size() -> None:
@@ -67,5 +71,5 @@ def test_what_failed_for_other_reasons_does_not_fit_and_tells_no_size() -> None:
             return Attempt(what="", value=value, failed="the script took no step")
         return Attempt(what="", value=value, fits=True, needs=10 * value, has=HAS)
 
-    made = LargestSearch(attempt, 1, 64)
-    assert made.run() == 20
+    largest_search = LargestSearch(attempt, 1, 64)
+    assert largest_search.run() == 20

@@ -69,13 +69,13 @@ def all_blocks(allocator: Allocator, live: list[Block]) -> list[Block]:
     pools = [allocator.small, allocator.large]
     for private in allocator.private.values():
         pools += [private.small, private.large]
-    found = list(live) + [block for queue in allocator.events.values() for block, _ in queue]
+    blocks = list(live) + [block for queue in allocator.events.values() for block, _ in queue]
     for pool in pools:
-        found += pool.blocks()
+        blocks += pool.blocks()
         for stream in pool.unmapped:
-            found += pool.unmapped_blocks(stream)
+            blocks += pool.unmapped_blocks(stream)
     heads = set()
-    for block in found:
+    for block in blocks:
         while block.prev is not None:
             block = block.prev
         heads.add(block)
@@ -92,8 +92,8 @@ def check_books(allocator: Allocator, live: list[Block]) -> None:
     blocks = sorted(all_blocks(allocator, live), key=lambda block: block.address)
     mapped = [block for block in blocks if block.mapped]
     # Nothing lies over anything else.
-    for one, other in pairwise(blocks):
-        assert one.address + one.size <= other.address
+    for before, other in pairwise(blocks):
+        assert before.address + before.size <= other.address
     # No byte is lost: blocks, the allocator and the driver agree.
     assert sum(block.size for block in mapped) == allocator.reserved == allocator.driver.used
     assert sum(block.size for block in live) == allocator.allocated <= allocator.reserved

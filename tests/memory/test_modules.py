@@ -85,8 +85,8 @@ def test_a_part_is_a_beginning(module):
     assert module.startswith(part_name(module))
 
 
-def named(stack: list[SourceLine], text: str) -> str:
-    frames = [{"filename": one.file, "line": one.line, "name": one.function} for one in stack]
+def with_module_names(stack: list[SourceLine], text: str) -> str:
+    frames = [{"filename": line.file, "line": line.line, "name": line.function} for line in stack]
     places = PlaceTable()
     at = places.of_frames(frames)
     recorder = Recorder()
@@ -97,25 +97,25 @@ def named(stack: list[SourceLine], text: str) -> str:
 
 
 def test_classes_come_from_the_source():
-    assert named([line("/me/a.py", 15), line("/me/a.py", 6)], SOURCE) == "Net > Block"
-    assert named([line("/me/a.py", 12)], SOURCE) == "Inner"
-    assert named([line("/me/a.py", 19)], SOURCE) == "a.py:19"
+    assert with_module_names([line("/me/a.py", 15), line("/me/a.py", 6)], SOURCE) == "Net > Block"
+    assert with_module_names([line("/me/a.py", 12)], SOURCE) == "Inner"
+    assert with_module_names([line("/me/a.py", 19)], SOURCE) == "a.py:19"
     comprehension = [line("/me/a.py", 15), line("/me/a.py", 6, "<listcomp>"), line("/me/a.py", 6)]
-    assert named(comprehension, SOURCE) == "Net > Block"
+    assert with_module_names(comprehension, SOURCE) == "Net > Block"
 
 
 @pytest.mark.parametrize("text", ["", "def forward(:", "\0", "#\n" * 4 + SOURCE])
 def test_another_source_names_nothing(text):
     stack = [line("/me/a.py", 15), line("/me/a.py", 6), line("/me/a.py", 3, "__init__")]
-    assert named(stack, text) == "a.py:6 > a.py:15"
+    assert with_module_names(stack, text) == "a.py:6 > a.py:15"
 
 
 def test_metadata_of_a_request_names_its_module():
     places = PlaceTable()
     frames = [{"filename": "/me/a.py", "line": 9, "name": "forward"}]
-    one = places.of_entry({"frames": frames, "user_metadata": MODULE + "h[3].mlp"})
-    assert places.places[one].module == "h[3].mlp"
-    assert places.of_entry({"frames": frames, "user_metadata": MODULE + "h[3].mlp"}) == one
+    place_index = places.of_entry({"frames": frames, "user_metadata": MODULE + "h[3].mlp"})
+    assert places.places[place_index].module == "h[3].mlp"
+    assert places.of_entry({"frames": frames, "user_metadata": MODULE + "h[3].mlp"}) == place_index
     other = places.of_entry({"frames": frames, "user_metadata": "iteration 3"})
     assert places.places[other].module == "a.py:9"
     assert (

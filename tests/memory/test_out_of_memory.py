@@ -49,16 +49,16 @@ def program(rng: random.Random, length: int) -> list[Op]:
     The cache is never emptied: where that gives nothing back, no snapshot shows it.
     """
     live: list[int] = []
-    found: list[Op] = []
+    operations: list[Op] = []
     for name in range(length):
         chance = rng.random()
         if live and chance < 0.42:
-            found.append(("free", live.pop(rng.randrange(len(live))), 0, 0))
+            operations.append(("free", live.pop(rng.randrange(len(live))), 0, 0))
         else:
             size = rng.choice(SIZES) + 512 * rng.randrange(2000) + name
-            found.append(("alloc", name, size, rng.randrange(2)))
+            operations.append(("alloc", name, size, rng.randrange(2)))
             live.append(name)
-    return found
+    return operations
 
 
 class Failed:
@@ -70,8 +70,8 @@ class Failed:
         ops = program(rng, rng.randrange(20, 100))
         free = Device(1 << 50, conf)
         most = 0
-        for one in ops:
-            free.run([one])
+        for op in ops:
+            free.run([op])
             most = max(most, free.reserved)
         self.device = Device(int(most * rng.uniform(0.5, 0.97)), conf, number)
         self.ops: list[Op] = []
@@ -81,15 +81,15 @@ class Failed:
 
     def _play(self, ops: list[Op], stops: bool) -> None:
         device, gone = self.device, set()
-        for one in ops:
-            if one[0] == "free" and one[1] in gone:
+        for op in ops:
+            if op[0] == "free" and op[1] in gone:
                 continue
-            if not device.run([one]):
-                self.ops.append(one)
+            if not device.run([op]):
+                self.ops.append(op)
                 continue
-            gone.add(one[1])
-            self.asked = device.rounded(one[2])
-            self.ops.append(("probe", one[1], self.asked, one[3]))
+            gone.add(op[1])
+            self.asked = device.rounded(op[2])
+            self.ops.append(("probe", op[1], self.asked, op[3]))
             self.failures += 1
             self.allocated, self.reserved = device.allocated, device.reserved
             if stops:
@@ -100,43 +100,51 @@ class Failed:
         return report(run, ReportOptions(**wishes))
 
 
-def fits_under(one: Failed, text: str) -> bool:
-    return not fails(one.ops, one.device.capacity, text)
+def fits_under(failed_run: Failed, text: str) -> bool:
+    return not fails(failed_run.ops, failed_run.device.capacity, text)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_shortfall_and_settings_by_a_second_reckoning(seed, stops):
-    one = Failed(seed, stops=stops)
-    if not one.failures:
+    failed_run = Failed(seed, stops=stops)
+    if not failed_run.failures:
         return
-    made = one.report()
-    lack, capacity, own = made.lack, one.device.capacity, one.device.conf.text
-    assert made.fidelity.exact
+    memory_report = failed_run.report()
+    lack, capacity, own = memory_report.lack, failed_run.device.capacity, failed_run.device.conf.text
+    assert memory_report.fidelity.exact
     assert lack is not None
-    assert (lack.asked, lack.free, lack.has) == (one.asked, capacity - one.reserved, capacity)
-    assert (lack.allocated, lack.reserved) == (one.allocated, one.reserved)
-    assert (lack.recorded, made.baseline.failures) == (True, one.failures)
-    assert fails(one.ops, lack.has, own)
-    assert not fails(one.ops, lack.needs, own)
+    assert (lack.asked, lack.free, lack.has) == (failed_run.asked, capacity - failed_run.reserved, capacity)
+    assert (lack.allocated, lack.reserved) == (failed_run.allocated, failed_run.reserved)
+    assert (lack.recorded, memory_report.baseline.failures) == (True, failed_run.failures)
+    assert fails(failed_run.ops, lack.has, own)
+    assert not fails(failed_run.ops, lack.needs, own)
     assert lack.needs <= lack.unlimited
-    told = [trial for trial in made.trials if all(part.split(":")[0] in KNOWN for part in settings_of(trial))]
-    assert len(told) > 15
-    for trial in told:
-        assert comes_through(trial) == fits_under(one, trial.settings), trial.settings
-    if made.best >= 0:
-        assert made.trials[made.best].outcome.failures == 0
-        assert made.trials[made.best].outcome.failures == 0 if made.best >= 0 else True
+    failing_settings = [
+        trial
+        for trial in memory_report.trials
+        if all(part.split(":")[0] in KNOWN for part in settings_of(trial))
+    ]
+    assert len(failing_settings) > 15
+    for trial in failing_settings:
+        assert comes_through(trial) == fits_under(failed_run, trial.settings), trial.settings
+    if memory_report.best >= 0:
+        assert memory_report.trials[memory_report.best].outcome.failures == 0
+        assert (
+            memory_report.trials[memory_report.best].outcome.failures == 0
+            if memory_report.best >= 0
+            else True
+        )
     else:
-        assert not any(map(comes_through, made.trials))
-        assert made.advice.startswith("No allocator setting helps (")
-    check_words(made)
-    assert made.handled == (0 if lack.ended else one.failures)
-    errors = count(one.failures, "out-of-memory error")
+        assert not any(map(comes_through, memory_report.trials))
+        assert memory_report.advice.startswith("No allocator setting helps (")
+    check_words(memory_report)
+    assert memory_report.handled == (0 if lack.ended else failed_run.failures)
+    errors = count(failed_run.failures, "out-of-memory error")
     carries_on = f"; the run handled {errors} itself and carried on"
-    found = verdict(made)
-    assert found.sentence == made.sentence + (carries_on if made.handled else "")
-    assert (found.level == "failed") == lack.ended
+    memory_verdict = verdict(memory_report)
+    assert memory_verdict.sentence == memory_report.sentence + (carries_on if memory_report.handled else "")
+    assert (memory_verdict.level == "failed") == lack.ended
 
 
 def comes_through(trial: Trial) -> bool:
@@ -147,40 +155,41 @@ def settings_of(trial: Any) -> list[str]:
     return [part for part in trial.settings.split(",") if "[" not in trial.settings] or ["other"]
 
 
-def check_words(made: MemoryReport) -> None:
+def check_words(memory_report: MemoryReport) -> None:
     """The first line has the numbers; what rules advise is what the report advises."""
-    lack = made.lack
+    lack = memory_report.lack
     needs, has = format_different_sizes(lack.needs, lack.has)
     at_least = "at least " if lack.open else ""
-    assert made.sentence == (
-        f"Out of memory on GPU {made.device}: asked for {binary_size(lack.asked)} at train.py:12 with "
+    assert memory_report.sentence == (
+        f"Out of memory on GPU {memory_report.device}: asked for {binary_size(lack.asked)} at train.py:12 "
+        "with "
         f"{binary_size(lack.free)} free; {binary_size(lack.short)} short (needs {at_least}{needs}, has {has})"
     )
     assert needs != has
-    for finding in findings(made):
+    for finding in findings(memory_report):
         if "CUDA_ALLOC_CONF" in finding.remedy:
-            assert f"CUDA_ALLOC_CONF={made.advised}`" in finding.remedy
+            assert f"CUDA_ALLOC_CONF={memory_report.advised}`" in finding.remedy
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(0, 1 << 32), st.integers(1, 40), st.sampled_from(["", "expandable_segments:True"]))
 def test_a_history_that_was_cut(seed, last, own):
     """What a block has beyond its tensor is not in a trace; with ``max_split_size_mb`` it may be much."""
-    one = Failed(seed, 0, own)
-    if not one.failures:
+    failed_run = Failed(seed, 0, own)
+    if not failed_run.failures:
         return
-    (run,) = read_value(snapshot([one.device], last), "s.pickle")
-    made = report(run)
-    lack = made.lack
+    (run,) = read_value(snapshot([failed_run.device], last), "s.pickle")
+    memory_report = report(run)
+    lack = memory_report.lack
     assert (lack.asked, lack.free, lack.has) == (
-        one.asked,
-        one.device.capacity - one.reserved,
-        one.device.capacity,
+        failed_run.asked,
+        failed_run.device.capacity - failed_run.reserved,
+        failed_run.device.capacity,
     )
-    assert (lack.allocated, lack.open, lack.ended) == (one.allocated, True, True)
+    assert (lack.allocated, lack.open, lack.ended) == (failed_run.allocated, True, True)
     # As memory lay, what was in use and what was asked for are needed in any case.
     assert lack.needs > lack.has
-    assert "needs at least" in made.sentence
+    assert "needs at least" in memory_report.sentence
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -190,17 +199,17 @@ def test_the_device_that_failed_comes_first(seeds):
     from gapless.memory.trials import TrialConditions
 
     runs = [Failed(seed, number, "") for number, seed in enumerate(seeds)]
-    read = read_value(snapshot([one.device for one in runs]), "s.pickle")
+    read = read_value(snapshot([run.device for run in runs]), "s.pickle")
     if len(read) < 2:
         return
-    told = choose_main(read, TrialConditions())
-    failed = [one for one in runs if one.failures]
+    main_run = choose_main(read, TrialConditions())
+    failed = [run for run in runs if run.failures]
     if failed:
-        last = max(one.device.clock for one in failed)
-        assert told.device in [one.device.number for one in failed if one.device.clock == last]
-    rest = summarize_others(read, told, TrialConditions())
-    assert {one.device: one.failures for one in rest} == {
-        run.device: runs[run.device].failures for run in read if run is not told
+        last = max(run.device.clock for run in failed)
+        assert main_run.device in [run.device.number for run in failed if run.device.clock == last]
+    rest = summarize_others(read, main_run, TrialConditions())
+    assert {run.device: run.failures for run in rest} == {
+        run.device: runs[run.device].failures for run in read if run is not main_run
     }
 
 
@@ -244,12 +253,12 @@ def test_a_device_that_is_asked_for_tells_of_the_one_that_failed(capsys, tmp_pat
     assert "GPU 1: at most 980 MiB reserved, 1 request failed (--device 1)" in out
 
 
-@pytest.mark.parametrize(("asked", "status"), [(["--gpu", "t4"], 0), (["--limit", "1100MiB"], 1)])
-def test_what_a_truncated_run_needs(capsys, tmp_path, asked, status):
+@pytest.mark.parametrize(("limit", "status"), [(["--gpu", "t4"], 0), (["--limit", "1100MiB"], 1)])
+def test_what_a_truncated_run_needs(capsys, tmp_path, limit, status):
     path = saved(tmp_path, full())
-    assert main(["memory", *asked, path]) == status
+    assert main(["memory", *limit, path]) == status
     out = " ".join(capsys.readouterr().out.split())
-    assert main(["memory", *asked, "-f", "json", path]) == status
+    assert main(["memory", *limit, "-f", "json", path]) == status
     (found,) = json.loads(capsys.readouterr().out)["memory"]
     assert found["needs"] == 1120 * MIB
     assert (found["at_least"], found["ended"]) == (True, True)
@@ -279,11 +288,15 @@ def test_a_setting_that_helps():
     device.run([*ops, *(("free", name, 0, 0) for name in range(16))])
     device.run([("alloc", 100 + name, (31 + name) * MIB, 0) for name in range(10)])
     device.run([("alloc", 999, 500 * MIB, 0)])
-    made = report(read_value(snapshot([device]), "s.pickle")[0])
-    assert made.lack is not None
-    assert made.advised == made.trials[made.best].settings == "expandable_segments:True"
-    assert made.advice.startswith("with expandable_segments:True it would have run: at most ")
-    advised = {finding.code: finding.remedy for finding in findings(made)}
+    memory_report = report(read_value(snapshot([device]), "s.pickle")[0])
+    assert memory_report.lack is not None
+    assert (
+        memory_report.advised
+        == memory_report.trials[memory_report.best].settings
+        == "expandable_segments:True"
+    )
+    assert memory_report.advice.startswith("with expandable_segments:True it would have run: at most ")
+    advised = {finding.code: finding.remedy for finding in findings(memory_report)}
     assert "GAP408" in advised
     assert all("expandable_segments:True" in remedy for remedy in advised.values())
 
@@ -293,32 +306,32 @@ def test_pieces_from_before_the_recording_leave_it_open():
     device.run([("alloc", name, 5 * MIB, 0) for name in range(190)])
     device.run([("free", name, 0, 0) for name in range(190) if name % 4])
     device.run([("alloc", 999, 300 * MIB, 0)])
-    made = report(read_value(snapshot([device], 100), "s.pickle")[0])
-    assert made.lack.afresh == "expandable_segments:True"
-    assert made.advised == ""
-    assert "it is unknown" in made.advice
-    assert all("cannot show whether a setting helps" in finding.remedy for finding in findings(made))
+    memory_report = report(read_value(snapshot([device], 100), "s.pickle")[0])
+    assert memory_report.lack.afresh == "expandable_segments:True"
+    assert memory_report.advised == ""
+    assert "it is unknown" in memory_report.advice
+    assert all("cannot show whether a setting helps" in finding.remedy for finding in findings(memory_report))
 
 
 def test_a_process_that_was_limited_to_a_part():
     device = full()
     value = copy.deepcopy(snapshot([device]))
     value["device_traces"][0][-1]["device_free"] = 60 * GIB
-    made = report(read_value(value, "s.pickle")[0])
-    assert made.lack.free == 60 * GIB
-    assert made.lack.has < GIB + 140 * MIB
-    assert any("this process was limited to less" in one for one in made.answer.why)
+    memory_report = report(read_value(value, "s.pickle")[0])
+    assert memory_report.lack.free == 60 * GIB
+    assert memory_report.lack.has < GIB + 140 * MIB
+    assert any("this process was limited to less" in reason for reason in memory_report.answer.why)
 
 
 def test_a_driver_that_does_not_tell_what_was_left():
     value = copy.deepcopy(snapshot([full()]))
     del value["device_traces"][0][-1]["device_free"]
-    made = report(read_value(value, "s.pickle")[0])
-    assert made.lack.free == -1
-    assert made.sentence.startswith(
+    memory_report = report(read_value(value, "s.pickle")[0])
+    assert memory_report.lack.free == -1
+    assert memory_report.sentence.startswith(
         "Out of memory on GPU 0: asked for 139 MiB at train.py:12; up to 140 MiB short"
     )
-    assert any("is known to within 140 MiB" in note for note in made.notes)
+    assert any("is known to within 140 MiB" in note for note in memory_report.notes)
     assert not any(
         "is known to within" in note for note in report(read_value(snapshot([full()]), "s")[0]).notes
     )
@@ -349,8 +362,8 @@ def test_draining_is_measured_where_times_tell_it():
             entry("segment_free", 30 * MIB, 90)
         entry("segment_alloc", 200 * MIB, 500)
         entry("alloc", 200 * MIB, 10)
-    found = call_times(trace)
-    assert found.source == "measured"
-    assert (found.free, found.drain) == (90_000, 5_000_000)
-    assert (found.malloc, found.larger[0]) == (CallTimes().malloc, 490_000)
-    assert call_times([one for one in trace if one["action"] != "segment_free"]).drain == -1
+    times = call_times(trace)
+    assert times.source == "measured"
+    assert (times.free, times.drain) == (90_000, 5_000_000)
+    assert (times.malloc, times.larger[0]) == (CallTimes().malloc, 490_000)
+    assert call_times([entry for entry in trace if entry["action"] != "segment_free"]).drain == -1

@@ -31,11 +31,11 @@ def test_a_real_run_replayed(snapshot, name):
     assert check(run) == ""
     replay = Simulation(run).go()
     outcome = replay.outcome()
-    found = (outcome.mallocs, outcome.frees, outcome.retries, outcome.peak_reserved, outcome.final_reserved)
-    assert found == KNOWN[name]
-    told = compare_with_recording(run, replay)
-    assert (told.exact, told.misses) == (True, ())
-    assert told.addresses == told.allocations > 0
+    counts = (outcome.mallocs, outcome.frees, outcome.retries, outcome.peak_reserved, outcome.final_reserved)
+    assert counts == KNOWN[name]
+    comparison = compare_with_recording(run, replay)
+    assert (comparison.exact, comparison.misses) == (True, ())
+    assert comparison.addresses == comparison.allocations > 0
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,19 @@ def test_other_settings_on_a_thrashing_run(snapshot, settings, retries):
 
 def alive(value: dict, allocations: int) -> list[tuple[int, list]]:
     """Bytes and frames of what is in use after so many requests: undone from the end, entry by entry."""
-    (trace,) = [one for one in value["device_traces"] if one]
-    asked, frames_of = {}, {}
+    (trace,) = [trace for trace in value["device_traces"] if trace]
+    requests, frames_of = {}, {}
     for at, entry in enumerate(trace):
         if entry["action"] == "alloc":
-            asked[entry["addr"]] = entry["frames"]
+            requests[entry["addr"]] = entry["frames"]
         elif entry["action"] == "free_requested":
-            frames_of[at] = asked.pop(entry["addr"], [])
+            frames_of[at] = requests.pop(entry["addr"], [])
     live = {}
     for segment in value["segments"]:
         address = segment["address"]
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
-                frames = asked.get(address) or block.get("frames", [])
+                frames = requests.get(address) or block.get("frames", [])
                 live[address] = block.get("requested_size", block["size"]), frames
             address += block["size"]
     left = sum(entry["action"] == "alloc" for entry in trace)
@@ -104,9 +104,9 @@ def test_who_owns_the_peak_by_another_reckoning(snapshot, name):
         line = own_line(frames)
         if line is not None:
             reckoned[line] += size
-    told = Counter()
-    for one in peak.owners:
-        if one.line is not None and one.line.is_user:
-            told[one.line.file, one.line.line] += one.bytes
-    assert told == reckoned
+    counts = Counter()
+    for owner in peak.owners:
+        if owner.line is not None and owner.line.is_user:
+            counts[owner.line.file, owner.line.line] += owner.bytes
+    assert counts == reckoned
     assert sum(peak.kinds.values()) == sum(size for size, _ in held)

@@ -59,42 +59,46 @@ def growing() -> MemoryRun:
 
 
 def test_the_peak_and_its_owners():
-    made = report(training())
-    assert made.peak.event == 7
-    assert made.peak.step == 1
-    assert made.peak.allocated == made.baseline.peak_allocated == 190 * MIB
-    assert [(one.line, one.bytes // MIB, one.tensors, one.kind) for one in made.peak.owners] == [
+    memory_report = report(training())
+    assert memory_report.peak.event == 7
+    assert memory_report.peak.step == 1
+    assert memory_report.peak.allocated == memory_report.baseline.peak_allocated == 190 * MIB
+    assert [
+        (owner.line, owner.bytes // MIB, owner.tensors, owner.kind) for owner in memory_report.peak.owners
+    ] == [
         (TRAIN, 100, 1, "parameter"),
         (MODEL, 60, 1, "temporary"),
         (HEAD, 30, 1, "temporary"),
     ]
-    assert made.peak.kinds == {"parameter": 100 * MIB, "temporary": 90 * MIB}
-    assert (made.steps, made.allocations, made.events) == (3, 7, len(training()))
+    assert memory_report.peak.kinds == {"parameter": 100 * MIB, "temporary": 90 * MIB}
+    assert (memory_report.steps, memory_report.allocations, memory_report.events) == (3, 7, len(training()))
 
 
 def test_what_lies_idle():
     run = growing()
-    made = report(run)
+    memory_report = report(run)
     # 20 to 58 MiB are all kept, and the last alone is in use.
-    assert made.height.reserved == made.baseline.peak_reserved == sum(range(20, 60, 2)) * MIB
-    assert made.height.free == made.height.reserved - 58 * MIB
-    assert (made.height.free_blocks, made.height.largest) == (19, 56 * MIB)
-    assert (made.height.large, made.height.small) == (made.height.free, 0)
+    assert (
+        memory_report.height.reserved == memory_report.baseline.peak_reserved == sum(range(20, 60, 2)) * MIB
+    )
+    assert memory_report.height.free == memory_report.height.reserved - 58 * MIB
+    assert (memory_report.height.free_blocks, memory_report.height.largest) == (19, 56 * MIB)
+    assert (memory_report.height.large, memory_report.height.small) == (memory_report.height.free, 0)
 
 
 def test_curves_keep_the_peaks():
     run = training(400)
-    made = report(run)
-    assert max(made.curve.allocated) == made.baseline.peak_allocated
-    assert max(made.curve.reserved) == made.baseline.peak_reserved
-    assert len(made.curve.event) <= 402
-    assert made.curve.event[-1] == len(run) - 1
+    memory_report = report(run)
+    assert max(memory_report.curve.allocated) == memory_report.baseline.peak_allocated
+    assert max(memory_report.curve.reserved) == memory_report.baseline.peak_reserved
+    assert len(memory_report.curve.event) <= 402
+    assert memory_report.curve.event[-1] == len(run) - 1
 
 
 def test_no_events_at_all():
-    made = report(MemoryRun())
-    assert made.baseline == Outcome()
-    assert made.sentence == "At most 0 B reserved, 0 B allocated"
+    memory_report = report(MemoryRun())
+    assert memory_report.baseline == Outcome()
+    assert memory_report.sentence == "At most 0 B reserved, 0 B allocated"
 
 
 def test_a_run_that_begins_with_memory():
@@ -103,10 +107,13 @@ def test_a_run_that_begins_with_memory():
         size=20 * MIB,
         blocks=(StartBlock(12 * MIB, 0, 12 * MIB), StartBlock(8 * MIB)),
     )
-    made = report(MemoryRun(start=(start,)))
-    assert (made.baseline.peak_reserved, made.baseline.peak_allocated) == (20 * MIB, 12 * MIB)
-    assert made.peak.event == -1
-    assert made.peak.owners[0].before
+    memory_report = report(MemoryRun(start=(start,)))
+    assert (memory_report.baseline.peak_reserved, memory_report.baseline.peak_allocated) == (
+        20 * MIB,
+        12 * MIB,
+    )
+    assert memory_report.peak.event == -1
+    assert memory_report.peak.owners[0].before
     fresh = report(MemoryRun(start=(start,)), ReportOptions(begin="fresh"))
     assert fresh.baseline.mallocs == 1
     assert fresh.baseline.peak_reserved == 12 * MIB
@@ -139,31 +146,31 @@ def test_out_of_memory_and_what_would_have_fitted():
     recorder.free(2)
     recorder.free(4)
     recorder.alloc(5, 12 * MIB, stack=[HEAD, MODEL])
-    made = report(recorder.run(), ReportOptions(capacity=55 * MIB, gpu="Tiny"))
-    shortage = made.baseline.shortage
+    memory_report = report(recorder.run(), ReportOptions(capacity=55 * MIB, gpu="Tiny"))
+    shortage = memory_report.baseline.shortage
     assert shortage is not None
     assert (shortage.event, shortage.size, shortage.line) == (7, 12 * MIB, HEAD)
     assert shortage.allocated == 40 * MIB
     assert (shortage.cached, shortage.largest) == (10 * MIB, 5 * MIB)
     assert shortage.unreserved == 5 * MIB
-    assert made.sentence == "Does not fit: needs 62 MiB, the Tiny has 55 MiB: 7 MiB short"
-    assert made.answer.why[0] == (
+    assert memory_report.sentence == "Does not fit: needs 62 MiB, the Tiny has 55 MiB: 7 MiB short"
+    assert memory_report.answer.why[0] == (
         "40 MiB of 50 MiB reserved were in use; 10 MiB were cached and unused, in pieces too small for the "
         f"12 MiB requested at {HEAD.short} (the largest 5 MiB)"
     )
-    assert 0 < made.baseline.done < 1
+    assert 0 < memory_report.baseline.done < 1
 
 
 def test_it_fits():
-    made = report(training(), ReportOptions(capacity=300 * MIB, total=320 * MIB, gpu="Small"))
-    assert made.baseline.shortage is None
-    assert " of 300 MiB on the Small" in made.sentence
+    memory_report = report(training(), ReportOptions(capacity=300 * MIB, total=320 * MIB, gpu="Small"))
+    assert memory_report.baseline.shortage is None
+    assert " of 300 MiB on the Small" in memory_report.sentence
 
 
 def test_retries_are_in_the_sentence():
-    made = report(growing(), ReportOptions(capacity=100 * MIB))
-    assert made.baseline.retries > 0
-    assert "found the GPU full and emptied the cache first" in made.sentence
+    memory_report = report(growing(), ReportOptions(capacity=100 * MIB))
+    assert memory_report.baseline.retries > 0
+    assert "found the GPU full and emptied the cache first" in memory_report.sentence
 
 
 def test_a_start_that_is_too_large_for_the_limit_is_laid_out_anew():
@@ -172,10 +179,10 @@ def test_a_start_that_is_too_large_for_the_limit_is_laid_out_anew():
         StartSegment(address=0x7F00_0000_0000 + n * 64 * MIB, size=40 * MIB, blocks=blocks)
         for n, blocks in enumerate([(StartBlock(40 * MIB),), (used, StartBlock(28 * MIB))])
     )
-    made = report(MemoryRun(start=held), ReportOptions(capacity=50 * MIB))
-    assert made.baseline.shortage is None
-    assert made.baseline.peak_reserved == 12 * MIB
-    assert "laid out again" in made.notes[0]
+    memory_report = report(MemoryRun(start=held), ReportOptions(capacity=50 * MIB))
+    assert memory_report.baseline.shortage is None
+    assert memory_report.baseline.peak_reserved == 12 * MIB
+    assert "laid out again" in memory_report.notes[0]
     short = report(MemoryRun(start=held), ReportOptions(capacity=10 * MIB)).baseline.shortage
     assert short is not None
     assert short.event == -1
@@ -185,20 +192,22 @@ def test_a_start_that_is_too_large_for_the_limit_is_laid_out_anew():
 
 
 def test_the_better_settings_are_advised_with_numbers():
-    made = report(growing(), ReportOptions(tried=["max_split_size_mb:512", "expandable_segments:True"]))
-    assert made.best == 0
-    assert made.trials[0].settings == "expandable_segments:True"
-    assert made.trials[0].outcome.peak_reserved == 60 * MIB
-    assert made.advice.startswith("Better with expandable_segments:True: ")
-    assert "less reserved" in made.advice
+    memory_report = report(
+        growing(), ReportOptions(tried=["max_split_size_mb:512", "expandable_segments:True"])
+    )
+    assert memory_report.best == 0
+    assert memory_report.trials[0].settings == "expandable_segments:True"
+    assert memory_report.trials[0].outcome.peak_reserved == 60 * MIB
+    assert memory_report.advice.startswith("Better with expandable_segments:True: ")
+    assert "less reserved" in memory_report.advice
 
 
 def test_it_is_said_when_nothing_helps():
     recorder = Recorder()
     recorder.alloc(0, 40 * MIB)
-    made = report(recorder.run(), ReportOptions(search=True))
-    assert made.best == -1
-    assert made.advice.startswith("None of ")
+    memory_report = report(recorder.run(), ReportOptions(search=True))
+    assert memory_report.best == -1
+    assert memory_report.advice.startswith("None of ")
     short = report(recorder.run(), ReportOptions(search=True, capacity=30 * MIB))
     assert short.best == -1
     assert short.advice == "No allocator setting helps (31 tried). What would help: 10 MiB less at the peak"
@@ -208,10 +217,10 @@ def test_all_candidates_are_settings_that_torch_takes():
     from gapless.memory.settings import parse
 
     for limited in (False, True):
-        found = candidates(limited)
-        assert len(set(found)) == len(found)
-        for one in found:
-            parse(one)
+        settings_tried = candidates(limited)
+        assert len(set(settings_tried)) == len(settings_tried)
+        for text in settings_tried:
+            parse(text)
     assert 28 <= len(candidates(True)) <= 40
 
 
@@ -250,9 +259,9 @@ def test_so_does_a_run_that_has_one():
     )
     with pytest.raises(UsageError, match="needs the device"):
         report(run)
-    made = report(run, ReportOptions(total=2000 * MIB, capacity=1500 * MIB))
-    assert made.baseline.peak_reserved <= 1000 * MIB
-    assert made.fidelity is not None
+    memory_report = report(run, ReportOptions(total=2000 * MIB, capacity=1500 * MIB))
+    assert memory_report.baseline.peak_reserved <= 1000 * MIB
+    assert memory_report.fidelity is not None
 
 
 def test_ranking():
@@ -268,8 +277,8 @@ def test_ranking():
         "fails": outcome(shortage=short, done=0.1),
         "unknown": None,
     }
-    trials = [Trial(settings=name, outcome=one) for name, one in named.items()]
-    assert [one.settings for one in rank(trials[::-1], base)] == list(named)
+    trials = [Trial(settings=name, outcome=trial) for name, trial in named.items()]
+    assert [trial.settings for trial in rank(trials[::-1], base)] == list(named)
     assert improves(named["no retry"], base)
     assert improves(named["a retry"], base)
     assert not improves(named["fails"], base)
@@ -289,13 +298,13 @@ def test_what_is_an_improvement():
 
 def test_trials_on_several_processes_are_the_same():
     run = training(20_000)
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     wanted = ["expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4", ""]
     where = TrialConditions(capacity=150 * MIB)
-    apart = attempt_all(run, wanted, where, 2, lambda done, of: told.append((done, of)))
+    apart = attempt_all(run, wanted, where, 2, lambda done, of: progress.append((done, of)))
     assert apart == attempt_all(run, wanted, where, 1)
     assert apart[0].outcome.shortage.line == MODEL
-    assert sorted(told) == [(number, 4) for number in range(1, 5)]
+    assert sorted(progress) == [(number, 4) for number in range(1, 5)]
 
 
 def test_trials_that_are_interrupted_leave_no_process_behind():
@@ -308,13 +317,13 @@ def test_trials_that_are_interrupted_leave_no_process_behind():
     with pytest.raises(KeyboardInterrupt):
         attempt_all(training(20_000), ["max_split_size_mb:32", *[""] * 5], TrialConditions(), 2, stop)
     assert started
-    assert all(wait([one.sentinel], 30) for one in started)  # ready once the process has ended
+    assert all(wait([process.sentinel], 30) for process in started)  # ready once the process has ended
 
 
 def test_trials_of_a_process_that_was_killed_are_made_here():
     def kill(done: int, of: int) -> None:
-        for one in multiprocessing.active_children() if done == 1 else ():
-            one.kill()
+        for process in multiprocessing.active_children() if done == 1 else ():
+            process.kill()
 
     run, wanted = training(20_000), ["max_split_size_mb:32", "expandable_segments:True", "", ""]
     assert attempt_all(run, wanted, TrialConditions(), 2, kill) == attempt_all(run, wanted, TrialConditions())
@@ -425,11 +434,15 @@ def test_calls_to_the_driver_are_a_reason_for_a_setting_where_they_are_made_agai
     if again:
         recorder.empty_cache()
     run = msgspec.structs.replace(recorder.run(), times=CallTimes(malloc=40_000_000, free=40_000_000))
-    made = report(run)
-    assert made.expandable is not None
-    assert improves(made.expandable, made.baseline)
-    assert not lowers_peak(made.expandable, made.baseline)
-    (todo,) = made.answer.do_first or (None,)
+    memory_report = report(run)
+    assert memory_report.expandable is not None
+    assert improves(memory_report.expandable, memory_report.baseline)
+    assert not lowers_peak(memory_report.expandable, memory_report.baseline)
+    (todo,) = memory_report.answer.do_first or (None,)
     assert (todo is not None) == again
     if todo is not None:
-        assert (todo.unit, todo.before, todo.after) == ("ns", made.baseline.price, made.expandable.price)
+        assert (todo.unit, todo.before, todo.after) == (
+            "ns",
+            memory_report.baseline.price,
+            memory_report.expandable.price,
+        )

@@ -18,12 +18,12 @@ def test_nothing_is_the_default():
 
 
 def test_all_that_changes_behaviour():
-    found = parse(
+    parsed = parse(
         "max_split_size_mb: 128 , garbage_collection_threshold:0.8,per_process_memory_fraction:0.5,"
         "expandable_segments:True,max_non_split_rounding_mb:64,large_segment_size_mb:32,"
         "roundup_power2_divisions:4"
     )
-    assert found == Settings(
+    assert parsed == Settings(
         max_split_size=128 * MIB,
         max_non_split_rounding=64 * MIB,
         large_segment_size=32 * MIB,
@@ -32,7 +32,7 @@ def test_all_that_changes_behaviour():
         expandable_segments=True,
         fraction=0.5,
     )
-    assert found.collects
+    assert parsed.collects
 
 
 def test_the_segment_size_is_read_before_what_depends_on_it():
@@ -51,8 +51,8 @@ def test_garbage_is_only_collected_below_the_whole_device():
 
 
 def test_what_changes_nothing_is_named():
-    found = parse("pinned_num_register_threads:8,release_lock_on_cudamalloc:True,max_split_size_mb:64")
-    assert found.ignored == ("pinned_num_register_threads", "release_lock_on_cudamalloc")
+    parsed = parse("pinned_num_register_threads:8,release_lock_on_cudamalloc:True,max_split_size_mb:64")
+    assert parsed.ignored == ("pinned_num_register_threads", "release_lock_on_cudamalloc")
 
 
 @pytest.mark.parametrize(
@@ -148,14 +148,14 @@ def test_what_torch_takes_is_taken_and_nothing_else(text):
 
 
 def test_what_is_refused_at_once():
-    found = parse("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5")
-    assert (found.rejects, found.fraction, found.ignored) == (True, 0.5, ())
+    parsed = parse("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5")
+    assert (parsed.rejects, parsed.fraction, parsed.ignored) == (True, 0.5, ())
     assert not parse("throw_on_cudamalloc_oom:False").rejects
     with pytest.raises(InvalidSettings, match="throw_on_cudamalloc_oom must be written True or False, not"):
         parse("throw_on_cudamalloc_oom:1")
 
 
 def test_what_is_not_simulated_is_told_from_what_changes_nothing():
-    found = parse("graph_capture_record_stream_reuse:True,expandable_segments_reserve:40G")
-    assert found.unsimulated == ("graph_capture_record_stream_reuse", "expandable_segments_reserve")
-    assert found.ignored == ()
+    parsed = parse("graph_capture_record_stream_reuse:True,expandable_segments_reserve:40G")
+    assert parsed.unsimulated == ("graph_capture_record_stream_reuse", "expandable_segments_reserve")
+    assert parsed.ignored == ()

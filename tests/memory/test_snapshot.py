@@ -51,12 +51,12 @@ def snapshot(segments: list, trace: list, **more) -> dict:
 
 
 def run(segments: list, trace: list, **more) -> MemoryRun:
-    (found,) = read_value(snapshot(segments, trace, **more), "it")
-    return found
+    (read_run,) = read_value(snapshot(segments, trace, **more), "it")
+    return read_run
 
 
 def test_requests_without_what_came_of_them():
-    found = run(
+    recorded_run = run(
         [segment(block(20 * MIB))],
         [
             entry("segment_alloc", frames=CALL),
@@ -66,16 +66,16 @@ def test_requests_without_what_came_of_them():
             entry("snapshot", 0, 0),
         ],
     )
-    assert found.action == (ALLOC, FREE)
-    assert found.size == (5 * MIB, 0)
-    assert found.line(found.place[0]).where == "/home/me/model.py:12"
-    assert found.start == ()
-    assert (found.recorded.mallocs, found.recorded.peak_reserved) == (1, 20 * MIB)
+    assert recorded_run.action == (ALLOC, FREE)
+    assert recorded_run.size == (5 * MIB, 0)
+    assert recorded_run.line(recorded_run.place[0]).where == "/home/me/model.py:12"
+    assert recorded_run.start == ()
+    assert (recorded_run.recorded.mallocs, recorded_run.recorded.peak_reserved) == (1, 20 * MIB)
 
 
 def test_what_was_there_before_is_found_by_going_back():
     # Recording begins with two blocks in use. One is freed; what it takes is asked for again, and more.
-    found = run(
+    recorded_run = run(
         [
             segment(
                 block(8 * MIB, "active_allocated"),
@@ -89,7 +89,7 @@ def test_what_was_there_before_is_found_by_going_back():
             entry("alloc", BASE, 8 * MIB),
         ],
     )
-    (home,) = found.start
+    (home,) = recorded_run.start
     # The 2 MiB behind the first block were free: it asked for 6 MiB and got no more.
     assert [(b.size, b.ident >= 0) for b in home.blocks] == [
         (6 * MIB, True),
@@ -100,11 +100,11 @@ def test_what_was_there_before_is_found_by_going_back():
 
 
 def test_slack_belongs_to_the_block_before_it():
-    found = run(
+    recorded_run = run(
         [segment(block(20 * MIB))],
         [entry("free_requested", BASE, 19 * MIB + 512), entry("free_completed", BASE, 19 * MIB + 512)],
     )
-    assert [b.size for b in found.start[0].blocks] == [20 * MIB]
+    assert [b.size for b in recorded_run.start[0].blocks] == [20 * MIB]
 
 
 def test_slack_between_blocks_that_were_freed_one_after_the_other():
@@ -113,20 +113,20 @@ def test_slack_between_blocks_that_were_freed_one_after_the_other():
     trace = []
     for address, size in ((BASE + 10 * MIB + gap, 30 * MIB - gap), (BASE, 10 * MIB)):
         trace += [entry("free_requested", address, size), entry("free_completed", address, size)]
-    found = run([segment(block(40 * MIB))], trace)
-    assert [b.size for b in found.start[0].blocks] == [10 * MIB + gap, 30 * MIB - gap]
+    recorded_run = run([segment(block(40 * MIB))], trace)
+    assert [b.size for b in recorded_run.start[0].blocks] == [10 * MIB + gap, 30 * MIB - gap]
 
 
 def test_segments_that_were_given_back():
-    found = run([], [entry("segment_free", frames=EMPTIED)])
-    assert found.action == (EMPTY,)
-    assert found.start[0].size == 20 * MIB
-    assert (found.recorded.frees, found.recorded.retries) == (1, 0)
-    assert Simulation(found).go().outcome().frees == 1
+    recorded_run = run([], [entry("segment_free", frames=EMPTIED)])
+    assert recorded_run.action == (EMPTY,)
+    assert recorded_run.start[0].size == 20 * MIB
+    assert (recorded_run.recorded.frees, recorded_run.recorded.retries) == (1, 0)
+    assert Simulation(recorded_run).go().outcome().frees == 1
 
 
 def test_memory_given_back_for_a_request_is_a_retry():
-    found = run(
+    recorded_run = run(
         [segment(block(40 * MIB, "active_allocated"), address=BASE + 64 * MIB)],
         [
             entry("segment_alloc", frames=CALL),
@@ -138,15 +138,19 @@ def test_memory_given_back_for_a_request_is_a_retry():
             entry("alloc", BASE + 64 * MIB, 40 * MIB, frames=CALL),
         ],
     )
-    assert found.action == (ALLOC, FREE, ALLOC)
-    assert found.recorded.retries == 1
-    assert (found.recorded.floor, found.recorded.ceiling, found.limit) == (40 * MIB, 60 * MIB, 40 * MIB)
-    outcome = Simulation(found).go().outcome()
+    assert recorded_run.action == (ALLOC, FREE, ALLOC)
+    assert recorded_run.recorded.retries == 1
+    assert (recorded_run.recorded.floor, recorded_run.recorded.ceiling, recorded_run.limit) == (
+        40 * MIB,
+        60 * MIB,
+        40 * MIB,
+    )
+    outcome = Simulation(recorded_run).go().outcome()
     assert (outcome.retries, outcome.mallocs, outcome.frees) == (1, 2, 1)
 
 
 def test_a_release_at_the_very_beginning_may_be_the_rest_of_one():
-    found = run(
+    recorded_run = run(
         [segment(block(40 * MIB, "active_allocated"), address=BASE + 64 * MIB)],
         [
             entry("segment_free", frames=CALL),
@@ -155,8 +159,8 @@ def test_a_release_at_the_very_beginning_may_be_the_rest_of_one():
             entry("alloc", BASE + 64 * MIB, 40 * MIB, frames=CALL),
         ],
     )
-    assert found.action == (EMPTY, ALLOC)
-    assert (found.recorded.retries, found.recorded.frees, found.limit) == (0, 2, -1)
+    assert recorded_run.action == (EMPTY, ALLOC)
+    assert (recorded_run.recorded.retries, recorded_run.recorded.frees, recorded_run.limit) == (0, 2, -1)
 
 
 def test_without_frames_a_request_that_would_have_been_served_is_no_reason():
@@ -166,13 +170,13 @@ def test_without_frames_a_request_that_would_have_been_served_is_no_reason():
     trace += [entry("segment_free", size=60 * MIB)]
     trace += [entry("segment_alloc", size=40 * MIB), entry("alloc", size=40 * MIB)]
     assert run([segment(block(40 * MIB, "active_allocated"))], trace).recorded.retries == 0
-    for one in trace[-2:]:
-        one["size"] = 70 * MIB
+    for trace_entry in trace[-2:]:
+        trace_entry["size"] = 70 * MIB
     assert run([segment(block(70 * MIB, "active_allocated"))], trace).recorded.retries == 1
 
 
 def test_the_cache_emptied_by_hand_and_then_a_request():
-    found = run(
+    recorded_run = run(
         [segment(block(40 * MIB, "active_allocated"), address=BASE + 64 * MIB)],
         [
             entry("segment_free", frames=EMPTIED),
@@ -180,8 +184,8 @@ def test_the_cache_emptied_by_hand_and_then_a_request():
             entry("alloc", BASE + 64 * MIB, 40 * MIB, frames=CALL),
         ],
     )
-    assert found.action == (EMPTY, ALLOC)
-    assert (found.recorded.retries, found.limit) == (0, -1)
+    assert recorded_run.action == (EMPTY, ALLOC)
+    assert (recorded_run.recorded.retries, recorded_run.limit) == (0, -1)
 
 
 def test_a_tensor_that_waits_for_another_stream():
@@ -195,25 +199,25 @@ def test_a_tensor_that_waits_for_another_stream():
         entry("alloc", size=16 * MIB),
     ]
     used = block(16 * MIB, "active_allocated")
-    found = run([segment(used), segment(used, address=BASE + 32 * MIB)], trace)
-    assert found.action == (ALLOC, DEFER, ALLOC, DONE, ALLOC)
-    replay = Simulation(found).go()
+    recorded_run = run([segment(used), segment(used, address=BASE + 32 * MIB)], trace)
+    assert recorded_run.action == (ALLOC, DEFER, ALLOC, DONE, ALLOC)
+    replay = Simulation(recorded_run).go()
     assert (replay.outcome().mallocs, replay.placed) == (2, 3)
 
 
 def test_one_that_still_waits_at_the_end():
     trace = [entry("segment_alloc"), entry("alloc"), entry("free_requested")]
     for state in ("active_pending_free", "active_awaiting_free"):
-        found = run([segment(block(20 * MIB, state))], trace)
-        assert found.action == (ALLOC, DEFER)
+        recorded_run = run([segment(block(20 * MIB, state))], trace)
+        assert recorded_run.action == (ALLOC, DEFER)
 
 
 def test_a_request_that_failed():
     used = segment(block(20 * MIB, "active_allocated"))
-    found = run([used], [entry("oom", 0, 40 * MIB, device_free=8 * MIB, frames=CALL)])
-    assert found.action == (FAILED,)
-    assert (found.limit, found.recorded.ooms, found.recorded.retries) == (28 * MIB, 1, 1)
-    outcome = Simulation(found).go().outcome()
+    recorded_run = run([used], [entry("oom", 0, 40 * MIB, device_free=8 * MIB, frames=CALL)])
+    assert recorded_run.action == (FAILED,)
+    assert (recorded_run.limit, recorded_run.recorded.ooms, recorded_run.recorded.retries) == (28 * MIB, 1, 1)
+    outcome = Simulation(recorded_run).go().outcome()
     assert (outcome.failures, outcome.retries, outcome.shortage) == (1, 1, None)
     assert outcome.failure.size == 40 * MIB
     assert outcome.failure.unreserved == 8 * MIB
@@ -223,12 +227,12 @@ def test_a_request_that_failed():
 def test_what_failed_bounds_the_memory_that_there_was():
     # 8 MiB are free and a request for 5 fails: it wants a segment of 20.
     used = segment(block(20 * MIB, "active_allocated"))
-    found = run([used], [entry("oom", 0, 5 * MIB, device_free=8 * MIB)])
-    assert (found.recorded.ceiling, found.limit) == (40 * MIB, 28 * MIB)
+    recorded_run = run([used], [entry("oom", 0, 5 * MIB, device_free=8 * MIB)])
+    assert (recorded_run.recorded.ceiling, recorded_run.limit) == (40 * MIB, 28 * MIB)
     # 100 are free and it fails all the same: something else forbids it.
-    found = run([used], [entry("oom", 0, 5 * MIB, device_free=100 * MIB)])
-    assert found.limit == 40 * MIB - 1
-    assert Simulation(found).go().outcome().failures == 1
+    recorded_run = run([used], [entry("oom", 0, 5 * MIB, device_free=100 * MIB)])
+    assert recorded_run.limit == 40 * MIB - 1
+    assert Simulation(recorded_run).go().outcome().failures == 1
 
 
 def test_blocks_as_torch_two_had_them():
@@ -239,20 +243,20 @@ def test_blocks_as_torch_two_had_them():
     }
     old = segment(held)
     del old["segment_type"]
-    found = run([old], [])
-    assert found.start[0].blocks[0].requested == 19 * MIB
-    assert found.line(found.start[0].blocks[0].place).line == 12
-    assert not found.start[0].small
+    recorded_run = run([old], [])
+    assert recorded_run.start[0].blocks[0].requested == 19 * MIB
+    assert recorded_run.line(recorded_run.start[0].blocks[0].place).line == 12
+    assert not recorded_run.start[0].small
 
 
 def test_the_memory_of_a_graph():
     private = segment(block(20 * MIB), segment_pool_id=(0, 1))
-    found = run(
+    recorded_run = run(
         [private], [entry("segment_alloc"), entry("alloc"), entry("free_requested"), entry("free_completed")]
     )
-    assert found.pools == ("", "0,1")
-    assert found.pool == (1, 0)
-    assert Simulation(found).go().allocator.small.private is None
+    assert recorded_run.pools == ("", "0,1")
+    assert recorded_run.pool == (1, 0)
+    assert Simulation(recorded_run).go().allocator.small.private is None
 
 
 def test_a_graphs_memory_given_back_when_it_is_gone():
@@ -261,9 +265,9 @@ def test_a_graphs_memory_given_back_when_it_is_gone():
         entry("free_completed", segment_pool_id=(0, 1)),
         entry("segment_free", frames=EMPTIED, segment_pool_id=(0, 1)),
     ]
-    found = run([], trace)
-    assert RETIRE in found.action
-    assert found.start[0].pool == 1
+    recorded_run = run([], trace)
+    assert RETIRE in recorded_run.action
+    assert recorded_run.start[0].pool == 1
 
 
 def test_expandable_segments():
@@ -278,10 +282,10 @@ def test_expandable_segments():
     ]
     final = segment(block(12 * MIB, "active_allocated"), block(8 * MIB), is_expandable=True)
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    found = run([final], trace, allocator_settings=conf)
-    assert found.start == ()
-    assert (found.recorded.maps, found.recorded.unmaps) == (2, 1)
-    replay = Simulation(found).go()
+    recorded_run = run([final], trace, allocator_settings=conf)
+    assert recorded_run.start == ()
+    assert (recorded_run.recorded.maps, recorded_run.recorded.unmaps) == (2, 1)
+    replay = Simulation(recorded_run).go()
     outcome = replay.outcome()
     assert (outcome.maps, outcome.unmaps, outcome.final_reserved) == (2, 1, 20 * MIB)
     assert replay.placed == 2
@@ -300,14 +304,14 @@ def test_recording_that_began_between_mapped_pages():
     back = [entry("segment_map", BASE + 20 * MIB, 20 * MIB), entry("alloc", BASE + 20 * MIB, 20 * MIB)]
     back += [entry("free_requested", BASE + 20 * MIB, 20 * MIB)]
     back += [entry("free_completed", BASE + 20 * MIB, 20 * MIB)]
-    found = run([final], [gap, *back], allocator_settings=conf)
-    (home,) = found.start
+    recorded_run = run([final], [gap, *back], allocator_settings=conf)
+    (home,) = recorded_run.start
     assert [(b.size, b.ident >= 0) for b in home.blocks] == [
         (20 * MIB, True),
         (20 * MIB, False),
         (20 * MIB, True),
     ]
-    replay = Simulation(found).go()
+    replay = Simulation(recorded_run).go()
     assert (replay.outcome().maps, replay.outcome().unmaps, replay.placed) == (1, 1, 1)
 
 
@@ -320,9 +324,9 @@ def test_recording_that_began_with_a_hole():
     )
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     fill = [entry("segment_map", BASE + 20 * MIB, 20 * MIB), entry("alloc", BASE + 20 * MIB, 20 * MIB)]
-    found = run([final], fill, allocator_settings=conf)
-    assert [one.size for one in found.start] == [20 * MIB, 20 * MIB]
-    replay = Simulation(found).go()
+    recorded_run = run([final], fill, allocator_settings=conf)
+    assert [segment.size for segment in recorded_run.start] == [20 * MIB, 20 * MIB]
+    replay = Simulation(recorded_run).go()
     assert (replay.outcome().maps, replay.placed) == (1, 1)
 
 
@@ -332,25 +336,25 @@ def test_steps_by_the_optimizers_marks():
         {"name": "Optimizer.step#AdamW.step", "stage": stage, "device": 0, "time_us": at}
         for stage, at in (("START", 150), ("END", 200))
     ]
-    found = run([segment(block(20 * MIB, "active_allocated"))], times, external_annotations=marks)
-    assert found.action == (ALLOC, STEP)
-    assert found.time[0] == 0
+    recorded_run = run([segment(block(20 * MIB, "active_allocated"))], times, external_annotations=marks)
+    assert recorded_run.action == (ALLOC, STEP)
+    assert recorded_run.time[0] == 0
 
 
 @pytest.mark.parametrize(
-    "told",
+    "settings",
     [
         {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
         {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": True},
         None,
     ],
 )
-def test_expandable_segments_are_told_by_the_text_the_value_or_the_history(told):
+def test_expandable_segments_are_told_by_the_text_the_value_or_the_history(settings):
     trace = [entry("segment_map", BASE, 20 * MIB), entry("alloc", BASE, 12 * MIB)]
     final = segment(block(12 * MIB, "active_allocated"), block(8 * MIB), is_expandable=True)
-    found = run([final], trace, **({} if told is None else {"allocator_settings": told}))
-    assert found.settings == "expandable_segments:True"
-    assert Simulation(found).go().outcome().maps == found.recorded.maps == 1
+    recorded_run = run([final], trace, **({} if settings is None else {"allocator_settings": settings}))
+    assert recorded_run.settings == "expandable_segments:True"
+    assert Simulation(recorded_run).go().outcome().maps == recorded_run.recorded.maps == 1
 
 
 def test_settings_are_those_of_the_run():
@@ -362,20 +366,23 @@ def test_settings_are_those_of_the_run():
 
 
 def test_unknown_entries_are_counted_and_left_out():
-    found = run([], [entry("segment_free"), {"action": "moved_to_moon"}, {"action": "moved_to_moon"}])
-    assert "2 entries of the unknown kind 'moved_to_moon' were skipped" in found.notes
+    recorded_run = run([], [entry("segment_free"), {"action": "moved_to_moon"}, {"action": "moved_to_moon"}])
+    assert "2 entries of the unknown kind 'moved_to_moon' were skipped" in recorded_run.notes
 
 
 def test_every_device_has_its_own_run():
-    one = [entry("segment_free")]
-    value = {"segments": [], "device_traces": [one, [], [*one, entry("segment_free", BASE + 64 * MIB)]]}
-    assert [(found.device, found.recorded.frees) for found in read_value(value, "it")] == [(0, 1), (2, 2)]
+    trace = [entry("segment_free")]
+    value = {"segments": [], "device_traces": [trace, [], [*trace, entry("segment_free", BASE + 64 * MIB)]]}
+    assert [(read_run.device, read_run.recorded.frees) for read_run in read_value(value, "it")] == [
+        (0, 1),
+        (2, 2),
+    ]
 
 
 def test_a_cache_emptied_where_each_segment_tells_who_made_it():
     """``context="alloc"``: what is given back has the frames of its making, as the next request may have."""
     other = [{**CALL[0], "line": 30}]
-    found = run(
+    recorded_run = run(
         [segment(block(40 * MIB, "active_allocated"), address=BASE + 128 * MIB)],
         [
             *(entry(action, BASE, frames=CALL) for action in ("segment_alloc", "alloc")),
@@ -387,11 +394,14 @@ def test_a_cache_emptied_where_each_segment_tells_who_made_it():
             ),
             entry("segment_free", BASE, frames=CALL),
             entry("segment_free", BASE + 64 * MIB, frames=other),
-            *(entry(one, BASE + 128 * MIB, 40 * MIB, frames=CALL) for one in ("segment_alloc", "alloc")),
+            *(
+                entry(action, BASE + 128 * MIB, 40 * MIB, frames=CALL)
+                for action in ("segment_alloc", "alloc")
+            ),
         ],
     )
-    assert found.action == (ALLOC, ALLOC, FREE, FREE, EMPTY, ALLOC)
-    assert found.recorded.retries == 0
+    assert recorded_run.action == (ALLOC, ALLOC, FREE, FREE, EMPTY, ALLOC)
+    assert recorded_run.recorded.retries == 0
 
 
 # Files --------------------------------------------------------------------------------------------

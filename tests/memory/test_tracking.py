@@ -24,78 +24,81 @@ from gapless.model.memory_report import MemoryReport
 from gapless.model.track import Track
 
 
-def assert_agrees(found: Track, made: MemoryReport, run: MemoryRun) -> None:
+def assert_agrees(track: Track, memory_report: MemoryReport, run: MemoryRun) -> None:
     """The laws that hold for every track."""
-    base = made.baseline
-    whole = found.windows[0]
+    base = memory_report.baseline
+    whole = track.windows[0]
     assert max(whole.allocated) == base.peak_allocated
     assert max(whole.reserved) == base.peak_reserved
     assert whole.event[0] == -1
-    for one in found.windows:
-        assert len({len(column) for column in (one.event, one.allocated, one.reserved, *one.layers)}) == 1
-        assert len(one.layers) == len(found.layers)
-        assert all(a <= b for a, b in zip(one.event, one.event[1:], strict=False))
-        assert whole.event[0] <= one.event[0]
-        assert one.event[-1] <= whole.event[-1]
-        assert all(a <= r for a, r in zip(one.allocated, one.reserved, strict=True))
-        held = np.sum(one.layers, axis=0)
-        assert (held <= np.array(one.allocated)).all()
-        assert (np.array(one.layers) >= 0).all()
+    for window in track.windows:
+        assert (
+            len({len(column) for column in (window.event, window.allocated, window.reserved, *window.layers)})
+            == 1
+        )
+        assert len(window.layers) == len(track.layers)
+        assert all(a <= b for a, b in zip(window.event, window.event[1:], strict=False))
+        assert whole.event[0] <= window.event[0]
+        assert window.event[-1] <= whole.event[-1]
+        assert all(a <= r for a, r in zip(window.allocated, window.reserved, strict=True))
+        held = np.sum(window.layers, axis=0)
+        assert (held <= np.array(window.allocated)).all()
+        assert (np.array(window.layers) >= 0).all()
     counts: Counter[str] = Counter()
-    for what, count in zip(found.calls.what, found.calls.count, strict=True):
-        counts[what] += count
+    for call, count in zip(track.calls.what, track.calls.count, strict=True):
+        counts[call] += count
     assert (counts["malloc"], counts["free"]) == (base.mallocs, base.frees)
     assert (counts["map"], counts["unmap"]) == (base.maps, base.unmaps)
     assert counts["retry"] == base.retries
-    assert all(-1 <= at < max(len(run), 1) for at in found.calls.event)
-    assert all(-1 <= place < len(found.places) for place in found.calls.place)
+    assert all(-1 <= at < max(len(run), 1) for at in track.calls.event)
+    assert all(-1 <= place < len(track.places) for place in track.calls.place)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 6])
 def test_every_event_is_there(steps):
     run = trained(steps)
-    made = remembered(run)
-    found = made.track
-    assert found is not None
-    assert_agrees(found, made, run)
-    assert len(found.windows) == 1
-    assert found.windows[0].event == tuple(range(-1, len(run)))
-    assert len(found.steps) == steps
-    assert [one.kind for one in found.layers if one.kind] == (
+    memory_result = remembered(run)
+    track = memory_result.track
+    assert track is not None
+    assert_agrees(track, memory_result, run)
+    assert len(track.windows) == 1
+    assert track.windows[0].event == tuple(range(-1, len(run)))
+    assert len(track.steps) == steps
+    assert [layer.kind for layer in track.layers if layer.kind] == (
         ["parameter", "batch", "temporary", "unknown"] if steps else ["parameter", "unknown"]
     )
 
 
 def test_layers_hold_what_was_asked_for():
-    made = remembered(trained(2))
-    assert made.track is not None
-    whole = made.track.windows[0]
-    at = whole.event.index(made.peak.event)
-    held = {one.kind: layer[at] for one, layer in zip(made.track.layers, whole.layers, strict=True)}
-    assert {kind: size for kind, size in held.items() if size} == made.peak.kinds
-    assert whole.time[at] == made.peak.time
+    memory_result = remembered(trained(2))
+    assert memory_result.track is not None
+    whole = memory_result.track.windows[0]
+    at = whole.event.index(memory_result.peak.event)
+    held = {one.kind: layer[at] for one, layer in zip(memory_result.track.layers, whole.layers, strict=True)}
+    assert {kind: size for kind, size in held.items() if size} == memory_result.peak.kinds
+    assert whole.time[at] == memory_result.peak.time
 
 
 def test_without_kinds_lines_are_told_apart():
     run = trained(3)
     bare = msgspec.structs.replace(
-        run, places=tuple(msgspec.structs.replace(one, kind="unknown") for one in run.places)
+        run, places=tuple(msgspec.structs.replace(place, kind="unknown") for place in run.places)
     )
-    found = remembered(bare).track
-    assert found is not None
-    assert [one.line.line if one.line else None for one in found.layers] == [10, 20, None]
-    assert max(found.windows[0].layers[-1]) == 0
+    track = remembered(bare).track
+    assert track is not None
+    assert [layer.line.line if layer.line else None for layer in track.layers] == [10, 20, None]
+    assert max(track.windows[0].layers[-1]) == 0
 
 
 def test_a_run_that_ends_for_lack_of_memory():
     run = trained(6)
     wishes = ReportOptions(capacity=120 * MIB)
-    made = remembered(run, wishes)
-    assert made.baseline.shortage is not None
-    assert made.track is not None
-    assert_agrees(made.track, made, run)
-    assert made.track.windows[0].event[-1] < len(run) - 1
-    assert {"retry", "failed"} <= set(made.track.calls.what)
+    memory_result = remembered(run, wishes)
+    assert memory_result.baseline.shortage is not None
+    assert memory_result.track is not None
+    assert_agrees(memory_result.track, memory_result, run)
+    assert memory_result.track.windows[0].event[-1] < len(run) - 1
+    assert {"retry", "failed"} <= set(memory_result.track.calls.what)
     nothing = remembered(run, ReportOptions(capacity=1 * MIB)).track
     assert nothing is not None
     assert nothing.windows[0].allocated[-1] == 0
@@ -114,17 +117,21 @@ def small(monkeypatch):
 
 def test_long_runs_are_thinned(small):
     run = trained(60)
-    made = remembered(run)
-    found = made.track
-    assert found is not None
-    assert_agrees(found, made, run)
-    assert len(found.windows[0].event) <= 21
-    assert 1 < len(found.windows) <= 1 + tracking.MAX_WINDOWS
-    assert found.finest == -(-len(run) // 200)
-    assert len(found.calls.event) <= 30
-    assert len(found.steps) <= 10
-    near = [one for one in found.windows[1:] if one.event[0] <= made.peak.event <= one.event[-1]]
-    assert max(max(one.allocated) for one in near) == made.baseline.peak_allocated
+    memory_result = remembered(run)
+    track = memory_result.track
+    assert track is not None
+    assert_agrees(track, memory_result, run)
+    assert len(track.windows[0].event) <= 21
+    assert 1 < len(track.windows) <= 1 + tracking.MAX_WINDOWS
+    assert track.finest == -(-len(run) // 200)
+    assert len(track.calls.event) <= 30
+    assert len(track.steps) <= 10
+    near = [
+        window
+        for window in track.windows[1:]
+        if window.event[0] <= memory_result.peak.event <= window.event[-1]
+    ]
+    assert max(max(window.allocated) for window in near) == memory_result.baseline.peak_allocated
 
 
 sizes = st.integers(1, 40 * MIB)
@@ -137,16 +144,16 @@ moves = st.lists(
 @given(moves, st.sampled_from([-1, 60 * MIB]))
 def test_any_run(moves, capacity):
     recorder = Recorder()
-    for name, size, what in moves:
-        if what == "get":
+    for name, size, action in moves:
+        if action == "get":
             recorder.alloc(name, size)
-        elif what == "empty":
+        elif action == "empty":
             recorder.empty_cache()
         else:
-            recorder.free(name, waits=what == "wait")
+            recorder.free(name, waits=action == "wait")
     run = recorder.run()
-    made = report(run, ReportOptions(capacity=capacity))
-    assert_agrees(build_track(run, made, TrialConditions(capacity)), made, run)
+    memory_report = report(run, ReportOptions(capacity=capacity))
+    assert_agrees(build_track(run, memory_report, TrialConditions(capacity)), memory_report, run)
 
 
 def test_other_settings_are_drawn_beside_it():
@@ -154,27 +161,29 @@ def test_other_settings_are_drawn_beside_it():
     wishes = ReportOptions(
         tried=("expandable_segments:True", "roundup_power2_divisions:4", "backend:cudaMallocAsync")
     )
-    made = remembered(run, wishes)
-    assert made.track is not None
-    told = [one for one in made.trials if one.outcome is not None]
-    assert [one.name for one in made.track.others] == [one.settings for one in told]
-    for one, trial in zip(made.track.others, told, strict=True):
+    memory_result = remembered(run, wishes)
+    assert memory_result.track is not None
+    outcomes = [trial for trial in memory_result.trials if trial.outcome is not None]
+    assert [settings.name for settings in memory_result.track.others] == [
+        settings.settings for settings in outcomes
+    ]
+    for course, trial in zip(memory_result.track.others, outcomes, strict=True):
         assert trial.outcome is not None
-        assert max(one.reserved) == trial.outcome.peak_reserved
-        assert len(one.event) == len(one.reserved)
+        assert max(course.reserved) == trial.outcome.peak_reserved
+        assert len(course.event) == len(course.reserved)
 
 
 def test_what_a_profile_recorded_is_drawn_as_it_is():
     run = trained(4)
     replay = Simulation(run).go(points=len(run))
     totals = {"allocated": replay.curve.allocated[1:], "reserved": replay.curve.reserved[1:]}
-    seen = msgspec.structs.replace(run, **totals)
-    made = msgspec.structs.replace(report(run), replayed=False)
-    found = build_track(seen, made)
-    assert found.windows[0].reserved[1:] == totals["reserved"]
-    assert found.windows[0].allocated[1:] == totals["allocated"]
+    profiled = msgspec.structs.replace(run, **totals)
+    memory_report = msgspec.structs.replace(report(run), replayed=False)
+    track = build_track(profiled, memory_report)
+    assert track.windows[0].reserved[1:] == totals["reserved"]
+    assert track.windows[0].allocated[1:] == totals["allocated"]
     taken = sum(
-        size for what, size in zip(found.calls.what, found.calls.size, strict=True) if what == "malloc"
+        size for call, size in zip(track.calls.what, track.calls.size, strict=True) if call == "malloc"
     )
     assert taken == totals["reserved"][-1] - totals["reserved"][0]
 
@@ -182,5 +191,5 @@ def test_what_a_profile_recorded_is_drawn_as_it_is():
 @pytest.mark.parametrize("name", ["select_n-thrashing.pickle", "fullstep-ctx128-frees.pickle", "tiny.pickle"])
 def test_real_snapshots(snapshot, name):
     for run in read(str(snapshot(name))):
-        made = report(run)
-        assert_agrees(build_track(run, made), made, run)
+        memory_report = report(run)
+        assert_agrees(build_track(run, memory_report), memory_report, run)

@@ -47,40 +47,48 @@ def dressed(version: str) -> dict:
         home |= {"requested_size": 8 * MIB - 100, "is_expandable": False, "frames": CALL}
     if new >= 2:
         home["segment_pool_id"] = (0, 0)
-        for at, one in enumerate(trace):
-            one["time_us"] = 1_700_000_000_000_000 + at
+        for at, trace_entry in enumerate(trace):
+            trace_entry["time_us"] = 1_700_000_000_000_000 + at
         value["allocator_settings"] = {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1}
     if new >= 3:
         value["external_annotations"] = []
-        for one in trace:
-            one["compile_context"] = "N/A"
+        for trace_entry in trace:
+            trace_entry["compile_context"] = "N/A"
         trace.append(entry("snapshot", 0, 8 * MIB, frames=[], time_us=1_700_000_000_000_009))
     if new >= 4:
         value["allocator_settings"]["PYTORCH_ALLOC_CONF"] = ""
-        for one in trace:
-            one |= {"user_metadata": "", "pool_id": (0, 0)}
+        for trace_entry in trace:
+            trace_entry |= {"user_metadata": "", "pool_id": (0, 0)}
     return value
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_snapshots_of_many_versions(version):
-    (found,) = read_value(dressed(version), "it")
-    assert (found.action, found.size, found.start) == ((ALLOC,), (8 * MIB - 100,), ())
-    assert found.line(found.place[0]).line == 12
-    assert bool(found.time) == (VERSIONS.index(version) >= 2)
-    replay = Simulation(found).go()
-    assert compare_with_recording(found, replay).exact
+    (read_run,) = read_value(dressed(version), "it")
+    assert (read_run.action, read_run.size, read_run.start) == ((ALLOC,), (8 * MIB - 100,), ())
+    assert read_run.line(read_run.place[0]).line == 12
+    assert bool(read_run.time) == (VERSIONS.index(version) >= 2)
+    replay = Simulation(read_run).go()
+    assert compare_with_recording(read_run, replay).exact
     assert (replay.placed, replay.outcome().peak_reserved) == (1, 20 * MIB)
 
 
 def test_a_snapshot_without_history_tells_how_memory_lies():
     value = dressed("2.13") | {"device_traces": [[]]}
-    (found,) = read_value(value, "it")
-    made = report(found, ReportOptions(search=True))
-    assert (made.baseline.peak_reserved, made.baseline.peak_allocated) == (20 * MIB, 8 * MIB)
-    assert [(one.line.line, one.bytes) for one in made.peak.owners] == [(12, 8 * MIB - 100)]
-    assert (made.trials, made.advice, made.replayed, made.fidelity) == ((), "", False, None)
-    assert made.notes[-1].startswith("the history of requests was not recorded")
+    (read_run,) = read_value(value, "it")
+    memory_report = report(read_run, ReportOptions(search=True))
+    assert (memory_report.baseline.peak_reserved, memory_report.baseline.peak_allocated) == (
+        20 * MIB,
+        8 * MIB,
+    )
+    assert [(owner.line.line, owner.bytes) for owner in memory_report.peak.owners] == [(12, 8 * MIB - 100)]
+    assert (memory_report.trials, memory_report.advice, memory_report.replayed, memory_report.fidelity) == (
+        (),
+        "",
+        False,
+        None,
+    )
+    assert memory_report.notes[-1].startswith("the history of requests was not recorded")
 
 
 @pytest.mark.parametrize("context", ["all", "alloc"])
@@ -97,10 +105,10 @@ def test_who_lets_memory_go_is_not_who_asked_for_it(context):
     ]
     home = {"device": 0, "address": BASE, "total_size": 20 * MIB, "stream": 0, "segment_type": "large"}
     home["blocks"] = [{"size": 20 * MIB, "requested_size": 0, "state": "inactive", "frames": []}]
-    (found,) = read_value({"segments": [home], "device_traces": [trace]}, "it")
-    owners = {one.bytes: one for one in report(found).peak.owners}
+    (read_run,) = read_value({"segments": [home], "device_traces": [trace]}, "it")
+    owners = {owner.bytes: owner for owner in report(read_run).peak.owners}
     if context == "alloc":
-        assert {one.line.line for one in owners.values()} == {12}
+        assert {owner.line.line for owner in owners.values()} == {12}
     else:
         assert (owners[8 * MIB].line, owners[8 * MIB].before) == (None, True)
         assert owners[4 * MIB].line.line == 12
@@ -145,9 +153,9 @@ def listed(version: str, *devices: int) -> list:
     """What ``torch.cuda.memory_snapshot()`` gives, and torch before 2.0 as a whole snapshot."""
     (home,) = dressed(version)["segments"]
     segments = [{**home, "device": device, "address": BASE + device * 64 * MIB} for device in devices]
-    for one in segments:
-        one["blocks"] = [
-            {key: value for key, value in block.items() if key != "address"} for block in one["blocks"]
+    for segment in segments:
+        segment["blocks"] = [
+            {key: value for key, value in block.items() if key != "address"} for block in segment["blocks"]
         ]
     return segments
 
@@ -164,11 +172,14 @@ def test_a_list_of_segments_tells_how_memory_lies(version, how, tmp_path):
     else:
         path.write_text(json.dumps({"segments": value} if how == "dict" else value))
     assert kind_of(str(path)) == "snapshot"
-    (found,) = read(str(path))
-    made = report(found, ReportOptions(search=True))
-    assert (made.baseline.peak_reserved, made.baseline.peak_allocated) == (20 * MIB, 8 * MIB)
-    assert [(one.line.line, one.bytes) for one in made.peak.owners] == [(12, 8 * MIB - 100)]
-    assert "when the snapshot was taken" in made.sentence
+    (read_run,) = read(str(path))
+    memory_report = report(read_run, ReportOptions(search=True))
+    assert (memory_report.baseline.peak_reserved, memory_report.baseline.peak_allocated) == (
+        20 * MIB,
+        8 * MIB,
+    )
+    assert [(owner.line.line, owner.bytes) for owner in memory_report.peak.owners] == [(12, 8 * MIB - 100)]
+    assert "when the snapshot was taken" in memory_report.sentence
 
 
 def test_segments_of_several_devices_are_a_run_each():
@@ -195,4 +206,4 @@ def test_a_device_that_is_not_in_use_is_not_told_of():
     assert run.device == 1
     other = MemoryRun(origin="snapshot", device=0)
     assert summarize_others((run, other), run, TrialConditions()) == ()
-    assert [one.device for one in summarize_others((run, other), other, TrialConditions())] == [1]
+    assert [device.device for device in summarize_others((run, other), other, TrialConditions())] == [1]

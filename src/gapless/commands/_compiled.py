@@ -49,12 +49,12 @@ def with_compiled(session: Session, emulator: Emulator, tell: Callable[[str], ob
         return _add_note(session, _DROPPED)
     if not calls.targets or not can_measure(session):
         return session
-    from gapless.loading.forked import LoaderError, TooSlow, available
+    from gapless.loading.forked import LoaderError, TooSlow, can_fork
     from gapless.torch_internals import off, supports_compile_pass
 
     if not supports_compile_pass:
         return _add_note(session, off("supports_compile_pass"))
-    if not available():
+    if not can_fork():
         return _add_note(session, "compiled code was not analyzed: this system cannot fork a process")
     if calls.failed:
         return _add_note(session, f"calls of compiled code could not be saved: {calls.failed}")
@@ -73,11 +73,11 @@ def with_compiled(session: Session, emulator: Emulator, tell: Callable[[str], ob
 def _compile_again(session: Session, emulator: Emulator) -> Session:
     """Compile for the GPU, or for the CPU where this torch cannot."""
     from gapless.capture.compiled.again import Pass, compile_again
-    from gapless.loading.forked import Ended, measured
+    from gapless.loading.forked import Ended, run_in_copy
 
     def compile_in_copy(on_gpu: bool) -> Pass:
         with without_recording():
-            return measured(
+            return run_in_copy(
                 lambda tell: compile_again(emulator, COMPILE_BUDGET, on_gpu),
                 Pass,
                 MAX_COMPILE_SECONDS,

@@ -68,11 +68,13 @@ def _of_session(path: str) -> Diagnosis:
 
 def add_diagnosis(reports: Sequence[Report], diagnosis: Diagnosis) -> list[Report]:
     """Return the reports of profiles with the loader's measurement, predicted for each profile's own step."""
-    from gapless.loading.predict import again
+    from gapless.loading.predict import predict_again
 
     explained_reports = []
     for report in reports:
         step = own_step(report.profile) if report.profile is not None else 0.0
         demand = Demand(step=step, busy=diagnosis.demand.busy, source="profile")
-        explained_reports.append(with_measurement(report, again(diagnosis, demand)) if step else report)
+        explained_reports.append(
+            with_measurement(report, predict_again(diagnosis, demand)) if step else report
+        )
     return explained_reports

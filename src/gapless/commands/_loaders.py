@@ -66,7 +66,7 @@ class Loaders:
                 uses = self._examine(report, steps)
         except Interrupted as cut:
             self.status = TERMINATED if isinstance(cut.request, Terminated) else INTERRUPTED
-            uses, report = cut.found, _add_note(report, _CUT)
+            uses, report = cut.uses, _add_note(report, _CUT)
         except (KeyboardInterrupt, Terminated) as request:
             self.status = INTERRUPTED if isinstance(request, KeyboardInterrupt) else TERMINATED
             return session, _add_note(report, _CUT)
@@ -76,15 +76,15 @@ class Loaders:
         return msgspec.structs.replace(session, loaders=uses), with_loaders(report, uses, session.memory)
 
     def _examine(self, report: Report, steps: int) -> tuple[LoaderUse, ...]:
-        from gapless.loading.examine import Step, examine
+        from gapless.loading.examine import StepTimes, examine
 
         estimate, waits = report.estimate, report.steps.waits_per_step
         has_estimate = estimate is not None and not estimate.refused
         if estimate is not None and has_estimate:
             length, host, device = estimate.step, estimate.host, estimate.device
-            step = Step(length, steps, _ranks.here(), host, waits, device)
+            step = StepTimes(length, steps, _ranks.here(), host, waits, device)
         else:
-            step = Step(None, steps, _ranks.here(), None, waits)
+            step = StepTimes(None, steps, _ranks.here(), None, waits)
         with without_recording():
             return examine(self._uses, step, self._budget, self._announce)
 

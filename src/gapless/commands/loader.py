@@ -178,10 +178,10 @@ def _measure(
 ) -> Diagnosis:
     """Measure the loader that `target` names, and look for mistakes over `ranks` ranks (0: not at all)."""
     require_torch("gapless loader runs your loader")
-    from gapless.loading.factory import find
+    from gapless.loading.factory import find_feed
     from gapless.loading.measure import diagnose
 
-    feed = find(target)
+    feed = find_feed(target)
     with _progress(quiet) as progress:
         result = _diagnose(
             diagnose,
@@ -215,11 +215,11 @@ def _diagnose(diagnose: Callable[..., Diagnosis], *words: Any, **named: Any) -> 
 def _add_correctness(diagnosis: Diagnosis, target: str, loader: Any, ranks: int, seconds: float) -> Diagnosis:
     """Return `diagnosis` with whether the loader yields what it should."""
     from gapless.loading import verify
-    from gapless.loading.factory import maker_of
+    from gapless.loading.factory import loader_factory
     from gapless.loading.sentence import DOING
 
     try:
-        correctness = verify(maker_of(target) if ranks > 1 else loader, ranks=ranks, seconds=seconds)
+        correctness = verify(loader_factory(target) if ranks > 1 else loader, ranks=ranks, seconds=seconds)
     except KeyboardInterrupt:
         notes = (*diagnosis.notes, f"interrupted while {DOING['mistakes']}")
         return msgspec.structs.replace(diagnosis, interrupted="mistakes", notes=notes)
@@ -231,9 +231,9 @@ def _load_for_step(path: str, demand: Demand) -> Diagnosis:
     saved = load_any_diagnosis(path)
     if not demand.step:
         return saved
-    from gapless.loading.predict import again
+    from gapless.loading.predict import predict_again
 
-    return again(saved, demand)
+    return predict_again(saved, demand)
 
 
 def _demand(step_ms: float | None, profile: str | None, session: str | None, busy: float) -> Demand:

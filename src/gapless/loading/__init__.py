@@ -1,4 +1,4 @@
-"""The input pipeline, measured, predicted and fed. Names are loaded when first used."""
+"""Measure, predict and feed the input pipeline. Names are imported when first used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HOMES = {
     "tuning": ("tune",),
     "watching": ("watch",),
 }
-"""The modules of this room and the public names each one holds; no module bears a public name."""
+"""The modules of this package and the public names in each; no module has a public name."""
 
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""Batches made as torch's fetchers make them, part by part; and loaders alike but for their settings."""
+"""Make batches as torch's fetchers do, part by part; copy loaders with other settings."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from gapless.loading.forked import LoaderError, failure
-from gapless.loading.lines import maker, shown
+from gapless.loading.lines import item_line, short_path
 from gapless.loading.nested import tensors_of
 from gapless.model.loading import Setting
 
 
 def is_iterable(loader: DataLoader) -> bool:
-    """Whether items come one after another, and not by their index."""
+    """Whether the dataset is a stream, not accessed by index."""
     return isinstance(loader.dataset, IterableDataset)
 
 
 def setting_of(loader: DataLoader) -> Setting:
-    """The settings a loader has."""
+    """Return the settings of `loader`."""
     return Setting(
         workers=loader.num_workers,
         prefetch=(loader.prefetch_factor or 0) if loader.num_workers else 0,
@@ -32,7 +32,7 @@ def setting_of(loader: DataLoader) -> Setting:
 
 
 def length_of(loader: DataLoader) -> int:
-    """Batches in an epoch; -1 where nobody knows."""
+    """Return the batches in an epoch; -1 if unknown."""
     try:
         return len(loader)
     except (TypeError, NotImplementedError):
@@ -40,30 +40,32 @@ def length_of(loader: DataLoader) -> int:
 
 
 def start_of(loader: DataLoader) -> str:
-    """How the loader's workers are started."""
+    """Return how the loader's workers are started (fork, spawn, …)."""
     context = loader.multiprocessing_context or torch.multiprocessing
     return str(context.get_start_method())
 
 
 def indices_of(loader: DataLoader) -> Iterator[Any]:
-    """What is asked of the dataset for one batch after another: indices, or how many items."""
+    """Yield what the dataset is asked for, batch by batch: indices, or a number of items."""
     return iter(loader._index_sampler)
 
 
 def is_bare(kind: type) -> bool:
-    """Whether torch's own code goes through loaders of that class (or torchdata's, which is as good)."""
+    """Whether loaders of class `kind` iterate with torch's own code (or torchdata's, which is as good)."""
     owners = [getattr(getattr(kind, name, None), "__module__", "") for name in ("__iter__", "_get_iterator")]
-    return all(one.startswith(("torch.utils.data.", "torchdata.stateful_dataloader")) for one in owners)
+    return all(module.startswith(("torch.utils.data.", "torchdata.stateful_dataloader")) for module in owners)
 
 
-def bare(loader: DataLoader) -> DataLoader:
-    """`loader`, a copy that may be changed, without what a derived class does with its batches."""
+def strip_subclass(loader: DataLoader) -> DataLoader:
+    """Change the class of `loader`, a copy, to its nearest base that iterates with torch's own code; return
+    it.
+    """
     loader.__class__ = next(kind for kind in type(loader).__mro__ if is_bare(kind))
     return loader
 
 
-class _Listed:
-    """Batches of indices from the `skip`-th on, at most `most`, as a batch sampler."""
+class _SlicedSampler:
+    """A batch sampler of the batches from index `skip` on, at most `most`."""
 
     def __init__(self, sampler: Any, skip: int, most: int) -> None:
         self._sampler, self._skip, self._most = sampler, skip, most
@@ -72,15 +74,19 @@ class _Listed:
         return islice(iter(self._sampler), self._skip, self._skip + self._most)
 
 
-def alike(loader: DataLoader, setting: Setting, *, skip: int = 0, most: int | None = None) -> DataLoader:
-    """A loader over the same items with other settings; of a map-style one `most` batches from `skip` on."""
+def with_setting(
+    loader: DataLoader, setting: Setting, *, skip: int = 0, most: int | None = None
+) -> DataLoader:
+    """Return a loader over the same items with `setting`; of a map-style one, `most` batches from
+    `skip` on.
+    """
     more: dict[str, Any] = {}
     if is_iterable(loader):
         more.update(batch_size=loader.batch_size, drop_last=loader.drop_last)
     else:
         sampler: Any = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         if most is not None:
-            sampler = _Listed(sampler, skip, most)
+            sampler = _SlicedSampler(sampler, skip, most)
         if loader.batch_sampler is not None:
             more.update(batch_sampler=sampler)
         else:
@@ -92,7 +98,7 @@ def alike(loader: DataLoader, setting: Setting, *, skip: int = 0, most: int | No
             persistent_workers=setting.persistent,
             timeout=loader.timeout,
         )
-    with warnings.catch_warnings():  # of more workers than cores: that is what is to be tried
+    with warnings.catch_warnings():  # the warning about more workers than cores: trying that is the purpose
         warnings.simplefilter("ignore")
         return DataLoader(
             loader.dataset,
@@ -105,8 +111,8 @@ def alike(loader: DataLoader, setting: Setting, *, skip: int = 0, most: int | No
         )
 
 
-class Maker:
-    """Makes batches one part at a time: ``items(asked)``, then ``collate(items)``."""
+class BatchMaker:
+    """Makes batches in two parts: `loads` gives the calls that load the items, `collate` joins them."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
@@ -117,35 +123,35 @@ class Maker:
             self.stream is None and self.collated and bool(getattr(self._dataset, "__getitems__", None))
         )
 
-    def steps(self, asked: Any) -> Sequence[Callable[[], Any]]:
-        """One call for each item, or one for all of them."""
+    def loads(self, request: Any) -> Sequence[Callable[[], Any]]:
+        """Return one call per item, or one for all of them."""
         if self.stream is not None:
             stream = self.stream
-            return [lambda: next(stream)] * (len(asked) if self.collated else 1)
+            return [lambda: next(stream)] * (len(request) if self.collated else 1)
         dataset: Any = self._dataset
         if self.at_once:
-            return [lambda: dataset.__getitems__(asked)]
+            return [lambda: dataset.__getitems__(request)]
         if not self.collated:
-            return [lambda: dataset[asked]]
-        return [lambda index=index: dataset[index] for index in asked]  # type: ignore[misc]
+            return [lambda: dataset[request]]
+        return [lambda index=index: dataset[index] for index in request]  # type: ignore[misc]
 
     def collate(self, items: list[Any]) -> Any:
-        """The batch.
+        """Return the batch of `items`.
 
         Raises:
-            LoaderError: it cannot be made of these items.
+            LoaderError: collating fails.
         """
-        what = items[0] if self.at_once or not self.collated else items
+        argument = items[0] if self.at_once or not self.collated else items
         try:
-            return self._loader.collate_fn(what)
+            return self._loader.collate_fn(argument)
         except Exception as error:
-            raise LoaderError(_uncollated(self._dataset, what, error)) from error
+            raise LoaderError(_explain_collate_error(self._dataset, argument, error)) from error
 
 
-def _uncollated(dataset: Any, items: Any, error: Exception) -> str:
-    """Why a batch cannot be made of `items`, and what helps."""
-    line = maker(dataset)
-    by = f" by {line.function} ({shown(line.file)}:{line.line})" if line is not None else ""
+def _explain_collate_error(dataset: Any, items: Any, error: Exception) -> str:
+    """Say why `items` cannot be collated, and what helps."""
+    line = item_line(dataset)
+    by = f" by {line.function} ({short_path(line.file)}:{line.line})" if line is not None else ""
     if isinstance(items, list):
         empty = sum(item is None for item in items)
         if empty:
@@ -163,7 +169,7 @@ def _uncollated(dataset: Any, items: Any, error: Exception) -> str:
 
 
 def shapes_of(item: Any) -> Any:
-    """Shapes in place of tensors and arrays."""
+    """Return `item` with shapes in place of tensors and arrays."""
     if isinstance(item, Mapping):
         return {key: shapes_of(value) for key, value in item.items()}
     if isinstance(item, list | tuple):
@@ -173,7 +179,7 @@ def shapes_of(item: Any) -> Any:
 
 
 def bytes_of(batch: Any) -> int:
-    """Bytes of all tensors, arrays and texts in a batch."""
+    """Return the bytes of all tensors, arrays and texts in a batch."""
     if isinstance(batch, Mapping):
         return sum(bytes_of(value) for value in batch.values())
     if isinstance(batch, list | tuple):

@@ -1,4 +1,4 @@
-"""All ranks side by side, and the mistakes that streams and positions have in common."""
+"""All ranks side by side, and mistakes that streams and map-style datasets share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gapless.loading.rank_items import RankItems
 from gapless.model.loading_mistakes import Mistake, mistake
 from gapless.model.source import SourceLine
 
-ENOUGH = 8
-"""Fewer items can be alike by chance."""
+MIN_ITEMS_TO_COMPARE = 8
+"""Fewer items can be equal by chance."""
 Array = numpy.ndarray
 
 
-class World(NamedTuple):
-    """All ranks, and the same gone through by one process alone (where that was possible)."""
+class RanksSeen(NamedTuple):
+    """What was recorded of all ranks, and of one process alone with all the data (None: not possible)."""
 
     ranks: tuple[RankItems, ...]
     alone: RankItems | None
@@ -28,27 +28,28 @@ class World(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether everything was seen to its end."""
+        """Whether everything was recorded to its end."""
         return all(rank.complete for rank in self.ranks) and (self.alone is None or self.alone.complete)
 
     @property
     def makers(self) -> str:
-        """Who yields, in words."""
+        """Who yields, in words: ``4 workers of each of 2 ranks``."""
         parts = []
         if self.first.workers:
-            parts.append(of(self.first.workers, "worker"))
+            parts.append(count_noun(self.first.workers, "worker"))
         if len(self.ranks) > 1:
-            parts.append(of(len(self.ranks), "rank"))
+            parts.append(count_noun(len(self.ranks), "rank"))
         return " of each of ".join(parts) if len(parts) == 2 else (parts or ["one process"])[0]
 
 
-def of(count: int, noun: str) -> str:
+def count_noun(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def by_ranks(world: World, items: int, extra: int, inside: bool) -> Mistake:
+def repeated_by_ranks(world: RanksSeen, items: int, extra: int, inside: bool) -> Mistake:
     ranks = len(world.ranks)
-    total = f"an epoch of {of(ranks, 'rank')} has {items + extra:,} items, but the data has only {items:,}"
+    epoch = f"an epoch of {count_noun(ranks, 'rank')}"
+    total = f"{epoch} has {items + extra:,} items, but the data has only {items:,}"
     workers = world.first.workers
     if workers > 1 and not inside and world.first.iterable:
         total += f"; the {workers} workers of a rank split them, but the ranks do not"
@@ -67,24 +68,24 @@ def by_ranks(world: World, items: int, extra: int, inside: bool) -> Mistake:
     return mistake("GAP312", ordering_line(world), total, remedy, items=items, repeated=extra, ranks=ranks)
 
 
-def ordering_line(world: World) -> SourceLine | None:
+def ordering_line(world: RanksSeen) -> SourceLine | None:
     return world.first.line if world.first.iterable else world.first.sampler_line or world.first.line
 
 
-def lost(world: World, seen: str, missing: int, items: int, remedy: str) -> Mistake:
-    return mistake("GAP313", ordering_line(world), seen, remedy, items=items, lost=missing)
+def lost_items(world: RanksSeen, observation: str, missing: int, items: int, remedy: str) -> Mistake:
+    return mistake("GAP313", ordering_line(world), observation, remedy, items=items, lost=missing)
 
 
-NOTHING = "use a smaller `batch_size`, or `drop_last=False`"
-SINGLE = (
+KEEP_ITEMS_REMEDY = "use a smaller `batch_size`, or `drop_last=False`"
+SINGLE_ITEM_REMEDY = (
     "`drop_last=True`, or another `batch_size`: BatchNorm refuses to train on a single item, and that "
     "item's gradient weighs as much as a whole batch"
 )
-TAILS = (
+WORKER_TAILS_REMEDY = (
     "every worker drops its own last batch: use fewer workers or a smaller `batch_size`, or build the "
     "batches in the dataset with `batch_size=None`"
 )
 
 
-def last(rank: RankItems, seen: str, count: int, remedy: str) -> Mistake:
-    return mistake("GAP317", rank.line, seen, remedy, items=count)
+def last_batch(rank: RankItems, observation: str, count: int, remedy: str) -> Mistake:
+    return mistake("GAP317", rank.line, observation, remedy, items=count)

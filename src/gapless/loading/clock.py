@@ -1,4 +1,4 @@
-"""Time by three clocks: on the wall, of the processor, and spent waiting for one; and other counters."""
+"""Read wall, processor and run-queue time, storage reads and page faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Clock:
-    """Nanoseconds of this process. Tests give one of their own."""
+    """Nanoseconds of this process. Tests replace it."""
 
     def __init__(self) -> None:
         self._statistics = -1
@@ -16,19 +16,19 @@ class Clock:
             self._statistics = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
 
     def wall(self) -> int:
-        """Time that passes."""
+        """Return elapsed time."""
         return time.perf_counter_ns()
 
     def cpu(self) -> int:
-        """Processor time of all threads."""
+        """Return the processor time of all threads."""
         return time.process_time_ns()
 
     def thread(self) -> int:
-        """Processor time of this thread."""
+        """Return the processor time of this thread."""
         return time.thread_time_ns()
 
     def delayed(self) -> int:
-        """Time in which this thread could have run and had no core; 0 where the system does not tell."""
+        """Return the time in which this thread was runnable without a core; 0 if the system does not say."""
         if self._statistics < 0:
             return 0
         try:
@@ -43,15 +43,15 @@ class Clock:
 
 
 def processor_time(pid: int) -> int:
-    """Nanoseconds of processor time of another process; -1 where the system does not tell."""
+    """Return the processor time of another process in nanoseconds; -1 if the system does not say."""
     try:
         return time.clock_gettime_ns((~pid << 3) | 2)  # the clock of a process: clock_getcpuclockid(3)
     except (OSError, AttributeError, OverflowError):
         return -1
 
 
-class Storage:
-    """Bytes that this process had to read from storage, the page cache left out."""
+class StorageReads:
+    """Bytes that this process read from storage, without the page cache."""
 
     def __init__(self) -> None:
         self._file = -1
@@ -59,7 +59,7 @@ class Storage:
             self._file = os.open("/proc/self/io", os.O_RDONLY)
 
     def read(self) -> int:
-        """Until now; 0 where it is not told."""
+        """Return the bytes read up to now; 0 if unknown."""
         if self._file < 0:
             return 0
         try:
@@ -74,7 +74,7 @@ class Storage:
 
 
 def page_faults() -> int:
-    """Pages that this process touched for the first time; 0 where it is not told."""
+    """Return the pages touched for the first time by this process; 0 if unknown."""
     try:
         import resource
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Digests: of items, by their content; of the states of random number generators."""
+"""Digests of items by content, and of the states of random number generators."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ import numpy
 import torch
 from torch import Tensor
 
-_NODES = 2000
-_PARTS = 64
-_FAMILIES = (numpy.random.Generator, numpy.random.RandomState, random.Random, torch.Generator)
+_MAX_OBJECTS_VISITED = 2000
+_MAX_PARTS_VISITED = 64
+"""Bound the search for generators in large datasets."""
+_GENERATOR_TYPES = (numpy.random.Generator, numpy.random.RandomState, random.Random, torch.Generator)
 
 
 class NoContent(Exception):
-    """An item cannot be told by its content."""
+    """An item that cannot be identified by its content."""
 
 
-def of_item(item: Any) -> int:
-    """64 bits of the content of `item`: equal for equal content, in every process.
+def digest_item(item: Any) -> int:
+    """Return 64 bits that depend only on the content of `item`, equally in every process.
 
     Raises:
-        NoContent: it is of a kind that has none that can be read.
+        NoContent: its content cannot be read.
     """
     digest = blake2b(digest_size=8)
     _feed(item, digest.update)
@@ -78,40 +79,42 @@ def _feed_other(item: Any, update: Any) -> None:
         raise NoContent(type(item).__name__) from error
 
 
-def of_states(dataset: Any) -> dict[str, str]:
-    """The states of the random number generators that `dataset` can use, by what they are called in code."""
+def digest_states(dataset: Any) -> dict[str, str]:
+    """Return digests of the random number generators that `dataset` can use, by their names in code."""
     states: dict[str, Any] = {
         "random": random.getstate(),
         "numpy.random": numpy.random.get_state(),
         "torch": torch.get_rng_state(),
     }
-    for name, generator in generators("self", dataset):
+    for name, generator in find_generators("self", dataset):
         states[name] = _state(generator)
-    return {name: short(state) for name, state in states.items()}
+    return {name: digest_state(state) for name, state in states.items()}
 
 
-def generators(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The generators that `value` holds, through its attributes, lists and dicts; first come the nearest."""
+def find_generators(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the generators that `value` holds in attributes, lists and dicts, nearest first."""
     waiting: list[tuple[str, Any]] = [(name, value)]
-    seen: set[int] = set()
-    while waiting and len(seen) < _NODES:
+    visited: set[int] = set()
+    while waiting and len(visited) < _MAX_OBJECTS_VISITED:
         name, value = waiting.pop(0)
-        if id(value) in seen:
+        if id(value) in visited:
             continue
-        seen.add(id(value))
-        if isinstance(value, _FAMILIES):
+        visited.add(id(value))
+        if isinstance(value, _GENERATOR_TYPES):
             yield name, value
         else:
             waiting += _parts_of(name, value)
 
 
-def of_locals(iterator: Any) -> dict[str, str]:
-    """The states of generators that are local variables of a generator function that is under way."""
+def digest_local_states(iterator: Any) -> dict[str, str]:
+    """Return digests of generators that are local variables of a running generator function."""
     frame = getattr(iterator, "gi_frame", None)
     if not isinstance(frame, types.FrameType):
         return {}
     return {
-        name: short(_state(value)) for name, value in frame.f_locals.items() if isinstance(value, _FAMILIES)
+        name: digest_state(_state(value))
+        for name, value in frame.f_locals.items()
+        if isinstance(value, _GENERATOR_TYPES)
     }
 
 
@@ -119,10 +122,12 @@ def _parts_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, (str, bytes, int, float, Tensor, numpy.ndarray, type, types.ModuleType)):
         return
     if isinstance(value, Mapping):
-        for key, part in list(value.items())[:_PARTS] if len(value) <= _NODES else ():
+        for key, part in (
+            list(value.items())[:_MAX_PARTS_VISITED] if len(value) <= _MAX_OBJECTS_VISITED else ()
+        ):
             yield f"{name}[{key!r}]", part
     elif isinstance(value, (list, tuple)):
-        for at, part in enumerate(value[:_PARTS]):
+        for at, part in enumerate(value[:_MAX_PARTS_VISITED]):
             yield f"{name}[{at}]", part
     elif isinstance(getattr(value, "__dict__", None), dict):
         for key, part in list(vars(value).items()):
@@ -133,24 +138,24 @@ def _state(generator: Any) -> Any:
     if isinstance(generator, numpy.random.Generator):
         return generator.bit_generator.state
     if isinstance(generator, random.Random):
-        # SystemRandom has no state: each of its numbers is new.
+        # SystemRandom has no state: each of its numbers is new
         return object() if isinstance(generator, random.SystemRandom) else generator.getstate()
     return generator.get_state()
 
 
-def short(state: Any) -> str:
-    """A digest of a generator's state."""
+def digest_state(state: Any) -> str:
+    """Return a digest of a generator's state."""
     if isinstance(state, Tensor):
         state = state.numpy().tobytes()
-    return blake2b(repr(_plain(state)).encode(), digest_size=8).hexdigest()
+    return blake2b(repr(_with_arrays_as_bytes(state)).encode(), digest_size=8).hexdigest()
 
 
-def _plain(state: Any) -> Any:
-    """`state` with arrays as bytes: their text leaves out the middle."""
+def _with_arrays_as_bytes(state: Any) -> Any:
+    """Return `state` with arrays as bytes, as their repr leaves out the middle."""
     if isinstance(state, numpy.ndarray):
         return state.tobytes()
     if isinstance(state, dict):
-        return {key: _plain(part) for key, part in state.items()}
+        return {key: _with_arrays_as_bytes(part) for key, part in state.items()}
     if isinstance(state, (list, tuple)):
-        return tuple(_plain(part) for part in state)
+        return tuple(_with_arrays_as_bytes(part) for part in state)
     return state

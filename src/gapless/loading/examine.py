@@ -1,4 +1,4 @@
-"""`examine`: the loaders of a script that has run, measured and verified against the step they feed."""
+"""`examine`: measure and verify the loaders of a script that has run, against its training step."""
 
 from __future__ import annotations
 
@@ -13,45 +13,49 @@ from torch.utils.data import DataLoader, IterableDataset
 from gapless.errors import GaplessError
 from gapless.loading import predict, trust
 from gapless.loading.batches import length_of
-from gapless.loading.blocked import Blocked
+from gapless.loading.blocked import WaitSampler
 from gapless.loading.correctness import verify_here
-from gapless.loading.forked import Stopped, Tell, available, measured
-from gapless.loading.lines import maker
-from gapless.loading.machine import Others
+from gapless.loading.forked import Stopped, Tell, can_fork, run_in_copy
+from gapless.loading.lines import item_line
+from gapless.loading.machine import OtherLoad
 from gapless.loading.measure import diagnose
 from gapless.loading.measure_items import measure_items
 from gapless.loading.sentence import cost
-from gapless.loading.untouched import untouched
-from gapless.loading.uses import Use, Uses
+from gapless.loading.untouched import find_unused_columns
+from gapless.loading.uses import LoaderUses, Uses
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Demand, Diagnosis, Doubt, Fetch, Prediction
 from gapless.model.loading_mistakes import Mistake
 from gapless.model.wording import count
 
-_MOST = 3
-"""Loaders that are measured: those that the most time went to."""
-_FIRST = 0.06
-"""Part of the budget for a first look, which is all that a loader needs that clearly keeps up."""
-_LITTLE = 0.02
-"""Part of a step below which its input is no matter."""
-_EASY, _SMALL = 0.3, 0.04
-"""Parts of a step that making, and receiving, a batch of a worker may take so that it is clearly in time."""
-_RECEIVED = 0.3e6, 0.1e6, 0.2
-"""Nanoseconds to receive a batch from a worker, on the safe side: of any, of a tensor, of a byte."""
-_VERIFIED = 0.3
-"""Part of the budget for looking for mistakes."""
-_ITEMS = 2000
+_MAX_LOADERS = 3
+"""Loaders that are measured: those with the most waiting time."""
+_FIRST_LOOK_SHARE = 0.06
+"""Share of the budget for a first look, which suffices for loaders that clearly keep up."""
+_MAX_INPUT_SHARE = 0.02
+"""Share of a step below which its input does not matter."""
+_MAX_MAKING_SHARE, _MAX_RECEIVING_SHARE = 0.3, 0.04
+"""Shares of a step that making, and receiving, a worker's batch may take for it to be clearly in time."""
+_RECEIVING_NS = 0.3e6, 0.1e6, 0.2
+"""Upper estimates of the time to receive a batch from a worker: fixed, per tensor, per byte."""
+_VERIFYING_SHARE = 0.3
+"""Share of the budget for finding mistakes."""
+_MAX_ITEMS_VERIFIED = 2000
+"""Items of an epoch compared: enough for repeated ones to show."""
 
 Progress = Callable[[LoaderUse], None]
 """Called with a loader before it is measured."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a training step takes without its input, in nanoseconds (None: not known), and the number of steps
-    that the run had; `ranks` share the machine. `host` is what the host needs for a step besides its waits
-    (None: not known), of which a step has `waits`; the GPU has work for `device` of it (0: not known)."""
+class StepTimes:
+    """The training step without its input, in nanoseconds.
+
+    `length` is its duration (None: unknown), `count` the number of steps in the run; `ranks` share the
+    machine. `host` is the host's work per step without waits (None: unknown), of which a step has `waits`;
+    `device` is the GPU's work per step (0: unknown).
+    """
 
     length: Range | None
     count: int
@@ -62,62 +66,67 @@ class Step:
 
 
 class Interrupted(BaseException):
-    """The user asked for the end, by `request`, while `found` was known."""
+    """The user requested the end, by `request`, when `uses` were known."""
 
-    def __init__(self, request: BaseException, found: tuple[LoaderUse, ...]) -> None:
+    def __init__(self, request: BaseException, uses: tuple[LoaderUse, ...]) -> None:
         super().__init__(str(request))
-        self.request, self.found = request, found
+        self.request, self.uses = request, uses
 
 
-def examine(uses: Uses, step: Step, budget: float, progress: Progress) -> tuple[LoaderUse, ...]:
-    """What there is to say of each loader that was gone through; `budget` is in seconds, for all together.
+def examine(uses: Uses, step: StepTimes, budget: float, progress: Progress) -> tuple[LoaderUse, ...]:
+    """Return the findings about each loader that was used, within `budget` seconds in all.
 
-    Only loaders that feed the training steps are measured, in copies of this process. A loader that keeps up
+    Only loaders that feed training steps are measured, in copies of this process. A loader that keeps up
     costs a fraction of a second.
 
     Raises:
-        Interrupted: by Ctrl-C or another request to end; with what was found until then.
+        Interrupted: by Ctrl-C or another request to end; with the findings so far.
     """
     deadline = time.monotonic() + budget
-    found = [_seen(use, step, uses.steps) for use in uses.uses]
-    feeding = [number for number, one in enumerate(found) if one.per_step]
+    results = [_use_in_loop(use, step, uses.steps) for use in uses.uses]
+    feeding = [number for number, use in enumerate(results) if use.per_step]
     feeding.sort(key=lambda number: -uses.uses[number].waited)
-    for place, number in enumerate(feeding[:_MOST]):
-        left = max(deadline - time.monotonic(), 0.0) / (min(len(feeding), _MOST) - place)
+    for place, number in enumerate(feeding[:_MAX_LOADERS]):
+        left = max(deadline - time.monotonic(), 0.0) / (min(len(feeding), _MAX_LOADERS) - place)
         if left < 0.1 * budget:
             break
         try:
-            found[number] = _examined(uses.uses[number], found[number], step, left, progress)
-        except _Cut as cut:
-            found[number] = cut.seen
-            raise Interrupted(cut.request, _with_mistakes(found, uses)) from None
+            results[number] = _examine_loader(uses.uses[number], results[number], step, left, progress)
+        except _LoaderInterrupted as interrupted:
+            results[number] = interrupted.use
+            raise Interrupted(interrupted.request, _with_mistakes(results, uses)) from None
         except BaseException as request:
             if isinstance(request, Exception):
                 raise
-            raise Interrupted(request, _with_mistakes(found, uses)) from None
-    return _with_mistakes(found, uses)
+            raise Interrupted(request, _with_mistakes(results, uses)) from None
+    return _with_mistakes(results, uses)
 
 
-class _Cut(Exception):
-    """A request to end, and what was seen of one loader until then."""
+class _LoaderInterrupted(Exception):
+    """A request to end, with the findings about one loader so far."""
 
-    def __init__(self, request: BaseException, seen: LoaderUse) -> None:
+    def __init__(self, request: BaseException, use: LoaderUse) -> None:
         super().__init__(str(request))
-        self.request, self.seen = request, seen
+        self.request, self.use = request, use
 
 
-def _cut(request: BaseException, use: Use, seen: LoaderUse, fetch: Fetch | None) -> _Cut:
-    """`seen` with what items were found to cost."""
+def _interrupted_with_costs(
+    request: BaseException, use: LoaderUses, known_use: LoaderUse, fetch: Fetch | None
+) -> _LoaderInterrupted:
+    """Add the measured cost of items, if any, to the findings of an interrupted loader."""
     if fetch is None or use.loader is None:
-        return _Cut(request, seen)
-    told = cost(Diagnosis(fetch=fetch, fetched=maker(use.loader.dataset)))
-    return _Cut(
-        request, msgspec.structs.replace(seen, fetch=fetch, notes=(*seen.notes, f"until then: {told}"))
+        return _LoaderInterrupted(request, known_use)
+    note = cost(Diagnosis(fetch=fetch, fetched=item_line(use.loader.dataset)))
+    return _LoaderInterrupted(
+        request,
+        msgspec.structs.replace(known_use, fetch=fetch, notes=(*known_use.notes, f"until then: {note}")),
     )
 
 
-def _seen(use: Use, step: Step, marks: int) -> LoaderUse:
-    """What was seen in the loop, where `marks` times an optimizer stepped: several may make one step."""
+def _use_in_loop(use: LoaderUses, step: StepTimes, marks: int) -> LoaderUse:
+    """Return what was observed in the loop, in which an optimizer stepped `marks` times (possibly several per
+    step).
+    """
     feeds = step.count > 0 and 2 * use.fed >= step.count
     return LoaderUse(
         made=use.made,
@@ -137,144 +146,159 @@ def _seen(use: Use, step: Step, marks: int) -> LoaderUse:
     )
 
 
-def _with_mistakes(found: Sequence[LoaderUse], uses: Uses) -> tuple[LoaderUse, ...]:
-    """Each mistake that was seen in the loop, at the loader that goes with it, or at the first."""
-    told = list(found)
+def _with_mistakes(results: Sequence[LoaderUse], uses: Uses) -> tuple[LoaderUse, ...]:
+    """Add mistakes observed in the loop to the loader with the same line, else to the first."""
+    with_mistakes = list(results)
     for mistake in uses.watched.mistakes:
-        number = next((n for n, one in enumerate(told) if one.asked == mistake.line), 0)
-        if told:
-            all_of = (*told[number].mistakes, mistake)
-            told[number] = msgspec.structs.replace(told[number], mistakes=all_of)
-    return tuple(told)
+        number = next((n for n, use in enumerate(with_mistakes) if use.asked == mistake.line), 0)
+        if with_mistakes:
+            all_of = (*with_mistakes[number].mistakes, mistake)
+            with_mistakes[number] = msgspec.structs.replace(with_mistakes[number], mistakes=all_of)
+    return tuple(with_mistakes)
 
 
-def _examined(use: Use, seen: LoaderUse, step: Step, budget: float, progress: Progress) -> LoaderUse:
+def _examine_loader(
+    use: LoaderUses, known_use: LoaderUse, step: StepTimes, budget: float, progress: Progress
+) -> LoaderUse:
     loader = use.loader
-    if loader is None or use.on_device or use.threaded or not available():
-        return seen  # of batches that a thread asks for in advance, or makes on the GPU, nothing follows here
-    first = _FIRST * budget
+    if loader is None or use.on_device or use.threaded or not can_fork():
+        return known_use  # nothing follows for batches that a thread requests in advance or makes on the GPU
+    first = _FIRST_LOOK_SHARE * budget
     try:
         fetch = _first_look(loader, first, budget)
     except Stopped as stopped:
-        raise _cut(stopped.request, use, seen, stopped.result) from None
+        raise _interrupted_with_costs(stopped.request, use, known_use, stopped.result) from None
     except GaplessError as error:
-        return msgspec.structs.replace(seen, notes=(f"it could not be measured: {error}",))
-    unused = untouched(use.asked, [one.name for one in fetch.columns])
-    seen = msgspec.structs.replace(seen, fetch=fetch, untouched=unused)
+        return msgspec.structs.replace(known_use, notes=(f"it could not be measured: {error}",))
+    unused = find_unused_columns(use.asked, [column.name for column in fetch.columns])
+    known_use = msgspec.structs.replace(known_use, fetch=fetch, untouched=unused)
     began = time.monotonic()
-    seen = msgspec.structs.replace(seen, **_verified(use, fetch, _VERIFIED * budget))
+    known_use = msgspec.structs.replace(known_use, **_find_mistakes(use, fetch, _VERIFYING_SHARE * budget))
     left = budget - first - (time.monotonic() - began)
-    if step.length is None or not step.length.likely or seen.restarted or keeps_up(seen):
-        return seen
-    progress(seen)
+    if step.length is None or not step.length.likely or known_use.restarted or keeps_up(known_use):
+        return known_use
+    progress(known_use)
     try:
-        return _measured(use, seen, step, max(left, 0.3 * budget))
+        return _measure_loader(use, known_use, step, max(left, 0.3 * budget))
     except (KeyboardInterrupt, SystemExit) as request:
-        raise _cut(request, use, seen, fetch) from None
+        raise _interrupted_with_costs(request, use, known_use, fetch) from None
     except GaplessError as error:
-        return msgspec.structs.replace(seen, notes=(*seen.notes, f"it could not be measured: {error}"))
+        return msgspec.structs.replace(
+            known_use, notes=(*known_use.notes, f"it could not be measured: {error}")
+        )
 
 
 def _first_look(loader: DataLoader, seconds: float, patience: float) -> Fetch:
-    """What items cost, by some of them.
+    """Measure some items.
 
     Raises:
-        Stopped: on a request to end, with what was measured until then.
+        Stopped: on a request to end, with what was measured so far.
     """
-    blocked, beside = Blocked(), Others()
+    blocked, other_load = WaitSampler(), OtherLoad()
 
     def work(tell: Tell) -> Fetch:
         return measure_items(loader, seconds, tell)
 
-    found = measured(work, Fetch, patience, lambda part: None, blocked, keep=True)
-    return msgspec.structs.replace(found, waits=blocked.waits(), others=beside.cores())
+    fetch = run_in_copy(work, Fetch, patience, lambda part: None, blocked, keep=True)
+    return msgspec.structs.replace(fetch, waits=blocked.waits(), others=other_load.cores())
 
 
-def keeps_up(seen: LoaderUse) -> bool:
-    """Whether batches are clearly there in time, by what a first look says of them."""
-    fetch = seen.fetch
+def keeps_up(loader_use: LoaderUse) -> bool:
+    """Whether batches are clearly ready in time, judged by the first look."""
+    fetch = loader_use.fetch
     if fetch is None:
         return False
-    least = seen.step.least / seen.per_step
+    least = loader_use.step.least / loader_use.per_step
     batch = fetch.cpu + fetch.wait
-    if not seen.setting.workers:
-        return batch <= _LITTLE * least
-    some, each, byte = _RECEIVED
+    if not loader_use.setting.workers:
+        return batch <= _MAX_INPUT_SHARE * least
+    some, each, byte = _RECEIVING_NS
     received = some + each * fetch.tensors + byte * fetch.batch_bytes
-    return batch + received <= _EASY * least and received <= _SMALL * least
+    return batch + received <= _MAX_MAKING_SHARE * least and received <= _MAX_RECEIVING_SHARE * least
 
 
-def _measured(use: Use, seen: LoaderUse, step: Step, budget: float) -> LoaderUse:
-    """Measured, predicted for the length of the step that is likely, and for the least and the most."""
+def _measure_loader(use: LoaderUses, known_use: LoaderUse, step: StepTimes, budget: float) -> LoaderUse:
+    """Measure the loader; predict its wait for the likely, the shortest and the longest step."""
     assert use.loader is not None
     assert step.length is not None
-    demands = [Demand(step=length / seen.per_step, source="estimate") for length in _lengths(step.length)]
-    made = diagnose(use.loader, budget, demands[1].step / 1e9, source="estimate")
-    if made.interrupted:
-        raise _cut(KeyboardInterrupt(), use, seen, made.fetch)
-    refuted = made.doubt is not None and made.doubt.kind == "refuted"
-    stands, doubted = not refuted or (_borne_out(made) and step.ranks == 1), False
-    if made.doubt is not None:
-        why = _doubted(made, made.doubt, stands)
-        seen = msgspec.structs.replace(seen, notes=(*seen.notes, why))
+    demands = [
+        Demand(step=length / known_use.per_step, source="estimate") for length in _lengths(step.length)
+    ]
+    diagnosis = diagnose(use.loader, budget, demands[1].step / 1e9, source="estimate")
+    if diagnosis.interrupted:
+        raise _interrupted_with_costs(KeyboardInterrupt(), use, known_use, diagnosis.fetch)
+    refuted = diagnosis.doubt is not None and diagnosis.doubt.kind == "refuted"
+    stands, doubted = not refuted or (_is_confirmed(diagnosis) and step.ranks == 1), False
+    if diagnosis.doubt is not None:
+        note = _describe_doubt(diagnosis, diagnosis.doubt, stands)
+        known_use = msgspec.structs.replace(known_use, notes=(*known_use.notes, note))
         if not stands:
-            return msgspec.structs.replace(seen, diagnosis=made)
-        # What items compute, and wait for, is known in spite of it.
-        doubted, made = not refuted, msgspec.structs.replace(made, doubt=None)
-    if (made.machine.others and not refuted) or step.ranks > 1:
-        made = predict.again(_shared(made, step.ranks), demands[1])
+            return msgspec.structs.replace(known_use, diagnosis=diagnosis)
+        # the computing and waiting time of items is valid in spite of the doubt
+        doubted, diagnosis = not refuted, msgspec.structs.replace(diagnosis, doubt=None)
+    if (diagnosis.machine.others and not refuted) or step.ranks > 1:
+        diagnosis = predict.predict_again(_on_training_machine(diagnosis, step.ranks), demands[1])
     elif doubted:
-        made = predict.again(made, demands[1])
-    each = [made if demand == demands[1] else predict.under(made, demand) for demand in demands]
-    leads = _leads(step.length, step)
+        diagnosis = predict.predict_again(diagnosis, demands[1])
+    each = [
+        diagnosis if demand == demands[1] else predict.predict_under(diagnosis, demand) for demand in demands
+    ]
+    leads = _host_slack(step.length, step)
     late, left = zip(
-        *(_late(one, seen.per_step, lead) for one, lead in zip(each, leads, strict=True)), strict=True
+        *(_waits(variant, known_use.per_step, lead) for variant, lead in zip(each, leads, strict=True)),
+        strict=True,
     )
     if refuted:
-        left = tuple(_left_in_run(made, wait, seen.per_step) for wait in late)
+        left = tuple(_left_in_run(diagnosis, wait, known_use.per_step) for wait in late)
     return msgspec.structs.replace(
-        seen,
-        diagnosis=made,
+        known_use,
+        diagnosis=diagnosis,
         late=Range(late[2], late[1], late[0]),
         left=Range(left[2], left[1], left[0]),
     )
 
 
-def _doubted(diagnosis: Diagnosis, doubt: Doubt, stands: bool) -> str:
-    """What a report says of a prediction that a run refuted, or that no run could check.
+def _describe_doubt(diagnosis: Diagnosis, doubt: Doubt, stands: bool) -> str:
+    """Say that a prediction was refuted by a run, or could not be checked.
 
-    The wait of the loader as it is `stands` where its own run was as predicted.
+    The current setting's wait `stands` if its own run was as predicted.
     """
     reasons = "; ".join(doubt.reasons)
     if doubt.kind != "refuted":
         had = f"other programs used {doubt.others:.1f} of {count(diagnosis.machine.allowed, 'core')}"
-        told = had if doubt.others >= trust.BUSY * diagnosis.machine.allowed else reasons
-        return f"{told}: the prediction was not checked by a run"
+        reason = had if doubt.others >= trust.MAX_OTHER_LOAD * diagnosis.machine.allowed else reasons
+        return f"{reason}: the prediction was not checked by a run"
     if not stands:
         return f"no waiting time is reported: {diagnosis.sentence} ({reasons})"
     return f"the recommended setting was run, and its time differed from the prediction ({reasons})"
 
 
-def _borne_out(diagnosis: Diagnosis) -> bool:
-    """Whether the loader as it is took in its run what was predicted for it."""
-    return diagnosis.seen is not None and trust.off(diagnosis.seen) <= trust.REFUTED
+def _is_confirmed(diagnosis: Diagnosis) -> bool:
+    """Whether the loader with its current setting ran as predicted."""
+    return (
+        diagnosis.seen is not None and trust.prediction_factor(diagnosis.seen) <= trust.MAX_PREDICTION_FACTOR
+    )
 
 
 def _left_in_run(diagnosis: Diagnosis, late: int, per_step: float) -> int:
-    """What the setting to take left of a wait when it was run: all of it where it was not clearly faster."""
-    seen = diagnosis.seen_advised
-    return min(round(seen.wait * per_step), late) if seen is not None and trust.faster(diagnosis) else late
+    """Return the wait left when the advised setting was run; all of it if it was not clearly faster."""
+    advised_run = diagnosis.seen_advised
+    return (
+        min(round(advised_run.wait * per_step), late)
+        if advised_run is not None and trust.is_faster(diagnosis)
+        else late
+    )
 
 
 def _lengths(step: Range) -> tuple[int, int, int]:
     return step.least, step.likely, step.most
 
 
-def _leads(length: Range, step: Step) -> tuple[int, ...]:
-    """How long the host has nothing to do in steps of these lengths, and can make batches for the next one.
+def _host_slack(length: Range, step: StepTimes) -> tuple[int, ...]:
+    """Return how long the host is idle in steps of these lengths, when it can make the next batches.
 
-    A wait may be where it takes all of that away, or where it takes nothing: then the longest of the steps,
-    for which the least is said to be lost, has it.
+    If it is unknown which part of the waits is idle, only the longest step gets the slack, so that the least
+    possible loss is reported for it.
     """
     if step.host is None:
         return (0, 0, 0)
@@ -282,24 +306,24 @@ def _leads(length: Range, step: Step) -> tuple[int, ...]:
     return tuple(free) if step.waits < 1 else (0, 0, free[2])
 
 
-def _late(diagnosis: Diagnosis, per_step: float, lead: int) -> tuple[int, int]:
-    """How long a training step waits: as it is, and under the setting that is advised."""
+def _waits(diagnosis: Diagnosis, per_step: float, lead: int) -> tuple[int, int]:
+    """Return how long a training step waits, now and with the advised setting."""
     now, then = (
-        _exposed(p, per_step, lead) if p is not None else 0 for p in (diagnosis.now, diagnosis.advised)
+        _exposed_wait(p, per_step, lead) if p is not None else 0 for p in (diagnosis.now, diagnosis.advised)
     )
     return now, then
 
 
-def _exposed(one: Prediction, per_step: float, lead: int) -> int:
-    """What of the wait the GPU notices: without workers, the loop makes batches in the host's own time."""
-    wait = round(one.wait * per_step)
-    return wait if one.setting.workers else max(wait - lead, 0)
+def _exposed_wait(prediction: Prediction, per_step: float, lead: int) -> int:
+    """Return the wait that the GPU notices: without workers, batches are made in the host's idle time."""
+    wait = round(prediction.wait * per_step)
+    return wait if prediction.setting.workers else max(wait - lead, 0)
 
 
-def _shared(diagnosis: Diagnosis, ranks: int) -> Diagnosis:
-    """The measurement on a machine that nobody uses but this training, with so many ranks at work on it.
+def _on_training_machine(diagnosis: Diagnosis, ranks: int) -> Diagnosis:
+    """Return the measurement for a machine used only by this training, with `ranks` ranks on it.
 
-    Who else uses this one at the moment does not use that of the training.
+    Programs that run here now need not run on the training's machine.
     """
     at = msgspec.structs.replace(
         diagnosis.machine, others=0.0, allowed=max(1, diagnosis.machine.allowed // ranks)
@@ -308,12 +332,12 @@ def _shared(diagnosis: Diagnosis, ranks: int) -> Diagnosis:
     return msgspec.structs.replace(diagnosis, machine=at, notes=(*diagnosis.notes, *notes))
 
 
-def _verified(use: Use, fetch: Fetch, seconds: float) -> dict[str, tuple[Mistake, ...]]:
-    """Mistakes in what it yields; none where looking would take too long."""
+def _find_mistakes(use: LoaderUses, fetch: Fetch, seconds: float) -> dict[str, tuple[Mistake, ...]]:
+    """Return mistakes in what the loader yields; nothing if checking would take too long."""
     assert use.loader is not None
     if isinstance(use.loader.dataset, IterableDataset) and 100 * fetch.item / 1e9 > seconds:
         return {}
     try:
-        return {"mistakes": verify_here(use.loader, _ITEMS, seconds).mistakes}
+        return {"mistakes": verify_here(use.loader, _MAX_ITEMS_VERIFIED, seconds).mistakes}
     except (GaplessError, RuntimeError, torch.multiprocessing.ProcessError):
         return {}

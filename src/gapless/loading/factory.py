@@ -1,4 +1,4 @@
-"""``train.py:make_loader``: the user's loader, made as the user says."""
+"""Find the loader named by ``train.py:make_loader``."""
 
 from __future__ import annotations
 
@@ -19,41 +19,43 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gapless.errors import UsageError
-from gapless.loading.feed import Feed, understood
+from gapless.loading.feed import Feed, identify_feed
 from gapless.loading.forked import LoaderError, failure
 from gapless.loading.uses import Uses
 
-_ITEMS = (str, bytes, list, tuple, dict, torch.Tensor, numpy.ndarray, torch.nn.Module)
-"""What can be gone through and is an item, or many, or something else: never what feeds a loop."""
+_NOT_FEEDS = (str, bytes, list, tuple, dict, torch.Tensor, numpy.ndarray, torch.nn.Module)
+"""Iterable types that are items or containers, and never feed a loop."""
 
 
-def find(target: str) -> Feed:
-    """What `target` names, and what it is taken for.
+def find_feed(target: str) -> Feed:
+    """Return the feed that `target` names.
 
     `target` is ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``. NAME is a DataLoader, a dataset or anything else
-    that yields batches, or a function without arguments that returns one; of several that it returns the
-    first is taken, and of what has ``train_dataloader()`` that. The file is imported: what stands under
-    ``if __name__ == "__main__"`` does not run.
+    that yields batches, or a function without arguments that returns one; of several the first is used, and
+    of an object with ``train_dataloader()`` its result. The file is imported: code under ``if __name__ ==
+    "__main__"`` does not run.
 
     Raises:
-        UsageError: there is no such thing.
+        UsageError: there is no such object.
         LoaderError: the user's code fails.
     """
-    before = _threads()
+    before = _count_threads()
     uses = Uses().start()
     try:
-        thing, remarks = _feeding(_thing(target), target)
-        feed = understood(thing, lambda: _feeding(_thing(target), target)[0], anew=_threads() > before)
+        thing, remarks = _select_feed(_load_target(target), target)
+        feed = identify_feed(
+            thing, lambda: _select_feed(_load_target(target), target)[0], anew=_count_threads() > before
+        )
     finally:
         uses.stop()
     return replace(feed, remarks=(*remarks, *feed.remarks), line=uses.line_of(feed.loader))
 
 
-def maker_of(target: str) -> Callable[[], DataLoader]:
-    """What makes that loader anew, with all that its file does on the way: as each rank would."""
+def loader_factory(target: str) -> Callable[[], DataLoader]:
+    """Return a function that creates the loader anew, running its file as each rank would."""
 
     def make() -> DataLoader:
-        loader = find(target).loader
+        loader = find_feed(target).loader
         if loader is None:
             raise UsageError(f"{target} contains no DataLoader, so its ranks cannot be checked")
         return loader
@@ -61,39 +63,41 @@ def maker_of(target: str) -> Callable[[], DataLoader]:
     return make
 
 
-def _threads() -> int:
-    """Threads of this process, those of libraries included; 0 where the system does not tell."""
+def _count_threads() -> int:
+    """Return the threads of this process, including those of libraries; 0 if the system does not say."""
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:
         return 0
 
 
-def _thing(target: str) -> Any:
+def _load_target(target: str) -> Any:
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise UsageError(f"{target}: name the function that creates the loader: train.py:make_loader")
-    module = _module(place)
+    module = _import_target(place)
     thing: Any = module
     for part in name.split("."):
         if not hasattr(thing, part):
-            raise UsageError(f"{place} has no {name}{_close(part, thing)}")
+            raise UsageError(f"{place} has no {name}{_suggest(part, thing)}")
         thing = getattr(thing, part)
     makes = inspect.isroutine(thing) or isinstance(thing, type | functools.partial)
     feeds = isinstance(thing, DataLoader | Dataset | list | tuple | dict) or hasattr(thing, "__iter__")
     feeds &= not isinstance(thing, str | bytes)
     if makes or not (feeds or hasattr(thing, "train_dataloader")):
-        return _called(thing, target)
+        return _call_target(thing, target)
     return thing
 
 
-def _close(name: str, module: Any) -> str:
-    close = difflib.get_close_matches(name, [one for one in dir(module) if not one.startswith("_")], n=1)
+def _suggest(name: str, module: Any) -> str:
+    close = difflib.get_close_matches(
+        name, [candidate for candidate in dir(module) if not candidate.startswith("_")], n=1
+    )
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _module(place: str) -> ModuleType:
-    """The imported file or module."""
+def _import_target(place: str) -> ModuleType:
+    """Import the file or module."""
     is_file = place.endswith(".py")
     folder = os.path.dirname(os.path.realpath(place)) if is_file else os.getcwd()
     if folder not in sys.path:
@@ -104,9 +108,9 @@ def _module(place: str) -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name and f"{place}.".startswith(f"{error.name}."):
                 raise UsageError(f"no module named {error.name}") from None
-            raise LoaderError(_imported(place, error)) from error
+            raise LoaderError(_import_error(place, error)) from error
         except Exception as error:
-            raise LoaderError(_imported(place, error)) from error
+            raise LoaderError(_import_error(place, error)) from error
     if not os.path.isfile(place):
         raise UsageError(f"no such file: {place}")
     name = os.path.basename(place)[: -len(".py")]
@@ -114,30 +118,31 @@ def _module(place: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UsageError(f"{place} cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # by this name workers that are not forked find it again
+    sys.modules[name] = module  # workers that are not forked import it by this name
     try:
         spec.loader.exec_module(module)
     except SystemExit as error:
         raise LoaderError(f"{place} exits with {error.code} when it is imported") from error
     except Exception as error:
-        raise LoaderError(_imported(place, error)) from error
+        raise LoaderError(_import_error(place, error)) from error
     return module
 
 
-def _imported(place: str, error: BaseException) -> str:
+def _import_error(place: str, error: BaseException) -> str:
     return failure(error).replace("making a batch fails", f"importing {place} fails")
 
 
-def _called(thing: Any, target: str) -> Any:
+def _call_target(thing: Any, target: str) -> Any:
     if not callable(thing):
         raise UsageError(
             f"{target} is a {type(thing).__name__}, neither a loader nor a function that returns one"
         )
     try:
         needed = [
-            one.name
-            for one in inspect.signature(thing).parameters.values()
-            if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+            parameter.name
+            for parameter in inspect.signature(thing).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
     except (TypeError, ValueError):
         needed = []
@@ -149,28 +154,28 @@ def _called(thing: Any, target: str) -> Any:
         raise LoaderError(failure(error).replace("making a batch fails", f"{target} fails")) from error
 
 
-def _feeding(thing: Any, target: str) -> tuple[Any, tuple[str, ...]]:
-    """What batches come from, of all that `target` gives."""
+def _select_feed(thing: Any, target: str) -> tuple[Any, tuple[str, ...]]:
+    """Select what yields batches from the value of `target`; also return remarks about the choice."""
     loaders = getattr(thing, "train_dataloader", None)
     if callable(loaders):
-        return _feeding(_of_module(thing, target), f"{target}.train_dataloader()")
+        return _select_feed(_lightning_loader(thing, target), f"{target}.train_dataloader()")
     if isinstance(thing, dict):
         thing = list(thing.values())
     if isinstance(thing, list | tuple):
         for kinds in ((DataLoader,), (Dataset, Iterable)):
-            for number, one in enumerate(thing, 1):
-                if isinstance(one, kinds) and not isinstance(one, _ITEMS):
+            for number, candidate in enumerate(thing, 1):
+                if isinstance(candidate, kinds) and not isinstance(candidate, _NOT_FEEDS):
                     several = (f"{target} returns {len(thing)} objects: this is number {number}",)
-                    return one, several if len(thing) > 1 else ()
+                    return candidate, several if len(thing) > 1 else ()
     return thing, ()
 
 
-def _of_module(module: Any, target: str) -> Any:
-    """The training loader of a Lightning module, set up as a trainer does."""
+def _lightning_loader(module: Any, target: str) -> Any:
+    """Return the training loader of a Lightning module, set up as by a trainer."""
     try:
         for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
             getattr(module, name, lambda *_: None)(*arguments)
         return module.train_dataloader()
     except Exception as error:
-        told = failure(error).replace("making a batch fails", f"{target} fails without a trainer")
-        raise LoaderError(told) from error
+        message = failure(error).replace("making a batch fails", f"{target} fails without a trainer")
+        raise LoaderError(message) from error

@@ -1,7 +1,7 @@
-"""Measuring in a copy of the process: nothing that is measured there changes anything here.
+"""Measure in a copy of the process, so that nothing changes in this one.
 
-The copy has the dataset, the sampler and all random states, and takes them along when it ends. Files that
-the dataset holds open are shared with it, so their positions are put back.
+The copy has the dataset, the sampler and all random states, which vanish with it. Files that the dataset
+holds open are shared, so their positions are restored.
 """
 
 from __future__ import annotations
@@ -25,143 +25,148 @@ import msgspec
 import torch
 
 from gapless.errors import GaplessError
-from gapless.loading.guard import guarded
-from gapless.loading.lines import is_user, shown, user_place
+from gapless.loading.guard import guard_group
+from gapless.loading.lines import is_user, short_path, user_place
 
 T = TypeVar("T")
 Tell = Callable[[float], object]
-"""Called now and then with the part that is done, 0 to 1; true if it is to come to its end now."""
-Look = Callable[[int], object]
-"""Called every few milliseconds with the number of the process that measures."""
+"""Called now and then with the share done, 0 to 1; true if the work should end now."""
+ProcessSampler = Callable[[int], object]
+"""Called every few milliseconds with the measuring process's number."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_GRACE = 5.0
-"""Seconds beyond its budget after which a measurement is ended."""
-_LAST = 1.0
-"""Seconds in which a measurement that is interrupted may tell what it has."""
-_SELDOM, _LOOKS = 0.01, 0.004
-"""Seconds between two words of progress, and between two looks: each takes time of what is measured."""
+_GRACE_SECONDS = 5.0
+"""A measurement is ended this long after its budget."""
+_LAST_WORD_SECONDS = 1.0
+"""Time for an interrupted measurement to send its result."""
+_PROGRESS_SECONDS, _SAMPLE_SECONDS = 0.01, 0.004
+"""Intervals between progress messages and between samples: each takes time from the measurement."""
 
 
 class LoaderError(GaplessError):
-    """The dataset, the sampler or the collating function fails, and would fail in training."""
+    """The dataset, sampler or collate function fails, and would fail in training."""
 
 
 class TooSlow(LoaderError):
-    """A measurement does not end in the time it has."""
+    """A measurement does not end in time."""
 
 
 class Ended(LoaderError):
-    """The process that measures ends without a word: a crash, or no memory left."""
+    """The measuring process ended without a message: a crash, or out of memory."""
 
 
 class Stopped(BaseException):
-    """Somebody asked for the end, by `request` (Ctrl-C), when `result` was found; None: nothing was."""
+    """The user requested the end by `request` (Ctrl-C); `result` is what was measured (None: nothing)."""
 
     def __init__(self, request: BaseException, result: Any = None) -> None:
         super().__init__(str(request))
         self.request, self.result = request, result
 
 
-def available() -> bool:
+def can_fork() -> bool:
     """Whether the process can be copied."""
     return hasattr(os, "fork")
 
 
-def measured(
+def run_in_copy(
     work: Callable[[Tell], T],
     kind: type[T],
     seconds: float,
     tell: Tell,
-    look: Look | None = None,
+    look: ProcessSampler | None = None,
     *,
     keep: bool = False,
 ) -> T:
-    """``work(tell)`` in a copy of this process, which ends with it; where there are none, here.
+    """Return ``work(tell)``, run in a copy of this process that then ends; here if copying is impossible.
 
-    `look` is called while it lasts. With `keep` a request to end (Ctrl-C) leaves a second for what there is.
+    `look` is called while it lasts. With `keep` a request to end (Ctrl-C) leaves a second for a partial
+    result.
 
     Raises:
-        LoaderError: the user's code fails in it, or it does not end within `seconds` and some more.
-        Stopped: with `keep`, the user asked for the end; with what was found until then.
+        LoaderError: the user's code fails, or does not end within `seconds` and some more.
+        Stopped: with `keep`, on a request to end; with what was measured so far.
     """
-    if not available():
+    if not can_fork():
         with unchanged():
             return work(tell)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
-    (reader, writer), (asked, ask) = os.pipe(), os.pipe()
+    (reader, writer), (stop_reader, stop_writer) = os.pipe(), os.pipe()
     with positions_kept():
-        with warnings.catch_warnings():  # of threads: the child starts none of theirs
+        with warnings.catch_warnings():  # about threads: the child starts none of them
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
             os.close(reader)
-            os.close(ask)
-            _child(work, writer, asked)
+            os.close(stop_writer)
+            _run_child(work, writer, stop_reader)
         os.close(writer)
-        os.close(asked)
+        os.close(stop_reader)
         with suppress(OSError):
-            os.setpgid(pid, pid)  # as the child does itself: whoever comes first
+            os.setpgid(pid, pid)  # the child does it too: whichever comes first
         request: BaseException | None = None
-        heard = _Heard(reader, tell, None if look is None else lambda: look(pid))
+        messages = _Messages(reader, tell, None if look is None else lambda: look(pid))
         try:
-            with guarded(pid):
+            with guard_group(pid):
                 try:
-                    told = heard.until(seconds + _GRACE)
+                    last_message = messages.until(seconds + _GRACE_SECONDS)
                 except BaseException as error:  # Ctrl-C, or whatever else asks for the end
                     if not keep or isinstance(error, Exception):
                         raise
                     request = error
-                    told = _at_last(heard, ask)
+                    last_message = _await_last_word(messages, stop_writer)
         finally:
             os.close(reader)
-            os.close(ask)
-            _end(pid)
+            os.close(stop_writer)
+            _kill_child(pid)
     if request is not None:
-        result = msgspec.convert(told["result"], kind) if told and "result" in told else None
+        result = (
+            msgspec.convert(last_message["result"], kind)
+            if last_message and "result" in last_message
+            else None
+        )
         raise Stopped(request, result) from None
-    return _result(told, kind, seconds)
+    return _convert_result(last_message, kind, seconds)
 
 
-def _at_last(heard: _Heard, ask: int) -> dict[str, Any] | None:
-    """What an interrupted measurement has found; None where it does not say so soon."""
-    heard.tell = lambda part: None
+def _await_last_word(messages: _Messages, ask: int) -> dict[str, Any] | None:
+    """Return an interrupted measurement's last message; None if it does not come soon."""
+    messages.tell = lambda part: None
     with suppress(OSError, msgspec.DecodeError):
         os.write(ask, b".")
-        return heard.until(_LAST)
+        return messages.until(_LAST_WORD_SECONDS)
     return None
 
 
-def _result(told: dict[str, Any] | None, kind: type[T], seconds: float) -> T:
-    if told is None:
+def _convert_result(message: dict[str, Any] | None, kind: type[T], seconds: float) -> T:
+    if message is None:
         raise TooSlow(
-            f"no batch within {seconds + _GRACE:.0f} s: an item takes too long or never ends; allow more "
-            "time with --budget"
+            f"no batch within {seconds + _GRACE_SECONDS:.0f} s: an item takes too long or never ends; allow "
+            "more time with --budget"
         )
-    if "error" in told:
-        raise LoaderError(told["error"])
-    if "result" not in told:
+    if "error" in message:
+        raise LoaderError(message["error"])
+    if "result" not in message:
         raise Ended("making a batch kills the process: a crash in native code, or out of memory")
-    return msgspec.convert(told["result"], kind)
+    return msgspec.convert(message["result"], kind)
 
 
-class _Heard:
-    """What the child says."""
+class _Messages:
+    """The messages of the child."""
 
     def __init__(self, reader: int, tell: Tell, look: Callable[[], object] | None) -> None:
         self.reader, self.tell, self.look = reader, tell, look
         self.data = b""
 
     def until(self, seconds: float) -> dict[str, Any] | None:
-        """Its last word; {} where it ends without one, None where it does not end."""
+        """Return its last message; {} if it ends without one, None if it does not end."""
         deadline = time.monotonic() + seconds
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            wait = left if self.look is None else min(left, _LOOKS)
+            wait = left if self.look is None else min(left, _SAMPLE_SECONDS)
             if not select.select([self.reader], [], [], wait)[0]:
                 if self.look is not None:
                     self.look()
@@ -172,14 +177,14 @@ class _Heard:
             self.data += piece
             *rows, self.data = self.data.split(b"\n")
             for row in rows:
-                told = msgspec.json.decode(row)
-                if "part" not in told:
-                    return dict(told)
-                self.tell(told["part"])
+                message = msgspec.json.decode(row)
+                if "part" not in message:
+                    return dict(message)
+                self.tell(message["part"])
 
 
-def _end(pid: int) -> None:
-    """Whatever is left of the child, with the workers it has started."""
+def _kill_child(pid: int) -> None:
+    """Kill the child with the workers it has started, and wait for it."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
@@ -188,16 +193,17 @@ def _end(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
-def _child(work: Callable[[Tell], Any], writer: int, asked: int) -> NoReturn:
+def _run_child(work: Callable[[Tell], Any], writer: int, stop_reader: int) -> NoReturn:
     try:
-        gc.freeze()  # a loader's iterator that is collected here would send the parent's workers home
-        # A group of its own, to be ended as one. Not a session: to those Linux gives equal parts of the cores
-        # (autogroup), and what is measured there would not be what the user's own processes get.
+        gc.freeze()  # collecting a loader's iterator here would stop the parent's workers
+        # A group of its own, to be killed as one. Not a session: Linux gives sessions equal shares of the
+        # cores
+        # (autogroup), and the measurement would not see what the user's own processes get.
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # no process of the background may read the terminal
-            os.dup2(2, 1)  # what the dataset prints is no part of the report
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a background process must not read the terminal
+            os.dup2(2, 1)  # what the dataset prints does not belong in the report
         sys.stdout = sys.stderr
         torch.set_num_threads(1)  # as in a worker; and threads do not survive a fork
 
@@ -207,9 +213,9 @@ def _child(work: Callable[[Tell], Any], writer: int, asked: int) -> NoReturn:
                 data = data[os.write(writer, data) :]
 
         try:
-            result = msgspec.to_builtins(work(_Progress(send, asked)))
-            # Semaphores that were made here have names until they are given back; those of the parent are
-            # known by its number and stay. What would wait for somebody (below 0) is left out.
+            result = msgspec.to_builtins(work(_Progress(send, stop_reader)))
+            # Semaphores created here have names until they are released; those of the parent are
+            # identified by its number and stay. Finalizers that would wait (priority below 0) are left out.
             multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
             send({"result": result})
         except GaplessError as error:
@@ -227,30 +233,30 @@ def _child(work: Callable[[Tell], Any], writer: int, asked: int) -> NoReturn:
 
 
 class _Progress:
-    """In the child: says what part is done, and whether the end was asked for."""
+    """In the child: sends the share done, and reads whether the end was requested."""
 
-    def __init__(self, send: Callable[[dict[str, Any]], None], asked: int) -> None:
-        self._send, self._asked = send, asked
+    def __init__(self, send: Callable[[dict[str, Any]], None], stop_reader: int) -> None:
+        self._send, self._stop_reader = send, stop_reader
         self._said = 0.0
 
     def __call__(self, part: float) -> bool:
         now = time.monotonic()
-        if now - self._said < _SELDOM and part < 1:
+        if now - self._said < _PROGRESS_SECONDS and part < 1:
             return False
         self._said = now
         self._send({"part": part})
-        return bool(select.select([self._asked], [], [], 0)[0])
+        return bool(select.select([self._stop_reader], [], [], 0)[0])
 
 
 def failure(error: BaseException) -> str:
-    """The error in one line, with the user's line that raises it."""
+    """Describe the error in one line, with the user's line that raises it."""
     text = f"{type(error).__name__}: {error}".strip().rstrip(":").split("\n")[0]
     place = user_place(error.__traceback__)
     if "Original Traceback" in str(error):  # torch's, of a worker; the last line is its error
         rows = str(error).strip().split("\n")
         text = rows[-1].strip()
-        found = [one for one in map(_FRAME.search, rows) if one is not None and is_user(one[1])]
-        place = f"{shown(found[-1][1])}:{found[-1][2]}" if found else ""
+        frames = [match for match in map(_FRAME.search, rows) if match is not None and is_user(match[1])]
+        place = f"{short_path(frames[-1][1])}:{frames[-1][2]}" if frames else ""
     if "re-initialize CUDA in forked" in str(error):
         text = "it uses CUDA, which no forked worker can do: keep items on the CPU and copy the batch"
     return f"making a batch fails{f' at {place}' if place else ''}: {text}"

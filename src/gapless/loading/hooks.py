@@ -1,4 +1,4 @@
-"""Hooks in torch's loaders: where one is made, where a pass through it begins, when a batch comes."""
+"""Hook torch's loaders: creation, beginning of a pass, arrival of a batch."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from torch.utils.data import DataLoader
 from gapless.torch_internals import LoaderIter
 
 
-class Listener(Protocol):
-    """Who is told."""
+class LoaderListener(Protocol):
+    """Receives the events of loaders."""
 
-    def made(self, loader: DataLoader) -> None:
-        """`loader` has been made."""
+    def on_created(self, loader: DataLoader) -> None:
+        """A loader was created."""
 
-    def begun(self, loader: DataLoader, iterator: Any) -> None:
-        """A pass through `loader` is about to begin: nothing of it has been drawn yet."""
+    def on_pass_begun(self, loader: DataLoader, iterator: Any) -> None:
+        """A pass through `loader` is about to begin: nothing has been drawn yet."""
 
-    def came(self, iterator: Any, batch: Any, asked: Any, got: Any) -> None:
-        """`batch` was asked for and came at these readings of the clock."""
+    def on_batch(self, iterator: Any, batch: Any, request_time: Any, got: Any) -> None:
+        """`batch` arrived; the times are readings of the hooks' clock."""
 
-    def ended(self, iterator: Any) -> None:
-        """There are no more: the pass has come to its end."""
+    def on_pass_ended(self, iterator: Any) -> None:
+        """A pass has come to its end."""
 
 
-class Hooks:
-    """Tells `listener`, in this process, between `install` and `remove`.
+class LoaderHooks:
+    """Calls `listener` in this process, between `install` and `remove`.
 
-    The iterators' base class is where all loaders meet, torchdata's StatefulDataLoader and those that a
-    library derives as well, whenever they are imported.
+    Hooks the iterators' base class, which all loaders share: torchdata's StatefulDataLoader and those of
+    libraries too, whenever they are imported.
     """
 
-    def __init__(self, listener: Listener, clock: Callable[[], Any] = time.perf_counter_ns) -> None:
+    def __init__(self, listener: LoaderListener, clock: Callable[[], Any] = time.perf_counter_ns) -> None:
         self._listener, self.clock = listener, clock
         self._pid = os.getpid()
         self._on = False
         self._undo: list[tuple[type, str, Any, Any]] = []
 
     def install(self) -> None:
-        """Begin to tell."""
+        """Start calling the listener."""
         self._on = True
-        self._set(DataLoader, "__init__", self._made)
-        self._set(LoaderIter, "__init__", self._begun)
-        self._set(LoaderIter, "_reset", self._again)
-        self._set(LoaderIter, "__next__", self._next)
+        self._set(DataLoader, "__init__", self._wrap_init)
+        self._set(LoaderIter, "__init__", self._wrap_iterator_init)
+        self._set(LoaderIter, "_reset", self._wrap_reset)
+        self._set(LoaderIter, "__next__", self._wrap_next)
 
     def remove(self) -> None:
-        """Say no more. What somebody has wrapped since stays where it is, and only passes on."""
+        """Stop. A method that was wrapped again since stays, and only passes calls on."""
         self._on = False
-        for owner, name, ours, theirs in reversed(self._undo):
+        for owner, name, ours, original in reversed(self._undo):
             if owner.__dict__.get(name) is ours:
-                setattr(owner, name, theirs)
+                setattr(owner, name, original)
         self._undo.clear()
 
     def _set(self, owner: type, name: str, make: Callable[[Any], Any]) -> None:
@@ -65,48 +65,48 @@ class Hooks:
         setattr(owner, name, ours)
         self._undo.append((owner, name, ours, real))
 
-    def _tell(self, what: Callable[..., None], *told: Any) -> None:
-        """Whatever goes wrong in looking on is no matter of the script's."""
-        if self._on and os.getpid() == self._pid:  # a worker's own loaders are its own affair
+    def _notify(self, callback: Callable[..., None], *values: Any) -> None:
+        """Call the listener; its errors must not affect the script."""
+        if self._on and os.getpid() == self._pid:  # not for loaders of a worker
             with suppress(Exception):
-                what(*told)
+                callback(*values)
 
-    def _made(self, real: Any) -> Any:
-        def made(loader: Any, *args: Any, **kwargs: Any) -> None:
+    def _wrap_init(self, real: Any) -> Any:
+        def init_and_notify(loader: Any, *args: Any, **kwargs: Any) -> None:
             real(loader, *args, **kwargs)
-            self._tell(self._listener.made, loader)
+            self._notify(self._listener.on_created, loader)
 
-        return made
+        return init_and_notify
 
-    def _begun(self, real: Any) -> Any:
+    def _wrap_iterator_init(self, real: Any) -> Any:
         def begun(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            self._tell(self._listener.begun, loader, iterator)
+            self._notify(self._listener.on_pass_begun, loader, iterator)
             real(iterator, loader, *args, **kwargs)
 
         return begun
 
-    def _again(self, real: Any) -> Any:
+    def _wrap_reset(self, real: Any) -> Any:
         def again(iterator: Any, loader: Any, first_iter: bool = False, **kwargs: Any) -> None:
-            if not first_iter:  # workers that are kept
-                self._tell(self._listener.begun, loader, iterator)
+            if not first_iter:  # persistent workers begin a pass here
+                self._notify(self._listener.on_pass_begun, loader, iterator)
             real(iterator, loader, first_iter, **kwargs)
 
         return again
 
-    def _next(self, real: Any) -> Any:
+    def _wrap_next(self, real: Any) -> Any:
         clock = self.clock
 
         def following(iterator: Any) -> Any:
             if not self._on:
                 return real(iterator)
-            asked = clock()
+            request_time = clock()
             try:
                 batch = real(iterator)
             except StopIteration:
-                self._tell(self._listener.ended, iterator)
+                self._notify(self._listener.on_pass_ended, iterator)
                 raise
             got = clock()
-            self._tell(self._listener.came, iterator, batch, asked, got)
+            self._notify(self._listener.on_batch, iterator, batch, request_time, got)
             return batch
 
         return following

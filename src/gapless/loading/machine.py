@@ -1,4 +1,4 @@
-"""What the machine has for this process: cores, who else uses them, and memory."""
+"""Measure what the machine offers this process: cores, their other users, memory."""
 
 from __future__ import annotations
 
@@ -12,86 +12,90 @@ from pathlib import Path
 from gapless.cores import CGROUP, allowed, quota
 from gapless.model.loading import Machine
 
-_STATISTICS = Path("/proc/stat")
-_SETTLED = 0.25
-"""Part of a try that does not count."""
-_MOST = 32
-"""More processes than these are not tried at once."""
-_ROUNDS = 6
-_SLOWER = 0.75
-"""Cores that are at least so fast together are taken to be as fast as alone: halves of one are slower."""
-_SHORT = 0.1
-"""Seconds in which the system's ticks say nothing yet."""
-_FULL, _NOBODY = 0.95, 0.03
-"""Parts of the cores that are all of them, and none."""
+_STAT_FILE = Path("/proc/stat")
+_WARM_UP_SHARE = 0.25
+"""First share of a trial that is not counted."""
+_MAX_PROCESSES = 32
+"""Processes run at once, at most."""
+_TRIALS = 6
+"""Trials alone and together, to tell a slowdown from chance."""
+_MAX_SPEED_TOGETHER = 0.75
+"""Cores at least this fast together count as independent: hyperthreads of one core are slower."""
+_MIN_SECONDS = 0.1
+"""Below this time the system's ticks are too coarse."""
+_FULL_LOAD, _NO_LOAD = 0.95, 0.03
+"""Load counted as fully busy, and as idle."""
 
 
-def machine(start: str, seconds: float = 0.0) -> Machine:
-    """What there is. With `seconds` it is looked who else computes, and how fast cores are together."""
+def measure_machine(start: str, seconds: float = 0.0) -> Machine:
+    """Measure the machine; with `seconds` also the load of other programs and the speed of cores together."""
     limit = quota()
     count = allowed()
-    others = beside(count, seconds / 2) if seconds > 0 else 0.0
+    other_load = measure_other_load(count, seconds / 2) if seconds > 0 else 0.0
     together = 1.0
-    if seconds > 0 and hasattr(os, "fork") and 1 < count <= _MOST and others < count / 2:
+    if seconds > 0 and hasattr(os, "fork") and 1 < count <= _MAX_PROCESSES and other_load < count / 2:
         together = speed_together(count, seconds / 2)
     return Machine(
         allowed=count,
         quota=limit,
-        others=others,
+        others=other_load,
         together=together,
-        memory=_available(),
-        shared=_shared(),
+        memory=_free_memory(),
+        shared=_free_shared_memory(),
         start=start,
     )
 
 
-def beside(count: int, seconds: float) -> float:
-    """Processes of others that compute on this process's cores, in the mean over `seconds`; 0 if untold.
+def measure_other_load(count: int, seconds: float) -> float:
+    """Return how many processes of others compute on this process's cores, averaged over `seconds`; 0 if
+    unknown.
 
-    As many as would be needed to use the processor time that is used while this process sleeps. Where that
-    is all there is, processes of our own try how much they get of it.
+    Derived from the processor time used while this process sleeps. If that is all there is, own processes
+    measure how much of it they get.
     """
-    before, own = _busy(), time.process_time()
+    before, own = _used_seconds(), time.process_time()
     if before < 0:
         return 0.0
     begin = time.perf_counter()
     time.sleep(seconds / 2)
     passed = time.perf_counter() - begin
-    used = max((_busy() - before - (time.process_time() - own)) / passed, 0.0)
-    if used < _FULL * count or not hasattr(os, "fork"):
-        return round(used, 2) if used > _NOBODY else 0.0
-    got = sum(cpu / max(wall, 1e-9) for _, cpu, wall in _spin_together(min(count, _MOST), seconds / 2))
-    # Equal parts: n of n + others processes have n / (n + others) of the cores.
-    return round(min(count, _MOST) * max(count / max(got, 1e-3) - 1.0, 0.0), 2)
+    used = max((_used_seconds() - before - (time.process_time() - own)) / passed, 0.0)
+    if used < _FULL_LOAD * count or not hasattr(os, "fork"):
+        return round(used, 2) if used > _NO_LOAD else 0.0
+    got = sum(
+        cpu / max(wall, 1e-9) for _, cpu, wall in _spin_together(min(count, _MAX_PROCESSES), seconds / 2)
+    )
+    # Equal shares: n of n + other_load processes have n / (n + other_load) of the cores.
+    return round(min(count, _MAX_PROCESSES) * max(count / max(got, 1e-3) - 1.0, 0.0), 2)
 
 
-def _busy(path: Path = _STATISTICS) -> float:
-    """Seconds of processor time that were used on this process's cores since the start; -1 if untold."""
-    return _used(path)[0]
+def _used_seconds(path: Path = _STAT_FILE) -> float:
+    """Return seconds of processor time used on this process's cores since boot; -1 if unknown."""
+    return _used_and_stolen(path)[0]
 
 
-def _used(path: Path = _STATISTICS) -> tuple[float, float]:
-    """The same, and seconds in which a hypervisor kept these cores for others; -1 if untold."""
+def _used_and_stolen(path: Path = _STAT_FILE) -> tuple[float, float]:
+    """Return seconds used on these cores, and seconds a hypervisor kept them for others; -1 if unknown."""
     affinity = getattr(os, "sched_getaffinity", None)
     mine = affinity(0) if affinity else ()
-    total, stolen, seen = 0, 0, False
+    total, stolen, has_cores = 0, 0, False
     with suppress(OSError, ValueError, IndexError):
         for row in path.read_text().splitlines():
             name, *values = row.split()
             if name[:3] == "cpu" and name[3:].isdigit() and int(name[3:]) in mine:
                 user, nice, system, _, _, hard, soft = (int(value) for value in values[:7])
                 stolen += int(values[7]) if len(values) > 7 else 0
-                total, seen = total + user + nice + system + hard + soft, True
+                total, has_cores = total + user + nice + system + hard + soft, True
         tick = os.sysconf("SC_CLK_TCK")
-        return (total / tick, stolen / tick) if seen else (-1.0, -1.0)
+        return (total / tick, stolen / tick) if has_cores else (-1.0, -1.0)
     return -1.0, -1.0
 
 
-_HEAT = Path("/sys/devices/system/cpu")
+_CPU_FOLDER = Path("/sys/devices/system/cpu")
 
 
-def throttled(folder: Path = _HEAT) -> int:
-    """How often the cores slowed down for heat since the start; 0 where it is not told."""
+def count_throttling(folder: Path = _CPU_FOLDER) -> int:
+    """Return how often the cores slowed down for heat since boot; 0 if unknown."""
     total = 0
     for file in folder.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
         with suppress(OSError, ValueError):
@@ -99,40 +103,44 @@ def throttled(folder: Path = _HEAT) -> int:
     return total
 
 
-class Others:
-    """What other programs used of this process's cores since it was made.
+class OtherLoad:
+    """The load of other programs on this process's cores since creation.
 
-    `own` gives the seconds of processor time of those who are no others: by default this process and those of
-    its children that have ended.
+    `own` returns the seconds of processor time that do not count: by default this process and its ended
+    children.
     """
 
     def __init__(self, own: Callable[[], float] | None = None) -> None:
-        self._own = own or _own
+        self._own = own or _own_seconds
         self._began = time.perf_counter()
-        self._used, self._kept = _used()
-        self._had, self._hot = self._own(), throttled()
+        self._used, self._kept = _used_and_stolen()
+        self._had, self._hot = self._own(), count_throttling()
 
     def cores(self) -> float:
-        """Cores, in the mean; -1 where it is not told, or not yet."""
+        """Return the average number of cores used; -1 if unknown, or not known yet."""
         passed = time.perf_counter() - self._began
-        if self._used < 0 or passed < _SHORT:
+        if self._used < 0 or passed < _MIN_SECONDS:
             return -1.0
-        return max((_used()[0] - self._used - (self._own() - self._had)) / passed, 0.0)
+        return max((_used_and_stolen()[0] - self._used - (self._own() - self._had)) / passed, 0.0)
 
     def stolen(self) -> float:
-        """Cores that the hypervisor kept, in the mean."""
+        """Return the average number of cores kept by the hypervisor."""
         passed = time.perf_counter() - self._began
-        return max(_used()[1] - self._kept, 0.0) / passed if self._used >= 0 and passed >= _SHORT else 0.0
+        return (
+            max(_used_and_stolen()[1] - self._kept, 0.0) / passed
+            if self._used >= 0 and passed >= _MIN_SECONDS
+            else 0.0
+        )
 
     def throttled(self) -> int:
-        """How often the cores slowed down for heat."""
-        return throttled() - self._hot
+        """Return how often the cores slowed down for heat."""
+        return count_throttling() - self._hot
 
 
-def of_group(processes: Path = Path("/proc")) -> float:
-    """Seconds of processor time of this process's group: itself and all that it has led to, ended or not.
+def group_seconds(processes: Path = Path("/proc")) -> float:
+    """Return seconds of processor time of this process's group: itself and all descendants, ended or not.
 
-    What an item starts (a decoder, a shell) is none of the others.
+    Programs that an item starts (a decoder, a shell) do not count as other programs.
     """
     group, total = os.getpgrp(), 0
     for folder in processes.glob("[0-9]*"):
@@ -143,35 +151,35 @@ def of_group(processes: Path = Path("/proc")) -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def _own() -> float:
+def _own_seconds() -> float:
     user, system, ended_user, ended_system, _ = os.times()
     return user + system + ended_user + ended_system
 
 
 def speed_together(count: int, seconds: float) -> float:
-    """How fast a core is when `count` processes compute, as a part of its speed when one does.
+    """Return the speed of a core while `count` processes compute, relative to one process.
 
-    Tried in turn, many times: the speed of a core also changes by itself, and with what neighbours on the
-    same machine do. What is not seen in most tries, or may be such a change, is none.
+    Tried alternately, many times: the speed of a core also changes by itself and with its neighbours. Only a
+    slowdown seen in most trials counts.
     """
-    each = seconds / (2 * _ROUNDS)
+    each = seconds / (2 * _TRIALS)
     parts = []
-    for _ in range(_ROUNDS):
-        alone, all_of_them = (_speed(_spin_together(number, each)) for number in (1, count))
+    for _ in range(_TRIALS):
+        alone, all_of_them = (_turns_per_second(_spin_together(number, each)) for number in (1, count))
         if alone > 0 and all_of_them > 0:
             parts.append(all_of_them / alone)
     part = statistics.quantiles(parts, n=4)[2] if len(parts) > 1 else 1.0
-    return round(part, 2) if part < _SLOWER else 1.0
+    return round(part, 2) if part < _MAX_SPEED_TOGETHER else 1.0
 
 
-def _speed(told: list[tuple[float, float, float]]) -> float:
-    """Turns in a second of processor time."""
-    cpu = sum(cpu for _, cpu, _ in told)
-    return sum(turns for turns, _, _ in told) / cpu if cpu > 0 else 0.0
+def _turns_per_second(results: list[tuple[float, float, float]]) -> float:
+    """Return turns per second of processor time."""
+    cpu = sum(cpu for _, cpu, _ in results)
+    return sum(turns for turns, _, _ in results) / cpu if cpu > 0 else 0.0
 
 
 def _spin_together(count: int, seconds: float) -> list[tuple[float, float, float]]:
-    """Turns, processor time and wall time of `count` processes that compute at the same time."""
+    """Return turns, processor time and wall time of `count` processes that compute at the same time."""
     begin = time.perf_counter() + 0.003 * count
     children: list[tuple[int, int]] = []
     try:
@@ -182,13 +190,13 @@ def _spin_together(count: int, seconds: float) -> list[tuple[float, float, float
                 _spin_and_tell(writer, begin, seconds)
             os.close(writer)
             children.append((pid, reader))
-        told = []
+        results = []
         for _, reader in children:
             with os.fdopen(os.dup(reader), "rb") as pipe:
                 words = pipe.read().split()
             if len(words) == 3:
-                told.append((float(words[0]), float(words[1]), float(words[2])))
-        return told
+                results.append((float(words[0]), float(words[1]), float(words[2])))
+        return results
     finally:
         for pid, reader in children:
             os.close(reader)
@@ -197,11 +205,11 @@ def _spin_together(count: int, seconds: float) -> list[tuple[float, float, float
 
 
 def _spin_and_tell(writer: int, begin: float, seconds: float) -> None:
-    """In a child: compute from `begin` on, tell how much, and end."""
+    """In a child: compute from `begin` on, report how much, and exit."""
     try:
         time.sleep(max(begin - time.perf_counter(), 0.0))
-        # A new process waits for its turn; then it gets as much as those that have been there.
-        settled, end = begin + _SETTLED * seconds, begin + seconds
+        # A new process waits for its turn; then it gets as much as the older ones.
+        settled, end = begin + _WARM_UP_SHARE * seconds, begin + seconds
         table = list(range(256))
         while time.perf_counter() < settled:
             sum(table)
@@ -215,8 +223,8 @@ def _spin_and_tell(writer: int, begin: float, seconds: float) -> None:
         os._exit(0)
 
 
-def _available() -> int:
-    """Free memory in bytes, within the control group's limit; -1 where it is not told."""
+def _free_memory() -> int:
+    """Return free memory in bytes within the control group's limit; -1 if unknown."""
     free = -1
     with suppress(OSError, ValueError):
         for row in Path("/proc/meminfo").read_text().splitlines():
@@ -229,9 +237,9 @@ def _available() -> int:
     return free
 
 
-def _shared() -> int:
-    """Free bytes where tensors go from process to process; -1 where it is not told."""
+def _free_shared_memory() -> int:
+    """Return free bytes of shared memory, which passes tensors between processes; -1 if unknown."""
     with suppress(OSError, AttributeError):
-        told = os.statvfs("/dev/shm")
-        return told.f_bavail * told.f_frsize
+        status = os.statvfs("/dev/shm")
+        return status.f_bavail * status.f_frsize
     return -1

@@ -1,4 +1,4 @@
-"""What an epoch begins with: its order, a dataset that opens its files, a stream that starts anew."""
+"""Measure how an epoch begins: its order, a dataset that opens files, a stream that restarts."""
 
 from __future__ import annotations
 
@@ -7,70 +7,70 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from gapless.loading.batches import Maker, alike, indices_of
+from gapless.loading.batches import BatchMaker, indices_of, with_setting
 from gapless.loading.clock import Clock
-from gapless.loading.measure_workers import running, warned_off
-from gapless.loading.settings import altered
+from gapless.loading.measure_workers import iterate, without_worker_warning
+from gapless.loading.settings import with_settings
 from gapless.model.loading import Fetch, Setting
 from gapless.model.loading_feed import Begin
 
-_LATER = 3
-"""Batches after a first one that it is compared with."""
+_LATER_BATCHES = 3
+"""Batches that the first one is compared with."""
 
 
 def measure_begin(loader: DataLoader, clock: Clock | None = None) -> Begin:
-    """What the first batch of a pass takes more than those after it, in a process that has made none.
+    """Measure how much longer the first batch of a pass takes, in a process that has made none.
 
-    A map-style dataset is asked for other batches, never twice for the same: one that keeps its items would
-    give them at once.
+    A map-style dataset is asked for different batches, never twice for one: if it caches items it would
+    return them at once.
     """
     clock = clock or Clock()
-    _order(loader, clock)  # what only the first order of a process takes is not what each epoch begins with
-    shuffle, asked_for = _order(loader, clock)
-    if len(asked_for) < 2:
+    _measure_order(loader, clock)  # what only the first order in a process takes is not part of every epoch
+    shuffle, requests = _measure_order(loader, clock)
+    if len(requests) < 2:
         return Begin()
-    first, *later = asked_for
-    maker = Maker(loader)
-    opening = _batch(maker, first, clock)
-    rest = [_batch(maker, asked, clock) for asked in later]
+    first, *later = requests
+    maker = BatchMaker(loader)
+    opening = _time_batch(maker, first, clock)
+    rest = [_time_batch(maker, request, clock) for request in later]
     usual = float(sorted(rest)[len(rest) // 2])
     if maker.stream is None:
         return Begin(shuffle=shuffle, opened=max(opening - usual, 0.0))
-    once_more = _batch(Maker(loader), first, clock)
+    once_more = _time_batch(BatchMaker(loader), first, clock)
     again = max(once_more - usual, 0.0)
     return Begin(shuffle=shuffle, opened=max(opening - usual - again, 0.0), again=again)
 
 
-def _order(loader: DataLoader, clock: Clock) -> tuple[float, list[Any]]:
-    """Nanoseconds that the first position takes more than the next ones, and these positions."""
+def _measure_order(loader: DataLoader, clock: Clock) -> tuple[float, list[Any]]:
+    """Return how many nanoseconds longer the first index takes than the next, and these indices."""
     began, delayed = clock.wall(), clock.delayed()
     indices = indices_of(loader)
-    found = list(islice(indices, 1))
-    known, held = clock.wall(), clock.delayed()
-    found += islice(indices, _LATER)
-    if len(found) < 2:
-        return 0.0, found
-    each = (clock.wall() - known - (clock.delayed() - held)) / (len(found) - 1)
-    return max(known - began - (held - delayed) - each, 0.0), found
+    requests = list(islice(indices, 1))
+    first_time, held = clock.wall(), clock.delayed()
+    requests += islice(indices, _LATER_BATCHES)
+    if len(requests) < 2:
+        return 0.0, requests
+    each = (clock.wall() - first_time - (clock.delayed() - held)) / (len(requests) - 1)
+    return max(first_time - began - (held - delayed) - each, 0.0), requests
 
 
-def _batch(maker: Maker, asked: Any, clock: Clock) -> int:
-    """Nanoseconds for one, without waiting for a core; 0 where the stream is at its end."""
+def _time_batch(maker: BatchMaker, request: Any, clock: Clock) -> int:
+    """Return the nanoseconds for one batch without waiting for a core; 0 at the end of a stream."""
     begin, delay = clock.wall(), clock.delayed()
     try:
-        maker.collate([step() for step in maker.steps(asked)])
+        maker.collate([step() for step in maker.loads(request)])
     except StopIteration:
         return 0
     return clock.wall() - begin - (clock.delayed() - delay)
 
 
-def forked_start(loader: DataLoader, fetch: Fetch, begin: Begin) -> float:
-    """Nanoseconds until a worker that is forked begins to open what it needs."""
+def measure_forked_start(loader: DataLoader, fetch: Fetch, begin: Begin) -> float:
+    """Return the nanoseconds until a forked worker begins to open what it needs."""
     clock = Clock()
-    plain = alike(loader, Setting(workers=1, prefetch=2))
-    plain = altered(plain, {"num_workers": 1, "prefetch_factor": 2, "multiprocessing_context": "fork"})
-    known = fetch.cpu + fetch.wait + begin.opened + begin.again
+    plain = with_setting(loader, Setting(workers=1, prefetch=2))
+    plain = with_settings(plain, {"num_workers": 1, "prefetch_factor": 2, "multiprocessing_context": "fork"})
+    making_time = fetch.cpu + fetch.wait + begin.opened + begin.again
     began = clock.wall()
-    with warned_off(), running(plain) as iterator:
+    with without_worker_warning(), iterate(plain) as iterator:
         next(iterator, None)
-        return max(clock.wall() - began - known, 0.0)
+        return max(clock.wall() - began - making_time, 0.0)

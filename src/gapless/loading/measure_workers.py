@@ -1,4 +1,4 @@
-"""What a worker adds to making a batch, and to receiving it: one is run for real."""
+"""Measure what a worker adds to making and to receiving a batch, by running one."""
 
 from __future__ import annotations
 
@@ -14,86 +14,94 @@ import msgspec
 from torch.utils.data import DataLoader
 
 from gapless import torch_internals
-from gapless.loading.batches import alike
+from gapless.loading.batches import with_setting
 from gapless.loading.clock import Clock, processor_time
 from gapless.loading.forked import Tell
 from gapless.loading.measure_items import pin_and_copy
 from gapless.model.loading import Fetch, Setting, Transfer
 
-_MOST, _AHEAD = 48, 16
-"""Batches after which no more are received, and those asked of the worker in advance."""
-_FLIGHT, _DESCRIPTORS = 256 << 20, 256
-"""Bytes, and tensors, that may be on their way: each of these is an open file of the worker's."""
-_LATE = 0.3
-"""Part of the time of a batch after which it is received late."""
-_PARTS, _STEADY = 4, 2.0
-"""Parts of what is seen of a worker's memory, and by how much its growth from one to the next may differ."""
-_KEPT = 0.25
-"""Part of a batch by which memory grows with each if something is kept: what is less is the allocator's."""
-_FEW = 4
-_AT_LEAST = 4.0
-"""Seconds in which a few batches may come, however short the time given is."""
+_MAX_BATCHES, _MAX_AHEAD = 48, 16
+"""Batches received at most, and requested from the worker in advance at most."""
+_MAX_BYTES_IN_FLIGHT, _MAX_TENSORS_IN_FLIGHT = 256 << 20, 256
+"""Bounds of what is on its way: each tensor is an open file of the worker."""
+_LATE_SHARE = 0.3
+"""Share of the time of a batch after which it is received late."""
+_GROWTH_PARTS, _MAX_GROWTH_RATIO = 4, 2.0
+"""Parts into which the samples of a worker's memory are divided, and how much growth may differ between
+them.
+"""
+_MIN_KEPT_SHARE = 0.25
+"""Growth per batch below this share of it is the allocator's; above, something is kept."""
+_MIN_BATCHES = 4
+"""Batches needed for a result."""
+_MIN_SECONDS = 4.0
+"""Time for a few batches, even if the time allowed is shorter."""
 
 
 def measure_transfer(loader: DataLoader, fetch: Fetch, seconds: float, tell: Tell, *, skip: int) -> Transfer:
-    """What one worker adds to making a batch, and the training process to receiving it.
+    """Measure what one worker adds to making a batch, and the training process to receiving it.
 
-    `fetch` says what making a batch costs. At first the worker has work all the time: each batch is received
-    while it makes the next one, as in a loop that waits for its input. Then it is idle before each, as where
-    the loop is what is waited for.
+    `fetch` is the cost of making a batch. At first the worker is always busy: each batch is received while it
+    makes the next, as in a loop that waits for input. Then it is idle before each batch, as in a loop that is
+    the bottleneck.
     """
-    ahead = _ahead(fetch)
+    ahead = _batches_ahead(fetch)
     setting = Setting(workers=1, prefetch=ahead)
-    clock, sums, batch = Clock(), _Sums(), None
-    late = min(_LATE * (fetch.cpu + fetch.wait) / 1e9, seconds / 8)
+    clock, sums, batch = Clock(), _WorkerSamples(), None
+    late = min(_LATE_SHARE * (fetch.cpu + fetch.wait) / 1e9, seconds / 8)
     begin, delayed = clock.wall(), clock.delayed()
-    with warned_off(), running(alike(loader, setting, skip=skip, most=_MOST + ahead)) as iterator:
+    with (
+        without_worker_warning(),
+        iterate(with_setting(loader, setting, skip=skip, most=_MAX_BATCHES + ahead)) as iterator,
+    ):
         started = clock.wall() - begin - (clock.delayed() - delayed)
         deadline = begin + int(seconds * 1e9)
-        latest = max(deadline, begin + int(_AT_LEAST * 1e9))  # to start a worker takes what it takes
-        while sums.batches < _MOST:
-            until = deadline if sums.batches >= _FEW else latest
-            if not _there(iterator, until, tell):
+        latest = max(deadline, begin + int(_MIN_SECONDS * 1e9))  # starting a worker may take longer
+        while sums.batches < _MAX_BATCHES:
+            until = deadline if sums.batches >= _MIN_BATCHES else latest
+            if not _wait_for_batch(iterator, until, tell):
                 break
-            # Some are received while the worker is in the midst of the next one, some when it is idle.
-            if sums.worked >= ahead:
-                _until_idle(iterator, until)
+            # some are received while the worker makes the next one, some when it is idle
+            if sums.received_busy >= ahead:
+                _wait_until_idle(iterator, until)
             elif sums.batches % 2:
                 time.sleep(late)
             before = clock.wall(), clock.thread(), clock.delayed()
-            idle = _idle(iterator)
+            idle = _is_idle(iterator)
             batch = next(iterator, None)
             if batch is None:
                 break
-            sums.received(clock, before, iterator, begin, idle)
+            sums.add(clock, before, iterator, begin, idle)
             if tell(min(1.0, (clock.wall() - begin) / 1e9 / seconds)) or clock.wall() > until:
                 break
-    pin, copy = pin_and_copy(batch) if batch is not None and not _broken() else (-1.0, -1.0)
+    pin, copy = pin_and_copy(batch) if batch is not None and not _is_cuda_unusable() else (-1.0, -1.0)
     return msgspec.structs.replace(sums.transfer(fetch, started), pin=pin, copy=copy)
 
 
-def _ahead(fetch: Fetch) -> int:
-    """Batches that the one worker is asked for in advance."""
-    fits = min(_FLIGHT // max(fetch.batch_bytes, 1), _DESCRIPTORS // max(fetch.tensors, 1))
-    return int(max(2, min(_AHEAD, fits)))
+def _batches_ahead(fetch: Fetch) -> int:
+    """Return the batches requested from the one worker in advance."""
+    fits = min(
+        _MAX_BYTES_IN_FLIGHT // max(fetch.batch_bytes, 1), _MAX_TENSORS_IN_FLIGHT // max(fetch.tensors, 1)
+    )
+    return int(max(2, min(_MAX_AHEAD, fits)))
 
 
-def _idle(iterator: Any) -> bool:
-    """Whether the worker has made all that it was asked for."""
-    return _waiting(iterator) >= int(getattr(iterator, "_tasks_outstanding", 1 << 30))
+def _is_idle(iterator: Any) -> bool:
+    """Whether the worker has finished all requests."""
+    return _count_waiting(iterator) >= int(getattr(iterator, "_tasks_outstanding", 1 << 30))
 
 
-def _until_idle(iterator: Any, deadline: int) -> None:
-    while not _idle(iterator) and time.perf_counter_ns() < deadline:
+def _wait_until_idle(iterator: Any, deadline: int) -> None:
+    while not _is_idle(iterator) and time.perf_counter_ns() < deadline:
         time.sleep(0.001)
 
 
-def _broken() -> bool:
-    """Whether CUDA cannot be used in this process, a fork of one that has."""
+def _is_cuda_unusable() -> bool:
+    """Whether this process is a fork of one that uses CUDA, and so cannot use it."""
     return bool(torch_internals.in_bad_fork())
 
 
-class _Sums:
+class _WorkerSamples:
     def __init__(self) -> None:
         self.batches = 0
         self.first = self.booted = 0
@@ -102,17 +110,15 @@ class _Sums:
         self.at_work: list[int] = []
         self.idle: list[int] = []
         self.worker: list[tuple[int, int]] = []
-        self.memory: list[Memory] = []
+        self.memory: list[ProcessMemory] = []
 
     @property
-    def worked(self) -> int:
-        """Batches received from a worker that was not idle."""
+    def received_busy(self) -> int:
+        """The batches received from a worker that was not idle."""
         return self.batches - len(self.idle)
 
-    def received(
-        self, clock: Clock, before: tuple[int, int, int], iterator: Any, begin: int, idle: bool
-    ) -> None:
-        """One batch has come, from a worker that was `idle`, or was making others."""
+    def add(self, clock: Clock, before: tuple[int, int, int], iterator: Any, begin: int, idle: bool) -> None:
+        """Add a received batch; `idle`: the worker was not making others."""
         worker = iterator._workers[0].pid
         computing = clock.thread() - before[1]
         wall = max(clock.wall() - before[0] - (clock.delayed() - before[2]), computing)
@@ -120,10 +126,10 @@ class _Sums:
         self.cpus.append(computing)
         if idle:
             self.idle.append(wall)
-        elif not _nearly_idle(iterator):
+        elif not _was_idle_before_request(iterator):
             self.at_work.append(wall)
         self.batches += 1
-        self.worker.append((self.batches + _waiting(iterator), processor_time(worker)))
+        self.worker.append((self.batches + _count_waiting(iterator), processor_time(worker)))
         self.memory.append(memory_of(worker))
         if self.batches == 1:
             self.first = clock.wall() - begin
@@ -132,119 +138,119 @@ class _Sums:
     def transfer(self, fetch: Fetch, started: int) -> Transfer:
         if not self.batches:
             return Transfer(start=float(started))
-        computing = _middle(self.cpus[1:] or self.cpus)
-        receive = max(computing, _middle(self.idle)) if self.idle else computing
-        copied = self._growth([one.own - one.anonymous for one in self.memory])
-        kept = self._growth([one.own for one in self.memory]) - copied
+        computing = _median(self.cpus[1:] or self.cpus)
+        receive = max(computing, _median(self.idle)) if self.idle else computing
+        copied = self._steady_growth([sample.own - sample.anonymous for sample in self.memory])
+        kept = self._steady_growth([sample.own for sample in self.memory]) - copied
         return Transfer(
             batches=self.batches,
-            send=max(0.0, self._send(fetch) - (receive - computing)),
+            send=max(0.0, self._send_time(fetch) - (receive - computing)),
             receive=receive,
-            latency=max(0.0, self._received() - receive),
+            latency=max(0.0, self._time_from_ready() - receive),
             start=float(started),
             boot=max(0.0, self.booted - started - fetch.cpu - fetch.wait),
             first=float(self.first),
             private=self.memory[0].own,
-            growth=copied + (kept if kept > _KEPT * fetch.batch_bytes else 0.0),
+            growth=copied + (kept if kept > _MIN_KEPT_SHARE * fetch.batch_bytes else 0.0),
             copied=copied,
             shared=max(self.memory[0].anonymous - self.memory[0].own, -1),
         )
 
-    def _received(self) -> float:
-        """Nanoseconds from the batch's being there to its being received, from a worker that has work.
+    def _time_from_ready(self) -> float:
+        """Return the nanoseconds from a batch being ready to its being received, from a busy worker.
 
-        One that runs out of work answers at once; if it always did, what was seen is the least.
+        A worker that runs out of work answers at once; if it always did, the longest wait is a lower bound.
         """
-        if len(self.at_work) >= _FEW:
-            return _mean(self.at_work)
+        if len(self.at_work) >= _MIN_BATCHES:
+            return _trimmed_mean(self.at_work)
         return float(max(self.walls[1:] or self.walls))
 
-    def _send(self, fetch: Fetch) -> float:
-        """The worker's processor time per batch, less what making it takes."""
-        (made, begin), (last, end) = self.worker[0], self.worker[-1]
-        if last - made < 2 or begin < 0:
+    def _send_time(self, fetch: Fetch) -> float:
+        """Return the worker's processor time per batch beyond making it."""
+        (first_count, begin), (last, end) = self.worker[0], self.worker[-1]
+        if last - first_count < 2 or begin < 0:
             return 0.0
-        return max(0.0, (end - begin) / (last - made) - fetch.cpu)
+        return max(0.0, (end - begin) / (last - first_count) - fetch.cpu)
 
-    def _growth(self, values: list[int]) -> float:
-        """Bytes for each batch made by which `values` grow in the end, and as much from part to part.
+    def _steady_growth(self, values: list[int]) -> float:
+        """Return the bytes per batch by which `values` steadily grow in their second half; 0 if unsteady.
 
-        A worker's memory grows at first, until its allocator has what it needs: that is no growth.
+        A worker's memory grows at first, until its allocator has what it needs.
         """
-        made = [number for number, _ in self.worker]
-        part = len(values) // 2 // _PARTS
+        batch_counts = [number for number, _ in self.worker]
+        part = len(values) // 2 // _GROWTH_PARTS
         if part < 2 or self.memory[0].own < 0:
             return 0.0
-        begin = len(values) - _PARTS * part
-        starts = [begin + number * part for number in range(_PARTS)]
-        points = [(_middle(made[at : at + part]), _middle(values[at : at + part])) for at in starts]
+        begin = len(values) - _GROWTH_PARTS * part
+        starts = [begin + number * part for number in range(_GROWTH_PARTS)]
+        points = [(_median(batch_counts[at : at + part]), _median(values[at : at + part])) for at in starts]
         slopes = [
             (later - before) / max(then - now, 1.0) for (now, before), (then, later) in pairwise(points)
         ]
-        return max(0.0, min(slopes)) if max(slopes) < _STEADY * min(slopes) else 0.0
+        return max(0.0, min(slopes)) if max(slopes) < _MAX_GROWTH_RATIO * min(slopes) else 0.0
 
 
-def _waiting(iterator: Any) -> int:
-    """Batches that the worker has made and nobody has received; 0 where the system does not tell (macOS)."""
+def _count_waiting(iterator: Any) -> int:
+    """Count batches that the worker has made and nobody received; 0 if the system does not say (macOS)."""
     try:
         return int(iterator._worker_result_queue.qsize())
     except (NotImplementedError, AttributeError):
         return 0
 
 
-def _nearly_idle(iterator: Any) -> bool:
-    """Whether the worker had nothing more to do until it was asked for one batch just now."""
-    return _waiting(iterator) + 1 >= int(getattr(iterator, "_tasks_outstanding", 1 << 30))
+def _was_idle_before_request(iterator: Any) -> bool:
+    """Whether the worker was idle until the request for one batch just now."""
+    return _count_waiting(iterator) + 1 >= int(getattr(iterator, "_tasks_outstanding", 1 << 30))
 
 
 def waiting_for_core(pid: int) -> int:
-    """Nanoseconds in which a process could have run and had no core; 0 where the system does not tell."""
+    """Return nanoseconds in which a process was runnable without a core; 0 if the system does not say."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
     except (OSError, ValueError, IndexError):
         return 0
 
 
-def _mean(values: list[int]) -> float:
-    """The mean without the longest tenth, which something else has held up."""
+def _trimmed_mean(values: list[int]) -> float:
+    """Return the mean without the longest tenth, which something else has delayed."""
     kept = sorted(values)[: max(1, len(values) - len(values) // 10)]
     return sum(kept) / len(kept)
 
 
-def _middle(values: list[int]) -> float:
+def _median(values: list[int]) -> float:
     return float(sorted(values)[len(values) // 2])
 
 
-def _there(iterator: Any, deadline: int, tell: Tell) -> bool:
-    """Wait until a batch can be received, so that what receiving takes can be told from waiting for it."""
+def _wait_for_batch(iterator: Any, deadline: int, tell: Tell) -> bool:
+    """Wait until a batch is ready, to separate receiving it from waiting; False if that takes too long."""
     reader = getattr(iterator._worker_result_queue, "_reader", None)
     while reader is not None and not reader.poll(0.2):
         if not all(worker.is_alive() for worker in iterator._workers):
-            return True  # let the iterator say it
+            return True  # the iterator reports it
         if tell(0.0) or time.perf_counter_ns() > deadline:
             return False
     return True
 
 
 @contextmanager
-def warned_off() -> Iterator[None]:
-    """Without torch's warning of more workers than cores: that is what is being tried."""
+def without_worker_warning() -> Iterator[None]:
+    """Suppress torch's warning about more workers than cores: trying that is the purpose."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         yield
 
 
 @contextmanager
-def running(loader: Any) -> Iterator[Any]:
-    """An iterator over `loader`, whose workers end with the block, whatever happens in it."""
+def iterate(loader: Any) -> Iterator[Any]:
+    """Yield an iterator over `loader`, whose workers end with the block."""
     iterator = iter(loader)
     try:
         yield iterator
     finally:
-        stop(iterator)
+        stop_workers(iterator)
 
 
-def stop(iterator: Any) -> None:
+def stop_workers(iterator: Any) -> None:
     """End the workers of a DataLoader's iterator."""
     with suppress(Exception):
         end = getattr(iterator, "_shutdown_workers", None)
@@ -252,21 +258,23 @@ def stop(iterator: Any) -> None:
             end()
 
 
-class Memory(NamedTuple):
-    """Bytes of a process: those that it shares with no other, batches on their way left out; and those that
-    come from no file, shared after a fork or not. -1 where the system does not tell."""
+class ProcessMemory(NamedTuple):
+    """Bytes of a process: its own, without batches on their way; and those that come from no file, shared
+    after a fork or not. -1 if unknown.
+    """
 
     own: int = -1
     anonymous: int = -1
 
 
-def memory_of(pid: int) -> Memory:
-    """What the system tells of a process. A page that is copied on being written to is then its own; the
-    number of its pages remains."""
+def memory_of(pid: int) -> ProcessMemory:
+    """Return the memory of a process. A page copied on write then counts as its own; the number of pages
+    stays.
+    """
     try:
         rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-        told = {name: 1024 * int(value) for name, value, *_ in (row.split() for row in rows)}
-        own = told["Private_Clean:"] + told["Private_Dirty:"] - told.get("Pss_Shmem:", 0)
-        return Memory(own, told["Anonymous:"])
+        sizes = {name: 1024 * int(value) for name, value, *_ in (row.split() for row in rows)}
+        own = sizes["Private_Clean:"] + sizes["Private_Dirty:"] - sizes.get("Pss_Shmem:", 0)
+        return ProcessMemory(own, sizes["Anonymous:"])
     except (OSError, ValueError, KeyError):
-        return Memory()
+        return ProcessMemory()

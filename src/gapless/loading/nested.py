@@ -1,4 +1,4 @@
-"""Batches of any shape: each tensor in them, pinned, moved, and kept for a stream."""
+"""Handle batches of any structure: find, pin, move and keep their tensors."""
 
 from __future__ import annotations
 
@@ -13,69 +13,69 @@ from torch.nn.utils.rnn import PackedSequence
 
 from gapless import trees
 
-_DEEP = 6
-"""How far tensors are looked for inside of objects."""
+_MAX_DEPTH = 6
+"""Nested objects searched for tensors, at most."""
 
 
-class Opaque(Exception):
-    """An object has a ``to``, and its tensors cannot be seen from outside."""
+class OpaqueObject(Exception):
+    """An object with ``to`` whose tensors cannot be found."""
 
 
-def moved(value: Any, device: torch.device, opaque: bool = False) -> Any:
-    """`value` with every tensor in it on `device`: pinned first where it is not, then copied without waiting.
+def move_to(value: Any, device: torch.device, opaque: bool = False) -> Any:
+    """Return `value` with every tensor on `device`: pinned first if necessary, then copied without waiting.
 
     Raises:
-        Opaque: what is inside of an object with a ``to`` cannot be told, and `opaque` is not set.
+        OpaqueObject: an object with ``to`` has no visible tensors, and `opaque` is not set.
     """
     if isinstance(value, Tensor):
-        return _pinned(value).to(device, non_blocking=True)
+        return _pin(value).to(device, non_blocking=True)
     if isinstance(value, PackedSequence):
         # The sizes stay on the host by definition, and PackedSequence.to() makes tensors on the way.
-        order, back = (None if part is None else moved(part, device) for part in value[2:])
-        return type(value)(moved(value.data, device), value.batch_sizes, order, back)
+        order, back = (None if part is None else move_to(part, device) for part in value[2:])
+        return type(value)(move_to(value.data, device), value.batch_sizes, order, back)
     by_itself = hasattr(value, "to") and not isinstance(value, (type, torch.nn.Module))
     if by_itself and not isinstance(value, (Mapping, list, tuple)):
-        return _by_itself(value, device, opaque)
+        return _move_object(value, device, opaque)
     held = trees.parts(value)
-    return value if held is None else trees.rebuilt(value, [moved(part, device, opaque) for part in held])
+    return value if held is None else trees.rebuilt(value, [move_to(part, device, opaque) for part in held])
 
 
 def each_tensor(value: Any) -> Iterator[Tensor]:
-    """Every tensor in `value`, with the attributes of dataclasses and of objects with a ``to``."""
+    """Yield every tensor in `value`, including attributes of dataclasses and of objects with ``to``."""
     return _tensors(value, 0, set())
 
 
 def tensors_of(batch: Any) -> Iterator[Tensor]:
-    """Every tensor in a batch, whatever object holds it, and each only once."""
-    seen: set[int] = set()
+    """Yield every tensor in a batch once, in whatever object."""
+    yielded: set[int] = set()
     for tensor in _tensors(batch, 1, set()):
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
+        if id(tensor) not in yielded:
+            yielded.add(id(tensor))
             yield tensor
 
 
-def _tensors(value: Any, inside: int, seen: set[int]) -> Iterator[Tensor]:
+def _tensors(value: Any, inside: int, visited: set[int]) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
         return
     if isinstance(value, (Mapping, list, tuple, set, frozenset)):
         parts: Iterable[Any] = value if isinstance(value, (set, frozenset)) else trees.parts(value) or ()
-    elif inside < _DEEP and (inside or dataclasses.is_dataclass(value) or hasattr(value, "to")):
-        if id(value) in seen or isinstance(value, (type, torch.nn.Module)):
+    elif inside < _MAX_DEPTH and (inside or dataclasses.is_dataclass(value) or hasattr(value, "to")):
+        if id(value) in visited or isinstance(value, (type, torch.nn.Module)):
             return
-        seen.add(id(value))
+        visited.add(id(value))
         parts, inside = _attributes(value), inside + 1
     else:
         return
     for part in parts:
-        yield from _tensors(part, inside, seen)
+        yield from _tensors(part, inside, visited)
 
 
-def batched_as(batch: Any) -> int:
-    """How many items `batch` has, where its parts have that in common as only a batch's do; otherwise 0.
+def count_items(batch: Any) -> int:
+    """Return how many items `batch` has, if its parts agree as only those of a batch do; otherwise 0.
 
-    There is a number for each item (a label, a name), and besides something of more dimensions; or all are
-    tables of whole numbers.
+    Either there is a number for each item (a label, a name) beside a part with more dimensions, or all parts
+    are integer tables.
     """
     if isinstance(batch, Mapping):
         parts = list(batch.values())
@@ -96,39 +96,39 @@ def batched_as(batch: Any) -> int:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor, an array or a list with one entry for each item; None of anything else."""
+    """Return the shape of a tensor, an array or a list with an entry per item; None for anything else."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         return tuple(shape)
     return (len(value),) if isinstance(value, list) else None
 
 
-def keep_for(value: Any, stream: torch.cuda.Stream) -> None:
-    """Memory of `value` is not used again before what `stream` has queued by the time it is freed is done."""
+def record_stream(value: Any, stream: torch.cuda.Stream) -> None:
+    """Keep the memory of `value` until `stream` has done what it has queued when the memory is freed."""
     for tensor in each_tensor(value):
         if tensor.is_cuda:
             tensor.record_stream(stream)
 
 
-def _pinned(tensor: Tensor) -> Tensor:
+def _pin(tensor: Tensor) -> Tensor:
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or not tensor.numel():
         return tensor
     return tensor if tensor.is_pinned() else tensor.pin_memory()
 
 
-def _by_itself(value: Any, device: torch.device, opaque: bool) -> Any:
-    """An object that knows how to move."""
+def _move_object(value: Any, device: torch.device, opaque: bool) -> Any:
+    """Move an object with its own ``to``."""
     if not opaque and not any(True for _ in each_tensor(value)):
-        raise Opaque(type(value).__name__)
-    if _takes(getattr(value, "pin_memory", None)):
+        raise OpaqueObject(type(value).__name__)
+    if _accepts(getattr(value, "pin_memory", None)):
         value = value.pin_memory()
-    if _takes(value.to, "non_blocking"):
+    if _accepts(value.to, "non_blocking"):
         return value.to(device, non_blocking=True)
     return value.to(device)
 
 
-def _takes(function: Callable[..., Any] | None, name: str = "") -> bool:
-    """Whether `function` can be called with the argument `name` (or with none)."""
+def _accepts(function: Callable[..., Any] | None, name: str = "") -> bool:
+    """Whether `function` can be called with argument `name` (or without arguments)."""
     if not callable(function):
         return False
     try:

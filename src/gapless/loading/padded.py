@@ -1,4 +1,4 @@
-"""How much of the batches is padding, by the items that they were made of or by the padding itself."""
+"""Measure how much of the batches is padding, from their items or the padding values."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ import torch
 from gapless.loading.bucket import BucketBatchSampler
 from gapless.model.loading_feed import Padding
 
-_MOST, _LEAST = 4096, 16
-"""Lengths that are noted at most, and that are needed to say anything."""
-_SHORT = 4
-"""Places below which a field is no sequence."""
-_MULTIPLE, _EDGES = 8, 4
-"""Lengths are rounded up to multiples of it; fixed lengths that are worth having different graphs for."""
+_MAX_LENGTHS, _MIN_LENGTHS = 4096, 16
+"""Lengths recorded at most, and needed for a result."""
+_MIN_SEQUENCE = 4
+"""Shorter fields are no sequences."""
+_PAD_TO, _MAX_EDGES = 8, 4
+"""Lengths are rounded up to multiples of the first; up to the second many fixed lengths have graphs of their
+own.
+"""
 
-Field = tuple[str, torch.Tensor]
+NamedTensor = tuple[str, torch.Tensor]
 
 
-class Lengths:
-    """Looks at one batch after another; `padding` says what was seen."""
+class PaddingMeter:
+    """Inspects one batch after another; `padding` is the result."""
 
     def __init__(self) -> None:
-        self._known: dict[str, list[int]] = defaultdict(list)
+        self._lengths: dict[str, list[int]] = defaultdict(list)
         self._places: dict[str, int] = defaultdict(int)
         self._rows: dict[str, int] = defaultdict(int)
         self._out: set[str] = set()
@@ -35,36 +37,46 @@ class Lengths:
         self._batch = 0
 
     def look(self, items: Any, batch: Any) -> None:
-        """Note the lengths of the `items` in `batch`, where they can be told."""
-        fields = [field for field in fields_of(batch) if _sequence(field[1])]
+        """Record the lengths of the `items` in `batch`, if they can be determined."""
+        fields = [field for field in fields_of(batch) if _is_sequence(field[1])]
         self._batch = max(self._batch, max((len(tensor) for _, tensor in fields), default=0))
         for name, tensor in fields:
-            if len(self._known[name]) >= _MOST or name in self._out:
+            if len(self._lengths[name]) >= _MAX_LENGTHS or name in self._out:
                 continue
-            found = _of_items(items, tensor)
-            if found is None:
-                found = _of_values(tensor, [other for _, other in fields if other is not tensor])
-                if found is not None:
+            item_lengths = _lengths_of_items(items, tensor)
+            if item_lengths is None:
+                item_lengths = _lengths_of_values(
+                    tensor,
+                    [tensor_of_field for _, tensor_of_field in fields if tensor_of_field is not tensor],
+                )
+                if item_lengths is not None:
                     self._inside.add(name)
-            if found is None:
+            if item_lengths is None:
                 self._out.add(name)
                 continue
-            self._known[name] += found
+            self._lengths[name] += item_lengths
             self._places[name] += tensor.shape[0] * tensor.shape[1]
             self._rows[name] += tensor.shape[0]
 
     @property
     def padding(self) -> Padding | None:
-        """Of the field with the most places of which it is known; None where there is none."""
-        told = [name for name in self._known if name not in self._out and len(self._known[name]) >= _LEAST]
-        if not told:
+        """The padding of the largest field with known lengths; None if there is none."""
+        measured = [
+            name
+            for name in self._lengths
+            if name not in self._out and len(self._lengths[name]) >= _MIN_LENGTHS
+        ]
+        if not measured:
             return None
-        # Of fields of one size (a mask, and what it masks) the items' own lengths are surest, then the least.
-        name = max(told, key=lambda one: (self._places[one], one not in self._inside, sum(self._known[one])))
-        lengths, places = self._known[name], self._places[name]
+        # Of fields of one size (a mask and its values) lengths of items are most certain, then the least.
+        name = max(
+            measured,
+            key=lambda field: (self._places[field], field not in self._inside, sum(self._lengths[field])),
+        )
+        lengths, places = self._lengths[name], self._places[name]
         share = 1 - sum(lengths) / places
         size = places / self._rows[name]
-        made = Padding(
+        result = Padding(
             field=name,
             share=share,
             size=size,
@@ -72,11 +84,11 @@ class Lengths:
             batch=self._batch,
             inside=name in self._inside,
         )
-        return _less(made) if share > 0 else made
+        return _with_alternatives(result) if share > 0 else result
 
 
-def fields_of(batch: Any, name: str = "", deep: int = 2) -> Iterator[Field]:
-    """The tensors of a batch that is a tensor, or holds them by key or position, with their names."""
+def fields_of(batch: Any, name: str = "", deep: int = 2) -> Iterator[NamedTensor]:
+    """Yield the tensors of a batch that is a tensor, or holds them by key or index, with their names."""
     if isinstance(batch, torch.Tensor):
         yield name, batch
     elif deep and isinstance(batch, Mapping):
@@ -88,17 +100,18 @@ def fields_of(batch: Any, name: str = "", deep: int = 2) -> Iterator[Field]:
             yield from fields_of(value, f"{name}[{key}]", deep - 1)
 
 
-def _sequence(tensor: torch.Tensor) -> bool:
+def _is_sequence(tensor: torch.Tensor) -> bool:
     strided = tensor.layout == torch.strided and not tensor.is_nested
-    return strided and tensor.ndim >= 2 and tensor.shape[0] >= 2 and tensor.shape[1] >= _SHORT
+    return strided and tensor.ndim >= 2 and tensor.shape[0] >= 2 and tensor.shape[1] >= _MIN_SEQUENCE
 
 
-def _of_items(items: Any, tensor: torch.Tensor) -> list[int] | None:
-    """The lengths of those parts of the items that `tensor` is made of; None if they are all alike, or none
-    are. One that is shorter than the batch is compared value by value."""
+def _lengths_of_items(items: Any, tensor: torch.Tensor) -> list[int] | None:
+    """Return the lengths of the parts of the items that make up `tensor`; None if they are all equal or
+    unknown. A part shorter than the batch is compared by value.
+    """
     if not isinstance(items, (list, tuple)) or len(items) != len(tensor):
         return None
-    for column in zip(*(_parts(item) for item in items), strict=False):
+    for column in zip(*(_sized_parts(item) for item in items), strict=False):
         lengths = [len(part) for part in column]
         if len(set(lengths)) < 2 or max(lengths) > tensor.shape[1]:
             continue
@@ -114,32 +127,32 @@ def _of_items(items: Any, tensor: torch.Tensor) -> list[int] | None:
     return None
 
 
-def _parts(item: Any) -> list[Any]:
-    """What of an item has a length: tensors, arrays and lists of numbers, in order."""
+def _sized_parts(item: Any) -> list[Any]:
+    """Return the parts of an item that have a length: tensors, arrays and lists of numbers, in order."""
     if isinstance(item, Mapping):
-        found = list(item.values())
-    elif isinstance(item, (tuple, list)) and not _numbers(item):
-        found = list(item)
+        values = list(item.values())
+    elif isinstance(item, (tuple, list)) and not _is_number_list(item):
+        values = list(item)
     else:
-        found = [item]
-    return [part for part in found if getattr(part, "ndim", 0) >= 1 or _numbers(part)]
+        values = [item]
+    return [part for part in values if getattr(part, "ndim", 0) >= 1 or _is_number_list(part)]
 
 
-def _numbers(value: Any) -> bool:
+def _is_number_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], (int, float))
 
 
-def _of_values(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> list[int] | None:
-    """The lengths in a table of whole numbers, of which each row begins or ends with its padding.
+def _lengths_of_values(tensor: torch.Tensor, tables: Sequence[torch.Tensor]) -> list[int] | None:
+    """Return the lengths in an integer table whose rows begin or end with padding.
 
-    A mask says them; otherwise padding is one value that stands nowhere else.
+    For a mask, these are its counts; otherwise padding is a value that occurs nowhere else in its row.
     """
     whole = not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.uint8
     if tensor.ndim != 2 or not whole:
         return None
     table = tensor.detach().cpu().numpy()
     if numpy.isin(table, (0, 1)).all():
-        return _masked(table.astype(bool), others)
+        return _lengths_of_mask(table.astype(bool), tables)
     for turned in (table[:, ::-1], table):  # padded at the end, or at the beginning
         for value in {
             int(turned[0, 0]),
@@ -155,16 +168,16 @@ def _of_values(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> list[int
     return None
 
 
-def _masked(mask: numpy.ndarray, others: Sequence[torch.Tensor]) -> list[int] | None:
-    """Lengths by a mask whose rows change once; what is masked is told by another table, all alike there."""
+def _lengths_of_mask(mask: numpy.ndarray, tables: Sequence[torch.Tensor]) -> list[int] | None:
+    """Return lengths from a mask whose rows change once; another table shows which value is padding."""
     steps = numpy.diff(mask.astype(numpy.int8), axis=1)
     if not ((steps <= 0).all() or (steps >= 0).all()):
         return None
     kept = mask
-    for other in others:
-        if tuple(other.shape) != mask.shape or other.is_floating_point():
+    for table_of_field in tables:
+        if tuple(table_of_field.shape) != mask.shape or table_of_field.is_floating_point():
             continue
-        table = other.detach().cpu().numpy()
+        table = table_of_field.detach().cpu().numpy()
         if numpy.isin(table, (0, 1)).all():
             continue
         inside, outside = (len(numpy.unique(table[part])) for part in (mask, ~mask))
@@ -173,42 +186,42 @@ def _masked(mask: numpy.ndarray, others: Sequence[torch.Tensor]) -> list[int] | 
     return [int(count) for count in kept.sum(axis=1)]
 
 
-def _less(made: Padding) -> Padding:
-    """`made` with what other ways to batch and to pad would leave."""
-    lengths, batch = numpy.array(made.lengths), made.batch
+def _with_alternatives(padding: Padding) -> Padding:
+    """Add the padding that other ways to batch and to pad would leave."""
+    lengths, batch = numpy.array(padding.lengths), padding.batch
     if batch < 2 or len(lengths) < 4 * batch:
-        return made
+        return padding
     drawn = [lengths[at : at + batch] for at in range(0, len(lengths) - batch + 1, batch)]
-    sampler = BucketBatchSampler(made.lengths, batch_size=batch, pad_to=_MULTIPLE, rank=0, ranks=1)
+    sampler = BucketBatchSampler(padding.lengths, batch_size=batch, pad_to=_PAD_TO, rank=0, ranks=1)
     alike = [lengths[list(indices)] for indices in sampler]
-    edges = best_edges(made.lengths, _EDGES)
+    edges = best_edges(padding.lengths, _MAX_EDGES)
     up = numpy.array(edges)[numpy.searchsorted(edges, lengths)]
     values = {
-        "dynamic": _share(drawn),
-        "sorted": _share(alike),
+        "dynamic": _padding_share(drawn),
+        "sorted": _padding_share(alike),
         "edges": edges,
         "fixed": float(1 - lengths.sum() / up.sum()),
     }
-    return msgspec.structs.replace(made, **values)
+    return msgspec.structs.replace(padding, **values)
 
 
-def _share(batches: Sequence[numpy.ndarray]) -> float:
-    """The part that is padding where each batch is as long as its longest item."""
-    real = sum(int(one.sum()) for one in batches)
-    places = sum(len(one) * _up(int(one.max())) for one in batches)
+def _padding_share(batches: Sequence[numpy.ndarray]) -> float:
+    """Return the share of padding if each batch is as long as its longest item."""
+    real = sum(int(batch.sum()) for batch in batches)
+    places = sum(len(batch) * _round_up(int(batch.max())) for batch in batches)
     return 1 - real / places if places else 0.0
 
 
-def _up(length: int) -> int:
-    return -(-length // _MULTIPLE) * _MULTIPLE
+def _round_up(length: int) -> int:
+    return -(-length // _PAD_TO) * _PAD_TO
 
 
 def best_edges(lengths: Sequence[int], most: int) -> tuple[int, ...]:
-    """At most so many lengths to pad to, multiples of 8, that leave the least padding.
+    """Return at most `most` lengths to pad to, multiples of 8, with the least padding.
 
-    The last holds the longest; which others is found over all choices, item counts summed up.
+    The last fits the longest; the others are found by dynamic programming over all choices.
     """
-    sizes, counts = numpy.unique([_up(length) for length in lengths], return_counts=True)
+    sizes, counts = numpy.unique([_round_up(length) for length in lengths], return_counts=True)
     below = numpy.concatenate([[0], numpy.cumsum(counts)])
     best: dict[int, tuple[int, tuple[int, ...]]] = {
         0: (0, ())

@@ -1,4 +1,4 @@
-"""Sequences of different lengths as one tensor, with a few sizes instead of many."""
+"""Pad sequences of different lengths into one tensor, with a few sizes instead of many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapless.errors import UsageError
 
 
 class Padded(NamedTuple):
-    """Padded sequences: `values` (N, L, ...), `mask` (N, L), true where a value is, and `lengths` (N,)."""
+    """Padded sequences: `values` (N, L, ...), `mask` (N, L), true at values, and `lengths` (N,)."""
 
     values: Tensor
     mask: Tensor
@@ -23,25 +23,25 @@ class Padded(NamedTuple):
 def pad_to_multiple(
     sequences: Sequence[Any], multiple: int = 8, *, value: float = 0, least: int = 0, most: int | None = None
 ) -> Padded:
-    """`sequences` ((L_i, ...) tensors, arrays or lists) padded at the end to a common length.
+    """Pad `sequences` ((L_i, ...) tensors, arrays or lists) at the end to a common length.
 
-    The length is the longest's, rounded up to `multiple`, at least `least` and at most `most`. Sizes that
-    return let the caching allocator use its blocks again, and multiples of 8 (64 in half precision) suit
-    the matrix units.
+    The length is the longest's, rounded up to `multiple`, at least `least` and at most `most`. Recurring
+    sizes let the caching allocator reuse its blocks, and multiples of 8 (64 in half precision) suit the
+    matrix units.
 
     Raises:
         UsageError: a sequence is longer than `most`, or there is none.
     """
     if multiple < 1:
         raise UsageError(f"multiple={multiple} is not positive")
-    return _padded(sequences, lambda longest: -(-longest // multiple) * multiple, value, least, most)
+    return _pad_to(sequences, lambda longest: -(-longest // multiple) * multiple, value, least, most)
 
 
 def pad_to_power_of_two(
     sequences: Sequence[Any], *, value: float = 0, least: int = 1, most: int | None = None
 ) -> Padded:
-    """As `pad_to_multiple`, to the next power of two: the fewest sizes, for up to twice the values."""
-    return _padded(sequences, lambda longest: 1 << max(longest - 1, 0).bit_length(), value, least, most)
+    """Pad like `pad_to_multiple`, to the next power of two: the fewest sizes, with up to twice the values."""
+    return _pad_to(sequences, lambda longest: 1 << max(longest - 1, 0).bit_length(), value, least, most)
 
 
 def pad_collate(
@@ -52,17 +52,17 @@ def pad_collate(
     least: int = 0,
     most: int | None = None,
 ) -> PadCollate:
-    """A `collate_fn` that pads what has a length and stacks the rest as torch does.
+    """Return a `collate_fn` that pads sequences and stacks the rest as torch does.
 
     Items may be sequences, or dicts, tuples and named tuples with sequences in them. A padded field becomes a
-    `Padded`. Padded are the `fields` named (keys, or positions in a tuple), by default every tensor, array or
-    list of numbers with one dimension. `value` is the padding, or a padding for each field.
+    `Padded`. `fields` (keys, or positions in a tuple) are padded, by default every tensor, array or list of
+    numbers with one dimension. `value` is the padding, or a padding for each field.
     """
     return PadCollate(to, fields, value, least, most)
 
 
 class PadCollate:
-    """What `pad_collate` returns; can be sent to workers that are spawned."""
+    """The collate function returned by `pad_collate`; can be pickled for spawned workers."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ def _is_sequence(value: Any) -> bool:
     return getattr(value, "ndim", -1) == 1
 
 
-def _padded(
+def _pad_to(
     sequences: Sequence[Any], rounded: Callable[[int], int], value: float, least: int, most: int | None
 ) -> Padded:
     if not sequences:

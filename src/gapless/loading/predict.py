@@ -1,4 +1,4 @@
-"""What a loader would do under other settings, and which of them to take."""
+"""Predict a loader under other settings, and choose one of them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 import msgspec
 
 from gapless.loading.sentence import sentence
-from gapless.loading.simulate import Pipeline, Run, simulate
+from gapless.loading.simulate import PipelineCosts, SimulatedRun, simulate
 from gapless.model.loading import Bound, Demand, Diagnosis, Fetch, Machine, Prediction, Setting, Transfer
 from gapless.model.loading_feed import Around
 
-WITHIN = 0.05
-"""What a cheaper setting may be slower than the best."""
-_MOST_WORKERS = 32
-_PREFETCH = (2, 4, 8)
-_EPOCH_MATTERS = 0.01
-"""Of an epoch: workers that start take so much of it before they are worth keeping."""
+MAX_SLOWDOWN = 0.05
+"""How much slower than the best a cheaper setting may be."""
+_MAX_WORKERS = 32
+_PREFETCH_FACTORS = (2, 4, 8)
+_MIN_START_SHARE = 0.01
+"""Share of an epoch that starting workers takes, from which they are kept."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """All that a prediction is made of; `length` batches are an epoch (-1: unknown)."""
+class MeasuredCosts:
+    """All inputs of a prediction; `length` batches are an epoch (-1: unknown)."""
 
     machine: Machine
     fetch: Fetch
@@ -36,17 +36,19 @@ class Measured:
 
     @property
     def each(self) -> float:
-        """Batches of the DataLoader for one of the loop's."""
+        """Batches of the DataLoader for each of the loop's."""
         return self.around.batches if self.around is not None else 1.0
 
     @property
     def outside(self) -> float:
-        """Nanoseconds per step of the training process that are neither the step's nor the DataLoader's."""
+        """Nanoseconds per step of the training process outside both the step and the DataLoader."""
         return self.around.wall if self.around is not None else 0.0
 
     @property
     def own(self) -> Demand:
-        """What a batch of the DataLoader's feeds: its part of the step, and of what is done around it."""
+        """The demand that a batch of the DataLoader meets: its share of the step and of the work around
+        it.
+        """
         if self.around is None:
             return self.demand
         step = self.demand.step + self.around.wall
@@ -55,175 +57,190 @@ class Measured:
         return msgspec.structs.replace(self.demand, step=step / self.each, busy=busy)
 
 
-def pipeline(of: Measured, pin: bool) -> Pipeline:
-    """The stages, as the simulation takes them."""
-    copied = of.transfer.pin if pin else -1.0
-    return Pipeline(
-        batches=of.fetch.batches,
-        items=1 if of.fetch.at_once else round(of.fetch.batch_size),
-        step=of.own.step,
-        busy=of.own.busy,
-        index=of.fetch.index,
-        send=of.transfer.send,
-        receive=of.transfer.receive,
-        latency=of.transfer.latency,
-        start=of.transfer.start,
-        boot=of.transfer.boot,
+def build_pipeline(costs: MeasuredCosts, pin: bool) -> PipelineCosts:
+    """Return the stages for the simulation."""
+    copied = costs.transfer.pin if pin else -1.0
+    return PipelineCosts(
+        batches=costs.fetch.batches,
+        items=1 if costs.fetch.at_once else round(costs.fetch.batch_size),
+        step=costs.own.step,
+        busy=costs.own.busy,
+        index=costs.fetch.index,
+        send=costs.transfer.send,
+        receive=costs.transfer.receive,
+        latency=costs.transfer.latency,
+        start=costs.transfer.start,
+        boot=costs.transfer.boot,
         pin=copied,
     )
 
 
-def predict(of: Measured, setting: Setting) -> Prediction:
-    """A steady step under `setting`, the first batch and an epoch."""
-    run = simulate(pipeline(of, setting.pin), of.machine, setting.workers, setting.prefetch)
-    return _prediction(of, setting, run)
+def predict(costs: MeasuredCosts, setting: Setting) -> Prediction:
+    """Predict a steady step under `setting`, the first batch and an epoch."""
+    run = simulate(build_pipeline(costs, setting.pin), costs.machine, setting.workers, setting.prefetch)
+    return _prediction(costs, setting, run)
 
 
-def _prediction(of: Measured, setting: Setting, run: Run) -> Prediction:
+def _prediction(costs: MeasuredCosts, setting: Setting, run: SimulatedRun) -> Prediction:
     step = run.step
-    if of.pins and not setting.pin:  # what is not pinned is pinned by the driver, while the host waits
-        step += max(of.transfer.pin, 0.0)
+    if costs.pins and not setting.pin:  # unpinned memory is pinned by the driver, while the host waits
+        step += max(costs.transfer.pin, 0.0)
     begin = run.first if not setting.persistent else max(run.wait, 0.0)
     return Prediction(
         setting=setting,
-        step=of.each * step,
-        wait=of.each * run.wait + of.outside,
-        first=run.first + of.outside,
-        epoch=begin + of.length * step - run.wait if of.length > 0 else -1.0,
-        memory=memory(of, setting),
+        step=costs.each * step,
+        wait=costs.each * run.wait + costs.outside,
+        first=run.first + costs.outside,
+        epoch=begin + costs.length * step - run.wait if costs.length > 0 else -1.0,
+        memory=memory(costs, setting),
         ready=run.ready,
-        excluded=_excluded(of, setting),
+        excluded=_exclusion_reason(costs, setting),
     )
 
 
-def memory(of: Measured, setting: Setting) -> int:
-    """Bytes of the workers after an epoch (or a thousand batches), and of the batches in flight."""
+def memory(costs: MeasuredCosts, setting: Setting) -> int:
+    """Return the bytes of the workers after an epoch (or a thousand batches), and of batches in flight."""
     batches = setting.workers * max(setting.prefetch, 1) + 1
-    each = max(of.transfer.private, 0)
-    grown = of.transfer.grown((of.length if of.length > 0 else 1000) // max(setting.workers, 1))
-    return int(setting.workers * (each + grown) + batches * of.fetch.batch_bytes)
+    each = max(costs.transfer.private, 0)
+    grown = costs.transfer.grown((costs.length if costs.length > 0 else 1000) // max(setting.workers, 1))
+    return int(setting.workers * (each + grown) + batches * costs.fetch.batch_bytes)
 
 
-def _excluded(of: Measured, setting: Setting) -> str:
+def _exclusion_reason(costs: MeasuredCosts, setting: Setting) -> str:
     if not setting.workers:
         return ""
-    if not of.workers:
+    if not costs.workers:
         return "workers cannot start"
-    flight = setting.workers * setting.prefetch * of.fetch.batch_bytes
-    if 0 <= of.machine.shared < flight:
+    flight = setting.workers * setting.prefetch * costs.fetch.batch_bytes
+    if 0 <= costs.machine.shared < flight:
         return "batches in flight exceed shared memory"
-    if 0 <= of.machine.memory < memory(of, setting):
+    if 0 <= costs.machine.memory < memory(costs, setting):
         return "more memory than is free"
     return ""
 
 
-def settings(of: Measured) -> Iterator[Setting]:
-    """All that are worth a try, by workers."""
-    yield Setting(pin=of.pins)
-    if not of.workers:
+def candidate_settings(costs: MeasuredCosts) -> Iterator[Setting]:
+    """Yield all settings worth trying, by workers."""
+    yield Setting(pin=costs.pins)
+    if not costs.workers:
         return
-    for workers in _workers(of):
-        for prefetch in _PREFETCH:
-            yield Setting(workers=workers, prefetch=prefetch, pin=of.pins)
+    for workers in _worker_counts(costs):
+        for prefetch in _PREFETCH_FACTORS:
+            yield Setting(workers=workers, prefetch=prefetch, pin=costs.pins)
 
 
-def _workers(of: Measured) -> list[int]:
-    """As many as there are cores; more where items wait, as many as keep up with the step."""
-    batch = of.fetch.cpu + of.fetch.wait + of.transfer.send
-    least = max(of.own.step, of.transfer.receive + of.fetch.index, batch / _MOST_WORKERS, 1.0)
+def _worker_counts(costs: MeasuredCosts) -> list[int]:
+    """Return counts up to the number of cores; more if items wait, as many as keep up with the step."""
+    batch = costs.fetch.cpu + costs.fetch.wait + costs.transfer.send
+    least = max(costs.own.step, costs.transfer.receive + costs.fetch.index, batch / _MAX_WORKERS, 1.0)
     wanted = math.ceil(batch / least) + 1
-    most = min(_MOST_WORKERS, max(of.machine.allowed, wanted, 4))
-    if of.fetch.cpu > 4 * of.fetch.wait:  # beyond two for each core there is nothing to gain
-        most = min(most, max(2 * of.machine.allowed, 4))
+    most = min(_MAX_WORKERS, max(costs.machine.allowed, wanted, 4))
+    if costs.fetch.cpu > 4 * costs.fetch.wait:  # compute-bound: more than two workers per core gain nothing
+        most = min(most, max(2 * costs.machine.allowed, 4))
     dense = list(range(1, min(most, 8) + 1))
     return dense + [count for count in (10, 12, 14, 16, 20, 24, 28, 32) if 8 < count <= most]
 
 
-def predict_all(of: Measured) -> list[Prediction]:
-    """Every setting that is worth a try."""
-    return [predict(of, setting) for setting in settings(of)]
+def predict_all(costs: MeasuredCosts) -> list[Prediction]:
+    """Predict every setting worth trying."""
+    return [predict(costs, setting) for setting in candidate_settings(costs)]
 
 
-def bounds(of: Measured) -> tuple[Bound, ...]:
-    """What each stage alone takes of a step, whatever the setting; the longest first."""
-    most = max(of.machine.share(count) for count in range(1, _MOST_WORKERS + 2))
-    busy = of.own.step * of.own.busy
-    computing = of.fetch.cpu + busy
-    received = of.transfer.receive + of.fetch.index + busy
-    found = [
-        Bound(stage="the step itself", least=of.demand.step),
-        Bound(stage="making batches on all cores", least=of.each * computing / most if most > 0 else 0.0),
-        Bound(stage=f"waiting in {_MOST_WORKERS} workers", least=of.each * of.fetch.wait / _MOST_WORKERS),
-        Bound(stage="receiving batches from workers", least=of.each * received),
+def bounds(costs: MeasuredCosts) -> tuple[Bound, ...]:
+    """Return the least time of a step that each stage allows, whatever the setting; longest first."""
+    most = max(costs.machine.share(count) for count in range(1, _MAX_WORKERS + 2))
+    busy = costs.own.step * costs.own.busy
+    computing = costs.fetch.cpu + busy
+    received = costs.transfer.receive + costs.fetch.index + busy
+    bounds_found = [
+        Bound(stage="the step itself", least=costs.demand.step),
+        Bound(stage="making batches on all cores", least=costs.each * computing / most if most > 0 else 0.0),
+        Bound(stage=f"waiting in {_MAX_WORKERS} workers", least=costs.each * costs.fetch.wait / _MAX_WORKERS),
+        Bound(stage="receiving batches from workers", least=costs.each * received),
     ]
-    if of.around is not None:
-        found.append(Bound(stage="the step and the code around the DataLoader", least=of.each * of.own.step))
-    if of.transfer.copy >= 0:
-        found.append(Bound(stage="copying to the GPU", least=of.transfer.copy))
-    return tuple(sorted(found, key=lambda one: -one.least))
+    if costs.around is not None:
+        bounds_found.append(
+            Bound(stage="the step and the code around the DataLoader", least=costs.each * costs.own.step)
+        )
+    if costs.transfer.copy >= 0:
+        bounds_found.append(Bound(stage="copying to the GPU", least=costs.transfer.copy))
+    return tuple(sorted(bounds_found, key=lambda bound: -bound.least))
 
 
-def choose(of: Measured, predictions: Sequence[Prediction]) -> tuple[Prediction, Prediction]:
-    """The shortest step, and the cheapest setting within 5 % of it: fewest workers, then least memory."""
-    possible = [one for one in predictions if not one.excluded] or list(predictions[:1])
-    best = min(possible, key=lambda one: (one.step, one.setting.workers, one.memory))
-    enough = [one for one in possible if one.step <= best.step * (1 + WITHIN)]
-    cheap = min(enough, key=lambda one: (one.setting.workers, one.memory, one.step))
-    return best, _kept(of, cheap)
-
-
-def _kept(of: Measured, one: Prediction) -> Prediction:
-    """Workers stay from epoch to epoch where starting them is more than a hundredth of an epoch."""
-    if not one.setting.workers or of.length <= 0 or (of.around is not None and of.around.anew):
-        return one
-    if one.first - one.wait < _EPOCH_MATTERS * of.length / of.each * one.step:
-        return one
-    setting = Setting(
-        workers=one.setting.workers, prefetch=one.setting.prefetch, persistent=True, pin=one.setting.pin
+def choose(costs: MeasuredCosts, predictions: Sequence[Prediction]) -> tuple[Prediction, Prediction]:
+    """Return the prediction with the shortest step, and the cheapest within 5 % of it: fewest workers, least
+    memory.
+    """
+    possible = [prediction for prediction in predictions if not prediction.excluded] or list(predictions[:1])
+    best = min(
+        possible, key=lambda prediction: (prediction.step, prediction.setting.workers, prediction.memory)
     )
-    return predict(of, setting)
+    enough = [prediction for prediction in possible if prediction.step <= best.step * (1 + MAX_SLOWDOWN)]
+    cheap = min(
+        enough, key=lambda prediction: (prediction.setting.workers, prediction.memory, prediction.step)
+    )
+    return best, _with_persistent_workers(costs, cheap)
 
 
-def again(saved: Diagnosis, demand: Demand) -> Diagnosis:
-    """What follows from a saved measurement when a step takes as long as `demand` says."""
+def _with_persistent_workers(costs: MeasuredCosts, prediction: Prediction) -> Prediction:
+    """Keep workers between epochs if starting them takes over a hundredth of an epoch."""
+    if (
+        not prediction.setting.workers
+        or costs.length <= 0
+        or (costs.around is not None and costs.around.anew)
+    ):
+        return prediction
+    if prediction.first - prediction.wait < _MIN_START_SHARE * costs.length / costs.each * prediction.step:
+        return prediction
+    setting = Setting(
+        workers=prediction.setting.workers,
+        prefetch=prediction.setting.prefetch,
+        persistent=True,
+        pin=prediction.setting.pin,
+    )
+    return predict(costs, setting)
+
+
+def predict_again(saved: Diagnosis, demand: Demand) -> Diagnosis:
+    """Predict from a saved measurement for a step with another `demand`."""
     if saved.around is not None and saved.around.foreign:
-        made = msgspec.structs.replace(saved, demand=demand, seen=None, now=None)
-        return msgspec.structs.replace(made, sentence=sentence(made))
-    of = measured(saved, demand)
-    predictions = predict_all(of)
-    best, advised = choose(of, predictions)
-    made = msgspec.structs.replace(
+        diagnosis = msgspec.structs.replace(saved, demand=demand, seen=None, now=None)
+        return msgspec.structs.replace(diagnosis, sentence=sentence(diagnosis))
+    costs = saved_costs(saved, demand)
+    predictions = predict_all(costs)
+    best, advised = choose(costs, predictions)
+    diagnosis = msgspec.structs.replace(
         saved,
         demand=demand,
         predictions=tuple(predictions),
-        bounds=bounds(of),
-        now=predict(of, saved.setting),
+        bounds=bounds(costs),
+        now=predict(costs, saved.setting),
         best=best,
         advised=advised,
         recommended={} if saved.doubt is not None else advised.setting.arguments,
         seen=None,
         seen_advised=None,
     )
-    return msgspec.structs.replace(made, sentence=sentence(made))
+    return msgspec.structs.replace(diagnosis, sentence=sentence(diagnosis))
 
 
-def under(saved: Diagnosis, demand: Demand) -> Diagnosis:
-    """`saved` with its own setting and the one advised, and no other, when a step takes as `demand` says."""
+def predict_under(saved: Diagnosis, demand: Demand) -> Diagnosis:
+    """Predict only the current and the advised setting of `saved` for another `demand`."""
     if saved.around is not None and saved.around.foreign:
         return msgspec.structs.replace(saved, demand=demand, now=None)
-    of = measured(saved, demand)
+    costs = saved_costs(saved, demand)
     now, advised = saved.now, saved.advised
     return msgspec.structs.replace(
         saved,
         demand=demand,
-        now=now and predict(of, now.setting),
-        advised=advised and predict(of, advised.setting),
+        now=now and predict(costs, now.setting),
+        advised=advised and predict(costs, advised.setting),
     )
 
 
-def measured(saved: Diagnosis, demand: Demand) -> Measured:
-    """What a saved measurement was predicted from, for another step."""
-    return Measured(
+def saved_costs(saved: Diagnosis, demand: Demand) -> MeasuredCosts:
+    """Return the inputs of a saved measurement's prediction, for another step."""
+    return MeasuredCosts(
         machine=saved.machine,
         fetch=saved.fetch,
         transfer=saved.transfer,

@@ -1,4 +1,4 @@
-"""`DevicePrefetcher`: the next batch is copied while this one is computed."""
+"""`DevicePrefetcher`: copy the next batch while this one is computed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 import torch
 
 from gapless.errors import UsageError
-from gapless.loading.nested import Opaque, keep_for, moved
+from gapless.loading.nested import OpaqueObject, move_to, record_stream
 
 
 class DevicePrefetcher:
     """A loader whose batches arrive on `device`, copied on a stream of their own, `depth` batches ahead.
 
-    Batches keep their order and kind: tensors in dicts, lists, tuples, named tuples, dataclasses, packed
-    sequences and objects with a ``to`` are moved, all else stays. Tensors that are not pinned are pinned on
-    the way; ``pin_memory=True`` in the loader does it in a thread, which is better. Nothing waits on the
-    host; the stream in which the loop asks for a batch goes on behind its copy, and the memory is not used
-    again before that stream has passed.
+    Batches keep their order and type: tensors in dicts, lists, tuples, named tuples, dataclasses, packed
+    sequences and objects with a ``to`` are moved, everything else stays. Unpinned tensors are pinned on the
+    way; ``pin_memory=True`` in the loader does it in a thread, which is better. Nothing waits on the host;
+    the stream in which the loop requests a batch waits for its copy, and the memory is not reused before that
+    stream has passed.
 
-    Where `device` is the CPU, batches pass as they are. By default it is the current CUDA device, or the
-    CPU where there is none. Each pass is independent, and one that is left early or fails closes the loader's
-    iterator. Other attributes are the loader's own (``prefetcher.dataset``, ``prefetcher.sampler``).
+    On the CPU batches pass unchanged. The default is the current CUDA device, or the CPU if there is none.
+    Each pass is independent, and one that is left early or fails closes the loader's iterator. Other
+    attributes are the loader's own (``prefetcher.dataset``, ``prefetcher.sampler``).
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class DevicePrefetcher:
         self._state = None
         if self.device.type == "cpu":
             return iter(self.loader)
-        return self._ahead(iter(self.loader))
+        return self._iterate_ahead(iter(self.loader))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "loader" not in self.__dict__:
@@ -56,32 +56,34 @@ class DevicePrefetcher:
         return getattr(self.loader, name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's state as of the batch that the loop has, and not of those that are ahead."""
+        """Return the loader's state at the batch that the loop has, not at those copied ahead."""
         return dict(self.loader.state_dict() if self._state is None else self._state)  # type: ignore[attr-defined]
 
-    def _ahead(self, iterator: Iterator[Any]) -> Iterator[Any]:
+    def _iterate_ahead(self, iterator: Iterator[Any]) -> Iterator[Any]:
         side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         stateful = hasattr(self.loader, "state_dict")
-        waiting: deque[_Sent] = deque()
+        waiting: deque[_BatchInFlight] = deque()
         failure: Exception | None = None
         try:
             while failure is None or waiting:
                 while failure is None and len(waiting) <= self.depth:
                     try:
                         batch = next(iterator)
-                    except Exception as error:  # also the end; what came before it is still to be given
+                    except (
+                        Exception
+                    ) as error:  # also StopIteration; batches before it are still to be yielded
                         failure = error
                     else:
                         state = self.loader.state_dict() if stateful else None  # type: ignore[attr-defined]
-                        waiting.append(_sent(batch, self.device, side, state))
+                        waiting.append(_send(batch, self.device, side, state))
                         del batch
                 if waiting:
                     sent = waiting.popleft()
                     self._state = sent.state
-                    arrived = _arrived(sent, self.device)
+                    arrived = _receive(sent, self.device)
                     del sent
                     yield arrived
-                    del arrived  # or the memory of a batch stays in use for a step longer
+                    del arrived  # otherwise a batch's memory stays in use for one more step
             if not isinstance(failure, StopIteration):
                 assert failure is not None
                 raise failure
@@ -90,37 +92,37 @@ class DevicePrefetcher:
             close = getattr(iterator, "close", None)
             del iterator
             if close is not None:
-                with suppress(ValueError):  # a generator that is running cannot be closed
+                with suppress(ValueError):  # a running generator cannot be closed
                     close()
 
 
-class _Sent(NamedTuple):
+class _BatchInFlight(NamedTuple):
     batch: Any
     copied: torch.cuda.Event | None
-    """Behind the copies; None where the batch is still on the host."""
+    """Recorded behind the copies; None if the batch is still on the host."""
     state: Any
 
 
-def _sent(batch: Any, device: torch.device, side: torch.cuda.Stream | None, state: Any) -> _Sent:
-    """`batch` on its way."""
+def _send(batch: Any, device: torch.device, side: torch.cuda.Stream | None, state: Any) -> _BatchInFlight:
+    """Start copying `batch`."""
     if side is None:
-        return _Sent(batch, None, state)
+        return _BatchInFlight(batch, None, state)
     with torch.cuda.stream(side):
         try:
-            batch = moved(batch, device)
-        except Opaque:
-            # Its memory could not be kept for the loop's stream, so that stream itself must copy it.
-            return _Sent(batch, None, state)
+            batch = move_to(batch, device)
+        except OpaqueObject:
+            # Its memory cannot be kept for the loop's stream, so that stream must copy it itself.
+            return _BatchInFlight(batch, None, state)
         copied = torch.cuda.Event()
         copied.record(side)
-    return _Sent(batch, copied, state)
+    return _BatchInFlight(batch, copied, state)
 
 
-def _arrived(sent: _Sent, device: torch.device) -> Any:
-    """The batch, for the stream that asks for it."""
+def _receive(sent: _BatchInFlight, device: torch.device) -> Any:
+    """Return the batch for use in the current stream."""
     if sent.copied is None:
-        return moved(sent.batch, device, opaque=True)
+        return move_to(sent.batch, device, opaque=True)
     current = torch.cuda.current_stream(device)
     current.wait_event(sent.copied)
-    keep_for(sent.batch, current)
+    record_stream(sent.batch, current)
     return sent.batch

@@ -1,4 +1,4 @@
-"""What one rank's loader yields: positions of a map-style dataset, digests of a stream's items."""
+"""What one rank's loader yields: indices of a map-style dataset, or digests of a stream's items."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import msgspec  # isort: skip
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """One pass. `items` are positions or digests (int64), `sizes` those of the batches and `workers` who made
-    them. `complete` says that the pass was seen to its end."""
+    """One pass. `items` are indices or digests (int64), `sizes` those of the batches and `workers` their
+    makers. `complete` means that the pass was recorded to its end.
+    """
 
     items: bytes = b""
     sizes: bytes = b""
@@ -19,27 +20,28 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
     def values(self) -> numpy.ndarray:
-        """The items, in the order in which they come."""
+        """Return the items in order."""
         return numpy.frombuffer(self.items, numpy.int64)
 
     def batches(self) -> list[int]:
-        """Items of each batch."""
+        """Return the number of items of each batch."""
         return [int(size) for size in numpy.frombuffer(self.sizes, numpy.int64)]
 
     def makers(self) -> list[int]:
-        """The worker of each batch."""
+        """Return the worker of each batch."""
         return [int(worker) for worker in numpy.frombuffer(self.workers, numpy.int64)]
 
     def by_worker(self) -> dict[int, numpy.ndarray]:
-        """The items of each worker, in order."""
+        """Return the items of each worker, in order."""
         owners = numpy.repeat(self.makers(), self.batches())
         values = self.values()
         return {int(worker): values[owners == worker] for worker in sorted(set(self.makers()))}
 
 
-class Draws(msgspec.Struct, frozen=True, kw_only=True):
-    """A source of random numbers in one worker and epoch: its state before the first item, and whether making
-    items has used it."""
+class GeneratorUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A random number generator in one worker and epoch: its state before the first item, and whether making
+    items has used it.
+    """
 
     name: str
     epoch: int
@@ -49,10 +51,10 @@ class Draws(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankItems(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's loader.
+    """The recording of one rank's loader.
 
     `length` is that of a map-style dataset, -1 for a stream. `sampler` is the class that orders it, `plain`
-    whether it is one of torch's that go through everything once, `shuffles` whether it draws random numbers,
+    whether it is one of torch's that yield everything once, `shuffles` whether it draws random numbers,
     `takes_epochs` whether it has ``set_epoch``.
     """
 
@@ -68,18 +70,18 @@ class RankItems(msgspec.Struct, frozen=True, kw_only=True):
     shuffles: bool = False
     takes_epochs: bool = False
     epochs: tuple[Epoch, ...] = ()
-    draws: tuple[Draws, ...] = ()
+    draws: tuple[GeneratorUse, ...] = ()
     line: SourceLine | None = None
     sampler_line: SourceLine | None = None
     fingerprints: bool = True
-    """Whether every item has content to tell it by."""
+    """Whether every item can be identified by its content."""
 
     @property
     def iterable(self) -> bool:
-        """Whether it is a stream."""
+        """Whether the dataset is a stream."""
         return self.length < 0
 
     @property
     def complete(self) -> bool:
-        """Whether each epoch was seen to its end."""
+        """Whether each epoch was recorded to its end."""
         return bool(self.epochs) and all(epoch.complete for epoch in self.epochs)

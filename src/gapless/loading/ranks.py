@@ -1,4 +1,4 @@
-"""Which rank this process is, and of how many; which DataLoader worker."""
+"""Determine the rank, the number of ranks and the DataLoader worker of this process."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from torch.utils.data import get_worker_info
 from gapless.errors import UsageError
 
 
-def initialized() -> bool:
-    """Whether this process takes part in a process group."""
+def in_process_group() -> bool:
+    """Whether this process belongs to a process group."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def current_rank(rank: int | None = None, ranks: int | None = None) -> tuple[int, int]:
-    """``(rank, number of ranks)``: as given, else of the process group, else of ``RANK`` and ``WORLD_SIZE``.
+    """Return ``(rank, number of ranks)``: the arguments, else of the process group, else of the environment.
 
     Raises:
-        UsageError: the two do not go together.
+        UsageError: the rank is unknown, or not below the number of ranks.
     """
     if ranks is None:
-        if initialized():
+        if in_process_group():
             ranks = torch.distributed.get_world_size()
         else:
             ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if rank is None:
         if ranks == 1:
             rank = 0
-        elif initialized():
+        elif in_process_group():
             rank = torch.distributed.get_rank()
         elif "RANK" in os.environ:
             rank = int(os.environ["RANK"])
@@ -41,6 +41,6 @@ def current_rank(rank: int | None = None, ranks: int | None = None) -> tuple[int
 
 
 def current_worker() -> tuple[int, int]:
-    """``(worker, number of workers)`` of this process; ``(0, 1)`` outside a DataLoader's worker."""
+    """Return ``(worker, number of workers)`` of this process; ``(0, 1)`` outside a DataLoader's worker."""
     info = get_worker_info()
     return (info.id, info.num_workers) if info is not None else (0, 1)

@@ -1,10 +1,10 @@
-"""Processes on the cores of a machine, simulated: who computes when, and beside whom.
+"""Simulate processes on the cores of a machine: which one computes when, beside which others.
 
-Linux gives those on one core equal parts of it, and each core has its own queue. A process that wakes goes
-to an idle core, or stays where it was woken; a core with nothing to do takes one from another; and where
-that leaves two on one core and one on the next, they change places now and then. So three processes on two
-cores do not each get two thirds all the time, but a half for a while and then a whole: who waits for all of
-them waits for the slowest.
+Linux gives the processes of a core equal shares of it, and each core has its own queue. A process that wakes
+goes to an idle core, or stays where it was woken; an idle core takes a process from another; and if that
+leaves two on one core and one on the next, they are swapped now and then. So three processes on two cores do
+not each get two thirds all the time, but a half for a while and then a whole: who waits for all of them waits
+for the slowest.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from typing import Any
 from gapless.model.loading import Machine
 
 Actor = Generator[tuple[str, Any], Any, None]
-"""A process: asks for processor time, lets time pass, or waits for a message or for somebody."""
+"""A process: requests processor time, lets time pass, or waits for a message or an answer."""
 CPU, PASS, GET, CALL = "cpu", "pass", "get", "call"
 
-_TURN = 32e6
-"""Nanoseconds until processes that share a core and one that has its own change places: the interval of
-Linux's balancing between two cores that are busy."""
-_PERIOD = 10e6
-"""Nanoseconds in which another's process computes for a part of the time."""
+_BALANCE_NS = 32e6
+"""Time until a process that shares a core swaps with one that does not: the interval in which Linux balances
+two busy cores.
+"""
+_LOAD_PERIOD_NS = 10e6
+"""Period of another program's process that computes for a share of the time."""
 
 
 @dataclass
-class Queue:
-    """Messages, in order, and those who wait for one."""
+class MessageQueue:
+    """Messages in order, and the processes waiting for one."""
 
     messages: deque[Any] = field(default_factory=deque)
     waiting: deque[_Process] = field(default_factory=deque)
 
 
 @dataclass
-class Server:
-    """Somebody who is called, and answers when nothing else is to be done."""
+class AnsweringServer:
+    """A process that others call, and that answers when it is idle."""
 
     busy: bool = False
-    callers: list[_Call] = field(default_factory=list)
+    callers: list[_PendingCall] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -54,43 +55,43 @@ class _Process:
 
 
 @dataclass(eq=False)
-class _Call:
-    """A process that waits for an answer, but not longer than until a certain time."""
+class _PendingCall:
+    """A process waiting for an answer, at most until a certain time."""
 
     process: _Process
     answered: bool = False
 
 
-class Kernel:
-    """Runs processes. `now` is in nanoseconds."""
+class SimulatedKernel:
+    """Runs the processes. `now` is in nanoseconds."""
 
     def __init__(self, machine: Machine) -> None:
         self.now = 0.0
         self._machine = machine
         self._queues: list[list[_Process]] = [[] for _ in range(machine.allowed)]
-        self._timers: list[tuple[float, int, _Process | _Call, Any]] = []
+        self._timers: list[tuple[float, int, _Process | _PendingCall, Any]] = []
         self._count = 0
-        self._turn = _TURN
+        self._turn = _BALANCE_NS
         self._uneven = random.Random(0)
-        self._at = 0  # the core of whoever does something now
+        self._at = 0  # the core of the current process
         for _ in range(int(machine.others)):
-            self.start(_computing())
+            self.start(_other_program())
         if machine.others % 1 > 0.01:
-            self.start(_computing(machine.others % 1))
+            self.start(_other_program(machine.others % 1))
 
     def start(self, actor: Actor) -> None:
-        """A new process."""
+        """Start a new process."""
         self._resume(_Process(actor, core=self._at), None)
 
-    def put(self, queue: Queue, message: Any) -> None:
-        """Send a message; whoever waits for it goes on."""
+    def put(self, queue: MessageQueue, message: Any) -> None:
+        """Send a message; a process waiting for it continues."""
         if queue.waiting:
             self._wake(queue.waiting.popleft(), message)
         else:
             queue.messages.append(message)
 
-    def idle(self, server: Server) -> None:
-        """The server has nothing more to do: whoever has called it goes on."""
+    def idle(self, server: AnsweringServer) -> None:
+        """Mark the server as idle: processes that have called it continue."""
         server.busy = False
         calls, server.callers = server.callers, []
         for call in calls:
@@ -99,43 +100,43 @@ class Kernel:
                 self._wake(call.process, None)
 
     def run(self, done: Callable[[], bool]) -> None:
-        """Until it is done, or nobody has anything left to do."""
+        """Run until `done` returns true, or no process has anything left to do."""
         while not done() and (self._timers or any(self._queues)):
             self._advance()
 
     def _advance(self) -> None:
         queues = self._queues
         speed = self._speed()
-        next_one: _Process | None = None
+        next_process: _Process | None = None
         until = math.inf
         for queue in queues:
             if queue:
                 first = min(queue, key=_left)
                 at = self.now + first.left * len(queue) / speed
                 if at < until:
-                    until, next_one = at, first
+                    until, next_process = at, first
         timer = self._timers[0][0] if self._timers else math.inf
         event = min(until, timer)
         if self._turn < event:
             self._pass(self._turn, speed)
-            self._change_places()
+            self._swap_processes()
             return
         self._pass(event, speed)
         if timer <= until:
-            _, _, what, message = heapq.heappop(self._timers)
-            if isinstance(what, _Call):
-                if what.answered:
+            _, _, waiter, message = heapq.heappop(self._timers)
+            if isinstance(waiter, _PendingCall):
+                if waiter.answered:
                     return
-                what.answered = True
-                what = what.process
-            self._at = what.core
-            self._resume(what, message)
-        elif next_one is not None:
-            next_one.left = 0.0
-            queues[next_one.core].remove(next_one)
-            self._at = next_one.core
-            self._resume(next_one, None)
-            self._pull()
+                waiter.answered = True
+                waiter = waiter.process
+            self._at = waiter.core
+            self._resume(waiter, message)
+        elif next_process is not None:
+            next_process.left = 0.0
+            queues[next_process.core].remove(next_process)
+            self._at = next_process.core
+            self._resume(next_process, None)
+            self._balance_idle()
 
     def _pass(self, until: float, speed: float) -> None:
         passed = until - self.now
@@ -144,48 +145,50 @@ class Kernel:
             for queue in self._queues:
                 if queue:
                     work = passed * speed / len(queue)
-                    for one in queue:
-                        one.left -= work
+                    for process in queue:
+                        process.left -= work
 
     def _speed(self) -> float:
-        """Of each core, as a part of its speed when items were measured."""
+        """The speed of each core, relative to its speed when items were measured."""
         machine = self._machine
         if machine.together >= 1 and machine.quota < 0:
             return 1.0
-        others = int(machine.others)
-        ours = sum(len(queue) for queue in self._queues) - others
+        other_processes = int(machine.others)
+        ours = sum(len(queue) for queue in self._queues) - other_processes
         busy = sum(1 for queue in self._queues if queue)
-        speed = machine.speed(max(busy - others, 1)) / machine.speed(1)
+        speed = machine.speed(max(busy - other_processes, 1)) / machine.speed(1)
         return speed * min(1.0, machine.quota / max(min(busy, ours), 1)) if machine.quota >= 0 else speed
 
     def _wake(self, process: _Process, message: Any) -> None:
-        """Now, on an idle core; where there is none, on the core of whoever wakes it."""
+        """Schedule `process` now on an idle core; if there is none, on the core of the waking process."""
         if self._queues[process.core]:
             process.core = self._at
         self._after(0.0, process, message)
 
-    def _after(self, delay: float, what: _Process | _Call, message: Any) -> None:
+    def _after(self, delay: float, waiter: _Process | _PendingCall, message: Any) -> None:
         self._count += 1
-        heapq.heappush(self._timers, (self.now + delay, self._count, what, message))
+        heapq.heappush(self._timers, (self.now + delay, self._count, waiter, message))
 
-    def _run(self, process: _Process, work: float) -> None:
-        """Have it compute, on its core or an idle one."""
+    def _compute(self, process: _Process, work: float) -> None:
+        """Let the process compute for `work`, on its core or an idle one."""
         if self._queues[process.core]:
             free = next((core for core, queue in enumerate(self._queues) if not queue), None)
             process.core = process.core if free is None else free
         process.left = work
         self._queues[process.core].append(process)
 
-    def _pull(self) -> None:
-        """An idle core takes a process from the one that has the most, and one with two less does, too."""
+    def _balance_idle(self) -> None:
+        """Let a core take a process from the fullest one if that has two more."""
         self._move(2, newest=True)
 
-    def _change_places(self) -> None:
-        self._turn += _TURN * self._uneven.uniform(0.5, 1.5)  # or it would keep time with the batches
+    def _swap_processes(self) -> None:
+        self._turn += _BALANCE_NS * self._uneven.uniform(
+            0.5, 1.5
+        )  # an exact period would stay in step with the batches
         self._move(1, newest=False)
 
     def _move(self, difference: int, *, newest: bool) -> None:
-        """From the core that has the most to that with the least, where they differ by so many."""
+        """Move a process from the fullest core to the emptiest if they differ by `difference`."""
         lengths = [len(queue) for queue in self._queues]
         least, most = lengths.index(min(lengths)), lengths.index(max(lengths))
         if lengths[most] - lengths[least] >= difference:
@@ -196,29 +199,29 @@ class Kernel:
     def _resume(self, process: _Process, message: Any) -> None:
         while True:
             try:
-                verb, what = process.actor.send(message)
+                verb, argument = process.actor.send(message)
             except StopIteration:
                 return
             message = None
             if verb == GET:
-                if not what.messages:
-                    what.waiting.append(process)
+                if not argument.messages:
+                    argument.waiting.append(process)
                     return
-                message = what.messages.popleft()
+                message = argument.messages.popleft()
             elif verb == CALL:
-                server, longest = what
+                server, longest = argument
                 if server.busy and longest > 0:
-                    call = _Call(process)
+                    call = _PendingCall(process)
                     server.callers.append(call)
                     self._after(longest, call, None)
                     return
-            elif what <= 0:
+            elif argument <= 0:
                 continue
             elif verb == CPU:
-                self._run(process, what)
+                self._compute(process, argument)
                 return
             else:
-                self._after(what, process, None)
+                self._after(argument, process, None)
                 return
 
 
@@ -226,10 +229,10 @@ def _left(process: _Process) -> float:
     return process.left
 
 
-def _computing(part: float = 1.0) -> Actor:
-    """Somebody else's process, which computes for a part of the time."""
+def _other_program(part: float = 1.0) -> Actor:
+    """A process of another program, which computes for a share of the time."""
     while part < 1:
-        yield CPU, part * _PERIOD
-        yield PASS, (1 - part) * _PERIOD
+        yield CPU, part * _LOAD_PERIOD_NS
+        yield PASS, (1 - part) * _LOAD_PERIOD_NS
     while True:
         yield CPU, 1e18

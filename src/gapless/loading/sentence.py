@@ -1,14 +1,14 @@
-"""What a diagnosis says, in words."""
+"""Say the result of a diagnosis in words."""
 
 from __future__ import annotations
 
-from gapless.loading.lines import shown
+from gapless.loading.lines import short_path
 from gapless.model.loading import Diagnosis, Doubt, Prediction
 from gapless.model.loading_feed import Around
 from gapless.model.wording import count, duration, number, percent, size
 
-_SHARE = 0.05
-"""A wait that is less of a step is none to speak of."""
+_MIN_WAIT_SHARE = 0.05
+"""A wait below this share of a step is not mentioned."""
 DOING = {
     "cores": "measuring the cores",
     "items": "making batches",
@@ -19,65 +19,76 @@ DOING = {
     "advice": "running the recommended setting",
     "mistakes": "looking for mistakes",
 }
-"""The parts of a measurement, in words."""
-_MUCH = 100e6
-"""Bytes by which a worker may grow in an epoch."""
+"""The parts of a measurement in words."""
+_MAX_GROWTH_BYTES = 100e6
+"""Growth of a worker in an epoch above which it is mentioned."""
 
 
-def sentence(of: Diagnosis) -> str:
-    """What a batch costs, what the step leaves for it, and what to take; or why that cannot be told."""
-    if of.around is not None and of.around.foreign:
-        coming = _coming(of, of.around)
-        return f"{coming}; {_as_it_is(of)}" if of.doubt is None else f"{_cannot(of, of.doubt)} {coming}"
-    if of.doubt is None:
-        return f"{cost(of)}; {_verdict(of)}{_unchecked(of)}"
-    if of.doubt.kind == "busy":
-        return _cannot(of, of.doubt)
-    if of.doubt.kind == "refuted":
-        return _refuted(of)
-    return f"interrupted while {DOING.get(of.interrupted, of.interrupted)}: {cost(of)}; no setting was run"
+def sentence(diagnosis: Diagnosis) -> str:
+    """Say what a batch costs, whether the step waits for it, and which setting to use; or why that is
+    unknown.
+    """
+    if diagnosis.around is not None and diagnosis.around.foreign:
+        coming = _describe_rate(diagnosis, diagnosis.around)
+        return (
+            f"{coming}; {_describe_wait(diagnosis)}"
+            if diagnosis.doubt is None
+            else f"{_describe_busy(diagnosis, diagnosis.doubt)} {coming}"
+        )
+    if diagnosis.doubt is None:
+        return f"{cost(diagnosis)}; {_verdict(diagnosis)}{_describe_unchecked(diagnosis)}"
+    if diagnosis.doubt.kind == "busy":
+        return _describe_busy(diagnosis, diagnosis.doubt)
+    if diagnosis.doubt.kind == "refuted":
+        return _describe_refuted(diagnosis)
+    part = DOING.get(diagnosis.interrupted, diagnosis.interrupted)
+    return f"interrupted while {part}: {cost(diagnosis)}; no setting was run"
 
 
-def _cannot(of: Diagnosis, doubt: Doubt) -> str:
-    cores = count(of.machine.allowed, "core")
+def _describe_busy(diagnosis: Diagnosis, doubt: Doubt) -> str:
+    cores = count(diagnosis.machine.allowed, "core")
     if doubt.reasons:
         return f"cannot be measured now: {doubt.reasons[0]}"
-    if not of.fetch.wall:
+    if not diagnosis.fetch.wall:
         return f"cannot be measured now: other programs use {number(doubt.others)} of {cores}."
     return (
         f"cannot be measured now: other programs use {number(doubt.others)} of {cores}. "
-        f"(Under this load a batch took {duration(of.fetch.wall)}.)"
+        f"(Under this load a batch took {duration(diagnosis.fetch.wall)}.)"
     )
 
 
-def _refuted(of: Diagnosis) -> str:
-    advised, now = of.advised, of.now
+def _describe_refuted(diagnosis: Diagnosis) -> str:
+    advised, now = diagnosis.advised, diagnosis.now
     assert advised is not None
     assert now is not None
     text = "no step time can be given: a run did not confirm the prediction"
-    if of.seen is None or of.seen_advised is None or _same(now, advised):
+    if diagnosis.seen is None or diagnosis.seen_advised is None or _same(now, advised):
         return text
-    if of.recommended:
-        return f"{text}; {_setting(advised)} was faster than {_setting(now)}"
-    return f"{text}; {_setting(advised)} was not clearly faster than {_setting(now)}"
+    if diagnosis.recommended:
+        return f"{text}; {_format_setting(advised)} was faster than {_format_setting(now)}"
+    return f"{text}; {_format_setting(advised)} was not clearly faster than {_format_setting(now)}"
 
 
-def _unchecked(of: Diagnosis) -> str:
-    """What has to be said of a prediction that was not run."""
-    return "" if of.seen_advised is not None else " (predicted, not run)"
+def _describe_unchecked(diagnosis: Diagnosis) -> str:
+    """Say if a prediction was not checked by a run."""
+    return "" if diagnosis.seen_advised is not None else " (predicted, not run)"
 
 
-def cost(of: Diagnosis) -> str:
-    """What making a batch takes, and where."""
-    fetch = of.fetch
+def cost(diagnosis: Diagnosis) -> str:
+    """Say how long making a batch takes, and where."""
+    fetch = diagnosis.fetch
     total = fetch.cpu + fetch.wait
     text = f"a batch takes {duration(total)} to make"
-    if of.around is not None and (of.around.batches != 1 or of.around.wall > _SHARE * total):
-        text = f"{_wrapped(of, of.around)}; each of these takes {duration(total)} to make"
+    if diagnosis.around is not None and (
+        diagnosis.around.batches != 1 or diagnosis.around.wall > _MIN_WAIT_SHARE * total
+    ):
+        text = (
+            f"{_describe_wrapper(diagnosis, diagnosis.around)}; each of these takes {duration(total)} to make"
+        )
     where = ""
-    if of.fetched is not None:
-        name = of.fetched.function.split(".")[-1]
-        where = f" in {name} ({shown(of.fetched.file)}:{of.fetched.line})"
+    if diagnosis.fetched is not None:
+        name = diagnosis.fetched.function.split(".")[-1]
+        where = f" in {name} ({short_path(diagnosis.fetched.file)}:{diagnosis.fetched.line})"
     collate = min(fetch.collate_cpu, fetch.cpu)
     if fetch.cpu < 0.1 * total:
         return f"{text}, {percent(fetch.wait / total)} of it {fetch.waiting}{where}"
@@ -89,140 +100,149 @@ def cost(of: Diagnosis) -> str:
     return f"{text}, {duration(computing)} CPU time and {duration(fetch.wait)} {fetch.waiting}{where}"
 
 
-def _wrapped(of: Diagnosis, around: Around) -> str:
-    """What makes a batch of the loop's out of those of the DataLoader."""
+def _describe_wrapper(diagnosis: Diagnosis, around: Around) -> str:
+    """Say how the loop's batch is made from those of the DataLoader."""
     made_of = "1 batch" if around.batches == 1 else f"{number(round(around.batches, 2))} batches"
-    told = f"a batch of {around.name} combines {made_of} of its DataLoader"
-    if around.wall > _SHARE * (of.fetch.cpu + of.fetch.wait) * around.batches:
-        told += f" and takes {duration(around.wall)} more in the training process"
-    return told
+    text = f"a batch of {around.name} combines {made_of} of its DataLoader"
+    if around.wall > _MIN_WAIT_SHARE * (diagnosis.fetch.cpu + diagnosis.fetch.wait) * around.batches:
+        text += f" and takes {duration(around.wall)} more in the training process"
+    return text
 
 
-def _coming(of: Diagnosis, around: Around) -> str:
-    """How fast batches come from what is no DataLoader."""
-    total = of.fetch.cpu + of.fetch.wait
-    told = f"{around.name} yields a batch every {duration(total)} at full speed"
-    if of.fetch.cpu > 0.9 * total:
-        return f"{told}, nearly all of it CPU time of the training process"
-    return f"{told}; {duration(of.fetch.cpu)} of it is CPU time of the training process"
+def _describe_rate(diagnosis: Diagnosis, around: Around) -> str:
+    """Say how fast batches come from an object without a DataLoader."""
+    total = diagnosis.fetch.cpu + diagnosis.fetch.wait
+    text = f"{around.name} yields a batch every {duration(total)} at full speed"
+    if diagnosis.fetch.cpu > 0.9 * total:
+        return f"{text}, nearly all of it CPU time of the training process"
+    return f"{text}; {duration(diagnosis.fetch.cpu)} of it is CPU time of the training process"
 
 
-def _as_it_is(of: Diagnosis) -> str:
-    total, step = of.fetch.cpu + of.fetch.wait, of.demand.step
+def _describe_wait(diagnosis: Diagnosis) -> str:
+    total, step = diagnosis.fetch.cpu + diagnosis.fetch.wait, diagnosis.demand.step
     if not step:
         return f"{1e9 / total:.3g} batches per second" if total else "as fast as can be measured"
-    if of.now is None:
+    if diagnosis.now is None:
         least, most = duration(max(step, total)), duration(step + total)
         return (
             f"with your step of {duration(step)} a step takes {least} if batches are prefetched, "
             f"otherwise {most}"
         )
-    if of.now.wait <= _SHARE * of.now.step:
+    if diagnosis.now.wait <= _MIN_WAIT_SHARE * diagnosis.now.step:
         return f"your step of {duration(step)} does not wait for it"
-    waiting = percent(of.now.wait / of.now.step)
-    wait = duration(of.now.wait)
+    waiting = percent(diagnosis.now.wait / diagnosis.now.step)
+    wait = duration(diagnosis.now.wait)
     return f"your step of {duration(step)} then waits {wait} for its batch, {waiting} of the time"
 
 
-def _verdict(of: Diagnosis) -> str:
-    now, advised = of.now, of.advised
+def _verdict(diagnosis: Diagnosis) -> str:
+    now, advised = diagnosis.now, diagnosis.advised
     if now is None or advised is None:
         return "nothing could be predicted"
-    if not of.demand.step:
-        return _throughput(of, now, advised)
-    step = f"your step takes {duration(of.demand.step)}"
-    taken, wait = of.step_advised, of.seen_advised.wait if of.seen_advised is not None else advised.wait
-    if wait > 2 * _SHARE * taken:
+    if not diagnosis.demand.step:
+        return _throughput(diagnosis, now, advised)
+    step = f"your step takes {duration(diagnosis.demand.step)}"
+    taken, wait = (
+        diagnosis.step_advised,
+        diagnosis.seen_advised.wait if diagnosis.seen_advised is not None else advised.wait,
+    )
+    if wait > 2 * _MIN_WAIT_SHARE * taken:
         leaves = f"leaving {duration(wait)} of waiting per step"
-        return f"{step}: nothing keeps up here; {_setting(advised)} is as good as any, {leaves}"
+        return f"{step}: nothing keeps up here; {_format_setting(advised)} is as good as any, {leaves}"
     if _same(now, advised):
-        return f"{step}: {_setting(now)} keeps up, keep it"
-    gain = _gain(of, now, advised)
+        return f"{step}: {_format_setting(now)} keeps up, keep it"
+    gain = _gain(diagnosis, now, advised)
     keeps = (
-        f"{step}: {_workers(advised)} keeps up"
+        f"{step}: {_count_workers(advised)} keeps up"
         if advised.setting.workers == 1
         else (
-            f"{step}: {_workers(advised)} keep up"
+            f"{step}: {_count_workers(advised)} keep up"
             if advised.setting.workers
             else f"{step}: no worker is needed"
         )
     )
-    return f"{keeps}; take {_setting(advised)}{gain}"
+    return f"{keeps}; take {_format_setting(advised)}{gain}"
 
 
-def _throughput(of: Diagnosis, now: Prediction, advised: Prediction) -> str:
+def _throughput(diagnosis: Diagnosis, now: Prediction, advised: Prediction) -> str:
     rate = (
-        f"{1e9 / of.step_advised:.3g} batches per second" if of.step_advised else "as fast as can be measured"
+        f"{1e9 / diagnosis.step_advised:.3g} batches per second"
+        if diagnosis.step_advised
+        else "as fast as can be measured"
     )
     if _same(now, advised):
-        return f"{_setting(now)} gives {rate}, within 5 % of the best here"
-    now_rate = f"{1e9 / of.step_now:.3g} with {_setting(now)}" if of.step_now else ""
-    return f"use {_setting(advised)}: {rate}, now {now_rate}"
+        return f"{_format_setting(now)} gives {rate}, within 5 % of the best here"
+    now_rate = f"{1e9 / diagnosis.step_now:.3g} with {_format_setting(now)}" if diagnosis.step_now else ""
+    return f"use {_format_setting(advised)}: {rate}, now {now_rate}"
 
 
-def _gain(of: Diagnosis, now: Prediction, advised: Prediction) -> str:
-    if of.step_now > of.step_advised * (1 + _SHARE):
-        return f", a step then takes {duration(of.step_advised)} instead of {duration(of.step_now)}"
+def _gain(diagnosis: Diagnosis, now: Prediction, advised: Prediction) -> str:
+    if diagnosis.step_now > diagnosis.step_advised * (1 + _MIN_WAIT_SHARE):
+        advised_step, step = duration(diagnosis.step_advised), duration(diagnosis.step_now)
+        return f", a step then takes {advised_step} instead of {step}"
     if now.setting.workers > advised.setting.workers:
         return f": as fast as the {now.setting.workers} you have"
     return ""
 
 
-def _workers(one: Prediction) -> str:
-    return count(one.setting.workers, "worker")
+def _count_workers(prediction: Prediction) -> str:
+    return count(prediction.setting.workers, "worker")
 
 
-def _setting(one: Prediction) -> str:
-    return f"num_workers={one.setting.workers}"
+def _format_setting(prediction: Prediction) -> str:
+    return f"num_workers={prediction.setting.workers}"
 
 
 def _same(now: Prediction, advised: Prediction) -> bool:
     return now.setting.workers == advised.setting.workers
 
 
-def notes(of: Diagnosis) -> list[str]:
-    """What else matters: memory that grows, workers that start slowly, cores that are not there."""
-    found = []
-    if of.length < 0 and of.iterable:
-        found.append("the length of an epoch is unknown, so the cost of starting workers is not included")
-    found += _machine_notes(of)
-    if of.interrupted and (of.doubt is None or of.doubt.kind != "interrupted"):
-        found.append(f"interrupted while {DOING.get(of.interrupted, of.interrupted)}")
-    transfer = of.transfer
-    if of.length > 0 and transfer.grown(of.length) > _MUCH:
-        found.append(_growth(of))
-    if transfer.first > 1e9 and of.machine.start != "fork":
-        found.append(
-            f"workers start with {of.machine.start}: the first batch takes {duration(transfer.first)}"
+def notes(diagnosis: Diagnosis) -> list[str]:
+    """Say what else matters: growing memory, slow starts of workers, missing cores."""
+    notes_found = []
+    if diagnosis.length < 0 and diagnosis.iterable:
+        notes_found.append(
+            "the length of an epoch is unknown, so the cost of starting workers is not included"
+        )
+    notes_found += _machine_notes(diagnosis)
+    if diagnosis.interrupted and (diagnosis.doubt is None or diagnosis.doubt.kind != "interrupted"):
+        notes_found.append(f"interrupted while {DOING.get(diagnosis.interrupted, diagnosis.interrupted)}")
+    transfer = diagnosis.transfer
+    if diagnosis.length > 0 and transfer.grown(diagnosis.length) > _MAX_GROWTH_BYTES:
+        notes_found.append(_growth(diagnosis))
+    if transfer.first > 1e9 and diagnosis.machine.start != "fork":
+        notes_found.append(
+            f"workers start with {diagnosis.machine.start}: the first batch takes {duration(transfer.first)}"
         )
     if transfer.latency > 0.3e6 and transfer.latency > transfer.receive:
-        found.append(
+        notes_found.append(
             f"receiving a batch waits {duration(transfer.latency)} for a worker that holds Python's global "
             "lock: fewer tensors per batch shorten this"
         )
-    if of.demand.step and not of.demand.source.startswith("timed"):
-        found.append(
-            f"the CPU is assumed to be busy for {percent(of.demand.busy)} of a step (change it with "
+    if diagnosis.demand.step and not diagnosis.demand.source.startswith("timed"):
+        notes_found.append(
+            f"the CPU is assumed to be busy for {percent(diagnosis.demand.busy)} of a step (change it with "
             "--step-cpu)"
         )
-    return found
+    return notes_found
 
 
-def _growth(of: Diagnosis) -> str:
-    growth, copied = of.transfer.growth, of.transfer.copied > 0.5 * of.transfer.growth
-    grown = of.transfer.grown(of.length)
-    why = (
+def _growth(diagnosis: Diagnosis) -> str:
+    growth, copied = diagnosis.transfer.growth, diagnosis.transfer.copied > 0.5 * diagnosis.transfer.growth
+    grown = diagnosis.transfer.grown(diagnosis.length)
+    reason = (
         "reading lists of Python objects in the dataset copies them; store them in an array or a tensor"
         if copied
         else "each worker keeps its own copy of what the dataset caches"
     )
     return (
-        f"a worker's private memory grows by {size(int(growth))} per batch, {size(grown)} per epoch: " + why
+        f"a worker's private memory grows by {size(int(growth))} per batch, {size(grown)} per epoch: "
+        + reason
     )
 
 
-def _machine_notes(of: Diagnosis) -> list[str]:
-    at = of.machine
+def _machine_notes(diagnosis: Diagnosis) -> list[str]:
+    at = diagnosis.machine
     if at.quota >= 0 and at.quota < at.allowed:
         return [f"the control group allows {at.quota:.1f} of {count(at.allowed, 'core')}"]
     if at.cores < 0.8 * at.allowed:

@@ -1,4 +1,4 @@
-"""The settings of a DataLoader that change how it works and not what it yields."""
+"""Settings of a DataLoader that change how it works but not what it yields."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ SETTINGS = (
     "worker_init_fn",
     "multiprocessing_context",
 )
-"""What can change without changing which batches come, and in which order."""
+"""Settings that change neither the batches nor their order."""
 
 
-def altered(loader: Loader, settings: dict[str, Any]) -> Loader:
-    """A copy of `loader` with those `settings`, checked by torch. It has no iterator and no workers yet."""
+def with_settings(loader: Loader, settings: dict[str, Any]) -> Loader:
+    """Return a copy of `loader` with `settings`, checked by torch, without iterator and workers."""
     try:
         checked: DataLoader = DataLoader(
-            _Nothing(), **{name: value for name, value in settings.items() if name in SETTINGS}
+            _OneItemDataset(), **{name: value for name, value in settings.items() if name in SETTINGS}
         )
     except (TypeError, ValueError) as error:
         raise UsageError(f"PyTorch rejects these settings: {error}") from None
-    # A copy and not a new object: a subclass may be made from other arguments and hold things of its own.
-    # The attributes are written past DataLoader's guard, which keeps them from being changed under workers.
-    made = copy.copy(loader)
+    # A copy and not a new object: a subclass may need other arguments and have state of its own.
+    # The attributes bypass DataLoader's guard, which prevents changes under running workers.
+    changed = copy.copy(loader)
     for name, value in settings.items():
         if name == "multiprocessing_context":
-            made.__dict__["_DataLoader__multiprocessing_context"] = checked.multiprocessing_context
+            changed.__dict__["_DataLoader__multiprocessing_context"] = checked.multiprocessing_context
         else:
-            made.__dict__[name] = value
-    made.__dict__["_iterator"] = None
-    return made
+            changed.__dict__[name] = value
+    changed.__dict__["_iterator"] = None
+    return changed
 
 
-class _Nothing(Dataset):
+class _OneItemDataset(Dataset):
     def __len__(self) -> int:
         return 1

@@ -1,4 +1,4 @@
-"""`shard`: an iterable divided among ranks and DataLoader workers."""
+"""`shard`: divide an iterable among ranks and DataLoader workers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch.utils.data import IterableDataset
 
 from gapless.errors import UsageError
-from gapless.loading.ranks import current_rank, current_worker, initialized
+from gapless.loading.ranks import current_rank, current_worker, in_process_group
 
 Item = TypeVar("Item")
 Even = Literal["repeat", "drop", "none"]
-_MOST_WORKERS = 1024
+_MAX_WORKERS = 1024
 
 
 def shard(
@@ -24,27 +24,27 @@ def shard(
     rank: int | None = None,
     ranks: int | None = None,
 ) -> Shard:
-    """`source` as a dataset of which every rank and every DataLoader worker yields its own part.
+    """Make `source` a dataset of which every rank and DataLoader worker yields its own part.
 
-    Item i goes to rank ``i % ranks``, and there to the workers in turn; which items a rank gets does not
-    depend on its number of workers. `source` is anything that can be gone through again and again in the
-    same order: a list, a Dataset with a length, an iterable object, or a function that returns an iterator
-    (a generator function). It may be infinite. Of what has a length and positions, only a shard's own items
-    are asked for; of all else, every shard goes through the whole and keeps its part.
+    Item i goes to rank ``i % ranks``, and there to the workers in turn; the items of a rank do not depend on
+    its number of workers. `source` is anything that can be iterated repeatedly in the same order: a list, a
+    Dataset with a length, an iterable object, or a function that returns an iterator (a generator function).
+    It may be infinite. If it has a length and can be indexed, only a shard's own items are loaded; otherwise
+    every shard iterates over everything and keeps its part.
 
-    Where the number of items does not divide, `even` says how ranks get the same count: ``"repeat"`` adds
-    items from the beginning, ``"drop"`` leaves the last ones out, ``"none"`` lets the counts differ by one.
+    If the number of items does not divide, `even` says how ranks get the same count: ``"repeat"`` adds items
+    from the beginning, ``"drop"`` leaves the last ones out, ``"none"`` lets the counts differ by one.
 
-    `rank` and `ranks` come from the process group or from ``RANK`` and ``WORLD_SIZE`` where not given.
+    `rank` and `ranks` default to the process group, or ``RANK`` and ``WORLD_SIZE``.
 
     Raises:
-        UsageError: `source` is an iterator, which can be gone through only once.
+        UsageError: `source` is an iterator, which can be iterated only once.
     """
     return Shard(source, even=even, rank=rank, ranks=ranks)
 
 
 class Shard(IterableDataset):
-    """What `shard` returns. Its length is that of one rank, where the source has one."""
+    """The dataset returned by `shard`. Its length is that of one rank, if the source has one."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Shard(IterableDataset):
                 f"shard() got a {type(source).__name__}, which can be iterated only once: pass the "
                 "function that creates it, without calling it"
             )
-        if not (callable(source) or hasattr(source, "__iter__") or _has_positions(source)):
+        if not (callable(source) or hasattr(source, "__iter__") or _is_indexable(source)):
             raise UsageError(f"shard() needs an iterable or a function, not a {type(source).__name__}")
         if ranks is not None or rank is not None:
             current_rank(rank, ranks)
@@ -69,8 +69,8 @@ class Shard(IterableDataset):
         self.even = even
         self._rank, self._ranks = rank, ranks
         self._yielded = 0
-        # In shared memory, so that a worker that has used its position has used it for all: workers of the
-        # next epoch are copies of the same object.
+        # In shared memory, so that a position used by a worker is used for all: the next epoch's
+        # workers are copies of the same object.
         self._resume: torch.Tensor | None = None
         self._resume_workers = 0
 
@@ -85,22 +85,23 @@ class Shard(IterableDataset):
         worker, workers = current_worker()
         begin = self._take_position(worker, workers)
         self._yielded = begin
-        rows = self._rows_by_position if _has_positions(self.source) else self._rows
+        rows = self._rows_by_position if _is_indexable(self.source) else self._rows
         for item in rows(rank, ranks, range_from(worker, workers, begin)):
             self._yielded += 1
             yield item
-        self._yielded = 0  # a state of after the end is one of before the next pass
+        self._yielded = 0  # the state after the end is that before the next pass
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        if initialized():  # a worker that is spawned takes part in no process group
+        if in_process_group():  # a spawned worker is in no process group
             state["_rank"], state["_ranks"] = current_rank(self._rank, self._ranks)
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """How far this process is: a DataLoader's worker knows of itself (and StatefulDataLoader asks there).
+        """Return the position of this process: in a DataLoader's worker only its own, as StatefulDataLoader
+        needs.
 
-        In the process of the loop, with workers, use `state_after`.
+        In the loop's process, with workers, use `state_after`.
         """
         worker, workers = current_worker()
         rank, ranks = current_rank(self._rank, self._ranks)
@@ -111,21 +112,21 @@ class Shard(IterableDataset):
         return {"workers": workers, "rank": rank, "ranks": ranks, "yielded": {worker: yielded}}
 
     def state_after(self, batches: int, *, batch_size: int, num_workers: int) -> dict[str, Any]:
-        """The state when a DataLoader without `drop_last` has given this rank's loop `batches` batches.
+        """Return the state after a DataLoader without `drop_last` has yielded `batches` batches on this rank.
 
-        For a plain DataLoader, whose workers are ahead of the loop. Exact until the shortest worker has given
-        its last batch.
+        For a plain DataLoader, whose workers run ahead of the loop. Exact until the shortest worker has
+        yielded its last batch.
         """
         rank, ranks = current_rank(self._rank, self._ranks)
         workers = max(1, num_workers)
-        given = {w: len(range(w, batches, workers)) * batch_size for w in range(workers)}
-        return {"workers": workers, "rank": rank, "ranks": ranks, "yielded": given}
+        yielded = {w: len(range(w, batches, workers)) * batch_size for w in range(workers)}
+        return {"workers": workers, "rank": rank, "ranks": ranks, "yielded": yielded}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state` in the next pass, and from the beginning in those after it.
+        """Continue from `state` in the next pass; later passes begin at the start.
 
         Raises:
-            UsageError: `state` is of another number of ranks, or of another rank.
+            UsageError: `state` is from another number of ranks, or another rank.
         """
         rank, ranks = current_rank(self._rank, self._ranks)
         if (state["rank"], state["ranks"]) != (rank, ranks):
@@ -133,7 +134,7 @@ class Shard(IterableDataset):
                 f"the state is of rank {state['rank']} of {state['ranks']}, but this is rank {rank} of "
                 f"{ranks}"
             )
-        positions = torch.full((_MOST_WORKERS,), -1, dtype=torch.int64)
+        positions = torch.full((_MAX_WORKERS,), -1, dtype=torch.int64)
         for worker, count in state["yielded"].items():
             positions[int(worker)] = count
         self._resume = positions.share_memory_()
@@ -172,23 +173,23 @@ class Shard(IterableDataset):
             yield self.source[at]
 
     def _rows(self, rank: int, ranks: int, wanted: range_from) -> Iterator[Any]:
-        """The items of this rank in the rows that are wanted; row k are the items k·ranks to (k+1)·ranks."""
+        """Yield the items of this rank in the `wanted` rows; row k has the items k·ranks to (k+1)·ranks."""
         makes = callable(self.source) and not hasattr(type(self.source), "__iter__")
         items = iter(self.source() if makes else self.source)
         first: list[Any] = []
         row = 0
         while True:
-            found = list(islice(items, ranks))
-            if not found:
+            row_items = list(islice(items, ranks))
+            if not row_items:
                 return
             if not first and self.even == "repeat":
-                first = found
-            if len(found) < ranks and self.even == "drop":
+                first = row_items
+            if len(row_items) < ranks and self.even == "drop":
                 return
-            if len(found) < ranks and self.even == "repeat":
-                found = list(islice(chain(found, cycle(first)), ranks))
-            if row in wanted and rank < len(found):
-                yield found[rank]
+            if len(row_items) < ranks and self.even == "repeat":
+                row_items = list(islice(chain(row_items, cycle(first)), ranks))
+            if row in wanted and rank < len(row_items):
+                yield row_items[rank]
             row += 1
 
 
@@ -208,8 +209,8 @@ class range_from:  # noqa: N801 - a range without end
             row += self.step
 
 
-def _has_positions(source: Any) -> bool:
-    """Whether `source` can be asked for its item at a position (a Dataset of items, a list)."""
+def _is_indexable(source: Any) -> bool:
+    """Whether `source` can be indexed (a Dataset of items, a list)."""
     if isinstance(source, (Mapping, IterableDataset)) or not hasattr(source, "__len__"):
         return False
     return isinstance(source, (Sequence, torch.utils.data.Dataset)) and hasattr(source, "__getitem__")

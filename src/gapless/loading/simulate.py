@@ -1,8 +1,8 @@
-"""A DataLoader and the loop that asks it, simulated: who waits for whom, and for how long.
+"""Simulate a DataLoader and the loop that uses it: which waits for the other, and for how long.
 
 The workers, the training process and the pinning thread are processes of `scheduler`. The order of events is
 that of torch's multi-process loader: batch i goes to worker i mod W, each worker has at most `prefetch`
-batches outstanding, batches are handed over in order, and the next index is sent when one is.
+batches outstanding, batches are delivered in order, and the next index is sent with each.
 """
 
 from __future__ import annotations
@@ -14,23 +14,31 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gapless.loading.scheduler import CALL, CPU, GET, PASS, Actor, Kernel, Queue, Server
+from gapless.loading.scheduler import (
+    CALL,
+    CPU,
+    GET,
+    PASS,
+    Actor,
+    AnsweringServer,
+    MessageQueue,
+    SimulatedKernel,
+)
 from gapless.model.loading import Machine
 
-_STEADY = 64
-"""Steps that are looked at, at least."""
-_SLICES = 8
-"""Pieces in which a batch's computing and waiting alternate, as its items do, at most."""
+_MIN_STEADY_STEPS = 64
+"""Steps that are averaged, at least."""
+_MAX_SLICES = 8
+"""Pieces in which computing and waiting for a batch's items alternate, at most."""
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """What each stage takes, in nanoseconds.
+class PipelineCosts:
+    """The time of each stage, in nanoseconds.
 
-    `batches` are the computing and the waiting for each, taken in turn again and again; they alternate as
-    many times as there are `items` in one. `step` is the training step without its input, of which the host
-    computes for the part `busy`. The other fields are those of `Transfer` and `Fetch`; `pin` is negative
-    where nothing is pinned.
+    `batches` are pairs of computing and waiting, used in turn; these alternate as many times as a batch has
+    `items`. `step` is the training step without its input, of which the host computes for the share `busy`.
+    The other fields are those of `Transfer` and `Fetch`; a negative `pin` means no pinning.
     """
 
     batches: Sequence[tuple[float, float]]
@@ -47,8 +55,8 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A steady step, of which `wait` passes until the batch is there; the first batch; what was ready."""
+class SimulatedRun:
+    """A steady step, its `wait` for the batch, the time of the first batch, and the ready batches."""
 
     step: float
     wait: float
@@ -57,51 +65,51 @@ class Run:
 
 
 @dataclass
-class _Worker(Server):
+class _SimulatedWorker(AnsweringServer):
     """A worker and the indices that it is to fetch."""
 
-    indices: Queue = field(default_factory=Queue)
+    indices: MessageQueue = field(default_factory=MessageQueue)
 
 
 @dataclass
-class _Seen:
+class _Timeline:
     first: float = 0.0
     marks: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
 
 
-class _Loader:
-    """The training process and what it starts."""
+class _SimulatedLoader:
+    """The training process and the processes it starts."""
 
     def __init__(
-        self, pipe: Pipeline, machine: Machine, workers: int, prefetch: int, count: int, hasty: int
+        self, pipe: PipelineCosts, machine: Machine, workers: int, prefetch: int, count: int, hasty: int
     ) -> None:
         self.pipe, self.workers, self.prefetch = pipe, workers, prefetch
         self.count, self.hasty = count, hasty
-        self.kernel = Kernel(machine)
-        self.results, self.pinned = Queue(), Queue()
-        self.crew = [_Worker() for _ in range(workers)]
-        self.seen = _Seen()
+        self.kernel = SimulatedKernel(machine)
+        self.results, self.pinned = MessageQueue(), MessageQueue()
+        self.crew = [_SimulatedWorker() for _ in range(workers)]
+        self.timeline = _Timeline()
         self.uneven = random.Random(0)
         self.sent = 0
 
-    def run(self) -> _Seen:
+    def run(self) -> _Timeline:
         self.kernel.start(self._train())
-        self.kernel.run(lambda: len(self.seen.marks) >= self.count)
-        return self.seen
+        self.kernel.run(lambda: len(self.timeline.marks) >= self.count)
+        return self.timeline
 
     def _fetch(self, number: int) -> Actor:
         computing, waiting = self.pipe.batches[number % len(self.pipe.batches)]
         slices = self.pipe.items if computing > 0 and waiting > 0 else 1
-        slices = min(max(slices, 1), _SLICES)
-        # Uneven ones: workers whose items are all alike would fall into step, and not meet on a core.
+        slices = min(max(slices, 1), _MAX_SLICES)
+        # uneven: workers with equal items would fall into step, and never meet on a core
         parts = [self.uneven.uniform(0.5, 1.5) for _ in range(slices)]
         for part in parts:
             yield PASS, waiting * part / sum(parts)
             yield CPU, computing / slices
 
-    def _worker(self, me: _Worker) -> Actor:
+    def _worker(self, me: _SimulatedWorker) -> Actor:
         yield CPU, self.pipe.boot
         while True:
             number = yield GET, me.indices
@@ -119,10 +127,10 @@ class _Loader:
             yield CPU, self.pipe.pin
             self.kernel.put(self.pinned, (number, sender))
 
-    def _receive(self, sender: _Worker) -> Actor:
+    def _receive(self, sender: _SimulatedWorker) -> Actor:
         yield CPU, self.pipe.receive
-        # A worker in the midst of the next batch lets go of Python's lock only now and then; one that has
-        # nothing more to do answers at once.
+        # A worker that makes the next batch releases Python's lock only now and then; an idle one answers
+        # at once.
         yield CALL, (sender, self.pipe.latency)
 
     def _send_index(self) -> None:
@@ -131,7 +139,7 @@ class _Loader:
             self.sent += 1
 
     def _train(self) -> Actor:
-        pipe, seen, kernel = self.pipe, self.seen, self.kernel
+        pipe, timeline, kernel = self.pipe, self.timeline, self.kernel
         for me in self.crew:
             yield CPU, pipe.start
             kernel.start(self._worker(me))
@@ -141,52 +149,54 @@ class _Loader:
             yield CPU, pipe.index
             self._send_index()
         queue = self.pinned if pipe.pin >= 0 else self.results
-        there: set[int] = set()
-        asked = 0.0
+        received: set[int] = set()
+        request_time = 0.0
         for number in range(self.count):
-            seen.ready.append(len(there) + len(queue.messages))
+            timeline.ready.append(len(received) + len(queue.messages))
             if self.workers:
-                while number not in there:
+                while number not in received:
                     got, sender = yield GET, queue
                     if pipe.pin < 0:
                         yield from self._receive(sender)
-                    there.add(got)
-                there.discard(number)
+                    received.add(got)
+                received.discard(number)
             else:
                 yield from self._fetch(number)
                 yield CPU, max(pipe.pin, 0.0)
             yield CPU, pipe.index
             self._send_index()
-            seen.waits.append(kernel.now - asked)
+            timeline.waits.append(kernel.now - request_time)
             if not number:
-                seen.first = kernel.now
+                timeline.first = kernel.now
             if number >= self.hasty:
                 yield CPU, pipe.step * pipe.busy
                 yield PASS, pipe.step * (1 - pipe.busy)
-            asked = kernel.now
-            seen.marks.append(asked)
+            request_time = kernel.now
+            timeline.marks.append(request_time)
 
 
-def simulate(pipe: Pipeline, machine: Machine, workers: int, prefetch: int, count: int = 0) -> Run:
-    """`count` steps (0: enough to be steady) on `machine`. `prefetch` is ignored without workers.
+def simulate(
+    pipe: PipelineCosts, machine: Machine, workers: int, prefetch: int, count: int = 0
+) -> SimulatedRun:
+    """Simulate `count` steps (0: enough to be steady) on `machine`; `prefetch` is ignored without workers.
 
-    The first ones do not count. They take no time, so that what was made in advance is used up: where workers
-    are a little too slow it would otherwise last long, and steps be as short as they will not remain.
+    The first steps are not counted. They take no time, so that batches made in advance are used up: if
+    workers are slightly too slow, these would otherwise last long and shorten the measured steps.
     """
     hasty = 2 * workers * max(prefetch, 1)
     warm = hasty + 2 * workers + 2
-    count = max(count, warm + max(_STEADY, 12 * workers))
-    if machine.together >= 1:  # cores that nobody uses make no difference, but work
+    count = max(count, warm + max(_MIN_STEADY_STEPS, 12 * workers))
+    if machine.together >= 1:  # idle cores make no difference, but cost simulation time
         needed = workers + 2 + math.ceil(machine.others)
         machine = msgspec.structs.replace(machine, allowed=min(machine.allowed, needed))
-    seen = _Loader(pipe, machine, workers, prefetch, count, hasty).run()
-    # Whole turns of the workers: what is made in bursts is asked for in bursts.
+    timeline = _SimulatedLoader(pipe, machine, workers, prefetch, count, hasty).run()
+    # whole turns of the workers, as bursts of batches are followed by bursts of requests
     turn = max(workers, 1)
-    steady = (len(seen.marks) - warm) // turn * turn
-    marks, waits = seen.marks[-steady - 1 :], seen.waits[-steady:]
-    return Run(
+    steady = (len(timeline.marks) - warm) // turn * turn
+    marks, waits = timeline.marks[-steady - 1 :], timeline.waits[-steady:]
+    return SimulatedRun(
         step=(marks[-1] - marks[0]) / steady,
         wait=sum(waits) / steady,
-        first=seen.first,
-        ready=sum(seen.ready[-steady:]) / steady,
+        first=timeline.first,
+        ready=sum(timeline.ready[-steady:]) / steady,
     )

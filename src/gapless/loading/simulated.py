@@ -1,4 +1,4 @@
-"""Being a rank of a run that is not there: for a copied process that ends afterwards."""
+"""Act as a rank of a simulated process group, in a copied process that ends afterwards."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from gapless.errors import UsageError
-from gapless.loading.ranks import initialized
+from gapless.loading.ranks import in_process_group
 from gapless.torch_internals import path
 
 
-def become(rank: int, ranks: int) -> None:
-    """Take part as `rank` in a process group of `ranks` that exchanges nothing.
+def simulate_rank(rank: int, ranks: int) -> None:
+    """Join a process group of `ranks` as `rank` that exchanges nothing.
 
-    The environment is as torchrun sets it. Whoever asks torch.distributed gets this rank, also through a
-    function imported by name before. There is no way back: only a process that ends soon may call this.
+    The environment is set as by torchrun. Queries of torch.distributed return this rank, even through
+    functions imported by name before. This cannot be undone: only a process that ends soon may call it.
     """
     os.environ.update(
         RANK=str(rank),
@@ -30,7 +30,9 @@ def become(rank: int, ranks: int) -> None:
     )
     if not dist.is_available():
         return
-    if initialized():  # of the process that was copied; its threads are not here to end it properly
+    if (
+        in_process_group()
+    ):  # of the copied process; its threads are missing here, so it cannot be ended properly
         dist.distributed_c10d.GroupMember.WORLD = None
     try:
         importlib.import_module(path("fake_process_group"))
@@ -47,20 +49,20 @@ def _patch(rank: int, ranks: int) -> None:
             setattr(module, name, lambda *_, answer=answer, **__: answer)
 
 
-def place(loader: DataLoader, rank: int, ranks: int) -> None:
-    """Make the samplers of `loader`, which were made for one rank, those of `rank`."""
-    for sampler in dividing(loader, ranks):
+def set_rank(loader: DataLoader, rank: int, ranks: int) -> None:
+    """Set the samplers of `loader`, which were created for one rank, to `rank`."""
+    for sampler in rank_samplers(loader, ranks):
         sampler.rank = rank
 
 
-def dividing(loader: DataLoader, ranks: int) -> list[Any]:
-    """The samplers of `loader` that know a rank.
+def rank_samplers(loader: DataLoader, ranks: int) -> list[Any]:
+    """Return the samplers of `loader` that have a rank.
 
     Raises:
         UsageError: they divide among another number of ranks.
     """
-    found = []
-    for sampler in samplers(loader):
+    with_rank = []
+    for sampler in list_samplers(loader):
         counts = [getattr(sampler, name, None) for name in ("num_replicas", "ranks", "world_size")]
         has = next((count for count in counts if isinstance(count, int)), None)
         if has is None or not isinstance(getattr(sampler, "rank", None), int):
@@ -70,17 +72,17 @@ def dividing(loader: DataLoader, ranks: int) -> list[Any]:
                 f"{type(sampler).__name__} splits among {has} rank(s), but {ranks} were requested: give "
                 "verify() the function that creates the loader, so that it can call it as each rank"
             )
-        found.append(sampler)
-    return found
+        with_rank.append(sampler)
+    return with_rank
 
 
-def samplers(loader: DataLoader) -> list[Any]:
-    """The objects that order `loader`, the outermost first."""
-    found: list[Any] = []
+def list_samplers(loader: DataLoader) -> list[Any]:
+    """Return the objects that order `loader`, outermost first."""
+    ordering: list[Any] = []
     waiting = [loader.batch_sampler, getattr(loader, "sampler", None)]
     while waiting:
         sampler = waiting.pop(0)
-        if sampler is not None and not any(sampler is other for other in found):
-            found.append(sampler)
+        if sampler is not None and not any(sampler is previous for previous in ordering):
+            ordering.append(sampler)
             waiting += [getattr(sampler, name, None) for name in ("batch_sampler", "sampler")]
-    return found
+    return ordering

@@ -1,4 +1,4 @@
-"""A loader timed while a loop uses it: two readings of the clock for each batch."""
+"""Time a loader while a loop uses it, by two readings of the clock per batch."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gapless.loading.batches import setting_of
-from gapless.loading.measure_loop import queued
+from gapless.loading.measure_loop import count_ready
 from gapless.model.loading import Demand, Seen
 
-_SKIP = 2
-"""First steps, which warm up."""
+_WARM_UP_STEPS = 2
+"""First steps, which are not counted."""
 
 
 class Timed:
     """``for batch in timed(loader)``: the same batches, and how long the loop waited for them.
 
-    `seen` tells what was seen so far, `demand` what the loop's steps take without their input: give it to
+    `seen` is what was measured so far, `demand` the loop's step without its input: pass it to
     :func:`diagnose` as ``step=loop.demand.step / 1e9, busy=loop.demand.busy``.
     """
 
@@ -39,32 +39,32 @@ class Timed:
 
     def __iter__(self) -> Iterator[Any]:
         clock, cpu = self._clock, self._cpu
-        asked, number = clock(), 0
+        request_time, number = clock(), 0
         iterator = iter(self._loader)
         while True:
-            ready = queued(iterator)
+            ready = count_ready(iterator)
             try:
                 batch = next(iterator)
             except StopIteration:
                 return
             got = clock()
             if not number and self._first < 0:
-                self._first = got - asked
+                self._first = got - request_time
             used = cpu()
             yield batch
             now = clock()
             computed = cpu()
-            if number >= _SKIP:  # a step is from asking for its batch to asking for the next one
+            if number >= _WARM_UP_STEPS:  # a step lasts from the request for its batch to the next request
                 self._steps += 1
-                self._total += now - asked
-                self._wait += got - asked
+                self._total += now - request_time
+                self._wait += got - request_time
                 self._rest_cpu += computed - used
                 self._ready += ready
-            asked, number = now, number + 1
+            request_time, number = now, number + 1
 
     @property
     def seen(self) -> Seen:
-        """What was seen so far; no batches where there were too few."""
+        """The measurement so far; without batches if there were too few."""
         steps = max(self._steps, 1)
         setting = setting_of(self._loader)
         return Seen(
@@ -80,11 +80,11 @@ class Timed:
     @property
     def demand(self) -> Demand:
         """The loop's own step, without its input."""
-        seen = self.seen
-        rest = seen.step - seen.wait
-        return Demand(step=rest, busy=min(1.0, seen.rest_cpu / rest) if rest > 0 else 1.0, source="timed")
+        measured = self.seen
+        rest = measured.step - measured.wait
+        return Demand(step=rest, busy=min(1.0, measured.rest_cpu / rest) if rest > 0 else 1.0, source="timed")
 
 
 def timed(loader: Any) -> Timed:
-    """`loader`, to be used in its place; see :class:`Timed`."""
+    """Wrap `loader` to be used in its place; see :class:`Timed`."""
     return Timed(loader)

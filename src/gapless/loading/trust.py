@@ -1,4 +1,6 @@
-"""Whether a prediction may be told: who else used the cores, whether runs bore it out, and if not, why."""
+"""Decide whether a prediction can be trusted: other load on the cores, runs that confirm it, reasons if
+not.
+"""
 
 from __future__ import annotations
 
@@ -11,191 +13,207 @@ from gapless.loading import predict
 from gapless.model.loading import Diagnosis, Doubt, Fetch, Machine, Seen
 from gapless.model.wording import count, duration, number, percent, size
 
-REFUTED = 1.25
-"""A factor by which a run differs from its prediction so that no number is headlined."""
-FEW = 6
-"""Steps of a run that say nothing yet."""
-BUSY = 0.25
-"""Part of the cores that others may use while something is measured."""
-_STARVED = 0.8
-"""Part of the time in which items could be made that they must have had a core."""
-_ALONE = 0.98
-"""The same, as nobody else were there."""
-_NOBODY = 0.03
-"""Cores that others use so little of that there is nobody."""
-_STOLEN = 0.1
-_MORE, _LESS = 1.15, 0.85
-"""Factors by which what a batch takes in a run differs from what it took alone."""
-_WAITS = 1.25
-_OF_A_BATCH = 0.1
-_READ = 100_000
-_FAULTS = 500
+MAX_PREDICTION_FACTOR = 1.25
+"""If a run differs from its prediction by more than this factor, no number is headlined."""
+MIN_STEPS = 6
+"""Shorter runs say nothing yet."""
+MAX_OTHER_LOAD = 0.25
+"""Share of the cores that other programs may use during a measurement."""
+_MIN_CORE_SHARE = 0.8
+"""Items must have had a core for this share of the time in which they could compute."""
+_ALONE_CORE_SHARE = 0.98
+"""Above this share nobody else used the core."""
+_NO_LOAD = 0.03
+"""Other programs that use fewer cores are ignored."""
+_MIN_STOLEN_CORES = 0.1
+"""Cores taken by a hypervisor that are mentioned."""
+_MAX_CPU_FACTOR, _MIN_CPU_FACTOR = 1.15, 0.85
+"""Beyond these factors the processor time of a batch differs between a run and alone."""
+_MAX_WAIT_FACTOR = 1.25
+"""The same for its waiting time, which varies more."""
+_MIN_SHARE_OF_BATCH = 0.1
+"""Smaller differences, relative to making a batch, are not mentioned."""
+_MIN_READ_BYTES = 100_000
+"""Bytes per batch; less from storage is noise."""
+_MIN_FAULTS = 500
+"""Memory pages per batch; fewer are noise."""
 
 
-def calibrated(at: Machine, fetch: Fetch) -> Machine:
-    """`at` with as many others as leave to one process the part of a core that it really got.
+def calibrate_load(at: Machine, fetch: Fetch) -> Machine:
+    """Return `at` with the other load that explains the share of a core one process really got.
 
-    Programs of little importance are there and take nothing away; others take more than an equal part.
-    Where a control group sets a limit, the delay is its own.
+    Programs of low priority are present but take nothing away; others take more than an equal share. If a
+    control group sets a limit, the delay is due to that.
     """
     had = fetch.had
     if (0 <= at.quota < at.allowed) or not fetch.item_cpu:
         return at
-    if had >= _ALONE:  # whoever was there left it a core; those of before may have gone
-        others = fetch.others if fetch.others >= 0 else at.others
-        others = round(min(others, at.allowed - 1.0), 2)
-        return msgspec.structs.replace(at, others=others if others > _NOBODY else 0.0)
+    if had >= _ALONE_CORE_SHARE:  # other programs left it a core; earlier ones may have ended
+        other_load = fetch.others if fetch.others >= 0 else at.others
+        other_load = round(min(other_load, at.allowed - 1.0), 2)
+        return msgspec.structs.replace(at, others=other_load if other_load > _NO_LOAD else 0.0)
     return msgspec.structs.replace(at, others=round(max(at.allowed / had - 1.0, 0.0), 2))
 
 
-def concluded(of: Diagnosis) -> Diagnosis:
-    """`of` with what follows from its runs: what is advised in the end, and whether that can be told."""
-    of = msgspec.structs.replace(of, doubt=doubt(of))
-    now, advised = of.now, of.advised
+def conclude_runs(diagnosis: Diagnosis) -> Diagnosis:
+    """Add what follows from the runs: the setting finally advised, and whether it can be trusted."""
+    diagnosis = msgspec.structs.replace(diagnosis, doubt=find_doubt(diagnosis))
+    now, advised = diagnosis.now, diagnosis.advised
     if now is None or advised is None:
-        return of
-    if of.doubt is None and of.seen is not None and of.seen_advised is not None:
-        gains = of.seen_advised.step < (1 - predict.WITHIN) * of.seen.step
+        return diagnosis
+    if diagnosis.doubt is None and diagnosis.seen is not None and diagnosis.seen_advised is not None:
+        gains = diagnosis.seen_advised.step < (1 - predict.MAX_SLOWDOWN) * diagnosis.seen.step
         if not gains and now.setting.workers < advised.setting.workers:
-            of = msgspec.structs.replace(of, advised=now, seen_advised=of.seen)
-    return msgspec.structs.replace(of, recommended=of.advised.setting.arguments if _told(of) else {})  # type: ignore[union-attr]
+            diagnosis = msgspec.structs.replace(diagnosis, advised=now, seen_advised=diagnosis.seen)
+    recommended = diagnosis.advised.setting.arguments if diagnosis.advised and _is_advised(diagnosis) else {}
+    return msgspec.structs.replace(diagnosis, recommended=recommended)
 
 
-def _told(of: Diagnosis) -> bool:
-    """Whether a setting is advised at all: in doubt only where it was faster when both were run."""
-    if of.doubt is None:
+def _is_advised(diagnosis: Diagnosis) -> bool:
+    """Whether a setting is advised: in doubt only if it was faster when both were run."""
+    if diagnosis.doubt is None:
         return True
-    return of.doubt.kind == "refuted" and faster(of)
+    return diagnosis.doubt.kind == "refuted" and is_faster(diagnosis)
 
 
-def faster(of: Diagnosis) -> bool:
-    """Whether the setting advised was clearly faster than the loader's own, both of them run."""
-    seen, advised = of.seen, of.seen_advised
-    return seen is not None and advised is not None and 0 < REFUTED * advised.step < seen.step
+def is_faster(diagnosis: Diagnosis) -> bool:
+    """Whether the advised setting was clearly faster than the loader's own when both were run."""
+    current_run, advised = diagnosis.seen, diagnosis.seen_advised
+    return (
+        current_run is not None
+        and advised is not None
+        and 0 < MAX_PREDICTION_FACTOR * advised.step < current_run.step
+    )
 
 
-def doubt(of: Diagnosis) -> Doubt | None:
-    """Why no number of `of` is to be headlined; None where nothing speaks against it."""
-    if of.interrupted and of.seen_advised is None:
+def find_doubt(diagnosis: Diagnosis) -> Doubt | None:
+    """Return why no number of the diagnosis can be headlined; None if nothing speaks against it."""
+    if diagnosis.interrupted and diagnosis.seen_advised is None:
         return Doubt(kind="interrupted")
-    return _busy(of) or _refuted(of)
+    return _doubt_if_busy(diagnosis) or _doubt_if_refuted(diagnosis)
 
 
-def _busy(of: Diagnosis) -> Doubt | None:
-    """Others have cores that the loader would need."""
-    at = of.machine
+def _doubt_if_busy(diagnosis: Diagnosis) -> Doubt | None:
+    """Return a doubt if other programs use cores that the loader needs."""
+    at = diagnosis.machine
     limited = 0 <= at.quota < at.allowed
-    runs = [one for one in (of.seen, of.seen_advised) if one is not None]
-    looks = [of.fetch.others, *(one.others for one in runs)]
-    told = [one for one in looks if one >= 0] or [at.others]
-    others = min(max(told), at.allowed)
-    if max(told) >= BUSY * at.allowed and _needed(of) + others > at.allowed:
-        if at.others >= BUSY * at.allowed:  # they had all they wanted while nothing was measured
-            others = min(max(others, at.others), at.allowed)
-        return Doubt(kind="busy", others=round(others, 1))
-    if of.fetch.had < _STARVED and not limited:
-        had = f"it had a core for only {percent(of.fetch.had)} of the time in which it could compute"
-        return Doubt(kind="busy", others=round(others, 1), reasons=(had,))
+    runs = [run for run in (diagnosis.seen, diagnosis.seen_advised) if run is not None]
+    looks = [diagnosis.fetch.others, *(run.others for run in runs)]
+    measured_loads = [load for load in looks if load >= 0] or [at.others]
+    other_load = min(max(measured_loads), at.allowed)
+    if (
+        max(measured_loads) >= MAX_OTHER_LOAD * at.allowed
+        and _needed_cores(diagnosis) + other_load > at.allowed
+    ):
+        if at.others >= MAX_OTHER_LOAD * at.allowed:  # they used that much while nothing was measured
+            other_load = min(max(other_load, at.others), at.allowed)
+        return Doubt(kind="busy", others=round(other_load, 1))
+    if diagnosis.fetch.had < _MIN_CORE_SHARE and not limited:
+        had = f"it had a core for only {percent(diagnosis.fetch.had)} of the time in which it could compute"
+        return Doubt(kind="busy", others=round(other_load, 1), reasons=(had,))
     return None
 
 
-def _needed(of: Diagnosis) -> float:
-    """Cores that the loop would keep busy, as it is or as it would be advised, if nobody else were there."""
-    alone = msgspec.structs.replace(of.machine, others=0.0)
-    free = dataclasses.replace(predict.measured(of, of.demand), machine=alone, pins=False)
-    now, advised = of.now, of.advised
-    if of.machine.others or of.transfer.pin >= 0 or now is None or advised is None:
+def _needed_cores(diagnosis: Diagnosis) -> float:
+    """Return the cores that the loop would keep busy, now or with the advised setting, on an idle machine."""
+    alone = msgspec.structs.replace(diagnosis.machine, others=0.0)
+    free = dataclasses.replace(predict.saved_costs(diagnosis, diagnosis.demand), machine=alone, pins=False)
+    now, advised = diagnosis.now, diagnosis.advised
+    if diagnosis.machine.others or diagnosis.transfer.pin >= 0 or now is None or advised is None:
         _, advised = predict.choose(free, predict.predict_all(free))
-        now = predict.predict(free, of.setting)
-    each = free.each * (of.fetch.cpu + of.transfer.send + of.transfer.receive + free.own.step * free.own.busy)
-    return max(each / one.step for one in (now, advised) if one.step > 0)
+        now = predict.predict(free, diagnosis.setting)
+    each = free.each * (
+        diagnosis.fetch.cpu
+        + diagnosis.transfer.send
+        + diagnosis.transfer.receive
+        + free.own.step * free.own.busy
+    )
+    return max(each / prediction.step for prediction in (now, advised) if prediction.step > 0)
 
 
-def _refuted(of: Diagnosis) -> Doubt | None:
-    """A run took another time than was predicted for it."""
-    for seen in (of.seen_advised, of.seen):
-        if seen is not None and off(seen) > REFUTED:
-            why = tuple(reasons(of, seen))
-            return Doubt(kind="refuted", reasons=why)
+def _doubt_if_refuted(diagnosis: Diagnosis) -> Doubt | None:
+    """Return a doubt if a run took another time than was predicted for it."""
+    for run in (diagnosis.seen_advised, diagnosis.seen):
+        if run is not None and prediction_factor(run) > MAX_PREDICTION_FACTOR:
+            run_reasons = tuple(find_reasons(diagnosis, run))
+            return Doubt(kind="refuted", reasons=run_reasons)
     return None
 
 
-def off(seen: Seen) -> float:
-    """The factor between what was predicted and what was measured, 1 or more; 1 where nothing can be told."""
-    if seen.predicted <= 0 or seen.step <= 0 or seen.batches < FEW:
+def prediction_factor(run: Seen) -> float:
+    """Return the factor between predicted and measured step, at least 1; 1 if unknown."""
+    if run.predicted <= 0 or run.step <= 0 or run.batches < MIN_STEPS:
         return 1.0
-    return max(seen.predicted / seen.step, seen.step / seen.predicted)
+    return max(run.predicted / run.step, run.step / run.predicted)
 
 
-def reasons(of: Diagnosis, seen: Seen) -> Iterator[str]:
-    """What was measured that explains why a run took another time than predicted."""
-    found = [*_of_machine(of, seen), *_of_batches(of.fetch, seen)]
-    if seen.again > 0 and max(seen.again / seen.step, seen.step / seen.again) > REFUTED:
-        found.append(f"two runs of it took {duration(seen.step)} and {duration(seen.again)} per step")
-    yield from found
-    if not found:
-        known = (
+def find_reasons(diagnosis: Diagnosis, run: Seen) -> Iterator[str]:
+    """Yield measured causes for a run that took another time than predicted."""
+    causes = [*_machine_reasons(diagnosis, run), *_batch_reasons(diagnosis.fetch, run)]
+    if run.again > 0 and max(run.again / run.step, run.step / run.again) > MAX_PREDICTION_FACTOR:
+        causes.append(f"two runs of it took {duration(run.step)} and {duration(run.again)} per step")
+    yield from causes
+    if not causes:
+        batch_times = (
             "the batches took the same time as when measured alone"
-            if seen.made
+            if run.made
             else "the time for its batches is not known"
         )
-        yield f"no reason was found: {known}, and the cores were available"
+        yield f"no reason was found: {batch_times}, and the cores were available"
 
 
-def _of_machine(of: Diagnosis, seen: Seen) -> Iterator[str]:
-    at = of.machine
-    before = of.fetch.others if of.fetch.others >= 0 else at.others
-    if seen.others >= 0 and abs(seen.others - before) >= BUSY:
+def _machine_reasons(diagnosis: Diagnosis, run: Seen) -> Iterator[str]:
+    at = diagnosis.machine
+    before = diagnosis.fetch.others if diagnosis.fetch.others >= 0 else at.others
+    if run.others >= 0 and abs(run.others - before) >= MAX_OTHER_LOAD:
         yield (
-            f"other programs used {number(round(seen.others, 1))} of {count(at.allowed, 'core')} during "
+            f"other programs used {number(round(run.others, 1))} of {count(at.allowed, 'core')} during "
             f"the run, and {number(round(before, 1))} during the prediction"
         )
-    elif of.fetch.had < _STARVED <= seen.had:
-        yield f"its items had a core for {percent(of.fetch.had)} of the time during the prediction"
-    if seen.stolen >= _STOLEN:
+    elif diagnosis.fetch.had < _MIN_CORE_SHARE <= run.had:
+        yield f"its items had a core for {percent(diagnosis.fetch.had)} of the time during the prediction"
+    if run.stolen >= _MIN_STOLEN_CORES:
         yield (
-            f"the hypervisor took {number(round(seen.stolen, 1))} of {count(at.allowed, 'core')} for other "
+            f"the hypervisor took {number(round(run.stolen, 1))} of {count(at.allowed, 'core')} for other "
             "machines"
         )
-    if 0 <= seen.had < _STARVED and seen.setting.workers + 1 <= at.allowed:
-        yield f"its processes had a core for only {percent(seen.had)} of the time in which they could compute"
-    if seen.throttled:
-        yield f"the processor throttled {count(seen.throttled, 'time')} because of heat"
+    if 0 <= run.had < _MIN_CORE_SHARE and run.setting.workers + 1 <= at.allowed:
+        yield f"its processes had a core for only {percent(run.had)} of the time in which they could compute"
+    if run.throttled:
+        yield f"the processor throttled {count(run.throttled, 'time')} because of heat"
 
 
-def _of_batches(fetch: Fetch, seen: Seen) -> Iterator[str]:
-    """What batches took in the run, and what when they were made alone."""
-    if not seen.made:
+def _batch_reasons(fetch: Fetch, run: Seen) -> Iterator[str]:
+    """Yield how batches in the run differed from batches made alone."""
+    if not run.made:
         return
     total = fetch.cpu + fetch.wait
-    if not _LESS * fetch.cpu <= seen.made_cpu <= _MORE * fetch.cpu and _differ(
-        seen.made_cpu, fetch.cpu, total
+    if not _MIN_CPU_FACTOR * fetch.cpu <= run.made_cpu <= _MAX_CPU_FACTOR * fetch.cpu and _differs(
+        run.made_cpu, fetch.cpu, total
     ):
-        told = (
-            f"a batch took {duration(seen.made_cpu)} of CPU time in the run and {duration(fetch.cpu)} alone"
-        )
-        if seen.faults > 2 * fetch.faults + _FAULTS or fetch.faults > 2 * seen.faults + _FAULTS:
-            told += f", touching {seen.faults:,.0f} new memory pages, {fetch.faults:,.0f} alone"
-        yield told
-    if not fetch.wait / _WAITS <= seen.made_wait <= _WAITS * fetch.wait and _differ(
-        seen.made_wait, fetch.wait, total
+        text = f"a batch took {duration(run.made_cpu)} of CPU time in the run and {duration(fetch.cpu)} alone"
+        if run.faults > 2 * fetch.faults + _MIN_FAULTS or fetch.faults > 2 * run.faults + _MIN_FAULTS:
+            text += f", touching {run.faults:,.0f} new memory pages, {fetch.faults:,.0f} alone"
+        yield text
+    if not fetch.wait / _MAX_WAIT_FACTOR <= run.made_wait <= _MAX_WAIT_FACTOR * fetch.wait and _differs(
+        run.made_wait, fetch.wait, total
     ):
-        told = f"a batch waited {duration(seen.made_wait)} in the run and {duration(fetch.wait)} alone"
-        if seen.setting.workers > 1 and seen.made_wait > fetch.wait and not _read(fetch, seen):
-            told += f": {seen.setting.workers} workers wait for the same resource, or for each other"
-        yield told
-    if _read(fetch, seen):
+        text = f"a batch waited {duration(run.made_wait)} in the run and {duration(fetch.wait)} alone"
+        if run.setting.workers > 1 and run.made_wait > fetch.wait and not _reads_differ(fetch, run):
+            text += f": {run.setting.workers} workers wait for the same resource, or for each other"
+        yield text
+    if _reads_differ(fetch, run):
         yield (
-            f"storage delivered {size(int(seen.read))} per batch in the run and {size(int(fetch.read))} "
+            f"storage delivered {size(int(run.read))} per batch in the run and {size(int(fetch.read))} "
             "when measured alone: the rest was in the page cache"
         )
 
 
-def _differ(one: float, other: float, total: float) -> bool:
-    return abs(one - other) >= _OF_A_BATCH * total
+def _differs(first: float, second: float, total: float) -> bool:
+    return abs(first - second) >= _MIN_SHARE_OF_BATCH * total
 
 
-def _read(fetch: Fetch, seen: Seen) -> bool:
+def _reads_differ(fetch: Fetch, run: Seen) -> bool:
     """Whether storage delivered much more in one of them than in the other."""
-    most, least = max(fetch.read, seen.read), min(fetch.read, seen.read)
-    return most - least >= _READ and most > 2 * least
+    most, least = max(fetch.read, run.read), min(fetch.read, run.read)
+    return most - least >= _MIN_READ_BYTES and most > 2 * least

@@ -1,4 +1,6 @@
-"""Which parts of its batches a loop never uses, by its source: names never read, keys never asked for."""
+"""Find parts of its batches that a loop never uses, from its source: names never read, keys never
+requested.
+"""
 
 from __future__ import annotations
 
@@ -7,53 +9,54 @@ from collections.abc import Iterator, Sequence
 
 from gapless.model.source import SourceLine
 
-_EVERYTHING = frozenset(("locals", "vars", "eval", "exec", "globals", "dir"))
-"""Calls by which a name can be read that stands nowhere."""
+_DYNAMIC_CALLS = frozenset(("locals", "vars", "eval", "exec", "globals", "dir"))
+"""Calls that can read a variable without naming it."""
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
 
-def untouched(asked: SourceLine | None, columns: Sequence[str]) -> tuple[str, ...]:
-    """Those of `columns` (names as ``[0]``, ``image`` or ``[1].mask``) that the loop at `asked` never uses.
+def find_unused_columns(request_line: SourceLine | None, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the `columns` (names like ``[0]``, ``image`` or ``[1].mask``) that the loop at a line never
+    uses.
 
-    Nothing is said where the batch goes anywhere as a whole: to a function, into a list, through ``**``.
+    Empty if the whole batch is passed on: to a function, into a list, through ``**``.
     """
-    if asked is None:
+    if request_line is None:
         return ()
     try:
-        with open(asked.file, encoding="utf-8") as file:
+        with open(request_line.file, encoding="utf-8") as file:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
         return ()
-    found = _loop(tree, asked.line)
-    if found is None:
+    loop = _find_loop(tree, request_line.line)
+    if loop is None:
         return ()
-    scope, target = found
-    if any(isinstance(node, ast.Name) and node.id in _EVERYTHING for node in ast.walk(scope)):
+    scope, target = loop
+    if any(isinstance(node, ast.Name) and node.id in _DYNAMIC_CALLS for node in ast.walk(scope)):
         return ()
-    used = _used(scope, target)
+    used = _find_reads(scope, target)
     return tuple(name for name in columns if used is not None and not used.touches(name))
 
 
-class _Uses:
-    """Positions or keys of a batch, each with whether it is read; what is not among them is not known."""
+class _ColumnReads:
+    """Indices or keys of a batch with whether they are read; `unlisted` is the answer for all others."""
 
-    def __init__(self, read: dict[str, bool], others: bool) -> None:
-        self._read, self._others = read, others
+    def __init__(self, read: dict[str, bool], unlisted: bool) -> None:
+        self._read, self._unlisted = read, unlisted
 
     def touches(self, column: str) -> bool:
         for name, read in self._read.items():
             if column == name or column.startswith((f"{name}.", f"{name}[")):
                 return read
-        return self._others
+        return self._unlisted
 
 
-def _loop(tree: ast.Module, line: int) -> tuple[_Scope, ast.expr] | None:
-    """What a batch that is asked for in `line` is called, and where that name is known."""
+def _find_loop(tree: ast.Module, line: int) -> tuple[_Scope, ast.expr] | None:
+    """Return the scope and the variable of a batch requested in `line`."""
     for scope in _scopes(tree):
-        for node in _within(scope):
-            if isinstance(node, ast.For) and _at(node.iter, line):
-                return _named(scope, node.target, node.iter)
-            if isinstance(node, ast.Assign) and _at(node.value, line) and len(node.targets) == 1:
+        for node in _own_nodes(scope):
+            if isinstance(node, ast.For) and _spans(node.iter, line):
+                return _batch_target(scope, node.target, node.iter)
+            if isinstance(node, ast.Assign) and _spans(node.value, line) and len(node.targets) == 1:
                 call = node.value
                 if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "next":
                     return scope, node.targets[0]
@@ -61,13 +64,13 @@ def _loop(tree: ast.Module, line: int) -> tuple[_Scope, ast.expr] | None:
 
 
 def _scopes(tree: ast.Module) -> Iterator[_Scope]:
-    """Functions, then the module."""
+    """Yield functions, then the module."""
     yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     yield tree
 
 
-def _within(scope: _Scope) -> Iterator[ast.AST]:
-    """Nodes of a scope, functions in it left out."""
+def _own_nodes(scope: _Scope) -> Iterator[ast.AST]:
+    """Yield the nodes of a scope without those of functions in it."""
     waiting: list[ast.AST] = list(scope.body)
     while waiting:
         node = waiting.pop()
@@ -76,12 +79,12 @@ def _within(scope: _Scope) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _at(node: ast.expr, line: int) -> bool:
+def _spans(node: ast.expr, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
-def _named(scope: _Scope, target: ast.expr, over: ast.expr) -> tuple[_Scope, ast.expr] | None:
-    """The target without the number that ``enumerate`` puts before it."""
+def _batch_target(scope: _Scope, target: ast.expr, over: ast.expr) -> tuple[_Scope, ast.expr] | None:
+    """Return the target without the number that ``enumerate`` adds; None for ``zip``."""
     calls = {
         node.func.id
         for node in ast.walk(over)
@@ -96,9 +99,9 @@ def _named(scope: _Scope, target: ast.expr, over: ast.expr) -> tuple[_Scope, ast
     return None
 
 
-def _used(scope: _Scope, target: ast.expr) -> _Uses | None:
+def _find_reads(scope: _Scope, target: ast.expr) -> _ColumnReads | None:
     if isinstance(target, ast.Tuple | ast.List):
-        return _unpacked(scope, target.elts)
+        return _reads_of_unpacked(scope, target.elts)
     if not isinstance(target, ast.Name):
         return None
     read: dict[str, bool] = {}
@@ -110,22 +113,22 @@ def _used(scope: _Scope, target: ast.expr) -> _Uses | None:
         if isinstance(parent, ast.Assign) and parent.value is node and len(parent.targets) == 1:
             parts = parent.targets[0]
             if isinstance(parts, ast.Tuple | ast.List):
-                return _unpacked(scope, parts.elts)
+                return _reads_of_unpacked(scope, parts.elts)
         key = parent.slice if isinstance(parent, ast.Subscript) and parent.value is node else None
         if not isinstance(key, ast.Constant) or not isinstance(key.value, (str, int)):
             return None
         if isinstance(key.value, int) and key.value < 0:
             return None
         read[key.value if isinstance(key.value, str) else f"[{key.value}]"] = True
-    return _Uses(read, others=False) if read else None
+    return _ColumnReads(read, unlisted=False) if read else None
 
 
-def _unpacked(scope: _Scope, names: Sequence[ast.expr]) -> _Uses | None:
-    """Each position by whether its name is read anywhere in the scope; what is taken apart further is."""
+def _reads_of_unpacked(scope: _Scope, names: Sequence[ast.expr]) -> _ColumnReads | None:
+    """Return for each index whether its name is read anywhere in the scope; nested targets count as read."""
     if any(isinstance(name, ast.Starred) for name in names):
         return None
     loaded = {
         node.id for node in ast.walk(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
     }
     read = {f"[{at}]": not isinstance(name, ast.Name) or name.id in loaded for at, name in enumerate(names)}
-    return _Uses(read, others=True)
+    return _ColumnReads(read, unlisted=True)

@@ -1,4 +1,4 @@
-"""`watch`: what a training loop does with its samplers from one epoch to the next."""
+"""`watch`: check what a training loop does with its samplers between epochs."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from gapless.loading import digests
-from gapless.loading.hooks import Hooks
+from gapless.loading.hooks import LoaderHooks
 from gapless.loading.lines import calling_line, source_line
-from gapless.loading.simulated import samplers
+from gapless.loading.simulated import list_samplers
 from gapless.model.loading_mistakes import Mistake, mistake
 from gapless.model.source import SourceLine
 
 
-class Watched:
-    """What `watch` sees. `mistakes` can be asked at any time."""
+class SamplerWatch:
+    """What `watch` records. `mistakes` can be read at any time."""
 
     def __init__(self) -> None:
-        self._passes: list[_Passes] = []
+        self._passes: list[_SamplerPasses] = []
         self._lock = threading.Lock()
 
     @property
     def mistakes(self) -> tuple[Mistake, ...]:
-        """GAP316, ``set_epoch`` is never called, and GAP315, the order is seeded anew in each epoch."""
+        """GAP316 if ``set_epoch`` is never called, GAP315 if the order is seeded anew in each epoch."""
         with self._lock:
-            found = [passes.mistake() for passes in self._passes]
-        return tuple(mistake for mistake in found if mistake is not None)
+            candidates = [passes.mistake() for passes in self._passes]
+        return tuple(mistake for mistake in candidates if mistake is not None)
 
-    def made(self, loader: DataLoader) -> None:
-        """A loader is made: that is no matter here."""
+    def on_created(self, loader: DataLoader) -> None:
+        """Ignored."""
 
-    def came(self, iterator: Any, batch: Any, asked: int, got: int) -> None:
-        """A batch comes: neither is that."""
+    def on_batch(self, iterator: Any, batch: Any, request_time: int, got: int) -> None:
+        """Ignored."""
 
-    def ended(self, iterator: Any) -> None:
-        """There are no more: nor that."""
+    def on_pass_ended(self, iterator: Any) -> None:
+        """Ignored."""
 
-    def begun(self, loader: DataLoader, iterator: Any) -> None:
-        """A pass through `loader` begins."""
+    def on_pass_begun(self, loader: DataLoader, iterator: Any) -> None:
+        """Compare the sampler's state with that of the last pass."""
         caller = calling_line()
         if caller is None:
             return
         place, function = caller
-        for sampler in samplers(loader):
+        for sampler in list_samplers(loader):
             state = _state(sampler)
             if state is None:
                 continue
             with self._lock:
-                passes = self._of(sampler, place, function)
+                passes = self._passes_of(sampler, place, function)
                 passes.count += 1
                 passes.same += state == passes.state
                 passes.state = state
 
-    def _of(self, sampler: Any, place: tuple[str, int], function: str) -> _Passes:
+    def _passes_of(self, sampler: Any, place: tuple[str, int], function: str) -> _SamplerPasses:
         for passes in self._passes:
             if passes.sampler() is sampler and passes.place == place:
                 return passes
-        self._passes.append(_Passes(sampler, place, function))
+        self._passes.append(_SamplerPasses(sampler, place, function))
         return self._passes[-1]
 
 
-class _Passes:
+class _SamplerPasses:
     """The passes that one line of the user's makes with one sampler."""
 
     def __init__(self, sampler: Any, place: tuple[str, int], function: str) -> None:
@@ -88,14 +88,14 @@ class _Passes:
                 "seed once before the loop over epochs, not inside it",
                 **counts,
             )
-        seen = (
+        observation = (
             f"{self.count} epochs, and {self.same + 1} of them in the same order: "
             f"{self.kind.__name__}.set_epoch is never called between them"
         )
         return mistake(
             "GAP316",
             line,
-            seen,
+            observation,
             "call `loader.sampler.set_epoch(epoch)` at the start of every epoch",
             **counts,
         )
@@ -109,33 +109,32 @@ def _reference(sampler: Any) -> Callable[[], Any]:
 
 
 def _state(sampler: Any) -> Any:
-    """What the order of the next pass follows from; None where it cannot be told, or does not matter."""
+    """Return what determines the order of the next pass; None if unknown or irrelevant."""
     if getattr(sampler, "shuffle", True) is False:
         return None
     if isinstance(sampler, RandomSampler):
         generator = sampler.generator
         state = torch.get_rng_state() if generator is None else generator.get_state()
-        return digests.short(state)
+        return digests.digest_state(state)
     epoch = getattr(sampler, "epoch", None)
     return (epoch,) if callable(getattr(sampler, "set_epoch", None)) and isinstance(epoch, int) else None
 
 
 @contextmanager
-def watch() -> Iterator[Watched]:
-    """Look on while a training loop runs::
-
+def watch() -> Iterator[SamplerWatch]:
+    """Check a training loop while it runs::
         with gapless.loading.watch() as seen:
             train()
         print(*seen.mistakes, sep="\\n")
 
-    Seen are passes that begin at the same line of the loop with a sampler that would shuffle as before: a
-    DistributedSampler (or another one with ``set_epoch``) whose epoch has not changed, and random orders
-    that begin in the same random state. It costs some microseconds for each pass.
+    Reported are passes that begin at the same line of the loop with a sampler that would shuffle as before: a
+    DistributedSampler (or another with ``set_epoch``) whose epoch has not changed, and random orders that
+    begin in the same random state. It costs some microseconds per pass.
     """
-    seen = Watched()
-    hooks = Hooks(seen)
+    watched = SamplerWatch()
+    hooks = LoaderHooks(watched)
     hooks.install()
     try:
-        yield seen
+        yield watched
     finally:
         hooks.remove()
