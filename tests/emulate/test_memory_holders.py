@@ -9,6 +9,7 @@ import textwrap
 import weakref
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -17,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from gapless.analyze.memory_report import replay_memory  # noqa: E402
 from gapless.emulation.emulator import Emulator  # noqa: E402
-from gapless.emulation.memory import references  # noqa: E402
+from gapless.emulation.memory import holders  # noqa: E402
 from gapless.emulation.memory.requests import supported  # noqa: E402
 from gapless.model.memory import MemoryRun  # noqa: E402
 
@@ -412,9 +413,14 @@ def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, int]:
     linecache.checkcache(str(path))
     space = {"__name__": "played"}
     code = compile(path.read_text(), str(path), "exec")
-    # The frames and modules of a whole test run hold more objects than a script's.
+    # The modules of a whole test run are no part of the script, and hold more objects than it does.
+    find_modules = holders._modules
+
+    def modules_of_program() -> list[tuple[str, Any]]:
+        return [(file, module) for file, module in find_modules() if file.startswith(str(folder))]
+
     with (
-        mock.patch.object(references, "MAX_OBJECTS", 20 * references.MAX_OBJECTS),
+        mock.patch.object(holders, "_modules", modules_of_program),
         Emulator("t4", memory=True, dry=dry) as emulator,
     ):
         exec(code, space)
@@ -682,7 +688,7 @@ def test_nothing_of_the_program_runs_for_it(tmp_path: Path) -> None:
 def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
     space = {"__name__": "played"}
     with (
-        mock.patch.object(references, "MAX_OBJECTS", 20 * references.MAX_OBJECTS),
+        mock.patch.object(holders, "_modules", list),
         Emulator("t4", memory=True, dry=True) as emulator,
     ):
         exec(compile(HEAD + textwrap.dedent(HELD["list"][1]), str(tmp_path / "gone.py"), "exec"), space)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from gapless.model.source import SourceLine
@@ -25,21 +25,21 @@ _ADDS, _FOLLOWS, _CALLS, _ASSIGNS = range(4)
 from its last one; calls a method, or passes it to a call; assigns it at all."""
 
 
-def additions(path: Sequence[str], files: Iterable[str], near: Container[str] = ()) -> tuple[SourceLine, ...]:
+def additions(path: Sequence[str], files: Iterable[str], near: Iterable[str] = ()) -> tuple[SourceLine, ...]:
     """Return the lines in `files` that add to the object at `path`, the likeliest first.
 
     `path` is a variable's name, then labels such as ``.bank`` or ``["loss"]``. The same name may mean
-    something else in another file: lines of the files in `near` come first. If nothing adds to the last part
-    of the path, lines that add to its holder count.
+    something else in another file: those that are not in `near` count only if `near` merely assigns it. If
+    nothing adds to the last part of the path, lines that add to its holder count.
     """
-    files = tuple(files)
+    near = tuple(near)
+    farther = tuple(file for file in files if file not in near)
     for length in range(len(path), 0, -1):
         name = path[length - 1]
-        lines = [
-            ((file not in near or how == _ASSIGNS, how, not inside), order, line)
-            for order, file in enumerate(files)
-            for how, inside, line in _additions_in_file(file, name)
-        ]
+        lines = _additions_in(near, name)
+        if all(how == _ASSIGNS for (how, _), _, _ in lines):
+            elsewhere = _additions_in(farther, name)
+            lines = [line for line in elsewhere if line[0][0] != _ASSIGNS] or lines or elsewhere
         if lines:
             best = min(rank for rank, _, _ in lines)
             alike = [(order, line) for rank, order, line in lines if rank == best]
@@ -48,16 +48,28 @@ def additions(path: Sequence[str], files: Iterable[str], near: Container[str] = 
     return ()
 
 
+def _additions_in(files: Sequence[str], name: str) -> list[tuple[tuple[int, bool], int, SourceLine]]:
+    """Return each line of `files` that adds to `name`, with its rank and the position of its file."""
+    return [
+        ((how, not inside), order, line)
+        for order, file in enumerate(files)
+        for how, inside, line in _additions_in_file(file, name)
+    ]
+
+
+def mentions(file: str, name: str) -> bool:
+    """Whether the source of `file` has the identifier in `name`: if not, it need not be parsed."""
+    word = _WORD.search(name)
+    return word is None or any(word.group() in line for line in linecache.getlines(file))
+
+
 @lru_cache(maxsize=4096)
 def _additions_in_file(file: str, name: str) -> tuple[tuple[int, bool, SourceLine], ...]:
     """Return how each statement of `file` adds to `name`, whether in a loop or function, and its line.
 
     Cached and skipped for files without the name: many holders of a large program look up the same names.
     """
-    word = _WORD.search(name)
-    if word is not None and not any(word.group() in line for line in linecache.getlines(file)):
-        return ()
-    tree = tree_of(file)
+    tree = tree_of(file) if mentions(file, name) else None
     if tree is None:
         return ()
     additions = []

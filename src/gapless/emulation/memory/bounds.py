@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 
-from gapless.emulation.memory.additions import ADDERS, refers_to, tree_of
+from gapless.emulation.memory.additions import ADDERS, mentions, refers_to, tree_of
 
 _REMOVERS = frozenset(("pop", "popleft", "popitem", "remove", "clear"))
 
@@ -17,7 +17,7 @@ def bound(name: str, files: Iterable[str], value_of: Callable[[ast.expr], object
     evaluates an expression, None if unknown.
     """
     for file in files:
-        tree = tree_of(file)
+        tree = tree_of(file) if mentions(file, name) else None
         for node in ast.walk(tree) if tree is not None else ():
             if isinstance(node, (ast.If, ast.While)):
                 for limit, more in _limits(node, name):

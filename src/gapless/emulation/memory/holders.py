@@ -161,7 +161,7 @@ def _holder(tree: RetainedTree, position: int, files: Mapping[str, None], homes:
     """Return the value at `position` as a `Holder`; `homes` gives the file of each variable."""
     path = tree.path(position)
     value = tree.walk.values[position]
-    near = _near_files(tree, position, homes)
+    near = [file for file in _near_files(tree, position, homes) if file in files]
     entries, most = _capacity(value)
     if most < 0 and type(value) in _SIZED:
         most = bound(path[-1], near, lambda limit: _limit_value(tree, position, limit, files))
