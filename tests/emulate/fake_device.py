@@ -58,7 +58,7 @@ class FakeDevice:
     def reset_peak(self, index: int) -> None:
         self.peak[index] = self.live[index]
 
-    def asked(self) -> None:
+    def note_query(self) -> None:
         pass
 
     def take_freed(self, index: int) -> int:
@@ -84,8 +84,8 @@ class FakeDevice:
         return self.now
 
     def waited(self) -> list[tuple[str, str, str]]:
-        seen, self.waits = self.waits, []
-        return seen
+        waits, self.waits = self.waits, []
+        return waits
 
 
 @contextmanager

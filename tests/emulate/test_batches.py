@@ -35,15 +35,15 @@ COLLATES: dict[str, tuple[Callable[[list[torch.Tensor]], Any], Callable[[Any], t
 @pytest.mark.parametrize("name", COLLATES)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_a_loader_hands_out_is_a_batch(name: str, workers: int, machine: Any) -> None:
-    collate, found = COLLATES[name]
+    collate, part = COLLATES[name]
     loader = DataLoader(list(torch.ones(4, 3)), batch_size=2, collate_fn=collate, num_workers=workers)
     for batch in loader:
-        own = found(batch)
-        for one in (own, own[:1], own.view(-1), own + 1, torch.cat([own, own])):
-            one.to("cuda")
+        own = part(batch)
+        for each in (own, own[:1], own.view(-1), own + 1, torch.cat([own, own])):
+            each.to("cuda")
     torch.ones(3).to("cuda")
     session = machine.emulator.session()
-    counted = [(session.sites[one.site].batch, one.waits) for one in session.events]
+    counted = [(session.sites[each.site].batch, each.waits) for each in session.events]
     assert sum(waits for batch, waits in counted if batch is True) == 6
     assert sum(waits for batch, waits in counted if batch is False) == 5
 
@@ -52,7 +52,7 @@ def test_of_a_batch_that_hides_its_tensors_nothing_is_said(machine: Any) -> None
     for batch in DataLoader(list(torch.ones(2, 3)), collate_fn=lambda items: Hidden(torch.stack(items))):
         batch.x.to("cuda")
     session = machine.emulator.session()
-    assert {session.sites[one.site].batch for one in session.events} == {None}
+    assert {session.sites[event.site].batch for event in session.events} == {None}
 
 
 def test_an_address_that_is_used_again_is_no_batch() -> None:

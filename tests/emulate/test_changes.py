@@ -44,7 +44,7 @@ def trained(changes: tuple[str, ...]) -> tuple[list[torch.Tensor], list[int]]:
         torch.manual_seed(0)
         model = Model()
         model(torch.ones(4, 8)).sum().backward()
-        return [one.grad for one in model.parameters()], [one.calls for one in model.blocks]
+        return [item.grad for item in model.parameters()], [item.calls for item in model.blocks]
     finally:
         undo()
 
@@ -53,8 +53,8 @@ def test_a_checkpointed_class_runs_again_in_backward_and_computes_the_same() -> 
     plain, once = trained(())
     checkpointed, twice = trained(("checkpoint=Block",))
     assert (once, twice) == ([1, 1, 1], [2, 2, 2])
-    for one, other in zip(plain, checkpointed, strict=True):
-        torch.testing.assert_close(one, other)
+    for first, other in zip(plain, checkpointed, strict=True):
+        torch.testing.assert_close(first, other)
 
 
 def test_in_evaluation_nothing_is_checkpointed() -> None:
@@ -65,7 +65,7 @@ def test_in_evaluation_nothing_is_checkpointed() -> None:
             model(torch.ones(4, 8))
         model.eval()
         model(torch.ones(4, 8)).sum().backward()
-        assert [one.calls for one in model.blocks] == [2, 2, 2]
+        assert [block.calls for block in model.blocks] == [2, 2, 2]
     finally:
         undo()
 

@@ -30,18 +30,18 @@ STAYS = {
 
 
 def waits(function: Callable[[Any], Any], **options: Any) -> int:
-    with gapless.emulate() as seen:
+    with gapless.emulate() as record:
         torch.compile(function, **options)(torch.rand(8, 8, device="cuda"))
-        return sum(one.waits for one in seen.session.events)
+        return sum(event.waits for event in record.session.events)
 
 
 @pytest.mark.parametrize("function", MOVED.values(), ids=MOVED)
 def test_a_constant_of_compiled_code_is_not_copied(function: Callable[[Any], Any]) -> None:
     assert waits(function) == 0
     assert waits(function, backend="aot_eager") == 1  # which generates no code
-    with gapless.emulate() as seen:
+    with gapless.emulate() as record:
         function(torch.rand(8, 8, device="cuda"))
-        assert sum(one.waits for one in seen.session.events) == 1
+        assert sum(event.waits for event in record.session.events) == 1
 
 
 @pytest.mark.parametrize("function", STAYS.values(), ids=STAYS)

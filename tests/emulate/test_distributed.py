@@ -260,7 +260,7 @@ def test_gradients_of_ranks_that_are_not_there(one_of_four: Emulator) -> None:
     model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2).cuda(), device_ids=[0])
     for _ in range(2):
         model(torch.ones(1, 2, device="cuda")).sum().backward()
-    assert all(one.grad.device == torch.device("cuda", 0) for one in model.parameters())
+    assert all(parameter.grad.device == torch.device("cuda", 0) for parameter in model.parameters())
 
 
 def test_each_rank_draws_its_own_part_of_a_sharded_tensor(one_of_four: Emulator) -> None:
@@ -337,9 +337,9 @@ def test_training_with_ddp_does_not_wait(
     alone.load_state_dict(net.state_dict())
     model = nn.parallel.DistributedDataParallel(net, device_ids=[0], **options)
     before = len(waits(emulator))
-    for one in (model, alone):
+    for module in (model, alone):
         torch.manual_seed(1)
-        train(one, foreach=True)
+        train(module, foreach=True)
     assert waits(emulator)[before:] == []
     for mine, theirs in zip(net.parameters(), alone.parameters(), strict=True):
         assert mine.grad is not None
@@ -364,13 +364,13 @@ def test_hooks_run_where_the_device_is_seen(join: Callable[..., None], emulator:
 
     join("nccl")
     model = nn.parallel.DistributedDataParallel(Net().cuda(), device_ids=[0])
-    seen = []
+    devices = []
 
     def hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         future = default_hooks.fp16_compress_hook(None, bucket)
 
         def look(done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-            seen.append((done.value().device.type, torch.zeros_like(done.value()).device.type))
+            devices.append((done.value().device.type, torch.zeros_like(done.value()).device.type))
             return done.value()
 
         return future.then(look)
@@ -379,7 +379,7 @@ def test_hooks_run_where_the_device_is_seen(join: Callable[..., None], emulator:
     model.register_comm_hook(None, hook)
     before = len(waits(emulator))
     train(model)
-    assert set(seen) == {("cuda", "cuda")}
+    assert set(devices) == {("cuda", "cuda")}
     assert waits(emulator)[before:] == []
 
 
@@ -387,11 +387,11 @@ def test_data_parallel_over_two_devices(emulator: Emulator) -> None:
     torch.manual_seed(0)
     net = nn.Linear(4, 2).cuda()
     values = torch.randn(6, 4, device="cuda")
-    seen = []
-    net.register_forward_hook(lambda module, given, out: seen.append(out.device))
+    devices = []
+    net.register_forward_hook(lambda module, inputs, out: devices.append(out.device))
     out = nn.DataParallel(net)(values)
     out.sum().backward()
-    assert sorted(device.index for device in seen) == [0, 1]
+    assert sorted(device.index for device in devices) == [0, 1]
     assert out.device == torch.device("cuda", 0)
     torch.testing.assert_close(out, net(values))
 
@@ -435,7 +435,7 @@ def test_synchronized_statistics_equal_those_of_the_whole_batch(shape: tuple[int
     bias = torch.rand(3, dtype=torch.float64, requires_grad=True)
     eps, momentum, parts = 1e-5, 0.1, (whole.detach()[:2], whole.detach()[2:])
     expected_running = [torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)]
-    running = [one.clone() for one in expected_running]
+    running = [statistic.clone() for statistic in expected_running]
     expected = nn.functional.batch_norm(whole, *expected_running, weight, bias, True, momentum, eps)
     gradient = torch.randn(shape, dtype=torch.float64)
     expected.backward(gradient)
@@ -473,13 +473,13 @@ def test_synchronized_statistics_equal_those_of_the_whole_batch(shape: tuple[int
 # -- how many devices, and leaving together --------------------------------------------------------
 
 
-@pytest.mark.parametrize(("told", "ranks"), [("4", 4), ("0", 1), ("many", 1), (None, 1)])
+@pytest.mark.parametrize(("world_size", "ranks"), [("4", 4), ("0", 1), ("many", 1), (None, 1)])
 def test_as_many_devices_as_ranks_on_this_machine(
-    monkeypatch: pytest.MonkeyPatch, told: str | None, ranks: int
+    monkeypatch: pytest.MonkeyPatch, world_size: str | None, ranks: int
 ) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    if told is not None:
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", told)
+    if world_size is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", world_size)
     assert local_world_size() == ranks
     assert Emulator().devices == ranks
     assert Emulator(devices=3).devices == 3

@@ -112,11 +112,11 @@ def test_many_events_are_bounded_too():
 
 def test_a_line_that_waits_only_later_is_found_and_named():
     steps = [[(0, 1)]] * 10 + [[(0, 1), (1, 2)]] * 10
-    found = report(session(recorded(steps, 10)))
-    assert {one.code for one in found.findings} == {
-        one.code for one in report(session(recorded(steps))).findings
+    whole = report(session(recorded(steps, 10)))
+    assert {finding.code for finding in whole.findings} == {
+        finding.code for finding in report(session(recorded(steps))).findings
     }
-    (note,) = (note for note in found.notes if "sums" in note)
+    (note,) = (note for note in whole.notes if "sums" in note)
     assert "30 syncs, 3 per step (1 before); other than before: test_later.py:" in note
     assert note.endswith("(2 per step, 0 before)")
 
@@ -141,10 +141,10 @@ def test_estimates_are_those_of_the_steps_that_are_kept(monkeypatch):
             loss.backward()
             optimizer.step()
             loss.item()
-    made = emulator.session()
-    assert max(segment.tick for segment in made.programme.segments) == 5
-    assert report(made).planned.steps == 20
-    assert made.later.ticks == 14
+    recording = emulator.session()
+    assert max(segment.tick for segment in recording.programme.segments) == 5
+    assert report(recording).planned.steps == 20
+    assert recording.later.ticks == 14
 
 
 def trained(steps, most):
@@ -171,34 +171,34 @@ def test_memory_of_a_long_run_is_that_of_its_first_steps(size, words):
 
 def test_many_tasks_count_as_those_that_start_them(monkeypatch):
     monkeypatch.setattr(strands, "MAX_STRANDS", 3)
-    made, numbers = strands.Strands(), []
+    numbering, numbers = strands.Strands(), []
 
     def nested(left):
-        made.started_by(numbers[-1] if numbers else 0)
-        numbers.append(made.here().number)
+        numbering.started_by(numbers[-1] if numbers else 0)
+        numbers.append(numbering.here().number)
         if left:
             thread = threading.Thread(target=nested, args=(left - 1,))
             thread.start()
             thread.join()
 
-    assert made.notes() == ()
+    assert numbering.notes() == ()
     for _ in range(2):
         thread = threading.Thread(target=nested, args=(2,))
         thread.start()
         thread.join()
     assert numbers == [1, 2, 2, 2, 2, 2]
-    assert len(made.parents) == 3
-    assert "3 threads and asyncio tasks" in made.notes()[0]
+    assert len(numbering.parents) == 3
+    assert "3 threads and asyncio tasks" in numbering.notes()[0]
 
 
 def test_old_calls_of_forward_are_remembered_as_before(monkeypatch):
     def calls():
         numbers = iter(range(1, 10**6))
         monkeypatch.setattr(forward_calls, "sequence_number", lambda: next(numbers))
-        made = forward_calls.ForwardCalls(None, ())
+        record = forward_calls.ForwardCalls(None, ())
         for number in range(60):
-            made.add(number, stacks.gather(), f"layer{number % 3}")
-        return [made.call_of(number) for number in range(60)]
+            record.add(number, stacks.gather(), f"layer{number % 3}")
+        return [record.call_of(number) for number in range(60)]
 
     many = calls()
     monkeypatch.setattr(forward_calls, "_MAX_TRACEBACKS", 8)

@@ -57,12 +57,12 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-def watched(made: Made) -> dict[str, weakref.ref[Any]]:
+def watched(objects: Made) -> dict[str, weakref.ref[Any]]:
     """Weak references to the objects and to the storages of tensors."""
-    alive = {name: weakref.ref(one) for name, one in made.items()}
-    for name, one in made.items():
-        if isinstance(one, torch.Tensor) and one.layout is torch.strided:
-            alive[f"storage of {name}"] = weakref.ref(one.untyped_storage())
+    alive = {name: weakref.ref(value) for name, value in objects.items()}
+    for name, value in objects.items():
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            alive[f"storage of {name}"] = weakref.ref(value.untyped_storage())
     return alive
 
 
@@ -71,12 +71,12 @@ def ends(make: Callable[[str], Made], device: str) -> dict[str, int]:
     gc.collect()
     gc.disable()
     try:
-        made = make(device)
-        alive = watched(made)
-        made.clear()
-        at_once = {name for name, one in alive.items() if one() is None}
+        objects = make(device)
+        alive = watched(objects)
+        objects.clear()
+        at_once = {name for name, reference in alive.items() if reference() is None}
         gc.collect()
-        collected = {name for name, one in alive.items() if one() is None}
+        collected = {name for name, reference in alive.items() if reference() is None}
     finally:
         gc.enable()
     return {name: AT_ONCE if name in at_once else COLLECTED if name in collected else STAYS for name in alive}
@@ -100,9 +100,9 @@ def mode(request: pytest.FixtureRequest, plain: dict[str, dict[str, int]]) -> It
 def test_what_ends_without_emulation_ends_with_it(
     kind: str, mode: str, plain: dict[str, dict[str, int]]
 ) -> None:
-    found = ends(KINDS[kind], mode)
-    assert found.keys() == plain[kind].keys()
-    assert {name: when for name, when in found.items() if when > plain[kind][name]} == {}
+    result = ends(KINDS[kind], mode)
+    assert result.keys() == plain[kind].keys()
+    assert {name: when for name, when in result.items() if when > plain[kind][name]} == {}
 
 
 @pytest.mark.parametrize("name", [name for name in MODES if name != "profile"])
@@ -219,10 +219,10 @@ def test_what_several_ranks_share_ends_too(options: dict[str, Any], tmp_path: Pa
         folder = tmp_path / str(attempt)
         folder.mkdir()
         with Emulator(devices=1, **options):
-            found = of_ranks("cuda", folder)
+            result = of_ranks("cuda", folder)
         later = {
             (kind, name): when
-            for kind, each in found.items()
+            for kind, each in result.items()
             for name, when in each.items()
             if when > plain[kind][name]
         }

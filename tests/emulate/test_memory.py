@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    with Emulator("t4", memory=True) as one:
-        yield one
+    with Emulator("t4", memory=True) as active:
+        yield active
 
 
 def recorded(emulator: Emulator) -> MemoryRun:
@@ -35,12 +35,12 @@ def recorded(emulator: Emulator) -> MemoryRun:
 
 def kinds(run: MemoryRun) -> dict[str, int]:
     """Bytes asked for by kind."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for action, size, place in zip(run.action, run.size, run.place, strict=True):
         if action == ALLOC:
             kind = run.places[place].kind
-            found[kind] = found.get(kind, 0) + size
-    return found
+            sizes[kind] = sizes.get(kind, 0) + size
+    return sizes
 
 
 def allocations(run: MemoryRun) -> list[int]:
@@ -54,9 +54,9 @@ def test_nothing_is_recorded_unless_asked() -> None:
 
 
 def test_a_tensor_comes_and_goes(emulator: Emulator) -> None:
-    one = torch.empty(100, device="cuda")
+    tensor = torch.empty(100, device="cuda")
     two = torch.empty(50, device="cuda")
-    del one
+    del tensor
     run = recorded(emulator)
     assert run.action == (ALLOC, ALLOC, FREE)
     assert run.size == (400, 200, 0)
@@ -66,9 +66,9 @@ def test_a_tensor_comes_and_goes(emulator: Emulator) -> None:
 
 
 def test_a_view_keeps_it_and_the_host_does_not_count(emulator: Emulator) -> None:
-    one = torch.empty(100, device="cuda")
-    view = one[:10]
-    del one
+    tensor = torch.empty(100, device="cuda")
+    view = tensor[:10]
+    del tensor
     host = torch.empty(1000)
     assert recorded(emulator).action == (ALLOC,)
     del view, host
@@ -114,12 +114,12 @@ def train(steps: int = 3, **wishes: object) -> None:
 def test_kinds_are_told_by_who_holds_them(emulator: Emulator) -> None:
     train()
     run = recorded(emulator)
-    found = kinds(run)
+    sizes = kinds(run)
     weights = 4 * (64 * 128 + 128 + 128 * 64 + 64)
-    assert found["parameter"] == weights
-    assert found["gradient"] == 3 * weights
-    assert found["optimizer"] >= 2 * weights
-    assert found["batch"] == 3 * 4 * 32 * 64
+    assert sizes["parameter"] == weights
+    assert sizes["gradient"] == 3 * weights
+    assert sizes["optimizer"] >= 2 * weights
+    assert sizes["batch"] == 3 * 4 * 32 * 64
     assert [shape for _, shape in run.batches if len(shape) == 2 and shape[0] == 32] == [(32, 64)] * 3
     assert run.action.count(STEP) == 3
 
@@ -127,12 +127,12 @@ def test_kinds_are_told_by_who_holds_them(emulator: Emulator) -> None:
 def test_lines_of_backward_are_those_of_the_forward(emulator: Emulator) -> None:
     train()
     run = recorded(emulator)
-    told = {
+    lines = {
         run.line(place).code
         for place in set(run.place)
         if place >= 0 and run.places[place].kind in ("backward", "gradient")
     }
-    assert "loss = (model(batch) ** 2).mean()" in told
+    assert "loss = (model(batch) ** 2).mean()" in lines
 
 
 def test_cublas_takes_a_workspace_for_each_thread_once(emulator: Emulator) -> None:
@@ -181,8 +181,8 @@ def test_dropout_is_one_kernel_where_cuda_has_it(emulator: Emulator, p: float, t
     fused = train and 0 < p < 1
     assert ("NativeDropout" in str(out.grad_fn)) == fused
     scale = (out / x).detach().cpu()
-    told = torch.tensor(1 / (1 - p) if fused else 1.0)
-    assert all(torch.isclose(one, told) or (one == 0 and train) for one in scale)
+    expected_scale = torch.tensor(1 / (1 - p) if fused else 1.0)
+    assert all(torch.isclose(value, expected_scale) or (value == 0 and train) for value in scale)
     assert torch.equal(x.grad.cpu() != 0, scale != 0)
 
 
@@ -221,8 +221,8 @@ def test_each_device_has_its_own_run() -> None:
 def test_the_cache_that_is_emptied_is_marked(emulator: Emulator) -> None:
     from gapless.model.memory import EMPTY
 
-    one = torch.ones(10, device="cuda")
-    del one
+    tensor = torch.ones(10, device="cuda")
+    del tensor
     torch.cuda.empty_cache()
     assert EMPTY in recorded(emulator).action
 
@@ -236,10 +236,10 @@ def test_it_survives_being_saved(emulator: Emulator) -> None:
 def test_steps_of_memory_are_those_of_the_analysis(emulator: Emulator) -> None:
     """However many optimizers make an iteration, inside the backward pass or behind it."""
     inside, behind = nn.Linear(4, 4).cuda(), nn.Linear(4, 4).cuda()
-    optimizers = {one: torch.optim.SGD([one], 0.1) for one in inside.parameters()}
-    later = [torch.optim.SGD([one], 0.1) for one in behind.parameters()]
-    for one in inside.parameters():
-        one.register_post_accumulate_grad_hook(lambda one: optimizers[one].step())
+    optimizers = {parameter: torch.optim.SGD([parameter], 0.1) for parameter in inside.parameters()}
+    later = [torch.optim.SGD([parameter], 0.1) for parameter in behind.parameters()]
+    for parameter in inside.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: optimizers[parameter].step())
     for _ in range(5):
         behind(inside(torch.ones(2, 4, device="cuda"))).sum().backward()
         for optimizer in later:
@@ -260,9 +260,9 @@ def test_a_module_that_is_moved_is_no_batch(emulator: Emulator) -> None:
 def test_a_frozen_module_is_told_apart_from_activations(emulator: Emulator) -> None:
     model = nn.Linear(16, 16).cuda().requires_grad_(False)
     model(torch.ones(2, 16).cuda())
-    found = kinds(recorded(emulator))
-    assert found["parameter"] == 4 * (16 * 16 + 16)
-    assert found["batch"] == 4 * 2 * 16
+    sizes = kinds(recorded(emulator))
+    assert sizes["parameter"] == 4 * (16 * 16 + 16)
+    assert sizes["batch"] == 4 * 2 * 16
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -284,23 +284,23 @@ def test_attention_is_one_kernel(gpu: str, dropout: float, dtype: torch.dtype) -
     assert sizes.count(whole) >= 7  # three, the result, three gradients
     assert 4 * batch * heads * length * length not in sizes
     assert (4 * batch * heads * 128 in sizes) == flash  # what its backward pass adds up in
-    assert all(one.grad is not None for one in parts)
+    assert all(part.grad is not None for part in parts)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_gives_what_it_gives_on_the_cpu(emulator: Emulator, causal: bool) -> None:
     torch.manual_seed(0)
     host = [torch.randn(2, 3, 10, 4, requires_grad=True) for _ in range(3)]
-    there = [one.detach().cuda().requires_grad_() for one in host]
+    on_device = [tensor.detach().cuda().requires_grad_() for tensor in host]
     attend = nn.functional.scaled_dot_product_attention
-    expected, found = attend(*host, is_causal=causal), attend(*there, is_causal=causal)
+    expected, result = attend(*host, is_causal=causal), attend(*on_device, is_causal=causal)
     (expected**2).sum().backward()
-    (found**2).sum().backward()
-    assert torch.equal(found.cpu(), expected)
-    for one, other in zip(there, host, strict=True):
-        assert one.grad is not None
+    (result**2).sum().backward()
+    assert torch.equal(result.cpu(), expected)
+    for tensor, other in zip(on_device, host, strict=True):
+        assert tensor.grad is not None
         assert other.grad is not None
-        assert torch.allclose(one.grad.cpu(), other.grad)
+        assert torch.allclose(tensor.grad.cpu(), other.grad)
 
 
 def test_attention_without_fused_kernels_takes_its_steps(emulator: Emulator) -> None:

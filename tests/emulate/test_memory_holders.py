@@ -438,8 +438,8 @@ def test_what_keeps_growing_memory_is_named_with_its_line(case: str, tmp_path: P
     assert held.line is not None
     assert held.line.line == line
     assert (2 * held.in_graphs > held.bytes) == (case in IN_GRAPHS)
-    made = replay_memory(run)
-    (finding,) = [one for one in made.findings if one.code == "GAP405"]
+    report = replay_memory(run)
+    (finding,) = [finding for finding in report.findings if finding.code == "GAP405"]
     assert finding.line == held.line
     assert f"`{name}`" in " ".join(finding.evidence)
     if case in IN_GRAPHS:
@@ -450,12 +450,14 @@ def test_what_keeps_growing_memory_is_named_with_its_line(case: str, tmp_path: P
 def test_what_does_not_grow_is_not_named(case: str, tmp_path: Path) -> None:
     run, _ = played(NOT_HELD[case], tmp_path)
     assert not run.holders
-    assert "GAP405" not in {one.code for one in replay_memory(run).findings}
+    assert "GAP405" not in {finding.code for finding in replay_memory(run).findings}
 
 
 def test_it_is_the_same_with_values(tmp_path: Path) -> None:
     run, line = played(IN_GRAPHS["running sum"][1], tmp_path, dry=False)
-    assert [(one.name, one.line.line if one.line else 0) for one in run.holders] == [("meter", line)]
+    assert [(holder.name, holder.line.line if holder.line else 0) for holder in run.holders] == [
+        ("meter", line)
+    ]
 
 
 def test_a_container_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) -> None:
@@ -470,10 +472,10 @@ def test_a_container_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) ->
     (held,) = run.holders
     assert (held.most, held.entries) == (1000, 11)
     assert held.in_the_end == 989 * 32 * 64 * 4
-    assert "GAP405" not in {one.code for one in replay_memory(run).findings}  # 8 MiB when it is full
+    assert "GAP405" not in {each.code for each in replay_memory(run).findings}  # 8 MiB when it is full
     run, _ = played(body.format(10_000_000), tmp_path)
-    (finding,) = [one for one in replay_memory(run).findings if one.code == "GAP405"]
-    assert any("at most 10,000,000 entries" in one for one in finding.evidence)
+    (finding,) = [each for each in replay_memory(run).findings if each.code == "GAP405"]
+    assert any("at most 10,000,000 entries" in each for each in finding.evidence)
 
 
 def test_a_cache_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) -> None:
@@ -487,9 +489,9 @@ def test_a_cache_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) -> Non
     run, _ = played(body.format(100), tmp_path)
     (held,) = run.holders
     assert (held.name, held.most, held.entries) == ("mask", 100, 12)
-    assert not {"GAP402", "GAP405"} & {one.code for one in replay_memory(run).findings}
+    assert not {"GAP402", "GAP405"} & {each.code for each in replay_memory(run).findings}
     run, _ = played(body.format(None), tmp_path)
-    (finding,) = [one for one in replay_memory(run).findings if one.code == "GAP405"]
+    (finding,) = [each for each in replay_memory(run).findings if each.code == "GAP405"]
     assert "lru_cache(maxsize=…)" in finding.change
 
 
@@ -510,7 +512,7 @@ def test_names_that_differ_in_a_number_are_told_together(tmp_path: Path) -> None
     run, line = played(body, tmp_path)
     (held,) = run.holders
     assert (held.name, held.alike, held.line.line if held.line else 0) == ("model.0.cache", 39, line)
-    (finding,) = [one for one in replay_memory(run).findings if one.code == "GAP405"]
+    (finding,) = [each for each in replay_memory(run).findings if each.code == "GAP405"]
     assert "the list `model.0.cache` and 39 more like it keep 320 KiB more in each step" in finding.evidence
 
 
@@ -556,7 +558,7 @@ def test_a_buffer_that_the_program_bounds_grows_only_until_it_is_full(
     run, _ = played(body, tmp_path)
     (held,) = run.holders
     assert (held.name, held.entries, held.most) == ("buffer.entries", 11, size + 1)
-    assert ("GAP405" in {one.code for one in replay_memory(run).findings}) == (size > 20)
+    assert ("GAP405" in {finding.code for finding in replay_memory(run).findings}) == (size > 20)
 
 
 def test_a_length_that_begins_the_training_is_no_bound(tmp_path: Path) -> None:
@@ -574,7 +576,7 @@ def test_a_length_that_begins_the_training_is_no_bound(tmp_path: Path) -> None:
     run, _ = played(body, tmp_path)
     (held,) = run.holders
     assert held.most == -1
-    assert "GAP405" in {one.code for one in replay_memory(run).findings}
+    assert "GAP405" in {finding.code for finding in replay_memory(run).findings}
 
 
 def test_another_file_may_call_something_else_by_the_same_name(
@@ -645,7 +647,7 @@ def test_what_locals_gave_stays_as_it_was(tmp_path: Path) -> None:
         main()
         """
     run, _ = played(body, tmp_path)
-    assert [one.name.rpartition("[")[0] or one.name for one in run.holders] in (["bank"], ["mine"])
+    assert [holder.name.rpartition("[")[0] or holder.name for holder in run.holders] in (["bank"], ["mine"])
 
 
 def test_nothing_of_the_program_runs_for_it(tmp_path: Path) -> None:
@@ -682,7 +684,9 @@ def test_nothing_of_the_program_runs_for_it(tmp_path: Path) -> None:
         assert not unpacked
         """
     run, line = played(body, tmp_path)
-    assert [(one.name, one.line.line if one.line else 0) for one in run.holders] == [("kept", line)]
+    assert [(holder.name, holder.line.line if holder.line else 0) for holder in run.holders] == [
+        ("kept", line)
+    ]
 
 
 def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
@@ -695,7 +699,7 @@ def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
         (run,) = emulator.session().memory
     (held,) = run.holders
     assert (held.name, held.lines) == ("bank", ())
-    (finding,) = [one for one in replay_memory(run).findings if one.code == "GAP405"]
+    (finding,) = [each for each in replay_memory(run).findings if each.code == "GAP405"]
     assert "`bank`" in finding.change
 
 

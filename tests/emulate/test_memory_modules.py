@@ -73,15 +73,15 @@ def test_every_kind_knows_its_module(wrap):
     run = trained(wrap)
     assert modules(run, "parameter") == modules(run, "gradient") == {*LINEAR, "head"}
     assert modules(run, "optimizer") - {""} == {*LINEAR, "head"}
-    asked = modules(run, "activation")
-    assert {"blocks[1]", "blocks[1].mlp.0", "blocks[1].mlp.1", "head", "Net"} <= asked
-    assert not any("_orig_mod" in one or one.startswith("module") for one in asked)
+    paths = modules(run, "activation")
+    assert {"blocks[1]", "blocks[1].mlp.0", "blocks[1].mlp.1", "head", "Net"} <= paths
+    assert not any("_orig_mod" in path or path.startswith("module") for path in paths)
 
 
 def test_modules_of_other_models_are_told_apart():
     with Emulator("t4", memory=True) as emulator:
-        one, two, other = Block().cuda(), Block().cuda(), Net().cuda()
-        kept_alive = [one(torch.ones(1, WIDTH).cuda()), two(torch.ones(1, WIDTH).cuda()), other]
+        first, two, other = Block().cuda(), Block().cuda(), Net().cuda()
+        kept_alive = [first(torch.ones(1, WIDTH).cuda()), two(torch.ones(1, WIDTH).cuda()), other]
         (run,) = emulator.session().memory
         del kept_alive
     assert {"Block.mlp.0", "Block#2.mlp.0", "Net.head"} <= modules(run, "parameter")
@@ -123,26 +123,26 @@ def test_what_is_called_outside_of_the_model_has_no_module():
 
 
 def test_parts_of_the_model_hold_all_that_has_a_module():
-    made = report(trained())
-    named = sum(one.bytes for one in made.peak.modules)
-    assert named == sum(one.bytes for one in made.peak.owners if one.module)
-    assert made.peak.modules[0].module == "blocks[*]"
-    assert made.peak.modules[0].modules == 3
+    memory = report(trained())
+    named = sum(part.bytes for part in memory.peak.modules)
+    assert named == sum(part.bytes for part in memory.peak.owners if part.module)
+    assert memory.peak.modules[0].module == "blocks[*]"
+    assert memory.peak.modules[0].modules == 3
 
 
 def test_uses_are_recorded():
     with Emulator("t4", memory=True) as emulator:
-        one = torch.ones(8, device="cuda")
+        tensor = torch.ones(8, device="cuda")
         two = torch.ones(8, device="cuda")
-        three = one + two
+        three = tensor + two
         four = three * 2
-        one.add_(1)
-        del one, two, three, four
+        tensor.add_(1)
+        del tensor, two, three, four
         (run,) = emulator.session().memory
-    asked = [row for row, act in enumerate(run.action) if act == ALLOC]
+    rows = [row for row, act in enumerate(run.action) if act == ALLOC]
     ends = [row for row, act in enumerate(run.action) if act == FREE]
-    # `three` is needed until `four` is there; `two` until `three` is; `one` up to its end.
-    assert [run.used[row] for row in asked][:3] == [ends[0], asked[3], ends[0]]
+    # `three` is needed until `four` is there; `two` until `three` is; `tensor` up to its end.
+    assert [run.used[row] for row in rows][:3] == [ends[0], rows[3], ends[0]]
 
 
 def test_a_result_that_only_a_name_holds_is_found_with_its_name():
@@ -157,9 +157,9 @@ def test_a_result_that_only_a_name_holds_is_found_with_its_name():
             optimizer.step()
         (run,) = emulator.session().memory
     source = Path(__file__).read_text(encoding="utf-8")
-    found = {one.name: one for one in find_kept(run, lambda file: source)}
-    assert found["logits"].bytes == rows * 64 * 4
-    assert found["logits"].sure
+    results = {result.name: result for result in find_kept(run, lambda file: source)}
+    assert results["logits"].bytes == rows * 64 * 4
+    assert results["logits"].sure
 
 
 def test_weights_that_nothing_trains_are_weights() -> None:
@@ -173,6 +173,6 @@ def test_weights_that_nothing_trains_are_weights() -> None:
             optimizer.step()
             optimizer.zero_grad()
         (run,) = emulator.session().memory
-    (weights,) = (one for one in report(run).peak.parts if one.kind == "parameter")
+    (weights,) = (part for part in report(run).peak.parts if part.kind == "parameter")
     held = [*net.parameters(), *adapter.parameters()]
-    assert weights.bytes == sum(4 * one.numel() for one in held)
+    assert weights.bytes == sum(4 * part.numel() for part in held)

@@ -167,32 +167,32 @@ def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryReport, lis
 
 @pytest.mark.parametrize("case", UNUSED)
 def test_a_graph_that_no_backward_pass_uses_is_named(case: str, tmp_path: Path) -> None:
-    made, lines = played(UNUSED[case], tmp_path)
-    found = [one for one in made.findings if one.code == "GAP409"]
-    assert [one.line.line for one in found if one.line] == lines
-    assert "torch.no_grad()" in found[0].change
-    assert ("evaluation" in found[0].change) == ("training mode" not in case)
+    report, lines = played(UNUSED[case], tmp_path)
+    findings = [finding for finding in report.findings if finding.code == "GAP409"]
+    assert [finding.line.line for finding in findings if finding.line] == lines
+    assert "torch.no_grad()" in findings[0].change
+    assert ("evaluation" in findings[0].change) == ("training mode" not in case)
 
 
 @pytest.mark.parametrize("case", USED)
 def test_a_graph_that_is_used_is_not_named(case: str, tmp_path: Path) -> None:
-    made, _ = played(USED[case], tmp_path)
-    assert not made.unused_graphs
-    assert "GAP409" not in {one.code for one in made.findings}
+    report, _ = played(USED[case], tmp_path)
+    assert not report.unused_graphs
+    assert "GAP409" not in {finding.code for finding in report.findings}
 
 
 def test_what_it_costs_is_what_no_grad_saves(tmp_path: Path) -> None:
     """Under no_grad the activations of each layer end with the next one: the replay says the same."""
     case = UNUSED["evaluation that keeps its results"]
-    made, _ = played(case, tmp_path)
-    (graph,) = made.unused_graphs
+    report, _ = played(case, tmp_path)
+    (graph,) = report.unused_graphs
     mended, _ = played(case.replace("net.eval()", "net.eval(); torch.set_grad_enabled(False)").replace(
         "net.train()", "net.train(); torch.set_grad_enabled(True)"), tmp_path)  # fmt: skip
     assert graph.bytes >= 4 * 6 * LAYER
-    assert made.baseline.peak_reserved > mended.baseline.peak_reserved
+    assert report.baseline.peak_reserved > mended.baseline.peak_reserved
     assert abs(graph.needs - mended.baseline.peak_reserved) <= 4 << 20
-    (change,) = [one for one in made.answer.do_first if "GAP409" in one.codes]
-    assert (change.before, change.after) == (made.baseline.peak_reserved, graph.needs)
+    (change,) = [each for each in report.answer.do_first if "GAP409" in each.codes]
+    assert (change.before, change.after) == (report.baseline.peak_reserved, graph.needs)
 
 
 LOADED = """
@@ -214,24 +214,24 @@ LOADED = """
 
 
 def test_a_checkpoint_that_stays_on_the_gpu_is_named_with_its_bytes(tmp_path: Path) -> None:
-    made, lines = played(LOADED.format(where="cuda", more="pass"), tmp_path)
-    (found,) = [one for one in made.findings if one.code == "GAP410"]
+    report, lines = played(LOADED.format(where="cuda", more="pass"), tmp_path)
+    (finding,) = [each for each in report.findings if each.code == "GAP410"]
     weights = 6 * (LAYER + 512 * 4)
-    assert found.line is not None
-    assert [found.line.line] == lines
-    assert found.bytes == weights  # the optimizer goes on with the states that were loaded
-    assert "`checkpoint` keeps" in found.evidence[0]
-    assert found.change == '`map_location="cpu"`, then `del checkpoint`'
-    (loaded,) = made.checkpoints
+    assert finding.line is not None
+    assert [finding.line.line] == lines
+    assert finding.bytes == weights  # the optimizer goes on with the states that were loaded
+    assert "`checkpoint` keeps" in finding.evidence[0]
+    assert finding.change == '`map_location="cpu"`, then `del checkpoint`'
+    (loaded,) = report.checkpoints
     mended, _ = played(LOADED.format(where="cpu", more="pass"), tmp_path)
     assert abs(loaded.needs - mended.baseline.peak_reserved) <= 4 << 20
 
 
 @pytest.mark.parametrize(("where", "more"), [("cpu", "pass"), ("cuda", "del checkpoint")])
 def test_what_is_loaded_to_the_cpu_or_dropped_is_not(where: str, more: str, tmp_path: Path) -> None:
-    made, _ = played(LOADED.format(where=where, more=more), tmp_path)
-    assert not made.checkpoints
-    assert "GAP410" not in {one.code for one in made.findings}
+    report, _ = played(LOADED.format(where=where, more=more), tmp_path)
+    assert not report.checkpoints
+    assert "GAP410" not in {finding.code for finding in report.findings}
 
 
 def test_parts_of_a_checkpoint_have_their_bytes(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_parts_of_a_checkpoint_have_their_bytes(tmp_path: Path) -> None:
                 train(net(data()))
         main()
         """
-    made, _ = played(body, tmp_path)
-    (loaded,) = made.checkpoints
+    report, _ = played(body, tmp_path)
+    (loaded,) = report.checkpoints
     weights = 6 * (LAYER + 512 * 4)
     assert dict(loaded.entries) == {'checkpoint["model"]': weights, 'checkpoint["ema"]': weights}

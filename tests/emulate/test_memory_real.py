@@ -48,8 +48,14 @@ def scaled(size: int) -> int:
 
 def events(run: MemoryRun, without: tuple[int, ...] = ()) -> list[tuple[int, int]]:
     """Actions with the sizes that they are of."""
-    size = {one: n for what, one, n in zip(run.action, run.ident, run.size, strict=True) if what == ALLOC}
-    return [(what, size[one]) for what, one in zip(run.action, run.ident, strict=True) if one not in without]
+    size = {
+        ident: n for action, ident, n in zip(run.action, run.ident, run.size, strict=True) if action == ALLOC
+    }
+    return [
+        (action, size[ident])
+        for action, ident in zip(run.action, run.ident, strict=True)
+        if ident not in without
+    ]
 
 
 def test_attention_by_hand_asks_for_what_it_asks_for_on_a_gpu() -> None:
@@ -62,6 +68,6 @@ def test_attention_by_hand_asks_for_what_it_asks_for_on_a_gpu() -> None:
         out = attention(*parts)
         loss = out.sum()
         loss.backward()
-        (found,) = emulator.session().memory
-    expected = [(what, scaled(size)) for what, size in events(real, INSIDE)]
-    assert events(found) == expected
+        (run,) = emulator.session().memory
+    expected = [(action, scaled(size)) for action, size in events(real, INSIDE)]
+    assert events(run) == expected

@@ -76,9 +76,9 @@ def train(
                 stepping.step()
                 stepping.zero_grad()
             del loss, x
-        (found,) = emulator.session().memory
-    assert check(found) == ""
-    return found
+        (recording,) = emulator.session().memory
+    assert check(recording) == ""
+    return recording
 
 
 @pytest.fixture(scope="module")
@@ -89,35 +89,35 @@ def plain() -> MemoryRun:
 def held(run: MemoryRun) -> list[tuple[int, str]]:
     """After each event the bytes in use, and what asked for them last: blocks are multiples of 512."""
     alive: dict[int, int] = {}
-    found, kind = [], ""
+    totals, kind = [], ""
     for action, ident, size, place in zip(run.action, run.ident, run.size, run.place, strict=True):
         if action == ALLOC:
             alive[ident] = -(-size // 512) * 512
             kind = run.places[place].kind
         elif action == FREE:
             del alive[ident]
-        found.append((sum(alive.values()), kind))
-    return found
+        totals.append((sum(alive.values()), kind))
+    return totals
 
 
 def highest(run: MemoryRun, kind: str) -> int:
     """The most in use when tensors of this kind are asked for."""
-    return max(total for total, asked in held(run) if asked == kind)
+    return max(total for total, allocated_kind in held(run) if allocated_kind == kind)
 
 
-def kinds(made: MemoryReport) -> dict[str, int]:
-    return dict(made.peak.kinds)
+def kinds(memory: MemoryReport) -> dict[str, int]:
+    return dict(memory.peak.kinds)
 
 
-def close(found: int, reckoned: int) -> bool:
+def close(measured: int, reckoned: int) -> bool:
     """The same but for losses, counters of steps and the like."""
-    return 0 <= found - reckoned <= 64 << 10
+    return 0 <= measured - reckoned <= 64 << 10
 
 
 def test_between_steps_there_is_what_stays(plain):
     ends = report(plain).ends
     after = 4 * PARAMETERS + FLAT + WORKSPACES  # a step ends before the gradients go
-    assert [close(one.allocated, after) for one in ends] == [True] * STEPS
+    assert [close(end.allocated, after) for end in ends] == [True] * STEPS
     nothing = report(train(None)).ends
     assert nothing == ()
     (last, _) = held(train(None))[-1]
@@ -135,18 +135,18 @@ def test_the_end_of_forward_is_what_backward_needs(plain):
     ]
     assert len(ends) == STEPS
     assert close(ends[0], PARAMETERS + kept + WORKSPACES // 2)
-    assert all(close(one, 3 * PARAMETERS + kept + WORKSPACES) for one in ends[1:])
+    assert all(close(size, 3 * PARAMETERS + kept + WORKSPACES) for size in ends[1:])
 
 
 def test_the_peak_is_no_less_than_what_must_be_there(plain):
-    made = report(plain)
-    base = made.baseline
+    memory = report(plain)
+    base = memory.baseline
     assert base.peak_reserved >= base.peak_allocated >= 3 * PARAMETERS + LAYERS * (FLAT + HIDDEN) + WORKSPACES
-    found = kinds(made)
-    assert (found["parameter"], found["workspace"]) == (PARAMETERS, WORKSPACES)
-    assert close(found["optimizer"], 2 * PARAMETERS)
-    assert sum(found.values()) <= base.peak_allocated
-    assert NOT_MODELLED in made.notes
+    sizes = kinds(memory)
+    assert (sizes["parameter"], sizes["workspace"]) == (PARAMETERS, WORKSPACES)
+    assert close(sizes["optimizer"], 2 * PARAMETERS)
+    assert sum(sizes.values()) <= base.peak_allocated
+    assert NOT_MODELLED in memory.notes
 
 
 def test_a_step_over_lists_takes_a_temporary_and_a_fused_one_takes_none(plain):
@@ -161,9 +161,9 @@ def test_a_step_over_lists_takes_a_temporary_and_a_fused_one_takes_none(plain):
 
 
 def test_sgd_keeps_no_state():
-    made = report(train(torch.optim.SGD))
-    assert [close(one.allocated, 2 * PARAMETERS + FLAT + WORKSPACES) for one in made.ends] == [True] * STEPS
-    assert "optimizer" not in kinds(made) or kinds(made)["optimizer"] < 4096
+    memory = report(train(torch.optim.SGD))
+    assert [close(end.allocated, 2 * PARAMETERS + FLAT + WORKSPACES) for end in memory.ends] == [True] * STEPS
+    assert "optimizer" not in kinds(memory) or kinds(memory)["optimizer"] < 4096
 
 
 def test_autocast_halves_what_is_kept_and_keeps_its_casts(plain):
@@ -179,21 +179,21 @@ def test_autocast_halves_what_is_kept_and_keeps_its_casts(plain):
 
 
 def test_accumulated_gradients_are_there_in_the_next_backward(plain):
-    made = report(train(parts=2))
-    base = made.baseline
+    memory = report(train(parts=2))
+    base = memory.baseline
     assert base.peak_allocated >= 4 * PARAMETERS + LAYERS * (FLAT + HIDDEN) // 2
-    activations = made.peak.kinds["activation"]
+    activations = memory.peak.kinds["activation"]
     assert activations <= report(plain).peak.kinds["activation"] // 2 + FLAT
-    assert close(made.ends[-1].allocated, 4 * PARAMETERS + FLAT // 2 + WORKSPACES)
+    assert close(memory.ends[-1].allocated, 4 * PARAMETERS + FLAT // 2 + WORKSPACES)
 
 
 def test_checkpoints_keep_the_inputs_alone(plain):
-    made = report(train(wrap=lambda layer, x: checkpoint(layer, x, use_reentrant=False)))
+    memory = report(train(wrap=lambda layer, x: checkpoint(layer, x, use_reentrant=False)))
     whole = report(plain)
-    saved = whole.baseline.peak_allocated - made.baseline.peak_allocated
+    saved = whole.baseline.peak_allocated - memory.baseline.peak_allocated
     # Of all layers but the one at work the inner activation is not there.
     assert saved >= (LAYERS - 2) * HIDDEN
-    assert made.ends[-1].allocated == whole.ends[-1].allocated
+    assert memory.ends[-1].allocated == whole.ends[-1].allocated
 
 
 def test_compiled_code_runs_step_by_step_here(plain):

@@ -14,25 +14,28 @@ Parameter = torch.nn.Parameter
 
 
 def parameters(count: int, dtype: torch.dtype = torch.float32) -> list[Parameter]:
-    made = [Parameter(torch.zeros(8, device="cuda", dtype=dtype)) for _ in range(count)]
-    for one in made:
-        one.grad = torch.ones_like(one)
-    return made
+    tensors = [Parameter(torch.zeros(8, device="cuda", dtype=dtype)) for _ in range(count)]
+    for parameter in tensors:
+        parameter.grad = torch.ones_like(parameter)
+    return tensors
 
 
 def uses(make: Any, steps: int = 3) -> Any:
-    """The optimizers of a run of `make`'s, stepped so often."""
+    """Return the recorded optimizers of a run in which those that `make` returns step `steps` times."""
     with Emulator(programme=True) as emulator:
-        made = make()
+        optimizers = make()
         for _ in range(steps):
-            for one in made if isinstance(made, list) else [made]:
-                one.step()
+            for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
+                optimizer.step()
         return emulator.session().optimizers
 
 
 def test_groups_of_equal_settings_are_counted_once():
     def make():
-        groups = [{"params": [one], "lr": 0.1 * (n % 3), "name": n} for n, one in enumerate(parameters(9))]
+        groups = [
+            {"params": [parameter], "lr": 0.1 * (n % 3), "name": n}
+            for n, parameter in enumerate(parameters(9))
+        ]
         return torch.optim.AdamW(groups)
 
     (use,) = uses(make)
@@ -43,7 +46,7 @@ def test_groups_of_equal_settings_are_counted_once():
 
 def test_rates_that_part_later_are_different_settings():
     def make():
-        optimizer = torch.optim.SGD([{"params": [one], "lr": 0.5} for one in parameters(4)])
+        optimizer = torch.optim.SGD([{"params": [parameter], "lr": 0.5} for parameter in parameters(4)])
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, [lambda step, n=n: n * step for n in range(4)]
         )
@@ -57,10 +60,10 @@ def test_rates_that_part_later_are_different_settings():
 
 def test_groups_without_gradients_are_left_out():
     def make():
-        given = parameters(4)
-        for one in given[:2]:
-            one.grad = None
-        return torch.optim.SGD([{"params": [one]} for one in given])
+        all_parameters = parameters(4)
+        for parameter in all_parameters[:2]:
+            parameter.grad = None
+        return torch.optim.SGD([{"params": [parameter]} for parameter in all_parameters])
 
     (use,) = uses(make)
     assert (use.groups, use.parameters) == (2, 2)
@@ -125,24 +128,24 @@ def test_sparse_gradients_and_the_cpu_refuse_both():
     assert uses(sparse)[0].refuses_fused == "sparse gradients"
 
     def on_the_cpu():
-        one = Parameter(torch.zeros(2))
-        one.grad = torch.ones(2)
-        return torch.optim.SGD([one], lr=0.1)
+        parameter = Parameter(torch.zeros(2))
+        parameter.grad = torch.ones(2)
+        return torch.optim.SGD([parameter], lr=0.1)
 
     assert uses(on_the_cpu)[0].refuses_foreach == "parameters on the CPU"
 
 
 def test_one_optimizer_per_parameter_is_one_use():
-    (use,) = uses(lambda: [torch.optim.SGD([one], lr=0.1) for one in parameters(5)])
+    (use,) = uses(lambda: [torch.optim.SGD([parameter], lr=0.1) for parameter in parameters(5)])
     assert (use.instances, use.groups, use.settings, use.parameters) == (5, 5, 1, 5)
 
 
 def test_optimizers_that_step_in_backward_are_told_apart():
     with Emulator(programme=True) as emulator:
-        one = Parameter(torch.zeros(8, device="cuda"))
-        optimizer = torch.optim.SGD([one], lr=0.1)
-        one.register_post_accumulate_grad_hook(lambda _: optimizer.step())
-        one.sum().backward()
+        parameter = Parameter(torch.zeros(8, device="cuda"))
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        parameter.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+        parameter.sum().backward()
         (use,) = emulator.session().optimizers
     assert use.in_backward
 
@@ -154,8 +157,8 @@ def test_an_optimizer_of_another_library_has_its_own_way():
 
         def step(self):
             for group in self.param_groups:
-                for one in group["params"]:
-                    one.data.add_(one.grad, alpha=-group["lr"])
+                for parameter in group["params"]:
+                    parameter.data.add_(parameter.grad, alpha=-group["lr"])
 
     (use,) = uses(lambda: Mine(parameters(2)))
     assert use.way == "own"
@@ -166,9 +169,9 @@ def test_an_update_is_in_the_programme_before_its_operators():
         optimizer = torch.optim.SGD(parameters(3), lr=0.1)
         optimizer.step()
         optimizer.step()
-        found = emulator.session().programme
-    step = [found.entries[at] for at in found.bodies[found.segments[-1].body]]
+        kept = emulator.session().programme
+    step = [kept.entries[at] for at in kept.bodies[kept.segments[-1].body]]
     update, *operators = step
     assert (update.kind, update.site, update.number, update.tensors) == ("update", 0, 1, 3)
     assert operators
-    assert all(one.kind == "operator" and one.optimizer for one in operators)
+    assert all(entry.kind == "operator" and entry.optimizer for entry in operators)

@@ -47,18 +47,18 @@ def test_a_parameter_follows_its_data():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 64), st.sampled_from([0, 1, PINNED, ORPHAN, HOST])), max_size=40))
-def test_placements_never_leak_onto_later_storages(made):
+def test_placements_never_leak_onto_later_storages(requests):
     """Storages that die make room for others at the same address."""
     placement = Placement()
     kept = []
-    for number, (size, state) in enumerate(made):
+    for number, (size, state) in enumerate(requests):
         tensor = placement.put(torch.empty(size), state)
         assert placement.state_of(tensor) == state
         if number % 3 == 0:
             kept.append((tensor, state))
         del tensor
         fresh = [torch.empty(size) for _ in range(3)]
-        assert all(placement.state_of(one) == HOST for one in fresh)
+        assert all(placement.state_of(tensor_later) == HOST for tensor_later in fresh)
     placement.sweep()
     assert all(placement.state_of(tensor) == state for tensor, state in kept)
     assert len(placement.where) == sum(state != HOST for _, state in kept)
@@ -73,11 +73,11 @@ def test_bytes_are_those_of_what_lives(sizes, data):
     freed = most = 0
     for number, size in enumerate(sizes):
         alive[number] = placement.put(torch.empty(size), 0)
-        most = max(most, sum(one.nbytes for one in alive.values()))
+        most = max(most, sum(tensor.nbytes for tensor in alive.values()))
         for old in data.draw(st.sets(st.sampled_from(sorted(alive)))):
             freed += alive.pop(old).nbytes
     gc.collect()
-    live = sum(one.nbytes for one in alive.values())
+    live = sum(tensor.nbytes for tensor in alive.values())
     assert placement.allocated(0) == live
     assert placement.take_freed(0) == freed
     assert placement.take_freed(0) == 0

@@ -20,21 +20,26 @@ from gapless.torch_internals import VERSION
 
 
 def recorded(run, steps: int = 1, prepare=lambda: None, marked: bool = True):
-    """The last segment of ``run()``, called `steps` times, with a mark after each where it is `marked`, and
-    the whole programme."""
+    """Run ``run()`` `steps` times, with a mark after each if `marked`; return the last segment's entries and
+    the programme."""
     with Emulator(programme=True) as emulator:
         prepared = prepare()
         for _ in range(steps):
             run(prepared) if prepared is not None else run()
             if marked:
                 emulator.recorder.mark("user", "step")
-        found = emulator.session().programme
-    assert found is not None
-    return [found.entries[position] for position in found.bodies[found.segments[-1].body]], found
+        programme_kept = emulator.session().programme
+    assert programme_kept is not None
+    return [
+        programme_kept.entries[position]
+        for position in programme_kept.bodies[programme_kept.segments[-1].body]
+    ], programme_kept
 
 
 def names(entries: list[Entry]) -> list[str]:
-    return [one.name.removeprefix("aten::") if one.kind == "operator" else one.kind for one in entries]
+    return [
+        entry.name.removeprefix("aten::") if entry.kind == "operator" else entry.kind for entry in entries
+    ]
 
 
 def test_nothing_is_recorded_unasked():
@@ -49,32 +54,32 @@ def test_a_training_step_in_its_order():
         model = nn.Linear(4, 4).cuda()
         return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def run(given):
-        model, optimizer = given
+    def run(prepared):
+        model, optimizer = prepared
         optimizer.zero_grad()
         loss = model(torch.ones(2, 4, device="cuda")).sum()
         loss.backward()
         optimizer.step()
         loss.item()
 
-    entries, found = recorded(run, 3, prepare, marked=False)
+    entries, whole = recorded(run, 3, prepare, marked=False)
     assert names(entries)[:3] == ["wait", "ones", "addmm"]  # of the step before: its optimizer ended it
-    forward = [one.name for one in entries if not one.backward and not one.optimizer]
-    backward = [one.name for one in entries if one.backward]
+    forward = [entry.name for entry in entries if not entry.backward and not entry.optimizer]
+    backward = [entry.name for entry in entries if entry.backward]
     assert "aten::addmm" in forward
     assert "aten::mm" in backward
-    update, addition = (one for one in entries if one.optimizer)
+    update, addition = (entry for entry in entries if entry.optimizer)
     assert (update.kind, update.name, update.detail) == ("update", "SGD", "foreach")
     assert (update.number, update.tensors) == (1, 2)
     assert addition.name == "aten::_foreach_add_"
     assert entries[0].mechanism == "read"
-    assert found.gpu.name == gpus.DEFAULT.name
-    assert found.gpu.bandwidth == gpus.DEFAULT.bandwidth
+    assert whole.gpu.name == gpus.DEFAULT.name
+    assert whole.gpu.bandwidth == gpus.DEFAULT.bandwidth
 
 
 def test_shapes_bytes_and_types():
     (entry,), _ = recorded(
-        lambda given: torch.mm(*given),
+        lambda matrices: torch.mm(*matrices),
         prepare=lambda: (
             torch.ones(2, 3, device="cuda", dtype=torch.float16),
             torch.ones(3, 5, device="cuda", dtype=torch.float16),
@@ -117,13 +122,13 @@ def test_an_operator_stands_before_the_wait_for_its_size_and_behind_the_copy_it_
 def test_copies_that_wait_and_copies_that_do_not():
     pinned = torch.ones(8).pin_memory
     entries, _ = recorded(lambda: torch.ones(8).cuda(), 2)
-    assert [(one.kind, one.mechanism, one.detail, one.reads) for one in entries] == [
+    assert [(entry.kind, entry.mechanism, entry.detail, entry.reads) for entry in entries] == [
         ("wait", "h2d", "pageable", 32)
     ]
     entries, _ = recorded(lambda x: x.cpu(), 2, lambda: torch.ones(8, device="cuda"))
-    assert [(one.kind, one.mechanism, one.reads) for one in entries] == [("wait", "d2h", 32)]
+    assert [(entry.kind, entry.mechanism, entry.reads) for entry in entries] == [("wait", "d2h", 32)]
     entries, _ = recorded(lambda: pinned().cuda(non_blocking=True), 2)
-    assert [(one.kind, one.mechanism, one.detail, one.reads) for one in entries] == [
+    assert [(entry.kind, entry.mechanism, entry.detail, entry.reads) for entry in entries] == [
         ("copy", "h2d", "pinned", 32)
     ]
 
@@ -145,8 +150,8 @@ def test_streams_and_events():
         torch.cuda.current_stream().wait_stream(side)
 
     entries, _ = recorded(run, 3, lambda: torch.cuda.Stream())
-    told = [(one.kind, one.stream, one.number) for one in entries]
-    assert told == [
+    order = [(entry.kind, entry.stream, entry.number) for entry in entries]
+    assert order == [
         ("stream", 1, 0), ("operator", 0, 0), ("stream", 0, 0), ("record", 1, 0), ("await", 0, 0),
     ]  # fmt: skip
 
@@ -161,7 +166,7 @@ def test_an_evaluation_marks_its_segment():
         model.train()
         emulator.recorder.mark("user", "step")
         segments = emulator.session().programme.segments
-    assert [one.evaluates for one in segments] == [False, True, False]
+    assert [segment.evaluates for segment in segments] == [False, True, False]
 
 
 def test_equal_steps_are_kept_once_and_old_ones_dropped():
@@ -171,10 +176,10 @@ def test_equal_steps_are_kept_once_and_old_ones_dropped():
         nonlocal x
         x = torch.ones(3, device="cuda") if x is None else x + 1
 
-    _, found = recorded(run, segments.MAX_SEGMENTS + 10)
-    assert len(found.segments) == segments.MAX_SEGMENTS
-    assert found.segments[-1].tick == segments.MAX_SEGMENTS + 9
-    assert len(found.bodies) == 1
+    _, kept = recorded(run, segments.MAX_SEGMENTS + 10)
+    assert len(kept.segments) == segments.MAX_SEGMENTS
+    assert kept.segments[-1].tick == segments.MAX_SEGMENTS + 9
+    assert len(kept.bodies) == 1
 
 
 def repeat_addition(times):
@@ -184,7 +189,7 @@ def repeat_addition(times):
 
 
 def steps_of_sizes(sizes):
-    """The programme of steps, each of which has operators on a tensor of another size."""
+    """Return the programme of steps that each use a tensor of another size."""
     with Emulator(programme=True) as emulator:
         for size in sizes:
             torch.ones(size, device="cuda").mul_(2).sum()
@@ -198,38 +203,38 @@ def test_items_are_bounded_and_the_oldest_segments_go(monkeypatch):
         for times in (30, 15, 15):
             repeat_addition(times)
             emulator.recorder.mark("user", "step")
-        found = emulator.session().programme
-        assert [one.tick for one in found.segments] == [1, 2]
-        assert not found.truncated
+        kept = emulator.session().programme
+        assert [segment.tick for segment in kept.segments] == [1, 2]
+        assert not kept.truncated
         repeat_addition(60)
         emulator.recorder.mark("user", "step")
         assert emulator.session().programme.truncated
         repeat_addition(10)
         emulator.recorder.mark("user", "step")
-        assert [one.tick for one in emulator.session().programme.segments] == [1, 2, 4]
+        assert [segment.tick for segment in emulator.session().programme.segments] == [1, 2, 4]
 
 
 def test_segments_of_new_shapes_are_kept_and_the_oldest_entries_go(monkeypatch):
     monkeypatch.setattr(segments, "MAX_ENTRIES", 7)
-    found = steps_of_sizes(range(1, 9))
-    assert not found.truncated
-    assert [one.tick for one in found.segments] == [6, 7]
-    shapes = [[found.entries[at].outputs for at in found.bodies[one.body]] for one in found.segments]
+    kept = steps_of_sizes(range(1, 9))
+    assert not kept.truncated
+    assert [segment.tick for segment in kept.segments] == [6, 7]
+    shapes = [[kept.entries[at].outputs for at in kept.bodies[segment.body]] for segment in kept.segments]
     assert shapes == [[((size,),), ((size,),), ((),)] for size in (7, 8)]
 
 
 def test_a_segment_alone_may_have_more_entries_than_are_kept_together(monkeypatch):
     monkeypatch.setattr(segments, "MAX_ENTRIES", 2)
-    found = steps_of_sizes([3, 4])
-    assert [one.tick for one in found.segments] == [1]
-    assert len(found.entries) == 3
+    kept = steps_of_sizes([3, 4])
+    assert [segment.tick for segment in kept.segments] == [1]
+    assert len(kept.entries) == 3
 
 
 def test_shapes_that_come_back_are_one_entry_though_old_segments_go(monkeypatch):
     monkeypatch.setattr(segments, "MAX_ENTRIES", 7)
-    found = steps_of_sizes([1, 2, 1, 3, 1, 4, 1])
-    assert [one.tick for one in found.segments] == [4, 5, 6]
-    assert len(found.entries) == 6
+    kept = steps_of_sizes([1, 2, 1, 3, 1, 4, 1])
+    assert [segment.tick for segment in kept.segments] == [4, 5, 6]
+    assert len(kept.entries) == 6
 
 
 numbers = st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=12)
@@ -247,15 +252,18 @@ def test_what_is_kept_is_the_newest_that_fits(bodies, most_entries, most_items):
                 store.add(store.new(name, Entry(number=name)) if number is None else number, -1)
             store.close(tick, False, ())
             assert len(store.numbers) <= max(most_entries, most_items)
-    found = store.programme()
-    kept = {one.tick: [found.entries[at].number for at in found.bodies[one.body]] for one in found.segments}
+    result = store.programme()
+    kept = {
+        segment.tick: [result.entries[at].number for at in result.bodies[segment.body]]
+        for segment in result.segments
+    }
     short = [tick for tick, body in enumerate(bodies) if len(body) <= most_items]
     assert list(kept) == short[len(short) - len(kept) :]
     assert all(kept[tick] == bodies[tick] for tick in kept)
-    assert found.truncated is (len(short) < len(bodies))
-    assert len(set().union(*kept.values())) == len(found.entries) == len(store.numbers)
+    assert result.truncated is (len(short) < len(bodies))
+    assert len(set().union(*kept.values())) == len(result.entries) == len(store.numbers)
     if len(kept) > 1:
-        assert len(found.entries) <= most_entries
+        assert len(result.entries) <= most_entries
         assert sum(map(len, kept.values())) <= most_items
 
 
@@ -266,9 +274,9 @@ def test_work_of_other_threads_is_told():
         with ThreadPoolExecutor(1) as pool:
             pool.submit(torch.ones, 3, device="cuda").result()
         emulator.recorder.mark("user", "step")
-        found = emulator.session().programme
-    assert found.threads
-    assert found.entries == ()
+        kept = emulator.session().programme
+    assert kept.threads
+    assert kept.entries == ()
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -290,9 +298,9 @@ def test_no_segment_no_programme():
 def test_the_gpu_is_the_one_that_is_emulated(name):
     with Emulator(name, programme=True) as emulator:
         emulator.recorder.mark("user", "step")
-        found = emulator.session().programme.gpu
-    assert found.name == gpus.find(name).name
-    assert found.multiprocessors == gpus.find(name).multi_processor_count
+        gpu = emulator.session().programme.gpu
+    assert gpu.name == gpus.find(name).name
+    assert gpu.multiprocessors == gpus.find(name).multi_processor_count
 
 
 def test_functions_of_torch_func_are_seen_as_the_batches_they_stand_for():
@@ -301,13 +309,13 @@ def test_functions_of_torch_func_are_seen_as_the_batches_they_stand_for():
     def prepare():
         return torch.ones(8, 8, device="cuda"), torch.ones(4, 8, device="cuda", requires_grad=True)
 
-    def mapped(given):
-        weight, rows = given
+    def mapped(tensors):
+        weight, rows = tensors
         torch.func.vmap(lambda row: (row @ weight).tanh())(rows.detach())
-        torch.func.grad(lambda one: (one @ weight).sum())(rows.detach()).sum().item()
+        torch.func.grad(lambda row: (row @ weight).sum())(rows.detach()).sum().item()
 
-    def written(given):
-        weight, rows = given
+    def written(tensors):
+        weight, rows = tensors
         (rows.detach() @ weight).tanh()
         torch.autograd.grad((rows @ weight).sum(), rows)[0].sum().item()
 
@@ -328,11 +336,11 @@ def test_how_many_threads_sum_up_a_loss_depends_on_the_version_of_torch(old, thr
         labels = torch.zeros(64, dtype=torch.long, device="cuda")
         nn.functional.cross_entropy(logits, labels).backward()
 
-    asked = recorded(run)[1].entries
-    losses = [one for one in asked if "nll_loss" in one.name]
+    entries = recorded(run)[1].entries
+    losses = [entry for entry in entries if "nll_loss" in entry.name]
     assert len(losses) == 2
-    assert {one.block for one in losses} == threads
-    assert {one.block for one in asked if "nll_loss" not in one.name} == {0}
+    assert {entry.block for entry in losses} == threads
+    assert {entry.block for entry in entries if "nll_loss" not in entry.name} == {0}
 
 
 @pytest.mark.skipif(not supported(), reason=f"torch 2.{VERSION[1]} does not tell when storages end")
@@ -342,9 +350,9 @@ def test_what_a_step_asks_for_between_two_times_that_it_empties_the_cache():
         torch.ones(1 << 23, device="cuda")
         torch.cuda.empty_cache()
 
-    asked = recorded(step, steps=9)[1].emptied
-    assert [run.action.count(EMPTY) for run in asked] == [3]
-    assert [sorted(set(run.size)) for run in asked] == [[0, 4 << 20, 32 << 20]]
+    requests = recorded(step, steps=9)[1].emptied
+    assert [run.action.count(EMPTY) for run in requests] == [3]
+    assert [sorted(set(run.size)) for run in requests] == [[0, 4 << 20, 32 << 20]]
     assert recorded(lambda: torch.ones(3, device="cuda"), steps=9)[1].emptied == ()
 
 
@@ -370,13 +378,13 @@ def test_a_convolution_runs_with_channels_last_where_its_input_or_weight_has_the
             images = images.to(memory_format=torch.channels_last)
         return model, images.requires_grad_()
 
-    def run(given):
-        model, images = given
+    def run(prepared):
+        model, images = prepared
         model(images).sum().backward()
 
-    _, found = recorded(run, prepare=prepare)
-    told = [one.channels_last for one in found.entries if one.name.startswith("aten::convolution")]
-    assert told == [whose != "neither"] * 2
+    _, kept = recorded(run, prepare=prepare)
+    flags = [entry.channels_last for entry in kept.entries if entry.name.startswith("aten::convolution")]
+    assert flags == [whose != "neither"] * 2
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -387,8 +395,8 @@ def test_batch_norms_tell_whether_they_take_statistics(training):
         with torch.no_grad():
             model(torch.ones(2, 4, 3, 3, device="cuda"))
 
-    _, found = recorded(run, prepare=lambda: nn.BatchNorm2d(4).cuda().train(training))
-    names = [one.name for one in found.entries if "batch_norm" in one.name]
+    _, kept = recorded(run, prepare=lambda: nn.BatchNorm2d(4).cuda().train(training))
+    names = [entry.name for entry in kept.entries if "batch_norm" in entry.name]
     assert ("no_training" in "".join(names)) is not training
 
 
@@ -410,7 +418,7 @@ def test_libraries_are_set_up_at_their_first_call():
 
 
 @pytest.mark.parametrize(
-    ("made", "orders"),
+    ("operation", "orders"),
     [
         (lambda x: x.clone(), ["kept"]),
         (lambda x: x.permute(0, 2, 1, 3).contiguous(), ["strided"]),
@@ -426,9 +434,9 @@ def test_libraries_are_set_up_at_their_first_call():
         (lambda x: nn.functional.layer_norm(x.permute(0, 2, 3, 1), (3,)), ["turned"]),
     ],
 )
-def test_how_tensors_lie_to_each_other_is_told(made, orders):
-    _, found = recorded(lambda: made(torch.zeros(2, 3, 4, 5, device="cuda")))
-    assert [one.order for one in found.entries if one.order] == orders
+def test_how_tensors_lie_to_each_other_is_told(operation, orders):
+    _, kept = recorded(lambda: operation(torch.zeros(2, 3, 4, 5, device="cuda")))
+    assert [entry.order for entry in kept.entries if entry.order] == orders
 
 
 def test_batch_norms_tell_whether_channels_lie_last():
@@ -439,9 +447,9 @@ def test_batch_norms_tell_whether_channels_lie_last():
         for order in (torch.contiguous_format, torch.channels_last):
             norm.cuda()(images.to(memory_format=order))
 
-    _, found = recorded(run)
-    told = [one.channels_last for one in found.entries if "batch_norm" in one.name]
-    assert told == [False, True]
+    _, kept = recorded(run)
+    flags = [entry.channels_last for entry in kept.entries if "batch_norm" in entry.name]
+    assert flags == [False, True]
 
 
 def test_convolutions_that_differ_in_layout_alone_are_two_entries():
@@ -452,6 +460,6 @@ def test_convolutions_that_differ_in_layout_alone_are_two_entries():
         torch.conv2d(images, kernels)
         torch.conv2d(images.to(memory_format=torch.channels_last), kernels)
 
-    _, found = recorded(run)
-    told = [one.channels_last for one in found.entries if one.name == "aten::convolution"]
-    assert told == [False, True]
+    _, kept = recorded(run)
+    flags = [entry.channels_last for entry in kept.entries if entry.name == "aten::convolution"]
+    assert flags == [False, True]

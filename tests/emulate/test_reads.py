@@ -82,9 +82,9 @@ def test_each_tensor_in_a_list_is_read(emulator, name):
     make, waits = LISTS[name]
     x = torch.tensor([1.0, 2.0]).cuda()
     before = emulator.recorder.total
-    made = make(x)
+    values = make(x)
     assert emulator.recorder.total - before == waits
-    assert made.is_cuda == (name != "on the host")
+    assert values.is_cuda == (name != "on the host")
 
 
 @pytest.mark.parametrize("name", READS)
@@ -125,18 +125,21 @@ class Wrapped(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inside: torch.Tensor, look: Callable[[torch.Tensor], object]) -> Wrapped:
-        made = torch.Tensor._make_wrapper_subclass(
+        wrapper = torch.Tensor._make_wrapper_subclass(
             cls, inside.shape, dtype=inside.dtype, device=inside.device
         )  # type: ignore[attr-defined]
-        made.inside, made.look = inside, look
-        return made  # type: ignore[no-any-return]
+        wrapper.inside, wrapper.look = inside, look
+        return wrapper  # type: ignore[no-any-return]
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args[0].look(args[0].inside)
-        return func(*(one.inside if isinstance(one, Wrapped) else one for one in args), **(kwargs or {}))
+        return func(
+            *(argument.inside if isinstance(argument, Wrapped) else argument for argument in args),
+            **(kwargs or {}),
+        )
 
 
 class Asking(torch.Tensor):
@@ -186,7 +189,7 @@ def _dispatched(look: Callable[[torch.Tensor], object], x: torch.Tensor) -> None
     Wrapped(x, look).neg()
 
 
-def _asked(look: Callable[[torch.Tensor], object], x: torch.Tensor) -> None:
+def _query(look: Callable[[torch.Tensor], object], x: torch.Tensor) -> None:
     tensor = x.as_subclass(Asking)
     tensor.look = look
     tensor.neg()
@@ -195,7 +198,7 @@ def _asked(look: Callable[[torch.Tensor], object], x: torch.Tensor) -> None:
 WHERE: dict[str, Callable[[Callable[[torch.Tensor], object], torch.Tensor], None]] = {
     "the body of a custom operator": _custom,
     "__torch_dispatch__": _dispatched,
-    "__torch_function__": _asked,
+    "__torch_function__": _query,
     "torch functions disabled": _disabled,
     "subclasses disabled": _subclasses_disabled,
 }

@@ -25,8 +25,8 @@ def emulator():
         yield emulator
 
 
-def seen(emulator):
-    """``(code of the user's line, operator, waits)`` of each event."""
+def events_of(emulator):
+    """Return ``(code of the user's line, operator, waits)`` of each event."""
     session = emulator.session()
     sites = session.sites
     return [(sites[e.site].line.code, sites[e.site].operator, e.waits) for e in session.events]
@@ -36,7 +36,7 @@ def test_repeats_between_two_marks_are_one_event(emulator):
     x = torch.ones(3, device="cuda")
     for _ in range(4):
         x.sum().item()
-    assert seen(emulator) == [("x.sum().item()", "aten::_local_scalar_dense", 4)]
+    assert events_of(emulator) == [("x.sum().item()", "aten::_local_scalar_dense", 4)]
 
 
 def test_a_wait_below_a_library_is_shown_at_the_users_line(emulator):
@@ -63,7 +63,7 @@ def test_a_wait_in_backward_has_the_forward_line(emulator):
     picked = x[mask]
     loss = (picked * 2).sum()
     loss.backward()
-    assert seen(emulator) == [
+    assert events_of(emulator) == [
         ("picked = x[mask]", "aten::index", 1),
         ("picked = x[mask]", "aten::index_put", 1),
     ]
@@ -85,7 +85,7 @@ def test_a_wait_in_the_users_own_backward_is_shown_there(emulator):
 
     x = torch.ones(3, device="cuda", requires_grad=True)
     Checked.apply(x).sum().backward()
-    assert seen(emulator) == [("assert not gradient.isnan().any()", "aten::_local_scalar_dense", 1)]
+    assert events_of(emulator) == [("assert not gradient.isnan().any()", "aten::_local_scalar_dense", 1)]
 
 
 def test_a_checkpointed_forward_is_seen_again_in_backward(emulator):
@@ -95,7 +95,7 @@ def test_a_checkpointed_forward_is_seen_again_in_backward(emulator):
     x = torch.ones(3, device="cuda", requires_grad=True)
     out = torch.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
     out.sum().backward()
-    assert [code for code, _, _ in seen(emulator)] == ["return (x * x.sum().item()).sin()"] * 2
+    assert [code for code, _, _ in events_of(emulator)] == ["return (x * x.sum().item()).sin()"] * 2
 
 
 def test_threads_see_the_device_and_are_shown_at_the_users_line(emulator):
@@ -109,7 +109,7 @@ def test_threads_see_the_device_and_are_shown_at_the_users_line(emulator):
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lambda: torch.ones(2, device="cuda").is_cuda).result()
     assert values == [2.0]
-    assert seen(emulator)[0][0].startswith("values.append")
+    assert events_of(emulator)[0][0].startswith("values.append")
 
 
 class Numbers(Dataset):
@@ -189,18 +189,18 @@ def test_prod_in_backward_reads_though_no_operator_shows_it(emulator):
     x = torch.rand(4, device="cuda", requires_grad=True)
     product = x.prod()
     product.backward()
-    assert seen(emulator) == [("product = x.prod()", "ProdBackward0", 1)]
+    assert events_of(emulator) == [("product = x.prod()", "ProdBackward0", 1)]
 
 
 def test_a_warning_inside_a_read_names_the_scripts_line():
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with Emulator():
             x = torch.ones(1, device="cuda", requires_grad=True)
             float(x * 2)
-    (one,) = told
-    assert "requires_grad" in str(one.message)
-    assert one.filename == __file__
+    (warning,) = caught
+    assert "requires_grad" in str(warning.message)
+    assert warning.filename == __file__
 
 
 def test_nodes_of_two_threads_do_not_lend_each_other_their_lines(emulator):
@@ -224,23 +224,23 @@ def test_nodes_of_two_threads_do_not_lend_each_other_their_lines(emulator):
 def test_generated_code_is_nobodys_line(emulator, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py"])  # tests in several processes are ``python -c`` themselves
     stacks.library_of.cache_clear()
-    made = {}
-    exec("def read(x):\n    return x.sum().item()", made)
-    made["read"](torch.ones(3, device="cuda"))
+    namespace = {}
+    exec("def read(x):\n    return x.sum().item()", namespace)
+    namespace["read"](torch.ones(3, device="cuda"))
     (site,) = emulator.session().sites
-    assert site.line.code == 'made["read"](torch.ones(3, device="cuda"))'
+    assert site.line.code == 'namespace["read"](torch.ones(3, device="cuda"))'
     assert [frame.file for frame in site.library_frames] == ["<string>"]
 
 
 def test_what_called_the_command_is_no_part_of_a_stack(tmp_path: Path) -> None:
     """A console script is a file beside the interpreter, which nobody would tell from the user's own."""
     command = Path(stacks.__file__).parents[2] / "commands" / "check.py"
-    found: list[stacks.RawStack] = []
-    names = {"capture": lambda: found.append(stacks.capture(0))}
+    captured: list[stacks.RawStack] = []
+    names = {"capture": lambda: captured.append(stacks.capture(0))}
     exec(compile("def run():\n    capture()", str(tmp_path / "train.py"), "exec"), names)
     exec(compile("def main():\n    run()", str(command), "exec"), names)
     exec(compile("main()", str(tmp_path / "bin" / "gapless"), "exec"), names)
-    files = [line.file for line in stacks.resolve(found[0]) if line.is_user]
+    files = [line.file for line in stacks.resolve(captured[0]) if line.is_user]
     assert str(tmp_path / "train.py") in files
     assert not any(file.endswith("gapless") for file in files)
 
@@ -255,4 +255,4 @@ def test_that_races_are_not_looked_for_is_said_where_there_are_streams(tells, st
             with torch.cuda.stream(torch.cuda.Stream()):
                 x + 1
         notes = emulator.session().notes
-    assert any("races were not checked" in one for one in notes) == (streams and not tells)
+    assert any("races were not checked" in note for note in notes) == (streams and not tells)

@@ -64,9 +64,9 @@ def test_a_step_the_scaler_skips_counts(emulator):
 def test_optimizers_that_step_inside_a_backward_pass_are_marked_where_it_ends(emulator):
     model = torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(4)]).cuda()
     model[0].requires_grad_(False)
-    optimizers = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
-    for one in model[1:].parameters():
-        one.register_post_accumulate_grad_hook(lambda one: optimizers[one].step())
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()}
+    for parameter in model[1:].parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: optimizers[parameter].step())
     for _ in range(3):
         model(torch.ones(2, 3, device="cuda")).sum().backward()
     marks = emulator.session().marks
@@ -79,9 +79,9 @@ def test_optimizers_that_step_inside_a_backward_pass_are_marked_where_it_ends(em
 
 def test_optimizers_that_step_with_the_same_gradients_advance_the_tick_once(emulator):
     weights = [torch.ones(3, device="cuda", requires_grad=True) for _ in range(3)]
-    optimizers = [torch.optim.SGD([one], lr=0.1) for one in weights]
+    optimizers = [torch.optim.SGD([weight], lr=0.1) for weight in weights]
     for _ in range(2):
-        sum(one.sum() for one in weights).backward()
+        sum(weight.sum() for weight in weights).backward()
         for optimizer in optimizers:
             optimizer.step()
     assert emulator.recorder.tick == 2
@@ -90,9 +90,9 @@ def test_optimizers_that_step_with_the_same_gradients_advance_the_tick_once(emul
 
 def test_a_backward_pass_inside_another_ends_no_iteration(emulator):
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)).cuda()
-    optimizers = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
-    for one in model.parameters():
-        one.register_post_accumulate_grad_hook(lambda one: optimizers[one].step())
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()}
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: optimizers[parameter].step())
     x = torch.ones(2, 3, device="cuda", requires_grad=True)
     for _ in range(2):
         x2 = torch.utils.checkpoint.checkpoint(model[0], x, use_reentrant=True)
@@ -150,15 +150,15 @@ def test_backward_passes_are_marks_that_advance_until_there_is_an_optimizer(emul
 
 
 def test_between_marks_the_time_is_told():
-    told = []
+    times = []
     with Emulator(clock=iter(range(10_000)).__next__) as emulator:
-        emulator.recorder.between_marks = told.append
+        emulator.recorder.between_marks = times.append
         x = torch.ones(3, device="cuda", requires_grad=True)
         x.sum().item()
         next(iter(DataLoader(TensorDataset(torch.ones(2, 2)))))
         x.sum().backward()
-    assert len(told) == 2
-    assert 0 < told[0] < told[1]
+    assert len(times) == 2
+    assert 0 < times[0] < times[1]
 
 
 def test_batches_are_marks_that_do_not_advance(emulator):

@@ -22,14 +22,14 @@ def waits():
 
         def count(call):
             before = emulator.recorder.total
-            listener = seen.append
+            listener = events.append
             emulator.recorder.on_wait.append(listener)
             call()
             emulator.recorder.on_wait.remove(listener)
             return emulator.recorder.total - before
 
-        seen: list = []
-        count.seen = seen
+        events: list = []
+        count.seen = events
         yield count
 
 
@@ -239,11 +239,11 @@ def test_parts_of_pinned_tensors(waits, how, expected):
 
 @pytest.mark.parametrize(("gpu", "expected"), [("v100", ["unmeasured"]), ("a100", []), ("h100", [])])
 def test_where_the_gpu_decides(gpu, expected):
-    seen = []
+    decisions = []
     with Emulator(gpu=gpus.find(gpu)) as emulator:
-        emulator.recorder.on_wait.append(seen.append)
+        emulator.recorder.on_wait.append(decisions.append)
         torch.zeros(25_000).to("cuda", non_blocking=True)
-    assert [site.detail for site in seen] == expected
+    assert [site.detail for site in decisions] == expected
 
 
 def test_a_copy_carries_the_bytes_of_the_type_that_travels():
@@ -252,23 +252,23 @@ def test_a_copy_carries_the_bytes_of_the_type_that_travels():
         host, device = torch.zeros(100_000).pin_memory(), torch.zeros(100_000, device="cuda")
         host.to("cuda", torch.float16)
         device.to("cpu", torch.float16)
-        found = [event.bytes for event in emulator.session().events]
-    assert found == [200_000, 400_000]
+        sizes = [event.bytes for event in emulator.session().events]
+    assert sizes == [200_000, 400_000]
 
 
-@pytest.mark.parametrize("made", [torch.Tensor, torch.nn.Parameter])
-def test_device_memory_is_opened_by_another_process(waits, made):
+@pytest.mark.parametrize("kind", [torch.Tensor, torch.nn.Parameter])
+def test_device_memory_is_opened_by_another_process(waits, kind):
     """As `torch.multiprocessing` hands a tensor on: nothing is copied, and both see what either writes."""
     whole = torch.arange(6.0, device="cuda:1")
-    given = made(whole[1:4])
+    shared = kind(whole[1:4])
     handed = []
-    assert waits(lambda: handed.append(reductions.reduce_tensor(given))) == 0
+    assert waits(lambda: handed.append(reductions.reduce_tensor(shared))) == 0
     reductions.shared_cache.clear()  # what the other process does not have
     rebuild, words = handed[0]
     received = rebuild(*words)
-    assert type(received) is made
+    assert type(received) is kind
     assert received.device == torch.device("cuda", 1)
-    assert received.requires_grad is given.requires_grad
+    assert received.requires_grad is shared.requires_grad
     with torch.no_grad():
         received.add_(10)
     assert whole.tolist() == [0, 11, 12, 13, 4, 5]
@@ -278,5 +278,5 @@ def test_a_model_on_the_device_goes_to_other_processes_whole(waits):
     model = torch.nn.Linear(2, 2).to("cuda:1")
     packed = bytes(reduction.ForkingPickler.dumps(model))
     again = pickle.loads(packed)
-    assert {one.device for one in again.parameters()} == {torch.device("cuda", 1)}
+    assert {parameter.device for parameter in again.parameters()} == {torch.device("cuda", 1)}
     assert torch.equal(again.weight, model.weight)

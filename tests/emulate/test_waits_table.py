@@ -84,19 +84,19 @@ def waits(func: Any, *args: Any, **kwargs: Any) -> dict[str, int]:
         rows = waits_table().for_node("ProdBackward0")
     else:
         rows = next(rows for name, rows in waits_table().calls().items() if _resolve(name) is func)
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in rows:
         times = int(PREDICATES[row.when](Call(func, args, kwargs, DEVICE))) * row.waits
         if times:
-            found[row.mechanism] = found.get(row.mechanism, 0) + times
-    return found
+            counts[row.mechanism] = counts.get(row.mechanism, 0) + times
+    return counts
 
 
 def _resolve(dotted: str) -> Any:
-    found: Any = torch
+    target: Any = torch
     for name in dotted.split(".")[1:]:
-        found = getattr(found, name)
-    return found
+        target = getattr(target, name)
+    return target
 
 
 def case(expected: dict[str, int], func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -343,13 +343,13 @@ def test_a_call_waits_as_often_as_the_sources_say(
 
 def test_every_predicate_has_a_call_that_fires_and_one_that_does_not() -> None:
     fired: dict[str, set[bool]] = {name: set() for name in PREDICATES}
-    for one in [*WAITING, *QUIET]:
-        _, func, args, kwargs = one.values
+    for case in [*WAITING, *QUIET]:
+        _, func, args, kwargs = case.values
         for row in _rows_of(func):
             fired[row.when].add(bool(PREDICATES[row.when](Call(func, args, kwargs, DEVICE))))
     # Those of an older torch fire there alone.
-    known = {name for name, seen in fired.items() if seen != {True, False}}
-    assert {name for name in known if "before-torch" not in name} == set()
+    incomplete = {name for name, outcomes in fired.items() if outcomes != {True, False}}
+    assert {name for name in incomplete if "before-torch" not in name} == set()
 
 
 def _rows_of(func: Any) -> tuple[Row, ...]:
@@ -370,8 +370,8 @@ def test_a_row_is_about_something_that_exists(row: Row) -> None:
     if row.scope == "op":
         base, _, overload = row.name.removeprefix("aten::").partition(".")
         packet = getattr(aten, base, None)
-        there = packet is not None and (not overload or overload in packet.overloads())
-        assert there or row.name in NOT_IN_EVERY_TORCH
+        exists = packet is not None and (not overload or overload in packet.overloads())
+        assert exists or row.name in NOT_IN_EVERY_TORCH
     elif row.scope == "call":
         assert callable(_resolve(row.name))
     else:
@@ -419,8 +419,8 @@ def test_variants_of_one_operator_wait_alike() -> None:
 
 def test_nodes_of_the_table_are_what_autograd_makes() -> None:
     x = torch.rand(3, 2, requires_grad=True)
-    made = {type(y.grad_fn).__name__ for y in (x.prod(), x.prod(0), x.cumprod(0))}
-    assert made == {row.name for row in waits_table().rows if row.scope == "node"}
+    nodes = {type(y.grad_fn).__name__ for y in (x.prod(), x.prod(0), x.cumprod(0))}
+    assert nodes == {row.name for row in waits_table().rows if row.scope == "node"}
     node = x.cumprod(0).grad_fn
     assert node is not None
     assert not PREDICATES["saved-input"](Call(node, (x,), {}, DEVICE))
@@ -555,9 +555,9 @@ def _on(call: Callable[[], Any]) -> list[str]:
     """Operators that `call` runs inside, as the profiler sees them."""
     from torch.autograd.profiler import profile
 
-    with profile() as seen:
+    with profile() as profiled:
         call()
-    return [event.name.removeprefix("aten::") for event in seen.function_events or ()]
+    return [event.name.removeprefix("aten::") for event in profiled.function_events or ()]
 
 
 class TestSharedCode:

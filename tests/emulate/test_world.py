@@ -62,9 +62,9 @@ def collectives(emulator: Emulator) -> list[tuple[str, int, int, str]]:
     programme = emulator.recorder.programme
     assert programme is not None
     return [
-        (one.name, one.reads, one.writes, one.group)
-        for one in programme.entries_since(0)
-        if one.kind == "collective"
+        (entry.name, entry.reads, entry.writes, entry.group)
+        for entry in programme.entries_since(0)
+        if entry.kind == "collective"
     ]
 
 
@@ -74,8 +74,10 @@ def collectives(emulator: Emulator) -> list[tuple[str, int, int, str]]:
 def test_ranks_are_told_as_torchrun_tells_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with Emulator(world=World.of(20, 13)) as emulator:
-        told = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")}
-        assert told == {"RANK": "13", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1"}
+        variables = {
+            name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+        }
+        assert variables == {"RANK": "13", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1"}
         assert torch.cuda.device_count() == 8
         environment = emulator.session().environment
         assert (environment.rank, environment.world_size) == (13, 20)
@@ -97,7 +99,7 @@ def test_real_ranks_are_not_made_others(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_for_a_block_of_code() -> None:
-    with gapless.emulate(world_size=SIZE, rank=2) as seen:
+    with gapless.emulate(world_size=SIZE, rank=2) as record:
         dist.init_process_group("nccl")
         total = torch.ones(3, device="cuda")
         dist.all_reduce(total)
@@ -105,8 +107,10 @@ def test_for_a_block_of_code() -> None:
         assert total.tolist() == [SIZE] * 3
         assert (dist.get_rank(), dist.get_world_size()) == (2, SIZE)
         dist.destroy_process_group()
-    assert seen.session.environment.rank == 2
-    assert [one.name for one in seen.session.programme.entries if one.kind == "collective"] == ["all_reduce"]
+    assert record.session.environment.rank == 2
+    assert [entry.name for entry in record.session.programme.entries if entry.kind == "collective"] == [
+        "all_reduce"
+    ]
 
 
 def test_a_script_that_says_its_rank_itself_is_believed(join: Join) -> None:
@@ -120,16 +124,16 @@ def test_a_script_that_says_its_rank_itself_is_believed(join: Join) -> None:
         emulator.stop()
 
 
-def _train(index: int, seen: list[Any]) -> None:
-    seen.append((index, os.getpid()))
+def _train(index: int, calls: list[Any]) -> None:
+    calls.append((index, os.getpid()))
 
 
 def test_spawning_ranks_runs_this_one_here() -> None:
-    seen: list[Any] = []
+    calls: list[Any] = []
     with Emulator(world=World.of(16, 11)):
-        torch.multiprocessing.spawn(_train, (seen,), nprocs=8)
-        assert torch.multiprocessing.spawn(_train, (seen,), nprocs=8, join=False).join()
-    assert seen == [(3, os.getpid())] * 2
+        torch.multiprocessing.spawn(_train, (calls,), nprocs=8)
+        assert torch.multiprocessing.spawn(_train, (calls,), nprocs=8, join=False).join()
+    assert calls == [(3, os.getpid())] * 2
 
 
 # -- collectives: every rank brings what this one brings ----------------------------------------------
@@ -181,7 +185,7 @@ def test_gathers_are_copies(join: Join, rank: int) -> None:
     dist.all_gather(parts, own)
     whole = torch.empty(SIZE, 3, device=DEVICE)
     dist.all_gather_into_tensor(whole, own)
-    assert whole.tolist() == [one.tolist() for one in parts] == [own.tolist()] * SIZE
+    assert whole.tolist() == [part.tolist() for part in parts] == [own.tolist()] * SIZE
     inside = torch.zeros(SIZE * 3, device=DEVICE)  # FSDP gathers into the tensor that holds its own part
     mine = inside[3 * rank : 3 * rank + 3]
     mine.copy_(own)
@@ -189,7 +193,7 @@ def test_gathers_are_copies(join: Join, rank: int) -> None:
     assert inside.tolist() == own.tolist() * SIZE
     gathered = [torch.empty(3, device=DEVICE) for _ in range(SIZE)] if rank == 0 else None
     dist.gather(own, gathered, dst=0)
-    assert gathered is None or [one.tolist() for one in gathered] == [own.tolist()] * SIZE
+    assert gathered is None or [part.tolist() for part in gathered] == [own.tolist()] * SIZE
     objects: list[Any] = [None] * SIZE
     dist.all_gather_object(objects, {"rank": rank})
     assert objects == [{"rank": rank}] * SIZE
@@ -264,7 +268,7 @@ def test_a_mixture_of_experts_sends_as_many_tokens_as_it_was_told(join: Join, ra
     dist.all_to_all_single(comes, sent)
     out, back = sent.tolist(), comes.tolist()
     assert sum(out) == 600
-    assert all(one >= 0 for one in back)
+    assert all(count >= 0 for count in back)
     got = torch.empty(sum(back), 512, device=DEVICE)
     dist.all_to_all_single(got, tokens.detach()[expert.argsort()], back, out)
     returned = torch.empty_like(tokens)
@@ -354,13 +358,13 @@ def test_it_is_recorded_whether_the_stream_waits_for_a_collective(join: Join) ->
     programme = emulator.recorder.programme
     assert programme is not None
     order = programme.entries_since(0)
-    named = [(one.kind, one.number) for one in order if one.kind in ("collective", "await")]
+    named = [(entry.kind, entry.number) for entry in order if entry.kind in ("collective", "await")]
     begins, ends = ("collective", 0), ("await", -1)
     gathers = [begins, begins, ("await", -2), ends]
     assert named == [begins, ends, begins, ends, begins, ends, *gathers, begins, ends]
     plain = Programme(gpu=programme.gpu, node=8)
     moving = communication([order], plain)
-    times = [collective_time(one, plain) for one in order if one.kind == "collective"]
+    times = [collective_time(entry, plain) for entry in order if entry.kind == "collective"]
     at_once, _, waited_for, early, _, _ = times
     assert moving.exposed == pytest.approx(at_once + waited_for + early, abs=1)
     assert moving.time == pytest.approx(sum(times), abs=1)
@@ -422,7 +426,7 @@ def test_freed_gathers_of_fsdp_are_given_back(join: Join) -> None:
     block = width * width * 4
     for blocks in (3, 7):
         model = _sharded(blocks, width)
-        assert sum(one.to_local().nbytes for one in model.parameters()) == blocks * block // 8
+        assert sum(parameter.to_local().nbytes for parameter in model.parameters()) == blocks * block // 8
         values = torch.randn(1, width, device=DEVICE)
         with torch.no_grad():
             model(values)  # cuBLAS takes its workspace
@@ -513,10 +517,10 @@ def test_the_next_emulation_begins_with_the_first_device() -> None:
 @pytest.mark.skipif(not memory_supported(), reason="this torch does not tell when storages end")
 def test_collectives_that_are_over_hold_no_memory(join: Join) -> None:
     join()
-    given = torch.ones(1000, device=DEVICE)
+    tensor = torch.ones(1000, device=DEVICE)
     before = torch.cuda.memory_allocated()
-    dist._broadcast_coalesced(dist.group.WORLD, [given], 1 << 20, 0)
-    sent = given.clone()
+    dist._broadcast_coalesced(dist.group.WORLD, [tensor], 1 << 20, 0)
+    sent = tensor.clone()
     dist.all_reduce(sent, async_op=True).wait()
     del sent
     assert torch.cuda.memory_allocated() == before

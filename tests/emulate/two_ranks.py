@@ -26,26 +26,26 @@ def waits(emulator: Emulator, since: int) -> list[tuple[str, str, int]]:
 
 
 def collectives(rank: int, device: torch.device) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     uneven = [torch.zeros(1, device=device), torch.zeros(2, device=device)]
     dist.all_gather(uneven, torch.full((1 + rank,), float(rank), device=device))
-    seen["uneven"] = [one.tolist() for one in uneven]
+    results["uneven"] = [tensor.tolist() for tensor in uneven]
     mine, other = torch.full((2,), float(rank), device=device), torch.zeros(2, device=device)
     works = dist.batch_isend_irecv(
         [dist.P2POp(dist.isend, mine, 1 - rank), dist.P2POp(dist.irecv, other, 1 - rank)]
     )
     for work in works:
         work.wait()
-    seen["sent"] = other.tolist()
+    results["sent"] = other.tolist()
     objects: list[Any] = [None, None]
     dist.all_gather_object(objects, rank)
-    seen["objects"] = objects
+    results["objects"] = objects
     parts = [torch.full((n,), float(rank), device=device) for n in (1, 2)]
     with dist.distributed_c10d._coalescing_manager(dist.group.WORLD, device):
         for part in parts:
             dist.all_reduce(part)
-    seen["coalesced"] = [part.tolist() for part in parts]
-    return seen
+    results["coalesced"] = [part.tolist() for part in parts]
+    return results
 
 
 def metrics(rank: int, device: torch.device) -> dict[str, Any]:
@@ -70,16 +70,20 @@ def training(emulator: Emulator, rank: int, device: torch.device) -> dict[str, A
     model = nn.parallel.DistributedDataParallel(model, device_ids=[rank])
     constructed = len(emulator.session().events)
     step(model, [batch[rank::2] for batch in batches][:1])
-    seen: dict[str, Any] = {"norm_waits": waits(emulator, constructed)}
+    results: dict[str, Any] = {"norm_waits": waits(emulator, constructed)}
     step(model, [batch[rank::2] for batch in batches][1:])
     step(alone, batches)
     plain = nn.parallel.DistributedDataParallel(nn.Linear(4, 2).to(device), device_ids=[rank])
     since = len(emulator.session().events)
     step(plain, batches)
-    seen["ddp_waits"] = waits(emulator, since)
-    seen["parameters"] = [value for one in net.parameters() for value in one.flatten().tolist()]
-    seen["whole_batch"] = [value for one in alone.parameters() for value in one.flatten().tolist()]
-    return seen
+    results["ddp_waits"] = waits(emulator, since)
+    results["parameters"] = [
+        value for parameter in net.parameters() for value in parameter.flatten().tolist()
+    ]
+    results["whole_batch"] = [
+        value for parameter in alone.parameters() for value in parameter.flatten().tolist()
+    ]
+    return results
 
 
 def step(model: nn.Module, batches: list[torch.Tensor]) -> None:
@@ -96,10 +100,10 @@ def main() -> None:
         torch.cuda.set_device(rank)
         dist.init_process_group("nccl")
         device = torch.device("cuda", torch.cuda.current_device())
-        seen: dict[str, Any] = {"devices": torch.cuda.device_count(), "device": str(device)}
-        seen.update(collectives(rank, device), **metrics(rank, device), **training(emulator, rank, device))
+        results: dict[str, Any] = {"devices": torch.cuda.device_count(), "device": str(device)}
+        results.update(collectives(rank, device), **metrics(rank, device), **training(emulator, rank, device))
         dist.destroy_process_group()
-    Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(seen))
+    Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(results))
 
 
 main()

@@ -121,7 +121,7 @@ class Core:
     def reset_peak(self, index: int) -> None:
         self.placement.reset_peak(index)
 
-    def asked(self) -> None:
+    def note_query(self) -> None:
         """Keep the line that asks which GPU this is, if it is not in torch."""
         if not self.enabled or len(self.askers) >= _MAX_ASKERS:
             return

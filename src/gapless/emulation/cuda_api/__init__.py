@@ -69,7 +69,7 @@ def _state_of_torch_cuda(runtime: Runtime, patches: Patches) -> None:
     properties = [DeviceProperties(device.gpu, index) for index in range(device.device_count)]
 
     def properties_of(index: int) -> DeviceProperties:
-        device.asked()
+        device.note_query()
         return properties[index]
 
     values: dict[str, Any] = {

@@ -51,7 +51,7 @@ class Memory:
 
     def free_and_total(self, index: int) -> tuple[int, int]:
         """What ``cudaMemGetInfo`` answers, in bytes."""
-        self._device.asked()
+        self._device.note_query()
         total = self._device.gpu.total_memory
         return max(0, total - CONTEXT_BYTES - self.reserved(self._runtime.check(index))), total
 

@@ -163,7 +163,7 @@ def _group_label(name: str, ranks: tuple[int, ...], world: int) -> str:
 def format_ranks(ranks: Sequence[int]) -> str:
     """Format ranks as ``ranks 0, 8, …, 120``.
 
-    >>> spelled([0, 1, 2, 3]), spelled([0, 8, 16, 24]), spelled([3])
+    >>> format_ranks([0, 1, 2, 3]), format_ranks([0, 8, 16, 24]), format_ranks([3])
     ('ranks 0-3', 'ranks 0, 8, ..., 24', 'rank 3')
     """
     if len(ranks) == 1:

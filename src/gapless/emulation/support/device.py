@@ -63,7 +63,7 @@ class Device(Protocol):
     def note(self, text: str) -> None:
         """Add a remark to the report, once."""
 
-    def asked(self) -> None:
+    def note_query(self) -> None:
         """Record that the caller asks which GPU this is, or how much memory it has."""
 
     def clock(self) -> float:
