@@ -73,7 +73,7 @@ def causal_conv1d_fn(
 ) -> Any:
     """`x` ``[batch, channels, length]`` convolved with `weight` ``[channels, width]``."""
     body = partial(_convolved, _activated(activation), return_final_states)
-    found = differentiable(
+    result = differentiable(
         "causal_conv1d::causal_conv1d_fwd",
         body,
         x,
@@ -84,8 +84,8 @@ def causal_conv1d_fn(
         backward="causal_conv1d::causal_conv1d_bwd",
     )
     if return_final_states and final_states_out is not None:
-        return found[0], final_states_out.copy_(found[1])
-    return found
+        return result[0], final_states_out.copy_(result[1])
+    return result
 
 
 @PACKAGE.provides(*_MODULES)
@@ -98,7 +98,7 @@ def causal_conv1d_update(
     cache_seqlens: Tensor | None = None,
     conv_state_indices: Tensor | None = None,
 ) -> Tensor:
-    """The next steps `x` ``[batch, channels]`` or ``[batch, channels, steps]``; `conv_state` moves on.
+    """Convolve next steps `x` ``[batch, channels(, steps)]``; `conv_state` is updated.
 
     With `cache_seqlens` the state is a ring, and with `conv_state_indices` its rows are chosen.
     """

@@ -33,9 +33,9 @@ def _builders(patches: Patches, module: ModuleType) -> None:
 
     @functools.wraps(load)
     def loaded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made = _KERNELS.get(self.name)
-        if made is not None:
-            return made()
+        replacement = _KERNELS.get(self.name)
+        if replacement is not None:
+            return replacement()
         if isinstance(self, module.CUDAOpBuilder) and LaunchState.core is not None:
             LaunchState.core.recorder.extensions.setdefault(self.name)
             return Extension(self.name, LaunchState.core)
@@ -49,7 +49,7 @@ def _lamb(
     beta2: float, most: float, least: float, eps: float, scale: float, step: int, mode: int, correct: int,
     decay: float,
 ) -> Tensor:  # fmt: skip
-    """One parameter's step of LAMB; gives the factor that its norms make."""
+    """Update one parameter by LAMB; return the factor from its norms."""
     size = lr * math.sqrt(1 - beta2**step) / (1 - beta1**step) if correct else lr
 
     def body(param: Tensor, copy: Tensor, first: Tensor, second: Tensor, gradient: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class _OnHost:
         self, number: int, step: int, lr: float, beta1: float, beta2: float, eps: float, decay: float,
         correct: bool, param: Tensor, gradient: Tensor, first: Tensor, second: Tensor,
     ) -> int:  # fmt: skip
-        """One parameter's step."""
+        """Update one parameter."""
         with without_emulation(), torch.no_grad():
             multi_tensor.adam_body(
                 [[gradient], [param], [first], [second]], lr, step, None, beta1, beta2, eps,

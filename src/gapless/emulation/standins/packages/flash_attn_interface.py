@@ -23,12 +23,12 @@ _NAME = PACKAGE.name
 _FORMS = ("qv", "q_descale", "k_descale", "v_descale", "attention_chunk")
 
 
-def _plain(name: str, options: dict[str, Any]) -> None:
-    """Raises NotEmulated for what is not computed; options of speed alone change no result."""
-    given = {one: options.get(one) for one in _FORMS}
-    asked = [one for one, value in given.items() if isinstance(value, Tensor) or value]
-    if asked:
-        raise refuse(f"`{_NAME}.{name}` with {' and '.join(asked)}", "Omit it for this check.")
+def _refuse_unsupported(name: str, options: dict[str, Any]) -> None:
+    """Raise NotEmulated for options that change results and are not computed."""
+    values = {option: options.get(option) for option in _FORMS}
+    unsupported = [option for option, value in values.items() if isinstance(value, Tensor) or value]
+    if unsupported:
+        raise refuse(f"`{_NAME}.{name}` with {' and '.join(unsupported)}", "Omit it for this check.")
 
 
 @PACKAGE.provides(_NAME)
@@ -52,7 +52,7 @@ def flash_attn_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """Attention over ``[batch, length, heads, width]``; with `return_attn_probs` the rows' sums as well."""
-    _plain("flash_attn_func", locals())
+    _refuse_unsupported("flash_attn_func", locals())
     left, right = window_size
     rules = AttentionRules(softmax_scale, causal, (left, right), softcap)
     return attention(f"{_NAME}::_flash_attn", rules, return_attn_probs, q, k, v)
@@ -74,8 +74,8 @@ def flash_attn_qkvpacked_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Any:
-    """All three stacked, ``[batch, length, 3, heads, width]``, or their heads one behind the other."""
-    _plain("flash_attn_qkvpacked_func", locals())
+    """Attention of ``[batch, length, 3, heads, width]``, or of concatenated heads."""
+    _refuse_unsupported("flash_attn_qkvpacked_func", locals())
     if qkv.dim() == 5:
         q, k, v = qkv.unbind(-3)
     else:
@@ -116,7 +116,7 @@ def flash_attn_varlen_func(
 
     The package's binding takes the longest lengths as numbers: a tensor is read, which waits.
     """
-    _plain("flash_attn_varlen_func", locals())
+    _refuse_unsupported("flash_attn_varlen_func", locals())
     int(max_seqlen_q), int(max_seqlen_k)
     left, right = window_size
     rules = AttentionRules(softmax_scale, causal, (left, right), softcap)

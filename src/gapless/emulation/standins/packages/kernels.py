@@ -19,7 +19,7 @@ _SAME = (
     (r"causal[-_]conv1d", "causal_conv1d"),
     (r"mamba[-_]ssm", "mamba_ssm"),
 )
-"""How repositories end, and the package whose functions they hold."""
+"""Endings of repository names, and the package whose functions they hold."""
 
 
 def installed(module: ModuleType, patches: Patches) -> None:
@@ -30,7 +30,7 @@ def installed(module: ModuleType, patches: Patches) -> None:
 
     @functools.wraps(real)
     def get_kernel(repo_id: str, *args: Any, **kwargs: Any) -> Any:
-        standing = _standing_in(repo_id)
+        standing = _standin_module(repo_id)
         if standing is not None:
             return standing
         try:
@@ -44,18 +44,18 @@ def installed(module: ModuleType, patches: Patches) -> None:
     patches.set(module, "get_kernel", get_kernel)
 
 
-def _standing_in(repo_id: str) -> ModuleType | None:
+def _standin_module(repo_id: str) -> ModuleType | None:
     """A module with the functions of the package that a repository is made of; None where none is known."""
     last = repo_id.rpartition("/")[2]
     for ending, package in _SAME:
         if re.search(rf"{ending}$", last):
             try:
                 with finder.requests.for_everyone():  # a kernel was asked for, and not a package
-                    found = importlib.import_module(package)
+                    standin = importlib.import_module(package)
             except ImportError:  # stand-ins are switched off, or this GPU has none
                 return None
-            made = ModuleType(repo_id, found.__doc__)
-            made.__dict__.update({name: getattr(found, name) for name in dir(found) if name[0] != "_"})
-            setattr(made, package, found)
-            return made
+            module = ModuleType(repo_id, standin.__doc__)
+            module.__dict__.update({name: getattr(standin, name) for name in dir(standin) if name[0] != "_"})
+            setattr(module, package, standin)
+            return module
     return None

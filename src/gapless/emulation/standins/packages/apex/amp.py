@@ -24,5 +24,5 @@ def scale_loss(*_: Any, **__: Any) -> Any:
 
 @PACKAGE.provides("apex.amp")
 def master_params(optimizer: Any) -> Any:
-    """The parameters of `optimizer`."""
-    return (one for group in optimizer.param_groups for one in group["params"])
+    """Yield the parameters of `optimizer`."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -38,7 +38,7 @@ class FusedDenseGeluDense(torch.nn.Module):
             torch.nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The second layer's result."""
+        """Return the second layer's result."""
         hidden = functional.gelu(functional.linear(x, self.weight1, self.bias1), approximate="tanh")
         return functional.linear(hidden, self.weight2, self.bias2)
 
@@ -64,7 +64,7 @@ class MLP(torch.nn.Module):
                 setattr(self, f"bias_{at}", held)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last layer's result."""
+        """Return the last layer's result."""
         for at in range(len(self.weights)):
             x = functional.linear(x, getattr(self, f"weight_{at}"), getattr(self, f"bias_{at}", None))
             x = x if self.activation == "none" else getattr(torch, self.activation)(x)

@@ -23,7 +23,7 @@ def _norm(
     return normalize(x, shape, weight, bias, eps, rms=rms).to(dtype)
 
 
-def _launched(
+def _launch_norm(
     rms: bool,
     x: Tensor,
     weight: Tensor | None,
@@ -36,7 +36,7 @@ def _launched(
     shape = (shape,) if isinstance(shape, numbers.Integral) else tuple(shape)
     if x.is_cuda and torch.is_autocast_enabled("cuda"):
         dtype = torch.get_autocast_dtype("cuda")
-        x, weight, bias = (None if one is None else one.to(dtype) for one in (x, weight, bias))  # type: ignore[assignment]
+        x, weight, bias = (None if tensor is None else tensor.to(dtype) for tensor in (x, weight, bias))  # type: ignore[assignment]
     name = "rms" if rms else "layer_norm"
     dtype = weight.dtype if mixed and weight is not None else x.dtype
     body = partial(_norm, rms, shape, eps, dtype)
@@ -54,7 +54,7 @@ def _layer_norm_affine(
     eps: float = 1e-6,
     memory_efficient: bool = False,
 ) -> Tensor:
-    return _launched(False, input, weight, bias, normalized_shape, eps, mixed)
+    return _launch_norm(False, input, weight, bias, normalized_shape, eps, mixed)
 
 
 def _rms_norm_affine(
@@ -65,7 +65,7 @@ def _rms_norm_affine(
     eps: float = 1e-6,
     memory_efficient: bool = False,
 ) -> Tensor:
-    return _launched(True, input, weight, None, normalized_shape, eps, mixed)
+    return _launch_norm(True, input, weight, None, normalized_shape, eps, mixed)
 
 
 fused_layer_norm_affine = partial(_layer_norm_affine, False)
@@ -86,7 +86,7 @@ def fused_layer_norm(
     input: Tensor, normalized_shape: Any, eps: float = 1e-6, memory_efficient: bool = False
 ) -> Tensor:
     """Layer norm."""
-    return _launched(False, input, None, None, normalized_shape, eps)
+    return _launch_norm(False, input, None, None, normalized_shape, eps)
 
 
 @PACKAGE.provides(_FUNCTIONS)
@@ -94,7 +94,7 @@ def fused_rms_norm(
     input: Tensor, normalized_shape: Any, eps: float = 1e-6, memory_efficient: bool = False
 ) -> Tensor:
     """RMS norm."""
-    return _launched(True, input, None, None, normalized_shape, eps)
+    return _launch_norm(True, input, None, None, normalized_shape, eps)
 
 
 @PACKAGE.provides(*_MODULES)
@@ -118,11 +118,11 @@ class FusedLayerNorm(torch.nn.Module):
         whole = isinstance(normalized_shape, numbers.Integral)
         self.normalized_shape = torch.Size((normalized_shape,) if whole else normalized_shape)
         self.eps, self.elementwise_affine, self.memory_efficient = eps, elementwise_affine, memory_efficient
-        made = torch.nn.Parameter(torch.ones(self.normalized_shape)) if elementwise_affine else None
-        self.register_parameter("weight", made)
+        weight = torch.nn.Parameter(torch.ones(self.normalized_shape)) if elementwise_affine else None
+        self.register_parameter("weight", weight)
         if not self._rms:
             self.register_parameter(
-                "bias", None if made is None else torch.nn.Parameter(torch.zeros_like(made))
+                "bias", None if weight is None else torch.nn.Parameter(torch.zeros_like(weight))
             )
 
     def reset_parameters(self) -> None:
@@ -135,7 +135,7 @@ class FusedLayerNorm(torch.nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """`input` normalized."""
         bias = None if self._rms else self.bias
-        return _launched(
+        return _launch_norm(
             self._rms, input, self.weight, bias, self.normalized_shape, self.eps, mixed=self._mixed
         )
 

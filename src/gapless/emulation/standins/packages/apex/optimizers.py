@@ -43,12 +43,12 @@ PACKAGE.holds(_MULTI[0], multi_tensor_applier=multi_tensor_applier)
 
 
 class _Fused(torch.optim.Optimizer):
-    """What the optimizers share: lists of parameters by dtype, each updated by one kernel."""
+    """The base of the optimizers: lists of parameters by dtype, each updated by one kernel."""
 
     dtypes: tuple[torch.dtype, ...] = (_HALF, _BRAIN, _SINGLE)
     _package = "apex"
     _states: tuple[str, ...] = ()
-    """What is kept of each parameter, and whether it is float32 whatever that is (`_wide`)."""
+    """Names of each parameter's states, and whether they are always float32 (`_wide`)."""
     _wide = False
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], set_grad_none: bool = True) -> None:
@@ -62,7 +62,7 @@ class _Fused(torch.optim.Optimizer):
         super().zero_grad(set_to_none=self.set_grad_none if set_to_none is None else set_to_none)
 
     def step(self, closure: Any = None, *_: Any, **__: Any) -> Any:
-        """One kernel for each group and dtype, or as many as the optimizer needs."""
+        """Update all parameters: one kernel per group and dtype, or as many as the optimizer needs."""
         loss = closure() if closure is not None else None
         self._update([(group, list(self._lists(group))) for group in self.param_groups])
         return loss
@@ -72,28 +72,30 @@ class _Fused(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _lists(self, group: dict[str, Any]) -> Iterator[_Lists]:
-        """Gradients, parameters and states of a group, by dtype."""
+        """Yield gradients, parameters and states of a group, by dtype."""
         states = self._states
-        found: dict[torch.dtype, _Lists] = defaultdict(lambda: [[], [], *([] for _ in states)])
-        for one in group["params"]:
-            if one.grad is None:
+        by_dtype: dict[torch.dtype, _Lists] = defaultdict(lambda: [[], [], *([] for _ in states)])
+        for parameter in group["params"]:
+            if parameter.grad is None:
                 continue
             name = type(self).__name__
-            if one.grad.is_sparse:
+            if parameter.grad.is_sparse:
                 raise RuntimeError(f"{name} does not support sparse gradients")
-            if one.dtype not in self.dtypes:
-                raise RuntimeError(f"{name} does not support {one.dtype}")
-            state = self.state[one]
+            if parameter.dtype not in self.dtypes:
+                raise RuntimeError(f"{name} does not support {parameter.dtype}")
+            state = self.state[parameter]
             for key in states:
                 if key not in state:
-                    state[key] = torch.zeros_like(one.data, dtype=_SINGLE if self._wide else None)
+                    state[key] = torch.zeros_like(parameter.data, dtype=_SINGLE if self._wide else None)
             for held, tensor in zip(
-                found[one.dtype], (one.grad.data, one.data, *map(state.get, states)), strict=True
+                by_dtype[parameter.dtype],
+                (parameter.grad.data, parameter.data, *map(state.get, states)),
+                strict=True,
             ):
                 held.append(tensor)
         for dtype in self.dtypes:
-            if dtype in found:
-                yield found[dtype]
+            if dtype in by_dtype:
+                yield by_dtype[dtype]
 
     def _counted(self, group: dict[str, Any]) -> int:
         group["step"] = group.get("step", 0) + 1
@@ -139,9 +141,9 @@ class FusedAdam(_Fused):
         self.adam_w_mode = int(adam_w_mode)
 
     def _update(self, groups: list[_Group]) -> None:
-        for group, found in groups:
+        for group, lists_of_group in groups:
             step = self._counted(group)
-            for lists in found:
+            for lists in lists_of_group:
                 beta1, beta2 = group["betas"]
                 multi_tensor.adam(
                     self._package, 0, None, lists, group["lr"], beta1, beta2, group["eps"], step,
@@ -178,10 +180,10 @@ class FusedSGD(_Fused):
         self.wd_after_momentum = wd_after_momentum
 
     def _update(self, groups: list[_Group]) -> None:
-        for group, found in groups:
+        for group, lists_of_group in groups:
             first = not group.get("_began", False)
             group["_began"] = True
-            for lists in found:
+            for lists in lists_of_group:
                 multi_tensor.sgd(
                     self._package, 0, None, lists, group["weight_decay"], group["momentum"],
                     group["dampening"], group["lr"], group["nesterov"], first, self.wd_after_momentum, 1.0,
@@ -220,17 +222,23 @@ class FusedLAMB(_Fused):
         self.adam_w_mode, self.use_nvlamb = int(adam_w_mode), use_nvlamb
 
     def _update(self, groups: list[_Group]) -> None:
-        """The norm of all gradients, and two norms and two kernels for each group and dtype."""
+        """Launch the norm of all gradients, and two norms and two kernels per group and dtype."""
         device = self.param_groups[0]["params"][0].device
         norms = {dtype: torch.zeros(1, device=device) for dtype in self.dtypes}
         for dtype in self.dtypes:
-            of_dtype = [g for _, found in groups for lists in found for g in lists[0] if g.dtype is dtype]
+            of_dtype = [
+                g
+                for _, lists_of_group in groups
+                for lists in lists_of_group
+                for g in lists[0]
+                if g.dtype is dtype
+            ]
             if of_dtype:
                 norms[dtype] = multi_tensor.l2norm(self._package, 0, None, [of_dtype])[0]
         norm = multi_tensor.l2norm(self._package, 0, None, [list(norms.values())])[0]
-        for group, found in groups:
+        for group, lists_of_group in groups:
             step = self._counted(group)
-            for lists in found:
+            for lists in lists_of_group:
                 beta1, beta2 = group["betas"]
                 multi_tensor.lamb(
                     self._package, 0, None, lists, group["lr"], beta1, beta2, group["eps"], step,
@@ -259,8 +267,8 @@ class FusedAdagrad(_Fused):
         self.adagrad_w_mode = int(adagrad_w_mode)
 
     def _update(self, groups: list[_Group]) -> None:
-        for group, found in groups:
-            for lists in found:
+        for group, lists_of_group in groups:
+            for lists in lists_of_group:
                 multi_tensor.adagrad(
                     self._package, 0, None, lists, group["lr"], group["eps"], self.adagrad_w_mode,
                     group["weight_decay"],
@@ -305,18 +313,20 @@ class FusedNovoGrad(_Fused):
         self.moment_mode = int(not reg_inside_moment)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Norms come back to where their parameters are."""
+        """Load a state, and move norms to the device of their parameters."""
         super().load_state_dict(state_dict)
         for group in self.param_groups:
             device = group["params"][0].device
             if "exp_avg_sq" in group:
-                group["exp_avg_sq"] = [one if one is None else one.to(device) for one in group["exp_avg_sq"]]
+                group["exp_avg_sq"] = [
+                    norm if norm is None else norm.to(device) for norm in group["exp_avg_sq"]
+                ]
 
     def _update(self, groups: list[_Group]) -> None:
-        for group, found in groups:
+        for group, lists_of_group in groups:
             step = self._counted(group)
             held = group.setdefault("exp_avg_sq", [None] * len(self.dtypes))
-            for lists in found:
+            for lists in lists_of_group:
                 at = self.dtypes.index(lists[0][0].dtype)
                 if held[at] is None:
                     held[at] = self._first_norms(group, lists[0])
@@ -329,10 +339,14 @@ class FusedNovoGrad(_Fused):
 
     @staticmethod
     def _first_norms(group: dict[str, Any], gradients: list[Tensor]) -> Tensor:
-        """Zeros, or the norms of the first gradients, so that blending them changes nothing."""
+        """Return zeros, or the norms of the first gradients, so that averaging them changes nothing."""
         device = gradients[0].device
         if group["init_zero"]:
             return torch.zeros(len(gradients), device=device)
         if group["norm_type"] == 0:
-            return torch.tensor([one.float().abs().max().item() for one in gradients], device=device)
-        return torch.tensor([one.float().pow(2).sum().sqrt().item() for one in gradients], device=device)
+            return torch.tensor(
+                [gradient.float().abs().max().item() for gradient in gradients], device=device
+            )
+        return torch.tensor(
+            [gradient.float().pow(2).sum().sqrt().item() for gradient in gradients], device=device
+        )

@@ -33,7 +33,7 @@ def _edges(window: Sequence[int]) -> tuple[int, int]:
 
 
 def _shapes(query: Tensor, key: Tensor) -> list[tuple[int, ...]]:
-    """What the work follows from: query, key and value as ``[batch, heads, length, width]``."""
+    """Return the shapes of the work: query, key and value as ``[batch, heads, length, width]``."""
     batch, queries, heads, width = query.shape
     return [(batch, heads, queries, width), *[(batch, heads, key.shape[1], width)] * 2]
 
@@ -50,7 +50,7 @@ def _dense(rules: AttentionRules, sums: bool, query: Tensor, key: Tensor, value:
 
 
 def attention(kernel: str, rules: AttentionRules, sums: bool, q: Tensor, k: Tensor, v: Tensor) -> Any:
-    """The `kernel` over ``[batch, length, heads, width]``; with `sums` each row's sum as well."""
+    """Launch `kernel` over ``[batch, length, heads, width]``; with `sums` return each row's sum too."""
     _checked(q, k)
     body = partial(_dense, rules, sums)
     return _launched(kernel, body, q, k, v, work=_shapes(q, k), sums=sums, dropout=rules.dropout)
@@ -162,7 +162,7 @@ def _one_by_one(
 
 
 def _paged(cache: Tensor, table: Tensor) -> Tensor:
-    """The blocks that `table` names of ``[blocks, length, heads, width]``, one behind the other."""
+    """Return the blocks of ``[blocks, length, heads, width]`` named by `table`, concatenated."""
     return cache[table.long()].flatten(1, 2)
 
 
@@ -209,13 +209,13 @@ def attention_apart(
     table: Tensor | None = None,
     used: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Any:
-    """The `kernel` within each of several sequences in ``[tokens, heads, width]``.
+    """Launch `kernel` within each of several sequences in ``[tokens, heads, width]``.
 
     Keys may lie in the blocks that `table` names. Of queries and of keys only the first `used` count.
     """
     _checked(q, k)
-    for one in (starts_q, starts_k):
-        if one.dtype is not torch.int32:
+    for starts in (starts_q, starts_k):
+        if starts.dtype is not torch.int32:
             raise RuntimeError("cu_seqlens_q must have dtype int32")
     queries, keys = _bounds(starts_q, used[0]), _bounds(starts_k, used[1])
     if table is not None:
@@ -304,13 +304,13 @@ def flash_attn_with_kvcache(
                 cache.write(row, length, new[0], v[row])
                 length += new.shape[1]
             left = int(cache_leftpad[row]) if cache_leftpad is not None else 0
-            held_k, held_v = (one[None, left:length] for one in cache.read(row, length))
+            held_k, held_v = (tensor[None, left:length] for tensor in cache.read(row, length))
             out, line = attend_with_sums(own, held_k, held_v, _own(rules, row))
             outs.append(out)
             lines.append(line)
         return torch.cat(outs), torch.cat(lines)
 
-    tensors = [q, k_cache, v_cache, *(one for one in (k, v, cache_seqlens) if one is not None)]
+    tensors = [q, k_cache, v_cache, *(tensor for tensor in (k, v, cache_seqlens) if tensor is not None)]
     work = _shapes(q, k_cache) if block_table is None else None
     with torch.no_grad():
         out, sums = launch("flash_attn::fwd_kvcache", body, *tensors, work=work)
@@ -332,7 +332,7 @@ class _Cache:
         self.length = keys.shape[1] if table is None else keys.shape[1] * table.shape[1]
 
     def _at(self, row: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """Where the positions from `begin` to `end` of that sequence are: row or block, and place in it."""
+        """Return row or block, and place in it, of positions `begin` to `end` of a sequence."""
         at = torch.arange(begin, end)
         if self.table is None:
             own = row if self.rows is None else int(self.rows[row])

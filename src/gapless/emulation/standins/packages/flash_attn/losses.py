@@ -23,7 +23,7 @@ def cross_entropy_loss(
     inplace_backward: bool = False,
     process_group: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each row of ``[rows, classes]``, and the part of it that the squared sum makes.
+    """Return the loss of each row of ``[rows, classes]``, and its part from the squared log-sum.
 
     Raises:
         NotImplementedError: the classes are split over a process group.
@@ -40,7 +40,7 @@ def cross_entropy_loss(
         square = (lse_square_scale * total.square()).masked_fill(ignored, 0.0)
         return (loss + lse_square_scale * total.square()).masked_fill(ignored, 0.0), square
 
-    found: tuple[Tensor, Tensor] = differentiable(
+    losses: tuple[Tensor, Tensor] = differentiable(
         "flash_attn::cross_entropy_fwd_kernel",
         body,
         logits,
@@ -48,12 +48,12 @@ def cross_entropy_loss(
         backward="flash_attn::cross_entropy_bwd_kernel",
         constants=1,
     )
-    return found
+    return losses
 
 
 @PACKAGE.provides("flash_attn.losses.cross_entropy")
 class CrossEntropyLoss(torch.nn.Module):
-    """The loss over ``[rows, classes]``; the mean is over the rows that are not ignored."""
+    """Return the loss over ``[rows, classes]``; the mean leaves out ignored rows."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class CrossEntropyLoss(torch.nn.Module):
         self.process_group = process_group
 
     def forward(self, input: Tensor, target: Tensor, precomputed_lse: Tensor | None = None) -> Any:
-        """The loss, and with ``return_z_loss`` the part of it that the squared sum makes."""
+        """Return the loss, and with ``return_z_loss`` its part from the squared log-sum."""
         loss, square = cross_entropy_loss(
             input,
             target,

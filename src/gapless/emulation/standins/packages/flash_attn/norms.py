@@ -32,7 +32,7 @@ def _body(
     rows: Tensor | None,
     columns: Tensor | None,
 ) -> Any:
-    """The norm of dropped and scaled `x` plus `residual`; with `prenorm` the sum too."""
+    """Return the norm of `x`, after dropout and scaling, plus `residual`; with `prenorm` the sum too."""
     total = x.float()
     if rows is not None:
         total = total * rows.float()[..., None]
@@ -47,9 +47,9 @@ def _body(
         total = total + residual.float()
     total = total.to(stream)
     out = normalize(total, x.shape[-1:], weight, bias, eps, rms=rms, centered=centered).to(dtype or x.dtype)
-    found = (out, total) if prenorm else (out,)
-    found = (*found, (kept > 0).to(torch.uint8)) if mask_too else found
-    return found if len(found) > 1 else out
+    results = (out, total) if prenorm else (out,)
+    results = (*results, (kept > 0).to(torch.uint8)) if mask_too else results
+    return results if len(results) > 1 else out
 
 
 def _norm(
@@ -161,7 +161,7 @@ class DropoutAddLayerNorm(torch.nn.Module):
         self.register_parameter("bias", bias)
 
     def forward(self, x0: Tensor, residual: Tensor | None = None) -> Any:
-        """The norm, and with `prenorm` the sum before it."""
+        """Return the norm, and with `prenorm` the sum before it."""
         return _dropout_add_norm(
             self._rms,
             x0,
@@ -226,7 +226,7 @@ def layer_norm_fn(
     Raises:
         NotImplementedError: a second input or weight, or results to write into.
     """
-    if any(one is not None for one in (x1, weight1, bias1, out, residual_out)):
+    if any(extra is not None for extra in (x1, weight1, bias1, out, residual_out)):
         raise NotImplementedError("the stand-in for flash_attn's Triton norms takes one input and one weight")
     return _norm(
         "layer_norm_triton",
@@ -275,7 +275,7 @@ class TritonRMSNorm(RMSNorm):
     def forward(
         self, x: Tensor, residual: Tensor | None = None, prenorm: bool = False, residual_in_fp32: bool = False
     ) -> Any:
-        """The norm, and with `prenorm` the sum before it."""
+        """Return the norm, and with `prenorm` the sum before it."""
         dropout = self.drop.p if self.drop is not None and self.training else 0.0
         return rms_norm_fn(
             x,

@@ -83,7 +83,7 @@ PACKAGE.holds(
 
 @PACKAGE.provides(_MODULE)
 def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None) -> Any:
-    """The tokens that count, their places, where sequences begin, the longest length, and the lengths.
+    """Return the unmasked tokens, their indices, sequence starts, the longest length, and the lengths.
 
     Waits twice, as the package does: for the number of tokens and for the longest length.
     """
@@ -105,8 +105,8 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
     totals = attention_mask_in_length.sum(dim=-1)
     size = attention_mask_in_length.size(-1)
     at = torch.arange(size, device=totals.device, dtype=totals.dtype).expand(len(totals), size)
-    given = torch.nonzero(attention_mask_in_length.flatten(), as_tuple=False).flatten()
-    lengths = attention_mask_in_length.flatten()[given]
+    used = torch.nonzero(attention_mask_in_length.flatten(), as_tuple=False).flatten()
+    lengths = attention_mask_in_length.flatten()[used]
     indices = torch.nonzero((at < totals.unsqueeze(1)).flatten(), as_tuple=False).flatten()
     longest = lengths.max().item()
     starts = functional.pad(torch.cumsum(lengths, dim=0, dtype=torch.int32), (1, 0))

@@ -32,23 +32,23 @@ def apply_rotary(
 ) -> Tensor:
     """`x` rotated by its positions, in one kernel; with `cu_seqlens` it is ``[tokens, heads, width]``."""
 
-    def body(given: Tensor, cos: Tensor, sin: Tensor, starts: Tensor | None, offsets: Offsets) -> Tensor:
+    def body(source: Tensor, cos: Tensor, sin: Tensor, starts: Tensor | None, offsets: Offsets) -> Tensor:
         turn = partial(rotate, cos=cos, sin=sin, interleaved=interleaved, inverse=conjugate)
         if starts is None:
-            turned = turn(given, offsets=offsets)
+            turned = turn(source, offsets=offsets)
         else:
             at = starts.tolist()
             parts = [
-                turn(given[None, i:j], offsets=int(offsets[row]) if isinstance(offsets, Tensor) else offsets)
+                turn(source[None, i:j], offsets=int(offsets[row]) if isinstance(offsets, Tensor) else offsets)
                 for row, (i, j) in enumerate(itertools.pairwise(at))
             ]
-            turned = torch.cat([*(one[0] for one in parts), given[at[-1] :]])
-        return given.copy_(turned) if inplace else turned
+            turned = torch.cat([*(part[0] for part in parts), source[at[-1] :]])
+        return source.copy_(turned) if inplace else turned
 
     written = (x,) if inplace else ()
     return launch(  # type: ignore[no-any-return]
         "flash_attn::rotary_kernel", body, x, cos, sin, cu_seqlens, seqlen_offsets, writes=written,
-        shaped=lambda given, *_: given if inplace else torch.empty_like(given),
+        shaped=lambda source, *_: source if inplace else torch.empty_like(source),
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def apply_rotary_emb_kv_(
 
 @PACKAGE.provides(_MODULE)
 def apply_rotary_emb_torch(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    """The same by operators of torch, for positions from 0."""
+    """Rotate with torch's operators, for positions from 0."""
     half = cos.shape[-1]
     c, s = cos.unsqueeze(-2), sin.unsqueeze(-2)
     part, rest = x[..., : 2 * half], x[..., 2 * half :]

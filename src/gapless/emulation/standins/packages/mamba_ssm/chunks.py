@@ -20,7 +20,7 @@ _CHUNK = 64
 _NO_LIMIT = (0.0, math.inf)
 
 
-def _scanned(
+def _scan_chunks(
     soft: bool,
     limit: tuple[float, float],
     last: bool,
@@ -35,39 +35,39 @@ def _scanned(
     first: Tensor | None,
     ids: Tensor | None,
 ) -> Any:
-    """The recurrence over ``[batch, length, heads, width]``, chunk by chunk, in float32."""
+    """Compute the recurrence over ``[batch, length, heads, width]``, chunk by chunk, in float32."""
     batch, length, heads, width = x.shape
     d = dt.float() if bias is None else dt.float() + bias.float()
     d = functional.softplus(d) if soft else d
     d = d.clamp(*limit)
-    b, c = (one.float().repeat_interleave(heads // one.shape[2], 2) for one in (B, C))
-    rate, given = d * A.float(), x.float() * d[..., None]
+    b, c = (tensor.float().repeat_interleave(heads // tensor.shape[2], 2) for tensor in (B, C))
+    rate, inputs = d * A.float(), x.float() * d[..., None]
     state = first.float() if first is not None else torch.zeros(batch, heads, width, B.shape[-1])
     before = ids[:, 0] if ids is not None else None
-    found = []
+    outputs = []
     for at in range(0, length, _CHUNK):
         part = slice(at, at + _CHUNK)
         own = None if ids is None else ids[:, part]
-        out, state = _chunk(rate[:, part], given[:, part], b[:, part], c[:, part], state, own, before)
+        out, state = _scan_chunk(rate[:, part], inputs[:, part], b[:, part], c[:, part], state, own, before)
         before = None if own is None else own[:, -1]
-        found.append(out)
-    out = torch.cat(found, 1)
+        outputs.append(out)
+    out = torch.cat(outputs, 1)
     if D is not None:
         out = out + x.float() * (D.float() if D.dim() == 2 else D.float()[:, None])
     out = (out if z is None else out * functional.silu(z.float())).to(x.dtype)
     return (out, state.to(x.dtype)) if last else out
 
 
-def _chunk(
+def _scan_chunk(
     rate: Tensor,
-    given: Tensor,
+    inputs: Tensor,
     b: Tensor,
     c: Tensor,
     state: Tensor,
     ids: Tensor | None,
     before: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """What a chunk gives, and the state behind it; nothing passes from one sequence to another."""
+    """Return a chunk's output and the state after it; sequences do not affect each other."""
     sums = rate.cumsum(1)
     gap = (sums[:, :, None] - sums[:, None]).permute(0, 3, 1, 2)
     size = sums.shape[1]
@@ -81,9 +81,9 @@ def _chunk(
         carried = carried * (ids[:, -1] == before)[:, None]
     decay = torch.exp(gap.masked_fill(~open_, -math.inf))
     scores = torch.einsum("bihn,bjhn->bhij", c, b) * decay
-    out = torch.einsum("bhij,bjhp->bihp", scores, given)
+    out = torch.einsum("bhij,bjhp->bihp", scores, inputs)
     out = out + torch.einsum("bihn,bhpn->bihp", c * entering[..., None], state)
-    added = torch.einsum("bjhp,bjhn->bhpn", given * leaving[..., None], b)
+    added = torch.einsum("bjhp,bjhn->bhpn", inputs * leaving[..., None], b)
     return out, carried[..., None, None] * state + added
 
 
@@ -116,7 +116,7 @@ def mamba_chunk_scan_combined(
         raise NotImplementedError(
             "the stand-in for mamba_ssm returns no states for sequences of different lengths"
         )
-    body = partial(_scanned, dt_softplus, dt_limit, return_final_states)
+    body = partial(_scan_chunks, dt_softplus, dt_limit, return_final_states)
     return differentiable(
         "mamba_ssm::mamba_chunk_scan_combined_fwd",
         body,

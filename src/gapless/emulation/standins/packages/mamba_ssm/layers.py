@@ -15,9 +15,9 @@ from gapless.emulation.standins.packages.mamba_ssm.scan import mamba_inner_fn
 from gapless.emulation.support.refusals import refuse
 
 
-def _steps(count: int, least: float, most: float, floor: float, **made: Any) -> Tensor:
-    """Biases whose softplus is spread evenly, by its logarithm, between `least` and `most`."""
-    spread = torch.rand(count, **made) * (math.log(most) - math.log(least)) + math.log(least)
+def _steps(count: int, least: float, most: float, floor: float, **options: Any) -> Tensor:
+    """Return biases whose softplus is log-uniform between `least` and `most`."""
+    spread = torch.rand(count, **options) * (math.log(most) - math.log(least)) + math.log(least)
     steps = torch.exp(spread).clamp(min=floor)
     return steps + torch.log(-torch.expm1(-steps))
 
@@ -57,30 +57,30 @@ class Mamba(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        made = {"device": device, "dtype": dtype}
+        options = {"device": device, "dtype": dtype}
         inner = int(expand * d_model)
         rank = math.ceil(d_model / 16) if isinstance(dt_rank, str) else dt_rank
         self.d_model, self.d_state, self.d_conv, self.expand = d_model, d_state, d_conv, expand
         self.d_inner, self.dt_rank, self.layer_idx, self.use_fast_path = inner, rank, layer_idx, use_fast_path
-        self.in_proj = nn.Linear(d_model, inner * 2, bias=bias, **made)
+        self.in_proj = nn.Linear(d_model, inner * 2, bias=bias, **options)
         self.conv1d = nn.Conv1d(
-            inner, inner, d_conv, groups=inner, padding=d_conv - 1, bias=conv_bias, **made
+            inner, inner, d_conv, groups=inner, padding=d_conv - 1, bias=conv_bias, **options
         )
         self.activation, self.act = "silu", nn.SiLU()
-        self.x_proj = nn.Linear(inner, rank + d_state * 2, bias=False, **made)
-        self.dt_proj = nn.Linear(rank, inner, bias=True, **made)
+        self.x_proj = nn.Linear(inner, rank + d_state * 2, bias=False, **options)
+        self.dt_proj = nn.Linear(rank, inner, bias=True, **options)
         spread = rank**-0.5 * dt_scale
         if dt_init == "constant":
             nn.init.constant_(self.dt_proj.weight, spread)
         else:
             nn.init.uniform_(self.dt_proj.weight, -spread, spread)
         with torch.no_grad():
-            self.dt_proj.bias.copy_(_steps(inner, dt_min, dt_max, dt_init_floor, **made))
+            self.dt_proj.bias.copy_(_steps(inner, dt_min, dt_max, dt_init_floor, **options))
         self.dt_proj.bias._no_reinit = True  # type: ignore[attr-defined]
         states = torch.arange(1, d_state + 1, dtype=torch.float32, device=device)
         self.A_log = _kept(torch.log(states.repeat(inner, 1)))
         self.D = _kept(torch.ones(inner, device=device))
-        self.out_proj = nn.Linear(inner, d_model, bias=bias, **made)
+        self.out_proj = nn.Linear(inner, d_model, bias=bias, **options)
 
     def forward(self, hidden_states: Tensor, inference_params: Any = None) -> Tensor:
         """``[batch, length, d_model]``, both ways."""
@@ -142,7 +142,7 @@ class Mamba2(nn.Module):
             raise NotImplementedError(
                 "the stand-in for mamba_ssm's Mamba2 takes neither process_group nor d_ssm"
             )
-        made = {"device": device, "dtype": dtype}
+        options = {"device": device, "dtype": dtype}
         self.d_model, self.d_state, self.d_conv, self.d_inner = d_model, d_state, d_conv, inner
         self.headdim, self.ngroups, self.nheads, self.chunk_size = (
             headdim,
@@ -153,18 +153,20 @@ class Mamba2(nn.Module):
         self.dt_limit, self.norm_before_gate, self.rmsnorm = dt_limit, norm_before_gate, rmsnorm
         self.layer_idx, self.D_has_hdim, self.activation = layer_idx, D_has_hdim, "silu"
         wide = inner + 2 * ngroups * d_state
-        self.in_proj = nn.Linear(d_model, inner + wide + self.nheads, bias=bias, **made)
-        self.conv1d = nn.Conv1d(wide, wide, d_conv, groups=wide, padding=d_conv - 1, bias=conv_bias, **made)
+        self.in_proj = nn.Linear(d_model, inner + wide + self.nheads, bias=bias, **options)
+        self.conv1d = nn.Conv1d(
+            wide, wide, d_conv, groups=wide, padding=d_conv - 1, bias=conv_bias, **options
+        )
         if conv_init is not None:
             nn.init.uniform_(self.conv1d.weight, -conv_init, conv_init)
         self.act = nn.SiLU()
-        self.dt_bias = _kept(_steps(self.nheads, dt_min, dt_max, dt_init_floor, **made))
+        self.dt_bias = _kept(_steps(self.nheads, dt_min, dt_max, dt_init_floor, **options))
         rates = torch.empty(self.nheads, dtype=torch.float32, device=device).uniform_(*A_init_range)
         self.A_log = _kept(torch.log(rates).to(dtype=dtype))
         self.D = _kept(torch.ones(inner if D_has_hdim else self.nheads, device=device))
         if rmsnorm:
-            self.norm = RMSNorm(inner, 1e-5, inner // ngroups, norm_before_gate, **made)
-        self.out_proj = nn.Linear(inner, d_model, bias=bias, **made)
+            self.norm = RMSNorm(inner, 1e-5, inner // ngroups, norm_before_gate, **options)
+        self.out_proj = nn.Linear(inner, d_model, bias=bias, **options)
 
     def forward(
         self, u: Tensor, seqlen: int | None = None, seq_idx: Tensor | None = None, cu_seqlens: Any = None,

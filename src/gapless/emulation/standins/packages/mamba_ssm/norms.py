@@ -30,7 +30,7 @@ def gated(
     bias: Tensor | None,
     z: Tensor | None,
 ) -> Tensor:
-    """The norm of `x` over groups of its last dimension, and the gate `z` behind it or `before` not."""
+    """Return the norm of `x` over groups of its last dimension, gated by `z` after it unless `before`."""
     wide = x.float()
     if z is not None and not before:
         wide = wide * functional.silu(z.float())

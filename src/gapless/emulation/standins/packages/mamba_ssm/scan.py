@@ -16,17 +16,17 @@ from gapless.emulation.standins.packages.mamba_ssm._package import PACKAGE
 _SCAN = ("mamba_ssm", "mamba_ssm.ops.selective_scan_interface")
 
 
-def _grouped(one: Tensor, channels: int) -> Tensor:
-    """`B` or `C` in any of its forms as ``[batch or 1, channels or 1, states, length or 1]`` in float32."""
-    one = one.float()
-    if one.dim() == 2:
-        return one[None, :, :, None]
-    if one.dim() == 3:
-        return one[:, None]
-    return one.repeat_interleave(channels // one.shape[1], 1)
+def _with_groups(tensor: Tensor, channels: int) -> Tensor:
+    """Return `B` or `C` as ``[batch or 1, channels or 1, states, length or 1]`` in float32."""
+    tensor = tensor.float()
+    if tensor.dim() == 2:
+        return tensor[None, :, :, None]
+    if tensor.dim() == 3:
+        return tensor[:, None]
+    return tensor.repeat_interleave(channels // tensor.shape[1], 1)
 
 
-def _scanned(
+def _scan(
     soft: bool,
     last: bool,
     u: Tensor,
@@ -43,15 +43,15 @@ def _scanned(
     d = d if bias is None else d + bias.float()[:, None]
     d = functional.softplus(d) if soft else d
     decay = torch.exp(d[:, :, None] * A.float()[None, :, :, None])
-    b, c = _grouped(B, u.shape[1]), _grouped(C, u.shape[1])
+    b, c = _with_groups(B, u.shape[1]), _with_groups(C, u.shape[1])
     added = (d * x)[:, :, None] * b
     c = c.expand(u.shape[0], u.shape[1], -1, u.shape[2])
     state = torch.zeros(u.shape[0], u.shape[1], A.shape[1])
-    found = []
+    outputs = []
     for at in range(u.shape[2]):
         state = decay[..., at] * state + added[..., at]
-        found.append((state * c[..., at]).sum(-1))
-    out = torch.stack(found, -1)
+        outputs.append((state * c[..., at]).sum(-1))
+    out = torch.stack(outputs, -1)
     out = out if D is None else out + x * D.float()[:, None]
     out = (out if z is None else out * functional.silu(z.float())).to(u.dtype)
     return (out, state) if last else out
@@ -75,7 +75,7 @@ def selective_scan_fn(
     delta_softplus: bool = False,
     return_last_state: bool = False,
 ) -> Any:
-    """The scan over ``[batch, channels, length]``; of the last state no gradient is taken.
+    """Scan ``[batch, channels, length]``; the last state has no gradient.
 
     Raises:
         NotImplementedError: `A` is complex.
@@ -84,7 +84,7 @@ def selective_scan_fn(
         raise NotImplementedError("the stand-in for mamba_ssm's selective_scan_fn takes no complex A")
     return differentiable(
         "mamba_ssm::selective_scan_fwd",
-        partial(_scanned, delta_softplus, return_last_state),
+        partial(_scan, delta_softplus, return_last_state),
         u,
         delta,
         A,
@@ -128,17 +128,21 @@ def mamba_inner_fn(
     x = causal_conv1d_fn(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu")
     parts = functional.linear(x.transpose(1, 2), x_proj_weight)
 
-    def normed(one: Tensor, weight: Tensor | None) -> Tensor:
-        return one if weight is None else functional.rms_norm(one, one.shape[-1:], weight, b_c_dt_rms_eps)
+    def normalize(tensor: Tensor, weight: Tensor | None) -> Tensor:
+        return (
+            tensor
+            if weight is None
+            else functional.rms_norm(tensor, tensor.shape[-1:], weight, b_c_dt_rms_eps)
+        )
 
-    def own(one: Tensor, bias: Tensor | None, weight: Tensor | None) -> Tensor:
-        one = normed(one if bias is None else one + bias.to(one.dtype), weight)
-        return one.transpose(1, 2).contiguous()
+    def project(tensor: Tensor, bias: Tensor | None, weight: Tensor | None) -> Tensor:
+        tensor = normalize(tensor if bias is None else tensor + bias.to(tensor.dtype), weight)
+        return tensor.transpose(1, 2).contiguous()
 
-    steps = normed(parts[..., :rank], dt_rms_weight)
+    steps = normalize(parts[..., :rank], dt_rms_weight)
     delta = functional.linear(steps, delta_proj_weight).transpose(1, 2)
-    B = own(parts[..., rank : rank + states], B_proj_bias, b_rms_weight) if B is None else B
-    C = own(parts[..., -states:], C_proj_bias, c_rms_weight) if C is None else C
+    B = project(parts[..., rank : rank + states], B_proj_bias, b_rms_weight) if B is None else B
+    C = project(parts[..., -states:], C_proj_bias, c_rms_weight) if C is None else C
     out = selective_scan_fn(x, delta, A, B, C, D, z, delta_bias, delta_softplus)
     return functional.linear(out.transpose(1, 2), out_proj_weight, out_proj_bias)
 
@@ -157,7 +161,7 @@ def selective_state_update(
     dt_softplus: bool = False,
     state_batch_indices: Tensor | None = None,
 ) -> Tensor:
-    """One step of a scan; `state` ``[batch, (heads,) channels, states]`` moves on in place."""
+    """Compute one step of a scan; `state` ``[batch, (heads,) channels, states]`` is updated in place."""
 
     def body(state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, *rest: Any) -> Tensor:
         D, z, bias, rows = rest
@@ -165,15 +169,15 @@ def selective_state_update(
         whole = held if held.dim() == 4 else held[:, None]
         heads = whole.shape[1]
 
-        def by_head(one: Any, dims: int) -> Any:
-            return one if one is None or one.dim() == dims else one.unsqueeze(dims - 2)
+        def by_head(tensor: Any, dims: int) -> Any:
+            return tensor if tensor is None or tensor.dim() == dims else tensor.unsqueeze(dims - 2)
 
         own, step = by_head(x, 3), by_head(dt, 3)
         d = step.float() if bias is None else step.float() + by_head(bias, 2).float()
         d = functional.softplus(d) if dt_softplus else d
         a = A if A.dim() == 3 else A[None]
-        b, c = ((one if one.dim() == 3 else one[:, None]).float() for one in (B, C))
-        b, c = (one.repeat_interleave(heads // one.shape[1], 1) for one in (b, c))
+        b, c = ((tensor if tensor.dim() == 3 else tensor[:, None]).float() for tensor in (B, C))
+        b, c = (tensor.repeat_interleave(heads // tensor.shape[1], 1) for tensor in (b, c))
         new = (
             whole.float() * torch.exp(d[..., None] * a.float()) + (d * own.float())[..., None] * b[:, :, None]
         )

@@ -54,7 +54,7 @@ def _say_so() -> None:
 
 
 def nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """The boxes ``[x1, y1, x2, y2]`` that overlap none with a higher score by more than the threshold."""
+    """Return the indices of boxes ``[x1, y1, x2, y2]`` that overlap no better one beyond the threshold."""
     _say_so()
     order = scores.argsort(descending=True, stable=True)
     boxes = dets[order].float()
@@ -71,7 +71,7 @@ def nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
 
 
 class _Pooling(NamedTuple):
-    """How regions are sampled: bins, samples in each (0: one for a pixel), half a pixel off or not."""
+    """How regions are sampled: bins, samples in each (0: one per pixel), and a half-pixel offset."""
 
     scale: float
     bins: tuple[int, int]
@@ -105,12 +105,12 @@ class _Pooling(NamedTuple):
 
 
 def _windows(shares: list[Tensor]) -> list[slice]:
-    """The rows and the columns that have a share at all."""
-    found = []
-    for one in shares:
-        used = one.any(0).nonzero().flatten().tolist()
-        found.append(slice(used[0], used[-1] + 1) if used else slice(0, 0))
-    return found
+    """Return the slices of rows and columns with a nonzero share."""
+    windows = []
+    for share in shares:
+        used = share.any(0).nonzero().flatten().tolist()
+        windows.append(slice(used[0], used[-1] + 1) if used else slice(0, 0))
+    return windows
 
 
 def _pooled(pooling: _Pooling, source: Tensor, regions: Tensor) -> Tensor:

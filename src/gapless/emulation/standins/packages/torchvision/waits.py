@@ -1,4 +1,4 @@
-"""How often torchvision's operators for CUDA wait."""
+"""The waits of torchvision's CUDA operators."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _SOURCE = "torchvision/csrc/ops/cuda/nms_kernel.cu: nms_kernel"
 
 def _chosen_on_device(call: Call) -> bool:
     """Boxes are chosen on the device, and their number is read: since version 0.21."""
-    return _boxes(call) and _version() >= (0, 21)
+    return _boxes(call) and _torchvision_version() >= (0, 21)
 
 
 def _chosen_on_host(call: Call) -> bool:
     """Boxes are chosen on the host, which gets a mask and gives numbers back."""
-    return _boxes(call) and _version() < (0, 21)
+    return _boxes(call) and _torchvision_version() < (0, 21)
 
 
 def _boxes(call: Call) -> bool:
     return bool(call.subject.numel())
 
 
-def _version() -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", str(getattr(sys.modules.get("torchvision"), "__version__", "")))
-    return (int(found[1]), int(found[2])) if found else (0, 21)
+def _torchvision_version() -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", str(getattr(sys.modules.get("torchvision"), "__version__", "")))
+    return (int(match[1]), int(match[2])) if match else (0, 21)
 
 
 OPERATORS = {

@@ -20,7 +20,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def _hidden(query: Tensor, mask: Any, bias: Tensor | None) -> Tensor | None:
-    """What is added to scores: `bias`, and minus infinity where `mask` is true.
+    """Return what is added to scores: `bias`, and minus infinity where `mask` is true.
 
     Of padding there may be two masks, of queries and of keys.
     """

@@ -21,7 +21,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = T
     """``torch.utils.checkpoint``; how activations would be split over processes does not matter here."""
     for name in ("distribute_saved_activations", "get_rng_state_tracker", "tp_group"):
         kwargs.pop(name, None)
-    inner = (lambda *given: function(*given, **kwargs)) if kwargs else function
+    inner = (lambda *inner_args: function(*inner_args, **kwargs)) if kwargs else function
     return torch.utils.checkpoint.checkpoint(inner, *args, use_reentrant=use_reentrant)
 
 
@@ -46,7 +46,7 @@ def in_fp8_activation_recompute_phase() -> bool:
 
 @PACKAGE.provides(_MODULE)
 def get_all_rng_states() -> dict[str, Any]:
-    """All registered states of random numbers."""
+    """Return all registered random states."""
     return _states
 
 

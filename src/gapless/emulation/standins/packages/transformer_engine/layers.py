@@ -56,11 +56,11 @@ class LayerNorm(nn.Module):
         shape = normalized_shape if normalized_shape is not None else hidden_size
         self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.eps, self.zero_centered_gamma = eps, zero_centered_gamma
-        made = {"device": device, "dtype": dtype or params_dtype or torch.get_default_dtype()}
+        options = {"device": device, "dtype": dtype or params_dtype or torch.get_default_dtype()}
         first = torch.zeros if zero_centered_gamma else torch.ones
-        self.weight = nn.Parameter(first(self.normalized_shape, **made))
+        self.weight = nn.Parameter(first(self.normalized_shape, **options))
         if not self._rms:
-            self.bias = nn.Parameter(torch.zeros(self.normalized_shape, **made))
+            self.bias = nn.Parameter(torch.zeros(self.normalized_shape, **options))
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` normalized."""
@@ -77,7 +77,7 @@ class RMSNorm(LayerNorm):
 
 @PACKAGE.provides("transformer_engine.pytorch.module.base")
 class TransformerEngineBaseModule(nn.Module):
-    """What layers with products have in common."""
+    """The common base of layers with matrix products."""
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
         """Accept a group of one process.
@@ -121,15 +121,15 @@ class Linear(TransformerEngineBaseModule):
         super().__init__()
         if tp_size != 1 or sequence_parallel or parameters_split is not None:
             raise NotImplementedError(_ONE_PROCESS)
-        made = {"device": device, "dtype": params_dtype or torch.get_default_dtype()}
+        options = {"device": device, "dtype": params_dtype or torch.get_default_dtype()}
         self.in_features, self.out_features = in_features, out_features
         self.use_bias, self.return_bias = bias, return_bias
-        self.weight = nn.Parameter(torch.empty(out_features, in_features, **made))
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, **options))
         (init_method or partial(nn.init.normal_, std=0.023))(self.weight)
-        self.register_parameter("bias", nn.Parameter(torch.zeros(out_features, **made)) if bias else None)
+        self.register_parameter("bias", nn.Parameter(torch.zeros(out_features, **options)) if bias else None)
 
     def forward(self, inp: Tensor, is_first_microbatch: bool | None = None, **_: Any) -> Any:
-        """The projection; with `return_bias` the bias is given apart."""
+        """Return the projection; with `return_bias` also the bias, not added."""
         out = functional.linear(inp, self.weight, None if self.return_bias else self.bias)
         return (out, self.bias) if self.return_bias else out
 
@@ -164,21 +164,21 @@ class GroupedLinear(TransformerEngineBaseModule):
         super().__init__()
         if tp_size != 1 or sequence_parallel:
             raise NotImplementedError(_ONE_PROCESS)
-        made = {"device": device, "dtype": params_dtype or torch.get_default_dtype()}
+        options = {"device": device, "dtype": params_dtype or torch.get_default_dtype()}
         self.num_gemms, self.in_features, self.out_features = num_gemms, in_features, out_features
         self.use_bias, self.return_bias = bias, return_bias
         for number in range(num_gemms):
-            weight = nn.Parameter(torch.empty(out_features, in_features, **made))
+            weight = nn.Parameter(torch.empty(out_features, in_features, **options))
             (init_method or partial(nn.init.normal_, std=0.023))(weight)
             self.register_parameter(f"weight{number}", weight)
             self.register_parameter(
-                f"bias{number}", nn.Parameter(torch.zeros(out_features, **made)) if bias else None
+                f"bias{number}", nn.Parameter(torch.zeros(out_features, **options)) if bias else None
             )
 
     def forward(
         self, inp: Tensor, m_splits: Sequence[int], is_first_microbatch: bool | None = None, **_: Any
     ) -> Any:
-        """The projections of `inp`, of which layer i takes ``m_splits[i]`` rows.
+        """Return the projections of `inp`; layer i takes ``m_splits[i]`` rows.
 
         With `return_bias` the biases are given apart.
         """
@@ -232,7 +232,7 @@ class LayerNormLinear(Linear):
         _add_norm(self, in_features, normalization, zero_centered_gamma)
 
     def forward(self, inp: Tensor, is_first_microbatch: bool | None = None, **_: Any) -> Any:
-        """The projection of the norm; with `return_layernorm_output` the norm too."""
+        """Return the projection of the norm; with `return_layernorm_output` the norm too."""
         normed = _own_norm(self, inp)
         out = super().forward(normed)
         if not self.return_layernorm_output:
@@ -242,9 +242,9 @@ class LayerNormLinear(Linear):
 
 def _add_norm(module: Any, size: int, normalization: str, centered: bool) -> None:
     like = module.weight if hasattr(module, "weight") else module.fc1_weight
-    made = {"device": like.device, "dtype": like.dtype}
-    module.layer_norm_weight = nn.Parameter((torch.zeros if centered else torch.ones)(size, **made))
-    bias = nn.Parameter(torch.zeros(size, **made)) if normalization == "LayerNorm" else None
+    options = {"device": like.device, "dtype": like.dtype}
+    module.layer_norm_weight = nn.Parameter((torch.zeros if centered else torch.ones)(size, **options))
+    bias = nn.Parameter(torch.zeros(size, **options)) if normalization == "LayerNorm" else None
     module.register_parameter("layer_norm_bias", bias)
 
 
@@ -318,19 +318,19 @@ class LayerNormMLP(TransformerEngineBaseModule):
         self.eps, self.normalization, self.zero_centered_gamma = eps, normalization, zero_centered_gamma
         self.activation, self.return_bias = activation, return_bias
         self.return_layernorm_output = return_layernorm_output
-        made = {"device": device, "dtype": params_dtype or torch.get_default_dtype()}
+        options = {"device": device, "dtype": params_dtype or torch.get_default_dtype()}
         wide = ffn_hidden_size * (2 if activation in _GATED else 1)
-        self.fc1_weight = nn.Parameter(torch.empty(wide, hidden_size, **made))
-        self.fc2_weight = nn.Parameter(torch.empty(hidden_size, ffn_hidden_size, **made))
+        self.fc1_weight = nn.Parameter(torch.empty(wide, hidden_size, **options))
+        self.fc2_weight = nn.Parameter(torch.empty(hidden_size, ffn_hidden_size, **options))
         normal = partial(nn.init.normal_, std=0.023)
         (init_method or normal)(self.fc1_weight)
         (output_layer_init_method or init_method or normal)(self.fc2_weight)
         for name, size in (("fc1_bias", wide), ("fc2_bias", hidden_size)):
-            self.register_parameter(name, nn.Parameter(torch.zeros(size, **made)) if bias else None)
+            self.register_parameter(name, nn.Parameter(torch.zeros(size, **options)) if bias else None)
         _add_norm(self, hidden_size, normalization, zero_centered_gamma)
 
     def forward(self, inp: Tensor, is_first_microbatch: bool | None = None, **_: Any) -> Any:
-        """The second layer's result; with `return_bias` and `return_layernorm_output` these too."""
+        """Return the second layer's result; with `return_bias` and `return_layernorm_output` these too."""
         normed = _own_norm(self, inp)
         hidden = self._activated(functional.linear(normed, self.fc1_weight, self.fc1_bias))
         out = functional.linear(hidden, self.fc2_weight, None if self.return_bias else self.fc2_bias)

@@ -82,7 +82,7 @@ for _name in (
 
 @PACKAGE.provides(_FP8, _QUANTIZATION)
 class FP8GlobalStateManager:
-    """The state of fp8 in this process: it is off."""
+    """The fp8 state of this process, which is always off."""
 
     @classmethod
     def reset(cls) -> None:
@@ -102,7 +102,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def get_fp8_group(cls) -> None:
-        """The processes that share scales: none."""
+        """Return the process group that shares scales: None."""
 
     @classmethod
     def set_skip_fp8_weight_update_tensor(cls, skip: bool) -> None:

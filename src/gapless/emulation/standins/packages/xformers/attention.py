@@ -25,9 +25,9 @@ for _name in (
         PACKAGE.holds(_module, **{_name: type(_name, (), {"__module__": _module})})
 
 
-def _heads(one: Tensor) -> Tensor:
-    """``[batch, length, heads, width]`` of any of the forms that the operator takes."""
-    return one[:, :, None] if one.dim() == 3 else one.flatten(2, 3) if one.dim() == 5 else one
+def _heads(tensor: Tensor) -> Tensor:
+    """Return ``[batch, length, heads, width]`` for any form that the operator takes."""
+    return tensor[:, :, None] if tensor.dim() == 3 else tensor.flatten(2, 3) if tensor.dim() == 5 else tensor
 
 
 def _body(

@@ -19,14 +19,14 @@ _ALSO = (*_BIASES, "xformers.ops")
 class AttentionBias:
     """Gives itself as numbers that are added to scores, for ``[…, queries, keys]``."""
 
-    def seen(self, queries: int, keys: int) -> Tensor:
-        """Which keys each query sees."""
+    def visibility_mask(self, queries: int, keys: int) -> Tensor:
+        """Return the mask of keys that each query sees, ``[queries, keys]``."""
         raise NotImplementedError
 
     def materialize(self, shape: Sequence[int], dtype: Any = torch.float32, device: Any = "cpu") -> Tensor:
-        """Zeros where a query sees a key, and minus infinity elsewhere."""
-        seen = self.seen(*shape[-2:])
-        numbers = torch.zeros(seen.shape).masked_fill(~seen, -math.inf)
+        """Return zeros where a query sees a key, and minus infinity elsewhere."""
+        mask = self.visibility_mask(*shape[-2:])
+        numbers = torch.zeros(mask.shape).masked_fill(~mask, -math.inf)
         return numbers.to(device=device, dtype=dtype).expand(tuple(shape))
 
 
@@ -34,7 +34,7 @@ PACKAGE.holds("xformers.ops", AttentionMask=AttentionBias)
 
 
 def _behind(queries: int, keys: int, shift: int = 0) -> Tensor:
-    """How far each key is before its query, where query 0 stands at key `shift`."""
+    """Return how far each key is before each query, if query 0 is at key `shift`."""
     return torch.arange(queries)[:, None] + shift - torch.arange(keys)[None]
 
 
@@ -45,11 +45,11 @@ class LowerTriangularMask(AttentionBias):
     def __init__(self, **_: Any) -> None:
         pass
 
-    def seen(self, queries: int, keys: int) -> Tensor:
+    def visibility_mask(self, queries: int, keys: int) -> Tensor:
         return _behind(queries, keys) >= 0
 
     def add_bias(self, bias: Tensor) -> LowerTriangularMaskWithTensorBias:
-        """The same, and numbers that are added."""
+        """Return this mask with numbers that are added to scores."""
         return LowerTriangularMaskWithTensorBias(bias)
 
 
@@ -67,28 +67,30 @@ class LowerTriangularMaskWithTensorBias(LowerTriangularMask):
 
 @PACKAGE.provides(*_BIASES)
 class LowerTriangularFromBottomRightMask(AttentionBias):
-    """The last query sees all keys, the one before it one fewer."""
+    """A causal mask whose last query sees all keys, the one before it one fewer."""
 
     def __init__(self, **_: Any) -> None:
         pass
 
-    def seen(self, queries: int, keys: int) -> Tensor:
+    def visibility_mask(self, queries: int, keys: int) -> Tensor:
         return _behind(queries, keys, keys - queries) >= 0
 
     def make_local_attention(self, window_size: int) -> LowerTriangularFromBottomRightLocalAttentionMask:
-        """The same, for the last `window_size` keys."""
+        """Return this mask limited to the last `window_size` keys."""
         return LowerTriangularFromBottomRightLocalAttentionMask(window_size)
 
 
 @PACKAGE.provides(*_BIASES)
 class LowerTriangularFromBottomRightLocalAttentionMask(LowerTriangularFromBottomRightMask):
-    """As `LowerTriangularFromBottomRightMask`, for the last `_window_size` keys."""
+    """A `LowerTriangularFromBottomRightMask` limited to the last `_window_size` keys."""
 
     def __init__(self, _window_size: int) -> None:
         self._window_size = _window_size
 
-    def seen(self, queries: int, keys: int) -> Tensor:
-        return super().seen(queries, keys) & (_behind(queries, keys, keys - queries) < self._window_size)
+    def visibility_mask(self, queries: int, keys: int) -> Tensor:
+        return super().visibility_mask(queries, keys) & (
+            _behind(queries, keys, keys - queries) < self._window_size
+        )
 
 
 @PACKAGE.provides(*_BIASES)
@@ -98,14 +100,14 @@ class LocalAttentionFromBottomRightMask(AttentionBias):
     def __init__(self, window_left: int, window_right: int) -> None:
         self.window_left, self.window_right = window_left, window_right
 
-    def seen(self, queries: int, keys: int) -> Tensor:
+    def visibility_mask(self, queries: int, keys: int) -> Tensor:
         behind = _behind(queries, keys, keys - queries)
         return (behind <= self.window_left) & (behind >= -self.window_right)
 
 
 @PACKAGE.provides(*_BIASES, name="_SeqLenInfo")
 class SeqLenInfo:
-    """Where sequences begin that lie one behind the other; also as a tensor, which is copied to the GPU."""
+    """The starts of concatenated sequences; also as a tensor, which is copied to the GPU."""
 
     def __init__(self, starts: list[int], device: Any = None) -> None:
         self.seqstart_py = starts
@@ -116,10 +118,10 @@ class SeqLenInfo:
 
     @classmethod
     def from_seqlens(cls, seqlens: Sequence[int], *, device: Any = None) -> SeqLenInfo:
-        """Of sequences with these lengths."""
+        """Return the starts of sequences with these lengths."""
         starts = [0]
-        for one in seqlens:
-            starts.append(starts[-1] + int(one))
+        for length in seqlens:
+            starts.append(starts[-1] + int(length))
         return cls(starts, device)
 
     def intervals(self) -> list[tuple[int, int]]:
@@ -148,11 +150,11 @@ class BlockDiagonalMask(AttentionBias):
 
     @classmethod
     def from_tensor_list(cls, tensors: Sequence[Tensor]) -> tuple[BlockDiagonalMask, Tensor]:
-        """For tensors ``[batch, length, …]``, and all of them as one ``[1, lengths, …]``."""
-        sizes = [one.shape[0] for one in tensors]
-        mask = cls.from_seqlens([one.shape[1] for one in tensors for _ in range(one.shape[0])])
+        """Return a mask for tensors ``[batch, length, …]``, and them joined to ``[1, lengths, …]``."""
+        sizes = [tensor.shape[0] for tensor in tensors]
+        mask = cls.from_seqlens([tensor.shape[1] for tensor in tensors for _ in range(tensor.shape[0])])
         mask._batch_sizes = sizes
-        return mask, torch.cat([one.reshape(1, -1, *one.shape[2:]) for one in tensors], 1)
+        return mask, torch.cat([tensor.reshape(1, -1, *tensor.shape[2:]) for tensor in tensors], 1)
 
     @classmethod
     def from_tensor_lists_qkv(
@@ -161,41 +163,44 @@ class BlockDiagonalMask(AttentionBias):
         tensors_k: Sequence[Tensor],
         tensors_v: Sequence[Tensor] | None = None,
     ) -> tuple[BlockDiagonalMask, Tensor, Tensor, Tensor | None]:
-        """As `from_tensor_list`, for queries, keys and values apart."""
+        """Like `from_tensor_list`, for queries, keys and values each."""
         lengths = [
-            [one.shape[1] for one in some for _ in range(one.shape[0])] for some in (tensors_q, tensors_k)
+            [tensor.shape[1] for tensor in some for _ in range(tensor.shape[0])]
+            for some in (tensors_q, tensors_k)
         ]
         joined = [
-            None if some is None else torch.cat([one.reshape(1, -1, *one.shape[2:]) for one in some], 1)
+            None
+            if some is None
+            else torch.cat([tensor.reshape(1, -1, *tensor.shape[2:]) for tensor in some], 1)
             for some in (tensors_q, tensors_k, tensors_v)
         ]
         return cls.from_seqlens(*lengths), *joined  # type: ignore[return-value]
 
     def split_queries(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors that ``[1, lengths, …]`` was made of."""
+        """Split ``[1, lengths, …]`` into the tensors that were joined."""
         parts = [tensor[:, i:j] for i, j in self.q_seqinfo.intervals()]
         if self._batch_sizes is None:
             return parts
-        found, at = [], 0
+        joined, at = [], 0
         for size in self._batch_sizes:
-            found.append(torch.cat(parts[at : at + size]))
+            joined.append(torch.cat(parts[at : at + size]))
             at += size
-        return found
+        return joined
 
     split = split_queries
 
-    def seen(self, queries: int, keys: int) -> Tensor:
+    def visibility_mask(self, queries: int, keys: int) -> Tensor:
         whole = torch.zeros(queries, keys, dtype=torch.bool)
         for (i, j), (m, n) in zip(self.q_seqinfo.intervals(), self.k_seqinfo.intervals(), strict=True):
-            whole[i:j, m:n] = True if self._inside is None else self._inside.seen(j - i, n - m)
+            whole[i:j, m:n] = True if self._inside is None else self._inside.visibility_mask(j - i, n - m)
         return whole
 
     def make_causal(self) -> BlockDiagonalCausalMask:
-        """The same, causal within each sequence."""
+        """Return this mask, causal within each sequence."""
         return BlockDiagonalCausalMask(self.q_seqinfo, self.k_seqinfo, self._batch_sizes)
 
     def make_causal_from_bottomright(self) -> BlockDiagonalCausalFromBottomRightMask:
-        """The same, causal within each sequence from its end."""
+        """Return this mask, causal within each sequence and aligned at its end."""
         return BlockDiagonalCausalFromBottomRightMask(self.q_seqinfo, self.k_seqinfo, self._batch_sizes)
 
 

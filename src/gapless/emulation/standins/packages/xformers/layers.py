@@ -33,7 +33,7 @@ def swiglu(
 
 @PACKAGE.provides(_OPS)
 class SwiGLU(nn.Module):
-    """The weights of `swiglu`, the first two as one."""
+    """Return the weights of `swiglu`, the first two joined."""
 
     def __init__(
         self,
@@ -98,10 +98,12 @@ def scaled_index_add(
 
 @PACKAGE.provides(_OPS)
 def index_select_cat(sources: list[Tensor], indices: list[Tensor]) -> Tensor:
-    """The chosen rows of each source, flat, one behind the other."""
+    """Return the selected rows of each source, flattened and concatenated."""
 
-    def body(*given: Tensor) -> Tensor:
-        count = len(given) // 2
-        return torch.cat([one[at].flatten() for one, at in zip(given[:count], given[count:], strict=True)])
+    def body(*tensors: Tensor) -> Tensor:
+        count = len(tensors) // 2
+        return torch.cat(
+            [source[at].flatten() for source, at in zip(tensors[:count], tensors[count:], strict=True)]
+        )
 
     return differentiable("xformers::index_select_cat", body, *sources, *indices)  # type: ignore[no-any-return]
