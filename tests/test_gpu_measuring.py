@@ -16,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gapless.emulation.memory.requests import supported
+from gapless.emulation.memory.requests import reports_storage_ends
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -189,7 +189,7 @@ def test_all_that_is_kept_is_packed_once_into_archives_that_can_travel(
 
 
 def test_each_race_that_is_shown_is_the_one_that_its_rule_is_about(monkeypatch) -> None:
-    if not supported():
+    if not reports_storage_ends():
         pytest.skip("this torch does not tell when storages end")
     races = script("races")
     monkeypatch.setattr(races, "N", 64)

@@ -73,7 +73,7 @@ class FakeDevice:
     ) -> None:
         self.waits.append((operator, mechanism, call))
 
-    def queued(self, kind: str, stream: int, event: int = 0, index: int = 0) -> None:
+    def record_stream_call(self, kind: str, stream: int, event: int = 0, index: int = 0) -> None:
         pass
 
     def note(self, text: str) -> None:

@@ -160,7 +160,7 @@ def trained(steps, most):
         return emulator.session().memory[0]
 
 
-@pytest.mark.skipif(not requests.supported(), reason="this torch does not tell when storages end")
+@pytest.mark.skipif(not requests.reports_storage_ends(), reason="this torch does not tell when storages end")
 @pytest.mark.parametrize(("size", "words"), [(2, "later no more was allocated"), (4096, "more than the")])
 def test_memory_of_a_long_run_is_that_of_its_first_steps(size, words):
     short, long = trained([2] * 6, 6), trained([2] * 6 + [size] * 30, 6)

@@ -19,10 +19,10 @@ import gapless
 from gapless.capture.profiling_steps import StepMarks
 from gapless.emulation.compiled.signatures import Rebuilder
 from gapless.emulation.emulator import Emulator
-from gapless.emulation.memory.requests import supported
+from gapless.emulation.memory.requests import reports_storage_ends
 
 pytestmark = [
-    pytest.mark.skipif(not supported(), reason="this torch does not tell when storages end"),
+    pytest.mark.skipif(not reports_storage_ends(), reason="this torch does not tell when storages end"),
     pytest.mark.filterwarnings("ignore"),
 ]
 AT_ONCE, COLLECTED, STAYS = range(3)

@@ -11,13 +11,13 @@ from torch import nn
 from gapless.analyze.run.steps import find_steps
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.memory_run import NOT_MODELLED
-from gapless.emulation.memory.requests import supported
+from gapless.emulation.memory.requests import reports_storage_ends
 from gapless.model.memory import ALLOC, FREE, STEP, MemoryRun, check
 from gapless.model.session import decode, encode
 from gapless.torch_internals import VERSION
 
 pytestmark = pytest.mark.skipif(
-    not supported(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
+    not reports_storage_ends(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
 )
 
 

@@ -19,10 +19,12 @@ torch = pytest.importorskip("torch")
 from gapless.analyze.memory_report import replay_memory  # noqa: E402
 from gapless.emulation.emulator import Emulator  # noqa: E402
 from gapless.emulation.memory import holders  # noqa: E402
-from gapless.emulation.memory.requests import supported  # noqa: E402
+from gapless.emulation.memory.requests import reports_storage_ends  # noqa: E402
 from gapless.model.memory import MemoryRun  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not supported(), reason="torch 2.10 and later tell when a storage ends")
+pytestmark = pytest.mark.skipif(
+    not reports_storage_ends(), reason="torch 2.10 and later tell when a storage ends"
+)
 
 HEAD = """import functools
 from collections import defaultdict, deque

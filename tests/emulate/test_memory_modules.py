@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from gapless.emulation.emulator import Emulator
-from gapless.emulation.memory.requests import supported
+from gapless.emulation.memory.requests import reports_storage_ends
 from gapless.emulation.support.module_paths import ModulePaths, display_names
 from gapless.memory.kept import find_kept
 from gapless.memory.report import report
@@ -18,7 +18,7 @@ from gapless.model.memory import ALLOC, FREE, MemoryRun, check
 from gapless.torch_internals import VERSION
 
 pytestmark = pytest.mark.skipif(
-    not supported(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
+    not reports_storage_ends(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
 )
 
 WIDTH = 64

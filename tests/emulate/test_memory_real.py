@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from gapless.emulation.emulator import Emulator
-from gapless.emulation.memory.requests import supported
+from gapless.emulation.memory.requests import reports_storage_ends
 from gapless.memory.snapshot import read
 from gapless.model.memory import ALLOC, MemoryRun
 from gapless.torch_internals import VERSION
 
 SNAPSHOTS = Path(__file__).resolve().parents[3] / "shared" / "snapshots"
 pytestmark = pytest.mark.skipif(
-    not supported(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
+    not reports_storage_ends(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
 )
 
 BATCH, WIDTH = 8, 16

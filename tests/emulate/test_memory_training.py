@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.memory_run import NOT_MODELLED
-from gapless.emulation.memory.requests import supported
+from gapless.emulation.memory.requests import reports_storage_ends
 from gapless.memory.report import report
 from gapless.memory.sizes import MIB
 from gapless.model.memory import ALLOC, FREE, MemoryRun, check
@@ -21,7 +21,7 @@ from gapless.model.memory_report import MemoryReport
 from gapless.torch_internals import VERSION
 
 pytestmark = pytest.mark.skipif(
-    not supported(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
+    not reports_storage_ends(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
 )
 
 WIDTH, TOKENS, LAYERS, STEPS = 256, 2048, 4, 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gapless.emulation.emulator import Emulator
-from gapless.emulation.memory.requests import supported
+from gapless.emulation.memory.requests import reports_storage_ends
 from gapless.emulation.recording import programme, segments
 from gapless.emulation.recording.programme import ProgrammeRecorder
 from gapless.emulation.recording.segments import Segments
@@ -343,7 +343,9 @@ def test_how_many_threads_sum_up_a_loss_depends_on_the_version_of_torch(old, thr
     assert {entry.block for entry in entries if "nll_loss" not in entry.name} == {0}
 
 
-@pytest.mark.skipif(not supported(), reason=f"torch 2.{VERSION[1]} does not tell when storages end")
+@pytest.mark.skipif(
+    not reports_storage_ends(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
+)
 def test_what_a_step_asks_for_between_two_times_that_it_empties_the_cache():
     def step():
         torch.ones(1 << 20, device="cuda")

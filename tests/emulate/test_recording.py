@@ -248,7 +248,7 @@ def test_what_called_the_command_is_no_part_of_a_stack(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("streams", [True, False])
 def test_that_races_are_not_looked_for_is_said_where_there_are_streams(tells, streams, monkeypatch):
-    monkeypatch.setattr("gapless.emulation.emulator.memory_supported", lambda: tells)
+    monkeypatch.setattr("gapless.emulation.emulator.reports_storage_ends", lambda: tells)
     with Emulator() as emulator:
         x = torch.ones(3, device="cuda")
         if streams:

@@ -21,7 +21,7 @@ from gapless.emulation.distributed.store import LoneStore
 from gapless.emulation.distributed.world import World
 from gapless.emulation.dry.guesses.guess import Guess
 from gapless.emulation.emulator import Emulator
-from gapless.emulation.memory.requests import supported as memory_supported
+from gapless.emulation.memory.requests import reports_storage_ends
 from gapless.errors import NotEmulated, UsageError
 from gapless.model.memory import ALLOC, FREE, MemoryRun
 from gapless.model.programme import Programme
@@ -415,7 +415,7 @@ def _highest(run: MemoryRun, since: int) -> int:
 
 
 @pytest.mark.skipif(
-    not memory_supported(), reason="torch 2.9 and older do not tell when memory is given back"
+    not reports_storage_ends(), reason="torch 2.9 and older do not tell when memory is given back"
 )
 def test_freed_gathers_of_fsdp_are_given_back(join: Join) -> None:
     """What a block is gathered into is there twice (as one tensor, and cut into its weights) while it is
@@ -514,7 +514,7 @@ def test_the_next_emulation_begins_with_the_first_device() -> None:
         assert torch.ones(1, device="cuda").device.index == 0
 
 
-@pytest.mark.skipif(not memory_supported(), reason="this torch does not tell when storages end")
+@pytest.mark.skipif(not reports_storage_ends(), reason="this torch does not tell when storages end")
 def test_collectives_that_are_over_hold_no_memory(join: Join) -> None:
     join()
     tensor = torch.ones(1000, device=DEVICE)
@@ -526,7 +526,7 @@ def test_collectives_that_are_over_hold_no_memory(join: Join) -> None:
     assert torch.cuda.memory_allocated() == before
 
 
-@pytest.mark.skipif(not memory_supported(), reason="this torch does not tell when storages end")
+@pytest.mark.skipif(not reports_storage_ends(), reason="this torch does not tell when storages end")
 def test_buckets_of_ddp_are_communication(join: Join) -> None:
     emulator = join(memory=True)
     model = nn.parallel.DistributedDataParallel(nn.Linear(300, 300).cuda())

@@ -40,8 +40,7 @@ from gapless.emulation.dispatch import (
 )
 from gapless.emulation.distributed import process_groups as distributed
 from gapless.emulation.distributed.world import World, enter, leave
-from gapless.emulation.memory.requests import MemoryRecorder
-from gapless.emulation.memory.requests import supported as memory_supported
+from gapless.emulation.memory.requests import MemoryRecorder, reports_storage_ends
 from gapless.emulation.recording.programme import ProgrammeRecorder
 from gapless.emulation.recording.recorder import Recorder
 from gapless.emulation.standins import cuda_sources, extensions
@@ -180,7 +179,7 @@ class Emulator:
         Raises:
             UsageError: this torch does not report when storages are freed.
         """
-        if not memory_supported():
+        if not reports_storage_ends():
             raise UsageError(f"torch {torch.__version__} does not report when memory is freed")
         recorder = MemoryRecorder(self.gpu)
         recorder.forward_of = self.core._forward_call
@@ -200,7 +199,7 @@ class Emulator:
             self.core.note(untried)
         _current = self
         self.core.enabled = True
-        self.core.races.enabled = memory_supported()
+        self.core.races.enabled = reports_storage_ends()
         self._environment = enter(self.world)
         patches = self._patches
         try:
@@ -339,7 +338,7 @@ class Emulator:
         self.core.optimizers.clear()
         self.core.optimizers_seen = 0
         self.core.enabled = True
-        self.core.races.enabled = memory_supported()
+        self.core.races.enabled = reports_storage_ends()
 
     # -- reading the record ----------------------------------------------------------------------------
 
@@ -362,7 +361,7 @@ class Emulator:
                 *recorder.notes(),
                 *cudnn_benchmark.notes(recorder),
                 *recorder.strands.notes(),
-                *((_NO_RACES,) if self.core.races.has_streams and not memory_supported() else ()),
+                *((_NO_RACES,) if self.core.races.has_streams and not reports_storage_ends() else ()),
                 *standins.notes(ending.message if ending is not None else ""),
                 *(values.reads.unused() if values is not None else ()),
             ),

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gapless
 from gapless.emulation.emulator import Emulator
-from gapless.emulation.memory.requests import supported
+from gapless.emulation.memory.requests import reports_storage_ends
 from gapless.torch_internals import VERSION
 
 Step = Callable[[], torch.Tensor]
@@ -21,7 +21,7 @@ Step = Callable[[], torch.Tensor]
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    if not supported():
+    if not reports_storage_ends():
         pytest.skip(f"torch 2.{VERSION[1]} does not tell when storages end")
     with Emulator(programme=True, memory=True) as on:
         yield on

@@ -132,9 +132,9 @@ class Core:
     def take_freed(self, index: int) -> int:
         memory, programme = self.placement.memory, self.recorder.programme
         if self.enabled and programme is not None and index == 0 and (memory is None or not memory.places):
-            self.placement.notify(programme.emptied())
+            self.placement.notify(programme.note_empty_cache())
         if self.enabled and memory is not None and self.placement.memory is memory:
-            memory.emptied(index)
+            memory.record_empty_cache(index)
         return self.placement.take_freed(index)
 
     # -- waits -------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Core:
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def arriving(self, tensor: torch.Tensor, source: int, target: int) -> None:
+    def expect_arrival(self, tensor: torch.Tensor, source: int, target: int) -> None:
         """Note that the storage placed next is that of `tensor`, coming from the host."""
         if not target >= 0 > source:
             return
@@ -213,21 +213,21 @@ class Core:
             self.placement.memory.arriving = shape
         programme = self.recorder.programme
         if programme is not None and self.enabled:
-            programme.arrived(str(tensor.dtype).removeprefix("torch."), shape)
+            programme.record_arrival(str(tensor.dtype).removeprefix("torch."), shape)
 
-    def arrived(self, tensor: torch.Tensor) -> torch.Tensor:
+    def note_arrival(self, tensor: torch.Tensor) -> torch.Tensor:
         """Note that `tensor` was copied from the device to the host, where its values are visible."""
         return tensor if self.values is None else self.values.fill_arrived(tensor)
 
     # -- launches ----------------------------------------------------------------------------------
 
-    def copied(self, direction: str, nbytes: int, memory: str) -> None:
+    def record_copy(self, direction: str, nbytes: int, memory: str) -> None:
         """Record a copy between host memory and the device that does not wait."""
         programme = self.recorder.programme
         if programme is not None and self.enabled:
             programme.event(Entry(kind="copy", mechanism=direction, detail=memory, reads=nbytes))
 
-    def queued(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
+    def record_stream_call(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
         """Record a stream or event operation."""
         if kind == "stream":
             self.races.set_stream(index, stream)
@@ -235,7 +235,7 @@ class Core:
                 self.placement.memory.stream = stream
         programme = self.recorder.programme
         if programme is not None and self.enabled:
-            programme.queued(kind, stream, event)
+            programme.record_stream_call(kind, stream, event)
 
     @staticmethod
     def _heed_debug_mode(waits: int) -> None:
@@ -252,7 +252,7 @@ class Core:
     def note(self, text: str) -> None:
         self.recorder.note(text)
 
-    def failed(self, error: BaseException, action: str) -> EmulationDefect:
+    def report_defect(self, error: BaseException, action: str) -> EmulationDefect:
         """Return the error to raise where Gapless itself failed at `action`, and note it in the report."""
         defect = faults.defect(error, action)
         self.note(str(defect))

@@ -47,7 +47,7 @@ def _pre_step_hook(core: Core) -> Any:
         if core.recorder.programme is not None:
             core.recorder.programme.optimizing = True
         if core.placement.memory is not None:
-            core.placement.memory.stepping(optimizer)
+            core.placement.memory.begin_step(optimizer)
         core.graphs.before_step(optimizer)
 
     return hook
@@ -60,7 +60,7 @@ def _post_step_hook(core: Core) -> Any:
             if core.recorder.programme is not None:
                 core.recorder.programme.optimizing = False
             if core.placement.memory is not None:
-                core.placement.memory.stepped(optimizer)
+                core.placement.memory.end_step(optimizer)
             core.recorder.mark("optimizer", _mark_name(core, optimizer), depth=1)
 
     return hook
@@ -165,7 +165,7 @@ def _install_moves(core: Core, patches: Patches) -> None:
         finally:
             memory.moving -= 1
             if not memory.moving:
-                memory.moved(self)
+                memory.note_move(self)
 
     patches.set(*torch_internals.place("module_apply"), _apply)
 
@@ -220,7 +220,7 @@ def _install_phase(core: Core, patches: Patches) -> None:
             evaluated = None if mode else next((m for m in self.modules() if not m.training), None)
             core.recorder.evaluated = (lambda: None) if evaluated is None else weakref.ref(evaluated)
             if not mode and core.recorder.programme is not None:
-                core.recorder.programme.evaluating()
+                core.recorder.programme.note_evaluation()
         return out
 
     patches.set(torch.nn.Module, "train", train)

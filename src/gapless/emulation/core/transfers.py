@@ -57,7 +57,7 @@ def count_copy(
     )
     waits = copies.waits(copy, core.gpu.capability)
     if waits is False:
-        core.copied(direction, nbytes, "pageable" if strided else memory)
+        core.record_copy(direction, nbytes, "pageable" if strided else memory)
         return True if memory == "pinned" and not strided else None
     if not detail:
         detail = "pinned" if is_pinned else "pageable" if waits else "unmeasured"
@@ -145,7 +145,7 @@ def move(
     if unpacks_itself(type(tensor)):
         return _move_subclass(core, tensor, target, source, dtype, non_blocking)
     state = core.placement.state_of(tensor)
-    core.arriving(tensor, state, target)
+    core.expect_arrival(tensor, state, target)
     after = PINNED if target == HOST and non_blocking else target
     result: Tensor
     with core.races.show_arrived(tensor, after):
@@ -178,7 +178,7 @@ def _copy_values(
     finally:
         local.quiet -= 1
         local.target = before
-    return core.arrived(out) if target < 0 else out
+    return core.note_arrival(out) if target < 0 else out
 
 
 def _move_nested(core: Core, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None) -> Tensor:

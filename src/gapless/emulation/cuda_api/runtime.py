@@ -142,7 +142,7 @@ class Runtime:
         """Make it this thread's current stream on its device, and that device the current one."""
         self.device.graphs.set_stream(self.check(index), stream_id)
         self._streams()[index] = stream_id
-        self.device.queued("stream", stream_id, index=index)
+        self.device.record_stream_call("stream", stream_id, index=index)
         if index != self.current():
             self.select(index)
 

@@ -165,7 +165,7 @@ class EventBase(_TorchEvent):
         self._moment = self.runtime.device.races.record_event(self._index, stream.stream_id)
         if not self._external:
             self._captured = self.runtime.device.graphs.record_event(self._index, stream.stream_id)
-        self.runtime.device.queued("record", stream.stream_id, self._handle, self._index)
+        self.runtime.device.record_stream_call("record", stream.stream_id, self._handle, self._index)
 
     def wait(self, stream: Any) -> None:
         """Work queued later on `stream` waits; the host does not."""
@@ -174,7 +174,9 @@ class EventBase(_TorchEvent):
         )
         self.runtime.device.races.wait_for_event(stream.device_index, stream.stream_id, self._moment)
         if self._handle:
-            self.runtime.device.queued("await", stream.stream_id, self._handle, stream.device_index)
+            self.runtime.device.record_stream_call(
+                "await", stream.stream_id, self._handle, stream.device_index
+            )
 
     def query(self) -> bool:
         """Everything recorded is done; where copies are late, not when it is first asked for."""

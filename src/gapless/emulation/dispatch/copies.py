@@ -50,7 +50,7 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if local.constants and of < 0 and to < 0:
         constants.note_operator(mode.of(func), args, kwargs, out)
     if to < 0 <= of:
-        mode.core.arrived(target)
+        mode.core.note_arrival(target)
     if to >= 0 and of == to:
         mode.launched(func, args, kwargs, out)
     elif (to >= 0 or of >= 0) and not meta:
@@ -71,7 +71,7 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     target, races = state, mode.core.races
     if device is not None and (device.type == "cuda" or local.host_asked):
         target = mode.core.index_of(device)
-        mode.core.arriving(tensor, state, target)
+        mode.core.expect_arrival(tensor, state, target)
         kwargs = {**kwargs, "device": _CPU}
     if kwargs.get("pin_memory"):
         kwargs = {**kwargs, "pin_memory": False}
@@ -83,7 +83,7 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     non_blocking = bool(kwargs.get("non_blocking", False))
     asynchronous = count_move(mode.core, tensor, out, (state, target), non_blocking=non_blocking, fresh=True)
     if target < 0 <= state:
-        mode.core.arrived(out)
+        mode.core.note_arrival(out)
     placement.put(out, HOST if target == PINNED and state == PINNED else target)
     if local.constants and state < 0 and target < 0:
         constants.note_operator(mode.of(func), args, kwargs, out)
@@ -113,7 +113,7 @@ def _is_pinned(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dic
 def _pin_memory(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     mode.core.races.check_host_access(args[0], False, "Tensor.pin_memory")
     copied = mode.of(_aten.clone.default).call(args[0])
-    return mode.core.place(mode.core.arrived(copied), PINNED)
+    return mode.core.place(mode.core.note_arrival(copied), PINNED)
 
 
 @handles("aten::record_stream")

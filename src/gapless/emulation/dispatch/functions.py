@@ -109,7 +109,7 @@ class FunctionMode(TorchFunctionMode):
                 return real.with_traceback(None)
             except Exception:  # a device that is not there, most likely
                 pass
-        return self.core.failed(error, operator or faults.display_name(func))
+        return self.core.report_defect(error, operator or faults.display_name(func))
 
     def run_body(self, func: FunctionType, types: Any, args: Any, kwargs: Any) -> Any:
         """Run a torch Python function with this mode on in its body."""

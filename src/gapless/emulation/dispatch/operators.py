@@ -175,7 +175,7 @@ class OperatorMode(TorchDispatchMode):
             return plan.call(*args, **kwargs)  # it lies where its argument does, and launches nothing
         if memory is not None:
             memory.operator = plan.name
-            memory.uses(args, kwargs)
+            memory.record_use(args, kwargs)
         if plan.handler is not None:
             return plan.handler(self, func, args, kwargs)
         if plan.parts is not None and not (args and getattr(args[0], "is_nested", False)):
@@ -238,7 +238,7 @@ class OperatorMode(TorchDispatchMode):
         if index >= 0:
             memory, programme = placement.memory, self.core.recorder.programme
             if memory is not None:
-                memory.ran(plan.name, index, args)
+                memory.record_operator(plan.name, index, args)
             if programme is not None and plan.launches:
                 programme.operator(plan.func, args, kwargs, out, -1)
             if races.full:
@@ -311,7 +311,7 @@ class OperatorMode(TorchDispatchMode):
         if memory is not None:
             if plan.workspace is not None:
                 self.put([torch.empty(shape) for shape in plan.workspace(*args, **kwargs)], index)
-            memory.ran(plan.name, index, args)
+            memory.record_operator(plan.name, index, args)
         if programme is not None and plan.launches:
             programme.operator(plan.func, args, kwargs, out, at)
 

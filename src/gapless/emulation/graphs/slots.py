@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gapless.emulation.memory.requests import supported
+from gapless.emulation.memory.requests import reports_storage_ends
 from gapless.torch_internals import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -62,7 +62,7 @@ class Slot:
 
     def release(self) -> None:
         """Drop the strong reference after the capture: a CUDA graph keeps no input alive."""
-        if supported():
+        if reports_storage_ends():
             self.strong_ref = None
 
     def is_unreferenced(self) -> bool:

@@ -242,14 +242,14 @@ class Graphs:
         pool.graphs.append(weakref.ref(graph, lambda _: self.released(None, pool)))
         memory = self.core.placement.memory
         if memory is not None:
-            pool.row = memory.kept(pool.index, pool.kept, pool.row)
+            pool.row = memory.keep_pool(pool.index, pool.kept, pool.row)
 
     def released(self, graph: GraphBase | None, pool: Pool) -> None:
         """Remove a deleted or reset `graph` from `pool`; None: one that was collected."""
         self.pools.release(pool, graph)
         memory = self.core.placement.memory
         if memory is not None and not pool.graphs:
-            pool.row = memory.kept(pool.index, 0, pool.row)
+            pool.row = memory.keep_pool(pool.index, 0, pool.row)
 
     # -- replays -------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class Graphs:
             with self._without_recording():
                 tape.run(core.placement.put_storage)
         if core.recorder.programme is not None and not local.quiet:
-            core.recorder.programme.replayed(watch.launched)
+            core.recorder.programme.record_replay(watch.launched)
         if core.races.full:
             core.races.record_launch("CUDAGraph.replay", *watch.storages_read_and_written(), watch.index)
         graph.replays += 1

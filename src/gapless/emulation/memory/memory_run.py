@@ -108,16 +108,16 @@ class Rows:
         """Return `order` with in-place sums merged; the same number of entries, `_NOTHING` for merged
         ones."""
         order = list(self.order)
-        stands: dict[int, int] = {}
+        replacements: dict[int, int] = {}
         for at, entry in enumerate(self.order):
             if entry >= 0:
                 before = self.sums.get(entry)
                 following = self.order[at + 1] if at + 1 < len(self.order) else 0
                 if before is not None and following == -1 - before:
-                    stands[entry] = stands.get(before, before)
+                    replacements[entry] = replacements.get(before, before)
                     order[at] = order[at + 1] = _NOTHING
-            elif entry != _EMPTY and order[at] != _NOTHING and -1 - entry in stands:
-                order[at] = -1 - stands[-1 - entry]
+            elif entry != _EMPTY and order[at] != _NOTHING and -1 - entry in replacements:
+                order[at] = -1 - replacements[-1 - entry]
         return order
 
     def empty(self) -> None:

@@ -36,6 +36,7 @@ _USER_FRAMES = 3
 _MAX_FRAMES = 60
 """Frames kept of a stack: beyond, recursion is likely."""
 _OWN, _LIBRARY, _USER = range(3)
+"""Kinds of frames."""
 MULTIPLIES = frozenset(
     f"aten::{name}"
     for name in ("mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "_addmm_activation")
@@ -47,7 +48,7 @@ _IN_PLACE = ("aten::add", "aten::scatter")
 """Operators that backward runs in place on a GPU, but out of place here, where Python and a mode look on."""
 
 
-def supported() -> bool:
+def reports_storage_ends() -> bool:
     """Whether this torch reports at once when a storage is freed."""
     ended: list[object] = []
     storage = torch.UntypedStorage(8)
@@ -98,7 +99,7 @@ class MemoryRecorder:
 
     # -- storages ------------------------------------------------------------------------------------
 
-    def placed(self, storage: Any, key: int, size: int, index: int) -> None:
+    def record_placement(self, storage: Any, key: int, size: int, index: int) -> None:
         """Record that `storage` of `size` bytes is on device `index` from now on."""
         if self.muted:
             return
@@ -106,11 +107,11 @@ class MemoryRecorder:
         if before is not None:
             if before[0].device == index and before[0].sizes[before[1]] == size:
                 return
-            self.ended(key)
+            self.record_end(key)
         elif key in self._later:
             if self._later[key] == (self._rows.get(index), size):
                 return
-            self.ended(key)
+            self.record_end(key)
         if size <= 0:
             return
         rows = self._rows.get(index)
@@ -139,14 +140,14 @@ class MemoryRecorder:
         self._watch(storage, key)
 
     def _watch(self, storage: Any, key: int) -> None:
-        watch = _StorageWatch(storage, self._died)
+        watch = _StorageWatch(storage, self._on_end)
         watch.key = key
         self._watches[key] = watch
 
-    def _died(self, watch: weakref.ref[Any]) -> None:
-        self.ended(watch.key)  # type: ignore[attr-defined]  # a _Watch
+    def _on_end(self, watch: weakref.ref[Any]) -> None:
+        self.record_end(watch.key)  # type: ignore[attr-defined]  # a _StorageWatch
 
-    def ended(self, key: int) -> None:
+    def record_end(self, key: int) -> None:
         """Record that the storage with that key has left the device."""
         self._watches.pop(key, None)
         live = self._live.pop(key, None)
@@ -157,7 +158,8 @@ class MemoryRecorder:
             later[0].add(-later[1])
 
     def _place(self) -> tuple[Any, ...]:
-        """Return operator, stack and module of the request; in backward the forward call's, if known."""
+        """Return operator, stack and module of the current request; in backward the forward call's, if
+        known."""
         if not self.places:
             return ("", (), "")
         if local.backward != HOST and not self.optimizing:
@@ -192,7 +194,7 @@ class MemoryRecorder:
 
     # -- use of storages -------------------------------------------------------------------------------
 
-    def uses(self, args: Any, kwargs: Any = MappingProxyType({})) -> None:
+    def record_use(self, args: Any, kwargs: Any = MappingProxyType({})) -> None:
         """Record that an operator reads or writes these."""
         live = self._live
         for argument in (*args, *kwargs.values()):
@@ -205,13 +207,13 @@ class MemoryRecorder:
                     if allocation is not None:
                         allocation[0].used[allocation[1]] = len(allocation[0].order)
 
-    def ran(self, name: str, index: int, args: Any = ()) -> None:
+    def record_operator(self, name: str, index: int, args: Any = ()) -> None:
         """Record that an operator has run on device `index`.
 
         cuBLAS allocates its workspace once per handle and stream. A thread has its own handle, and on a GPU
         backward runs in a thread of its own.
         """
-        self.uses(args)  # its arguments were needed until it ended
+        self.record_use(args)  # its arguments were needed until it ended
         if name not in MULTIPLIES or self.muted:
             if name in _IN_PLACE and local.backward != HOST:
                 self.accumulates(args[0])
@@ -250,12 +252,12 @@ class MemoryRecorder:
             "other stream has passed them"
         )
 
-    def emptied(self, index: int) -> None:
+    def record_empty_cache(self, index: int) -> None:
         """Record ``torch.cuda.empty_cache()``."""
         if index in self._rows:
             self._rows[index].empty()
 
-    def kept(self, index: int, size: int, before: Any = None) -> Any:
+    def keep_pool(self, index: int, size: int, before: Any = None) -> Any:
         """Record that a pool of captured graphs keeps `size` unused bytes; return a handle for `before`.
 
         `before` is the last handle of the pool, which is freed.
@@ -304,7 +306,7 @@ class MemoryRecorder:
                     if module:
                         allocation[0].modules[allocation[1]] = module
 
-    def moved(self, module: torch.nn.Module) -> None:
+    def note_move(self, module: torch.nn.Module) -> None:
         """Record that a module has been moved."""
         self.modules.learn(module)
         if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
@@ -317,7 +319,7 @@ class MemoryRecorder:
         """Mark a model's parameters and buffers as weights, whether or not they are trained."""
         self.set_kind("parameter", [*module.parameters(), *module.buffers()])
 
-    def stepping(self, optimizer: Any) -> None:
+    def begin_step(self, optimizer: Any) -> None:
         """Record that an optimizer is about to step: its gradients exist."""
         self.optimizing = True
         for group in optimizer.param_groups:
@@ -325,7 +327,7 @@ class MemoryRecorder:
             for parameter in group["params"]:
                 self.set_kind("gradient", (parameter.grad,), parameter)
 
-    def stepped(self, optimizer: Any) -> None:
+    def end_step(self, optimizer: Any) -> None:
         """Record that it has stepped: its state exists."""
         self.optimizing = False
         for owner, state in list(optimizer.state.items()):

@@ -131,7 +131,7 @@ class Placement:
             if self.pool is not None and before is None:
                 self.pool.take(storage, size)
             if self.memory is not None:
-                self.memory.placed(storage, key, size, state)
+                self.memory.record_placement(storage, key, size, state)
         if len(where) > self._sweep_at:
             self.sweep()
 
@@ -140,7 +140,7 @@ class Placement:
         if before >= 0:
             self._held[before] -= self._bytes[key]
             if self.memory is not None and state != before:
-                self.memory.ended(key)
+                self.memory.record_end(key)
         if state == HOST:
             del self.where[key], self._bytes[key]
             free_weak_ref(self._weak.pop(key))
@@ -150,7 +150,7 @@ class Placement:
         state = self.where.get(storage._cdata)
         if state is not None and self._bytes[storage._cdata] != storage.nbytes():
             if self.memory is not None:
-                self.memory.ended(storage._cdata)
+                self.memory.record_end(storage._cdata)
             self.put_storage(storage, state)
             return True
         return False
@@ -193,7 +193,7 @@ class Placement:
         if memory is not None and self.memory is not memory:
             for storage in self.storages():
                 key = storage._cdata
-                memory.placed(storage, key, self._bytes[key], self.where[key])
+                memory.record_placement(storage, key, self._bytes[key], self.where[key])
         self.memory = memory
 
     def clear(self) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from gapless import trees
-from gapless.emulation.memory.requests import MULTIPLIES, MemoryRecorder, supported
+from gapless.emulation.memory.requests import MULTIPLIES, MemoryRecorder, reports_storage_ends
 from gapless.emulation.recording.segments import Segments
 from gapless.emulation.support import stacks
 from gapless.emulation.support.device import Queued
@@ -170,7 +170,7 @@ class ProgrammeRecorder:
         self._add(self._new(entry, entry) if number is None else number, -1)
         return True
 
-    def launched(
+    def record_kernel(
         self,
         name: str,
         reads: Sequence[Tensor],
@@ -217,7 +217,7 @@ class ProgrammeRecorder:
         if self.lines:
             self.event(Entry(kind="obstacle", name=action, detail=change, optimizer=self.optimizing))
 
-    def replayed(self, launched: Sequence[Entry]) -> None:
+    def record_replay(self, launched: Sequence[Entry]) -> None:
         """Record the launch of a captured graph that runs `launched` on the device."""
         if get_ident() != self._thread:
             self._has_other_threads = True
@@ -226,7 +226,7 @@ class ProgrammeRecorder:
         for entry in launched:
             self.event(msgspec.structs.replace(entry, graph=True))
 
-    def queued(self, kind: Queued, stream_id: int, handle: int) -> None:
+    def record_stream_call(self, kind: Queued, stream_id: int, handle: int) -> None:
         """Record that a stream is chosen, or an event recorded or waited for.
 
         Events are numbered anew in each segment, so that steps with new events are alike.
@@ -257,21 +257,21 @@ class ProgrammeRecorder:
         if line is not None:
             self._libraries[library] = line
 
-    def arrived(self, dtype: str, shape: Shape) -> None:
+    def record_arrival(self, dtype: str, shape: Shape) -> None:
         """Record a tensor copied from the host: a batch, or a part of one."""
         if shape and len(self._arrived) < _MAX_ARRIVALS:
             self._arrived.append((dtype, shape))
 
-    def emptied(self) -> MemoryRecorder | None:
+    def note_empty_cache(self) -> MemoryRecorder | None:
         """Note ``empty_cache()``; return the recorder for memory requests from now on, if any."""
         self._emptied += self._tick > 0
-        if self._emptied == 1 and supported():
+        if self._emptied == 1 and reports_storage_ends():
             self._request_recorder = MemoryRecorder(self.gpu, places=False)
         return self._request_recorder if self._emptied < _MAX_EMPTIED else None
 
     # -- segments ------------------------------------------------------------------------------------
 
-    def evaluating(self) -> None:
+    def note_evaluation(self) -> None:
         """Note that a model is evaluated in this segment."""
         self._evaluates = True
 

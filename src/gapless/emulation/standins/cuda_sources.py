@@ -135,9 +135,9 @@ class SourceKernel:
         name = f"cuda::{self.name}"
         if core.placement.memory is not None:
             core.placement.memory.operator = name
-            core.placement.memory.uses(tensors)
+            core.placement.memory.record_use(tensors)
         if core.recorder.programme is not None and core.enabled:
-            core.recorder.programme.launched(name, tensors, written)
+            core.recorder.programme.record_kernel(name, tensors, written)
         if core.races.full:
             core.races.record_launch(name, tensors, written, max(map(core.device_of, tensors), default=HOST))
 

@@ -74,7 +74,7 @@ def _call_replacement(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
         [*trees.tensors(out)],
     )
     if programme is not None and core.enabled:
-        programme.launched(name.replace(".", "::"), reads, results)
+        programme.record_kernel(name.replace(".", "::"), reads, results)
     if core.races.full:
         core.races.record_launch(name, reads, results, max(map(core.device_of, reads), default=0))
     return out

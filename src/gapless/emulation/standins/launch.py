@@ -132,9 +132,9 @@ def _record_launch(
     memory, programme = core.placement.memory, core.recorder.programme
     if memory is not None:
         memory.operator = name
-        memory.uses(tuple(reads))
+        memory.record_use(tuple(reads))
     if programme is not None and core.enabled:
-        programme.launched(name, reads, writes, work)
+        programme.record_kernel(name, reads, writes, work)
     if core.races.full:
         index = max(map(core.device_of, (*reads, *writes)), default=HOST)
         core.races.record_launch(name, reads, writes, max(index, 0))

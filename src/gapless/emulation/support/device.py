@@ -53,7 +53,7 @@ class Device(Protocol):
     ) -> None:
         """Record that the host waits at the caller's line."""
 
-    def queued(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
+    def record_stream_call(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
         """Record a stream operation on device `index`.
 
         `kind` is ``stream`` (`stream` becomes current), ``record`` (the event with handle `event` is recorded

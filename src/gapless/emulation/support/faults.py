@@ -16,6 +16,7 @@ from gapless import _version
 from gapless.errors import EmulationDefect, GaplessError
 
 _OWN = os.path.dirname(os.path.abspath(_version.__file__)) + os.sep
+"""Path of this package."""
 _STANDINS = os.path.join(_OWN, "emulation", "standins", "")
 """Errors raised here are those that the replaced package would raise."""
 _NEVER_TORCHS = (AssertionError, AttributeError, KeyError, NameError, ZeroDivisionError)

@@ -29,6 +29,7 @@ gather: Any = partial(gather_traceback, True, False, False)
 _hiding = threading.RLock()
 _NOTHING = object()
 _HERE = os.path.dirname(os.path.abspath(_version.__file__)) + os.sep
+"""Path of this package."""
 _OWN_PATHS = tuple(
     os.path.join(_HERE, own) for own in ("emulation", "capture", "commands", "__main__.py", "__init__.py")
 )

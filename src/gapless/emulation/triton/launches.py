@@ -68,7 +68,7 @@ class TritonLaunches:
         memory = self.core.placement.memory
         if memory is not None:
             memory.operator = f"triton::{compiled.name}"
-            memory.uses(tensors)
+            memory.record_use(tensors)
         key = (compiled.hash, grid, tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors))
         kernel = self._kernel(compiled)
         cost = None
