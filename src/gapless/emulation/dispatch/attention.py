@@ -1,8 +1,8 @@
-"""`scaled_dot_product_attention` as CUDA dispatches it: which kernel it takes, and under which name it runs.
+"""Dispatch `scaled_dot_product_attention` as CUDA does: choose the kernel and run it under its own name.
 
-C++ chooses by the device of the storages, which is the CPU's here. The operators behind it are CUDA's own
-(`kernels/attention.py`), so that whoever looks on sees those: selective checkpointing by its list of
-operators, profilers, a recording of memory. Rules: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`.
+C++ chooses by the storages' device, which is the CPU here. CUDA's own operators (`kernels/attention.py`) are
+called, so that selective checkpointing, profilers and the recording of memory see them. Rules:
+`aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MATH, _FLASH, _EFFICIENT, _CUDNN = 0, 1, 2, 3
 _HALVES = (torch.float16, torch.bfloat16)
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _CUDNN_FIRST = (2, 10)
-"""The torch since which cuDNN comes first on Hopper and Blackwell."""
+"""The first torch version that prefers cuDNN on Hopper and Blackwell."""
 
 
-class Asked(NamedTuple):
-    """One call, with what it leaves out."""
+class AttentionArguments(NamedTuple):
+    """Arguments of one attention call, with their defaults."""
 
     query: Tensor
     key: Tensor
@@ -52,107 +52,116 @@ class Asked(NamedTuple):
         return self.query, self.key, self.value
 
     @property
-    def learns(self) -> bool:
-        return torch.is_grad_enabled() and any(one.requires_grad for one in self.tensors)
+    def needs_gradient(self) -> bool:
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.tensors)
 
 
 def install(core: Core, patches: Patches) -> None:
-    """Answer which kernel can be used, until `patches` are undone."""
-    for name, able in (("flash", _flash_able), ("mem_efficient", _efficient_able), ("cudnn", _cudnn_able)):
+    """Make ``torch._C._can_use_*_attention`` answer for the emulated device, until `patches` are undone."""
+    for name, able in (
+        ("flash", _can_use_flash),
+        ("mem_efficient", _can_use_efficient),
+        ("cudnn", _can_use_cudnn),
+    ):
         if hasattr(C, f"_can_use_{name}_attention"):
-            patches.set(C, f"_can_use_{name}_attention", _answer(core, able))
+            patches.set(C, f"_can_use_{name}_attention", _can_use_answer(core, able))
 
 
-def _answer(core: Core, able: Any) -> Any:
+def _can_use_answer(core: Core, able: Any) -> Any:
     def can_use(params: Any, debug: bool = False) -> bool:
-        asked = Asked(
+        arguments = AttentionArguments(
             params.query, params.key, params.value, params.attn_mask, params.dropout, params.is_causal, None,
             bool(getattr(params, "enable_gqa", False)),
         )  # fmt: skip
-        return core.device_of(asked.query) >= 0 and _regular(asked) and bool(able(asked, core.gpu.capability))
+        return (
+            core.device_of(arguments.query) >= 0
+            and _meets_common_rules(arguments)
+            and bool(able(arguments, core.gpu.capability))
+        )
 
     return can_use
 
 
 @handles(torch.nn.functional.scaled_dot_product_attention)
 def _attention(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    asked = _cast(Asked(**{**dict(zip(_NAMES, args, strict=False)), **kwargs}))
-    if not any(map(mode.on_device, asked.tensors)) or not _known(asked):
+    arguments = _cast(AttentionArguments(**{**dict(zip(_NAMES, args, strict=False)), **kwargs}))
+    if not any(map(mode.on_device, arguments.tensors)) or not _is_plain_call(arguments):
         return func(*args, **kwargs)
-    query, key, value = (one.device for one in asked.tensors)
+    query, key, value = (tensor.device for tensor in arguments.tensors)
     if not query.type == key.type == value.type:
         raise RuntimeError(
             "Expected query, key, and value to have the same device type, but got query.device: "
             f"{query} key.device: {key} and value.device: {value} instead."
         )
-    chosen = choice(asked, mode.core.gpu.capability)
+    chosen = choose_kernel(arguments, mode.core.gpu.capability)
     if chosen == _MATH:
-        mask, dropout, causal = asked.attn_mask, asked.dropout_p, asked.is_causal
+        mask, dropout, causal = arguments.attn_mask, arguments.dropout_p, arguments.is_causal
         return _aten._scaled_dot_product_attention_math(
-            *asked.tensors, mask, dropout, causal, scale=asked.scale, **_grouped(asked)
+            *arguments.tensors, mask, dropout, causal, scale=arguments.scale, **_grouped(arguments)
         )[0]
-    return _RUN[chosen](asked)
+    return _RUN[chosen](arguments)
 
 
 @handles(fused_sdp_choice)
 def _fused_choice(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    asked = Asked(**{**dict(zip(_NAMES, args, strict=False)), **kwargs})
-    if not mode.on_device(asked.query) or not _known(asked):
+    arguments = AttentionArguments(**{**dict(zip(_NAMES, args, strict=False)), **kwargs})
+    if not mode.on_device(arguments.query) or not _is_plain_call(arguments):
         return func(*args, **kwargs)
-    return choice(asked, mode.core.gpu.capability)
+    return choose_kernel(arguments, mode.core.gpu.capability)
 
 
-def _known(asked: Asked) -> bool:
-    """Whether the tensors are such as C++ would choose for: neither of a class that answers for itself, nor
-    in the middle of a transformation.
-    """
-    for one in (*asked.tensors, asked.attn_mask):
-        kind: Any = type(one)
-        if one is None or kind in (Tensor, torch.nn.Parameter):
+def _is_plain_call(arguments: AttentionArguments) -> bool:
+    """Whether C++ would choose a kernel: strided tensors, no overriding subclass, no functorch transform."""
+    for tensor in (*arguments.tensors, arguments.attn_mask):
+        kind: Any = type(tensor)
+        if tensor is None or kind in (Tensor, torch.nn.Parameter):
             continue
         if kind.__torch_function__ is not no_torch_function or not unpacks_itself(kind):
             return False
     if functorch.maybe_current_level() is not None:
         return False
-    return all(one.layout is torch.strided and not one.is_nested for one in asked.tensors)
+    return all(tensor.layout is torch.strided and not tensor.is_nested for tensor in arguments.tensors)
 
 
-def _cast(asked: Asked) -> Asked:
-    """What autocast makes of the arguments."""
-    if not isinstance(asked.query, Tensor) or not torch.is_autocast_enabled("cuda"):
-        return asked
+def _cast(arguments: AttentionArguments) -> AttentionArguments:
+    """Cast the arguments as autocast does."""
+    if not isinstance(arguments.query, Tensor) or not torch.is_autocast_enabled("cuda"):
+        return arguments
     dtype = torch.get_autocast_dtype("cuda")
 
-    def cast(one: Any) -> Any:
-        eligible = isinstance(one, Tensor) and one.is_floating_point() and one.dtype is not torch.float64
-        return one.to(dtype) if eligible and one.is_cuda else one
+    def cast(value: Any) -> Any:
+        eligible = (
+            isinstance(value, Tensor) and value.is_floating_point() and value.dtype is not torch.float64
+        )
+        return value.to(dtype) if eligible and value.is_cuda else value
 
-    query, key, value, mask = map(cast, (*asked.tensors, asked.attn_mask))
-    return asked._replace(query=query, key=key, value=value, attn_mask=mask)
+    query, key, value, mask = map(cast, (*arguments.tensors, arguments.attn_mask))
+    return arguments._replace(query=query, key=key, value=value, attn_mask=mask)
 
 
 # -- the choice --------------------------------------------------------------------------------------
 
 
-def choice(asked: Asked, capability: tuple[int, int]) -> int:
-    """The kernel that a GPU of that compute capability takes.
+def choose_kernel(arguments: AttentionArguments, capability: tuple[int, int]) -> int:
+    """Choose the kernel as a GPU of this compute capability does.
 
     Raises:
-        RuntimeError: all that could do it are switched off.
+        RuntimeError: every kernel that supports the arguments is switched off.
     """
-    regular = _regular(asked)
-    for one in _order(capability):
-        if one == _MATH:
+    regular = _meets_common_rules(arguments)
+    for kernel in _order(capability):
+        if kernel == _MATH:
             if torch.backends.cuda.math_sdp_enabled():
                 return _MATH
-        elif regular and one in _ABLE and _ABLE[one](asked, capability):
-            return int(one)
+        elif regular and kernel in _CAN_USE and _CAN_USE[kernel](arguments, capability):
+            return int(kernel)
     raise RuntimeError("No available kernel. Aborting execution.")
 
 
 def _order(capability: tuple[int, int]) -> list[int]:
+    """Return the kernels in order of preference."""
     default = [_FLASH, _EFFICIENT, _MATH, _CUDNN]
-    order = default if sdp_priority_order is None else [int(one) for one in sdp_priority_order()]
+    order = default if sdp_priority_order is None else [int(kernel) for kernel in sdp_priority_order()]
     if order[: len(default)] == default and _prefers_cudnn(capability):
         return [_CUDNN, _FLASH, _EFFICIENT, _MATH]
     return order
@@ -164,56 +173,60 @@ def _prefers_cudnn(capability: tuple[int, int]) -> bool:
     return VERSION >= _CUDNN_FIRST
 
 
-def _regular(asked: Asked) -> bool:
-    """What all kernels but the plain formula want."""
-    query, key, value = asked.tensors
+def _meets_common_rules(arguments: AttentionArguments) -> bool:
+    """Whether the arguments meet what every kernel but the plain formula requires."""
+    query, key, value = arguments.tensors
     if not query.dim() == key.dim() == value.dim() == 4 or not query.dtype == key.dtype == value.dtype:
         return False
     if not query.shape[0] == key.shape[0] == value.shape[0] or 0 in (*query.shape, *key.shape, *value.shape):
         return False
     heads = query.shape[1], key.shape[1], value.shape[1]
     alike = heads[0] == heads[1] == heads[2]
-    return alike or (asked.enable_gqa and heads[1] == heads[2] and heads[0] % heads[1] == 0)
+    return alike or (arguments.enable_gqa and heads[1] == heads[2] and heads[0] % heads[1] == 0)
 
 
-def _flash_able(asked: Asked, capability: tuple[int, int]) -> bool:
-    query, key, value = asked.tensors
+def _can_use_flash(arguments: AttentionArguments, capability: tuple[int, int]) -> bool:
+    query, key, value = arguments.tensors
     width = query.shape[-1]
     ampere_or_ada = (8, 6) <= capability <= (8, 9) or capability >= (12, 0)
-    narrow = width <= 192 or (width > 224 and asked.dropout_p == 0)
+    narrow = width <= 192 or (width > 224 and arguments.dropout_p == 0)
     return (
         torch.backends.cuda.flash_sdp_enabled()
         and capability >= (8, 0)
         and query.dtype in _HALVES
-        and asked.attn_mask is None
+        and arguments.attn_mask is None
         and width == key.shape[-1] == value.shape[-1]
         and width <= 256
-        and (narrow or not asked.learns or not ampere_or_ada)
-        and (not asked.is_causal or query.shape[2] == key.shape[2])
-        and all(one.stride(-1) == 1 or one.shape[-1] == 1 for one in asked.tensors)
+        and (narrow or not arguments.needs_gradient or not ampere_or_ada)
+        and (not arguments.is_causal or query.shape[2] == key.shape[2])
+        and all(tensor.stride(-1) == 1 or tensor.shape[-1] == 1 for tensor in arguments.tensors)
     )
 
 
-def _efficient_able(asked: Asked, capability: tuple[int, int]) -> bool:
-    query, key, value = asked.tensors
+def _can_use_efficient(arguments: AttentionArguments, capability: tuple[int, int]) -> bool:
+    query, key, value = arguments.tensors
     half = query.dtype in _HALVES
     aligned = 8 if half and capability >= (7, 0) else 4 if capability >= (8, 0) else 1
-    known = query.dtype is torch.float32 or query.dtype is torch.float16
+    has_common_dtype = query.dtype is torch.float32 or query.dtype is torch.float16
     return (
         torch.backends.cuda.mem_efficient_sdp_enabled()
-        and (known or (query.dtype is torch.bfloat16 and capability >= (8, 0)))
+        and (has_common_dtype or (query.dtype is torch.bfloat16 and capability >= (8, 0)))
         and query.shape[-1] == key.shape[-1]
         and query.shape[-1] % aligned == value.shape[-1] % aligned == 0
-        and all(one.stride(-1) == 1 for one in (*asked.tensors, asked.attn_mask) if one is not None)
+        and all(
+            tensor.stride(-1) == 1
+            for tensor in (*arguments.tensors, arguments.attn_mask)
+            if tensor is not None
+        )
     )
 
 
-def _cudnn_able(asked: Asked, capability: tuple[int, int]) -> bool:
-    query, key, value = asked.tensors
+def _can_use_cudnn(arguments: AttentionArguments, capability: tuple[int, int]) -> bool:
+    query, key, value = arguments.tensors
     width, out = query.shape[-1], value.shape[-1]
     large = capability == (9, 0) or capability[0] == 10
     sized = (width <= 128 and out <= 128) or (large and (width, out) in ((192, 128), (256, 256)))
-    mask = asked.attn_mask
+    mask = arguments.attn_mask
     return (
         torch.backends.cuda.cudnn_sdp_enabled()
         and capability >= (8, 0)
@@ -223,66 +236,79 @@ def _cudnn_able(asked: Asked, capability: tuple[int, int]) -> bool:
         and width % 8 == out % 8 == 0
         and sized
         and key.shape[2] > 1
-        and (asked.dropout_p == 0 or query.shape[2] > 1)
-        and (asked.dropout_p * 16).is_integer()
+        and (arguments.dropout_p == 0 or query.shape[2] > 1)
+        and (arguments.dropout_p * 16).is_integer()
         and not (
             torch.are_deterministic_algorithms_enabled()
             and not torch.is_deterministic_algorithms_warn_only_enabled()
         )
-        and all(one.stride(-1) == 1 or one.shape[-1] == 1 for one in asked.tensors)
+        and all(tensor.stride(-1) == 1 or tensor.shape[-1] == 1 for tensor in arguments.tensors)
     )
 
 
-_ABLE = {_FLASH: _flash_able, _EFFICIENT: _efficient_able, _CUDNN: _cudnn_able}
+_CAN_USE = {_FLASH: _can_use_flash, _EFFICIENT: _can_use_efficient, _CUDNN: _can_use_cudnn}
 
 
 # -- the operators -------------------------------------------------------------------------------------
 
 
-def _flash(asked: Asked) -> Tensor:
-    width = asked.query.shape[-1]
-    tensors = asked.tensors
+def _flash(arguments: AttentionArguments) -> Tensor:
+    width = arguments.query.shape[-1]
+    tensors = arguments.tensors
     if width % 8:
-        tensors = tuple(torch.nn.functional.pad(one, (0, 8 - width % 8)) for one in tensors)  # type: ignore[assignment]
+        tensors = tuple(torch.nn.functional.pad(tensor, (0, 8 - width % 8)) for tensor in tensors)  # type: ignore[assignment]
     out = _aten._scaled_dot_product_flash_attention(
-        *tensors, asked.dropout_p, asked.is_causal, False, scale=_scale(asked)
+        *tensors, arguments.dropout_p, arguments.is_causal, False, scale=_scale(arguments)
     )[0]
     return out[..., :width] if width % 8 else out
 
 
-def _efficient(asked: Asked) -> Any:
-    query, key, value = asked.tensors
+def _efficient(arguments: AttentionArguments) -> Any:
+    query, key, value = arguments.tensors
     if key.shape[1] != query.shape[1]:
         times = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
     return _aten._scaled_dot_product_efficient_attention(
-        query, key, value, _bias(asked), asked.learns, asked.dropout_p, asked.is_causal, scale=asked.scale
+        query,
+        key,
+        value,
+        _bias(arguments),
+        arguments.needs_gradient,
+        arguments.dropout_p,
+        arguments.is_causal,
+        scale=arguments.scale,
     )[0]
 
 
-def _cudnn(asked: Asked) -> Any:
+def _cudnn(arguments: AttentionArguments) -> Any:
     return _aten._scaled_dot_product_cudnn_attention(
-        *asked.tensors, _bias(asked), asked.learns, asked.dropout_p, asked.is_causal, False, scale=asked.scale
+        *arguments.tensors,
+        _bias(arguments),
+        arguments.needs_gradient,
+        arguments.dropout_p,
+        arguments.is_causal,
+        False,
+        scale=arguments.scale,
     )[0]
 
 
 _RUN = {_FLASH: _flash, _EFFICIENT: _efficient, _CUDNN: _cudnn}
 
 
-def _scale(asked: Asked) -> float:
-    return 1 / math.sqrt(asked.query.shape[-1]) if asked.scale is None else asked.scale
+def _scale(arguments: AttentionArguments) -> float:
+    return 1 / math.sqrt(arguments.query.shape[-1]) if arguments.scale is None else arguments.scale
 
 
-def _bias(asked: Asked) -> Tensor | None:
-    """The mask as numbers that are added, for every batch and head."""
-    mask, query = asked.attn_mask, asked.query
+def _bias(arguments: AttentionArguments) -> Tensor | None:
+    """The mask as an additive bias, expanded to every batch and head."""
+    mask, query = arguments.attn_mask, arguments.query
     if mask is None:
         return None
     if mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask.logical_not(), -math.inf)
-    return mask.expand(*query.shape[:3], asked.key.shape[2])
+    return mask.expand(*query.shape[:3], arguments.key.shape[2])
 
 
-def _grouped(asked: Asked) -> dict[str, bool]:
-    """The argument that not every torch has."""
-    return {"enable_gqa": True} if asked.enable_gqa else {}
+def _grouped(arguments: AttentionArguments) -> dict[str, bool]:
+    """The keyword `enable_gqa` if set; not every torch version accepts it."""
+    return {"enable_gqa": True} if arguments.enable_gqa else {}

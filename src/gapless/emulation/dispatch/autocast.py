@@ -1,10 +1,10 @@
-"""CUDA's autocast for CPU tensors that stand for CUDA tensors.
+"""CUDA's autocast for CPU tensors that represent CUDA tensors.
 
 torch decides by dispatch keys: CUDA tensors carry ``AutocastCUDA``, CPU tensors do not, so
-``torch.autocast("cuda")`` would cast nothing here. Two things change that. The key is included per thread
-when autocast is switched on (whether it is *on* is torch's own bit, the exclusion of the same key, so
-nesting, threads, checkpointing and every question about the state need no help). And the key's kernels, whose
-C++ asks a tensor whether it is on CUDA, are replaced by kernels that ask the placement table.
+``torch.autocast("cuda")`` would cast nothing here. Two changes: the key is included per thread when autocast
+is switched on (whether it is *on* remains torch's own bit, the exclusion of the same key, so nesting,
+threads, checkpointing and state queries work unchanged), and the key's kernels, whose C++ checks a tensor's
+device, are replaced by kernels that look it up in the placement table.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from gapless.torch_internals import (
 )
 
 _fallback: Any = None
-"""Lets operators pass the shield's key. Stays for good: a thread that still carries the key needs it."""
+"""Fallthrough kernel for the shield's key. Never removed: a thread may still carry the key."""
 
 
 class _Installed:
-    """The kernels in place, until `remove`."""
+    """The registered autocast kernels, until `remove`."""
 
     def __init__(self, device_of: DeviceOf) -> None:
         self.caster = Caster(device_of)
@@ -61,9 +61,9 @@ class _Installed:
         self._register("aten", names)
 
     def torchvision(self) -> None:
-        """Take over torchvision's C++ kernels, once it has been imported.
+        """Replace torchvision's C++ kernels once it is imported.
 
-        Later versions (0.27 for one) have them in Python, asking for no device: those work as they are.
+        Later versions (such as 0.27) have device-independent Python kernels, which work unchanged.
         """
         if self._torchvision or "torchvision.ops" not in sys.modules:
             return
@@ -95,7 +95,7 @@ class _Installed:
         library = torch.library.Library(namespace, "IMPL")
         self._libraries.append(library)
         with warnings.catch_warnings():
-            # torch says once per process that kernels are overridden, which is what is meant here.
+            # torch warns once per process that kernels are overridden, which is intended here.
             warnings.filterwarnings("ignore", message=r"(?s).*[Oo]verrid")
             for name, policy in policies.items():
                 kernel = below_autocast(body_of(self.caster, policy, name, namespace), self.caster)
@@ -114,8 +114,8 @@ _installed: _Installed | None = None
 def install(device_of: DeviceOf, patches: Patches, note: Callable[[str], None] = lambda said: None) -> None:
     """Make autocast for "cuda" cast the tensors that `device_of` places on a device (index; -1: the host).
 
-    `patches` takes the functions replaced and is undone by its owner, `note` remarks for the report;
-    `uninstall` gives the kernels back.
+    `patches` records the replaced functions and is undone by its owner; `note` receives remarks for the
+    report. `uninstall` restores the kernels.
     """
     global _installed
     if _installed is not None:
@@ -127,7 +127,7 @@ def install(device_of: DeviceOf, patches: Patches, note: Callable[[str], None] =
 
 
 def uninstall() -> None:
-    """Give CUDA's kernels back. Does nothing where nothing is installed."""
+    """Restore CUDA's kernels, if any were replaced."""
     global _installed
     if _installed is not None:
         _installed.remove()

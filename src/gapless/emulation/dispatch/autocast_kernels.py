@@ -1,4 +1,4 @@
-"""How autocast casts: the body of CUDA's kernel for each policy, asking a placement table for the device."""
+"""The bodies of CUDA's autocast kernels, one per policy, with devices looked up in the placement table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Kernel = Callable[..., Any]
 CUDA = DispatchKey.AutocastCUDA
 CPU = DispatchKey.AutocastCPU
 SHIELD: Any = vars(DispatchKey)["AutocastIPU"]
-"""A key above the CPU's that no tensor carries: keeps the CPU's autocast off the device's tensors."""
+"""A key above the CPU's that no tensor carries; its kernels keep CPU autocast off device tensors."""
 _CASTABLE = frozenset(
     dtype
     for dtype in vars(torch).values()
@@ -36,7 +36,7 @@ _KINDS = {"Tensor": _TENSOR, "Optional[Tensor]": _TENSOR, "List[Tensor]": _TENSO
 
 
 class Caster:
-    """Casts arguments as CUDA's autocast does, weight cache included."""
+    """Casts arguments as CUDA's autocast does, including its weight cache."""
 
     def __init__(self, device_of: DeviceOf) -> None:
         self.device_of = device_of
@@ -44,15 +44,15 @@ class Caster:
         self._keeps_history = _cache_keeps_history()
 
     def clear(self) -> None:
-        """Forget the casts of weights, as leaving the outermost autocast does."""
+        """Clear the weight cache, as leaving the outermost autocast does."""
         self._cache.clear()
 
     def eligible(self, value: Any) -> bool:
-        """A floating tensor on the device, float64 excepted."""
+        """Whether `value` is a floating-point tensor on the device, other than float64."""
         return isinstance(value, torch.Tensor) and value.dtype in _CASTABLE and self.device_of(value) >= 0
 
     def on_device(self, values: Iterable[Any]) -> bool:
-        """Whether any tensor among `values` (lists looked into) is on the device."""
+        """Whether any tensor in `values`, including nested lists, is on the device."""
         for value in values:
             if isinstance(value, torch.Tensor):
                 if self.device_of(value) >= 0:
@@ -62,7 +62,7 @@ class Caster:
         return False
 
     def cast(self, tensor: torch.Tensor, to: torch.dtype, low: torch.dtype | None) -> torch.Tensor:
-        """`tensor` in dtype `to` where it is eligible; with `low`, the autocast dtype, weights are cached."""
+        """Cast `tensor` to dtype `to` if eligible; cache casts of weights to the autocast dtype `low`."""
         dtype = tensor.dtype
         if dtype is to or dtype not in _CASTABLE or self.device_of(tensor) < 0:
             return tensor
@@ -76,9 +76,9 @@ class Caster:
             or (self._keeps_history and torch.is_inference_mode_enabled())
         ):
             return tensor.to(to)
-        known = self._cache.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
+        cached = self._cache.get(id(tensor))
+        if cached is not None and cached[0]() is tensor:
+            return cached[1]
         if self._keeps_history:
             with torch.enable_grad():
                 result = tensor.to(to)
@@ -88,7 +88,7 @@ class Caster:
         return result
 
     def cast_all(self, args: tuple[Any, ...], kinds: tuple[int, ...], to: torch.dtype, low: Any) -> list[Any]:
-        """`args` with every eligible tensor cast; `kinds` tells which positions hold tensors."""
+        """Return `args` with every eligible tensor cast; `kinds` says which positions hold tensors."""
         cast = self.cast
         out = list(args)
         for position, (kind, value) in enumerate(zip(kinds, args, strict=False)):
@@ -103,7 +103,7 @@ class Caster:
         """The dtype the `PROMOTE` policy casts to.
 
         Raises:
-            RuntimeError: an argument is neither float32 nor of the autocast dtype, in torch's own words.
+            RuntimeError: an argument is neither float32 nor of the autocast dtype (torch's own text).
         """
         widest = low
         for kind, value in zip(kinds, args, strict=False):
@@ -120,10 +120,10 @@ class Caster:
 
 
 def _cache_keeps_history() -> bool:
-    """Whether this torch caches a cast made without gradients so that it serves with gradients, too.
+    """Whether a cast cached under `no_grad` still propagates gradients in this torch version.
 
-    Until 2.10 or so such a cast cut the weight off its gradient. The cache is the same for every device, so
-    the CPU's autocast tells.
+    Until about 2.10 such a cached cast detached the weight from its gradient. All devices share the cache, so
+    CPU autocast is tested.
     """
     weight = torch.zeros(1, 1, requires_grad=True)
     with DisableTorchFunction(), DisableTorchDispatch(), torch.autocast("cpu"):
@@ -137,10 +137,10 @@ def _cache_keeps_history() -> bool:
 
 
 def below_autocast(body: Kernel, caster: Caster) -> Kernel:
-    """`body` with autocast off inside, as CUDA's kernels run theirs.
+    """Wrap `body` to run with autocast off, as CUDA's kernels do.
 
-    Function modes are off, too: C++ would not show them what happens here. With device tensors among the
-    arguments the CPU's autocast is off as well, because CUDA tensors do not carry its key.
+    Function modes are off, too, as they would not see C++ code. With device tensors among the arguments CPU
+    autocast is off as well, because CUDA tensors do not carry its key.
     """
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -162,7 +162,7 @@ def below_autocast(body: Kernel, caster: Caster) -> Kernel:
 
 
 def shielded(caster: Caster, call: Kernel) -> Kernel:
-    """The operator `call`, with the CPU's autocast off where an argument is on the device."""
+    """Wrap the operator `call` to run without CPU autocast if an argument is on the device."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         exclude_key(SHIELD, True)
@@ -182,7 +182,7 @@ def shielded(caster: Caster, call: Kernel) -> Kernel:
 
 
 def body_of(caster: Caster, policy: str, name: str, namespace: str = "aten") -> Kernel:
-    """What the operator does under `policy`, autocast being off."""
+    """Return the function that runs the operator `name` under `policy`, to be called with autocast off."""
     operator = overload(namespace, name)
     call = operator._op
     arguments = operator._schema.arguments
@@ -232,13 +232,13 @@ def body_of(caster: Caster, policy: str, name: str, namespace: str = "aten") -> 
 
 
 def _set_dtype(caster: Caster, call: Kernel, arguments: Any) -> Kernel:
-    """The `FP32_SET_DTYPE` policy; `dtype` is positional in some operators and a keyword in others."""
+    """Body of the `FP32_SET_DTYPE` policy; `dtype` is positional in some operators, a keyword in others."""
     position = next(index for index, argument in enumerate(arguments) if argument.name == "dtype")
     keyword = bool(arguments[position].kwarg_only)
 
     def body(*args: Any, **kwargs: Any) -> Any:
-        given = kwargs.get("dtype") if keyword or len(args) <= position else args[position]
-        if given is None and caster.eligible(args[0]):
+        dtype = kwargs.get("dtype") if keyword or len(args) <= position else args[position]
+        if dtype is None and caster.eligible(args[0]):
             args = args if keyword else args[:position]
             kwargs["dtype"] = torch.float32
         return call(*args, **kwargs)
@@ -247,8 +247,8 @@ def _set_dtype(caster: Caster, call: Kernel, arguments: Any) -> Kernel:
 
 
 def _append_dtype(caster: Caster, call: Kernel, call_with_dtype: Kernel, arguments: Any) -> Kernel:
-    """The `FP32_APPEND_DTYPE` policy (``norm``)."""
-    # The overload with a dtype has no defaults, and the dispatcher leaves out arguments that equal theirs.
+    """Body of the `FP32_APPEND_DTYPE` policy (``norm``)."""
+    # The overload with a dtype has no defaults, and the dispatcher omits arguments that equal the defaults.
     defaults = tuple(argument.default_value for argument in arguments)
 
     def body(*args: Any, **kwargs: Any) -> Any:
@@ -262,15 +262,15 @@ def _append_dtype(caster: Caster, call: Kernel, call_with_dtype: Kernel, argumen
 
 
 def rnn_dtype(data: torch.Tensor) -> torch.dtype:
-    """What a recurrent layer computes in: float16 in cuDNN whatever the autocast dtype, else that dtype."""
+    """The dtype a recurrent layer computes in: float16 if cuDNN runs it, else the autocast dtype."""
     cudnn = cudnn_enabled()
     if cudnn and data.dtype is torch.bfloat16:
-        # cuDNN takes bfloat16 input since torch 2.10; before, such layers ran without cuDNN.
+        # cuDNN accepts bfloat16 input since torch 2.10; before, such layers ran without cuDNN.
         cudnn = VERSION >= (2, 10)
     return torch.float16 if cudnn else torch.get_autocast_dtype("cuda")
 
 
 def overload(namespace: str, name: str) -> Any:
-    """The operator called `name` or ``name.overload``."""
+    """Look up the operator `name` or ``name.overload``."""
     packet, _, which = name.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")

@@ -1,7 +1,7 @@
 """Which operators CUDA's autocast casts, and how: facts of torch's ``ATen/autocast_mode.h`` (2.4 to 2.15).
 
-Only names that the running torch itself has an autocast kernel for are used, so every version keeps its own
-list (named dimensions, for one, ended with 2.12).
+Only names for which the running torch has an autocast kernel are used, so every version keeps its own list
+(named dimensions, for example, ended with 2.12).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FP32_APPEND_DTYPE = "fp32_append_dtype"
 PROMOTE = "promote"
 """Every eligible argument is cast to the widest dtype among them."""
 BANNED = "banned"
-"""An error."""
+"""The call raises an error."""
 CUDNN_RNN = "cudnn_rnn"
 """Whole recurrent layers: CUDA's builds cast inside cuDNN's operator, which always runs in float16."""
 FP32_AND_BACK = "fp32_and_back"

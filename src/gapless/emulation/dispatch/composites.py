@@ -1,9 +1,9 @@
-"""Composite operators that CUDA takes apart into other operators than the CPU does.
+"""Decompose composite operators into the operators that CUDA, not the CPU, calls.
 
-C++ decides by the device of a tensor, or by which kernels there are, and finds the CPU here. Kernels of the
-autograd key stand before ATen's own and ask the placement table instead: for tensors on the device they call
-what CUDA calls, all else is taken apart as ever. Python's calls, C++'s own (autocast, the plain formula of
-attention, instance norm) and those of wrapper subclasses come here alike.
+C++ decides by a tensor's device, or by the available kernels, and would choose the CPU's here. Kernels
+registered for the autograd key look the device up in the placement table: for device tensors they call what
+CUDA calls, all else is decomposed as usual. They see calls from Python, from C++ (autocast, the plain formula
+of attention, instance norm) and from wrapper subclasses.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Key: Any = DispatchKey
 _aten: Any = torch.ops.aten
 
 PARTS: dict[str, Parts] = {}
-"""By overload what CUDA makes of a call; `NotImplemented` where that is what the CPU makes of it."""
+"""CUDA's decompositions by overload; one returns `NotImplemented` where CUDA and the CPU agree."""
 
 
-def cuda(*names: str) -> Callable[[Parts], Parts]:
-    """Register what CUDA makes of these overloads of ATen, given their arguments."""
+def cuda_parts(*names: str) -> Callable[[Parts], Parts]:
+    """Register the decorated function as CUDA's decomposition of these ATen overloads."""
 
     def register(function: Parts) -> Parts:
         for name in names:
@@ -44,41 +44,41 @@ def cuda(*names: str) -> Callable[[Parts], Parts]:
     return register
 
 
-# -- what CUDA makes of them -----------------------------------------------------------------------------
+# -- CUDA's decompositions -----------------------------------------------------------------------------
 
 
-@cuda("_fused_rms_norm")
+@cuda_parts("_fused_rms_norm")
 def _rms_norm(input: Tensor, normalized_shape: list[int], weight: Tensor | None, eps: float | None) -> Any:
-    """One operator with a formula of its own for the gradient; before torch 2.9 CUDA has no kernel for it."""
+    """Call the fused operator, which has its own backward; before torch 2.9 CUDA has no kernel for it."""
     if not kernels.fuses_rms_norm():
         return NotImplemented
     return _aten._fused_rms_norm.default._op_dk(Key.Autograd, input, normalized_shape, weight, eps)
 
 
-@cuda("dropout")
+@cuda_parts("dropout")
 def _dropout(input: Tensor, p: float, train: bool) -> Any:
-    """One kernel, which keeps a mask of a byte for each number."""
+    """Call the fused kernel, which saves a mask of one byte per element."""
     if not (train and 0 < p < 1 and input.numel()):
         return NotImplemented
     return _aten.native_dropout(input, p, True)[0]
 
 
-@cuda("softmax.int")
+@cuda_parts("softmax.int")
 def _softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
-    """The kernel reads float16 and writes float32; there is no copy between."""
+    """Call the kernel that reads float16 and writes float32 without a copy in between."""
     return _aten._softmax(self, dim, True) if _half_to_float(self, dtype) else NotImplemented
 
 
-@cuda("log_softmax.int")
+@cuda_parts("log_softmax.int")
 def _log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
     return _aten._log_softmax(self, dim, True) if _half_to_float(self, dtype) else NotImplemented
 
 
-def _half_to_float(given: Tensor, dtype: torch.dtype | None) -> bool:
-    return given.dtype is torch.float16 and dtype is torch.float32
+def _half_to_float(tensor: Tensor, dtype: torch.dtype | None) -> bool:
+    return tensor.dtype is torch.float16 and dtype is torch.float32
 
 
-@cuda("_batch_norm_impl_index")
+@cuda_parts("_batch_norm_impl_index")
 def _batch_norm(
     input: Tensor,
     weight: Tensor | None,
@@ -90,18 +90,21 @@ def _batch_norm(
     eps: float,
     cudnn_is_on: bool,
 ) -> Any:
-    """cuDNN's operator where it takes the arguments (`_select_batch_norm_backend` of `Normalization.cpp`)."""
+    """Call cuDNN's operator if supported (`_select_batch_norm_backend` of `Normalization.cpp`)."""
     if not _cudnn_normalizes(input, weight, bias, running_mean, running_var, training, eps):
         return NotImplemented
-    laid = input if has_channels_last(input) else input.contiguous()
-    vectors = (one if one is None else one.contiguous() for one in (weight, bias, running_mean, running_var))
-    return (*_aten.cudnn_batch_norm(laid, *vectors, training, momentum, eps), 1)
+    dense = input if has_channels_last(input) else input.contiguous()
+    vectors = (
+        vector if vector is None else vector.contiguous()
+        for vector in (weight, bias, running_mean, running_var)
+    )
+    return (*_aten.cudnn_batch_norm(dense, *vectors, training, momentum, eps), 1)
 
 
-_MOST_TRAINED, _MOST_EVALUATED = 880_801, 65_535
-"""Samples of a batch up to which cuDNN normalizes it, in training and in evaluation."""
-_MOST_NUMBERS = 2**31 - 1
-"""Numbers of a tensor that cuDNN's indices of 32 bits reach, and one more."""
+_MAX_BATCH_TRAINING, _MAX_BATCH_EVALUATION = 880_801, 65_535
+"""Largest batch that cuDNN normalizes, in training and in evaluation (`Normalization.cpp`)."""
+_MAX_ELEMENTS = 2**31 - 1
+"""cuDNN's 32-bit indices need tensors with fewer elements than this."""
 
 
 def _cudnn_normalizes(
@@ -122,27 +125,27 @@ def _cudnn_normalizes(
         torch.bfloat16 not in dtypes
         and (input.dtype is not torch.float16 or weight.dtype is torch.float32)
         and input.dim() >= 3
-        and len(input) <= (_MOST_TRAINED if training else _MOST_EVALUATED)
-        and input.numel() < _MOST_NUMBERS
+        and len(input) <= (_MAX_BATCH_TRAINING if training else _MAX_BATCH_EVALUATION)
+        and input.numel() < _MAX_ELEMENTS
         and eps >= 0
     )
 
 
-@cuda("grid_sampler")
+@cuda_parts("grid_sampler")
 def _grid_sampler(
     input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Any:
-    """cuDNN's operator for its one kind: bilinear, zeros outside, corners aligned."""
+    """Call cuDNN's operator for its only mode: bilinear, zero padding, aligned corners."""
     kind = interpolation_mode == 0 and padding_mode == 0 and align_corners
     fits = input.dim() == grid.dim() == 4 and input.dtype in (torch.float32, torch.float64)
     alike = fits and input.dtype == grid.dtype and len(input) == len(grid) and grid.shape[-1] == 2
-    if not (kind and alike and cudnn_enabled() and input.shape[1] <= _MOST_CHANNELS and input.numel()):
+    if not (kind and alike and cudnn_enabled() and input.shape[1] <= _MAX_SAMPLED_CHANNELS and input.numel()):
         return NotImplemented
     return _aten.cudnn_grid_sampler(input, grid)
 
 
-_MOST_CHANNELS = 1024
-"""Channels of an image that cuDNN samples (`cond_cudnn_grid_sampler` of ``GridSamplerUtils.h``)."""
+_MAX_SAMPLED_CHANNELS = 1024
+"""Most channels that cuDNN samples (`cond_cudnn_grid_sampler` of ``GridSamplerUtils.h``)."""
 
 
 # -- on and off --------------------------------------------------------------------------------------------
@@ -151,20 +154,20 @@ _library: Any = None
 
 
 def install(device_of: Callable[[Tensor], int]) -> None:
-    """Take operators on tensors of a device apart as CUDA does, until `uninstall`.
+    """Decompose operators on device tensors as CUDA does, until `uninstall`.
 
-    `device_of` says on which device a tensor is (-1: on the host).
+    `device_of` returns a tensor's device (-1: the host).
     """
     global _library
     uninstall()
     _library = torch.library.Library("aten", "IMPL")
     for name in PARTS:
         if has_any_kernel(f"aten::{name}") and has_kernel(f"aten::{name}", "CompositeImplicitAutograd"):
-            _library.impl(name, _asking(overload(name), device_of), "AutogradCPU")
+            _library.impl(name, _decomposing_kernel(overload(name), device_of), "AutogradCPU")
 
 
 def uninstall() -> None:
-    """Give ATen's kernels back. Does nothing where nothing is installed."""
+    """Restore ATen's kernels, if any were replaced."""
     global _library
     if _library is not None:
         _library._destroy()
@@ -172,24 +175,24 @@ def uninstall() -> None:
 
 
 def overload(name: str) -> Any:
-    """The operator of ATen called `name` or ``name.overload``."""
+    """Look up ATen's operator `name` or ``name.overload``."""
     packet, _, which = name.partition(".")
     return getattr(getattr(_aten, packet), which or "default")
 
 
-def taken_apart(func: Any, args: Any, kwargs: dict[str, Any], device_of: Callable[[Tensor], int]) -> Any:
-    """What the composite operator `func` gives, taken apart as where its arguments are."""
+def decompose(func: Any, args: Any, kwargs: dict[str, Any], device_of: Callable[[Tensor], int]) -> Any:
+    """Run the composite operator `func` by the decomposition of the device its arguments are on."""
     parts = PARTS.get(func.name().removeprefix("aten::"))
-    if parts is not None and any(device_of(one) >= 0 for one in trees.tensors(args)):
+    if parts is not None and any(device_of(tensor) >= 0 for tensor in trees.tensors(args)):
         out = parts(*args, **kwargs)
         if out is not NotImplemented:
             return out
     return func._op_dk(Key.CompositeImplicitAutograd, *args, **kwargs)
 
 
-def _asking(func: Any, device_of: Callable[[Tensor], int]) -> Parts:
+def _decomposing_kernel(func: Any, device_of: Callable[[Tensor], int]) -> Parts:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with DisableTorchFunction():  # C++ would show function modes nothing of this
-            return taken_apart(func, args, kwargs, device_of)
+        with DisableTorchFunction():  # function modes would not see this in C++
+            return decompose(func, args, kwargs, device_of)
 
     return kernel

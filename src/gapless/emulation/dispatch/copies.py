@@ -1,4 +1,4 @@
-"""Dispatch handlers for operators that copy, pin or ask where something is."""
+"""Dispatch handlers for operators that copy, pin or query placement."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     if not isinstance(tensor, torch.Tensor):
-        return func(*args, **kwargs)  # vmap passes a Python number on
+        return func(*args, **kwargs)  # vmap passes Python numbers
     placement = mode.core.placement
     state = placement.state_of(tensor)
     device = kwargs.get("device")
@@ -79,7 +79,7 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     if races.busy and state < 0 and target < 0:
         races.check_host_operator(mode.of(func), args, kwargs)
     with races.show_arrived(tensor, target):
-        out = _made(mode, func, args, kwargs, target)
+        out = _run_copy(mode, func, args, kwargs, target)
     non_blocking = bool(kwargs.get("non_blocking", False))
     asynchronous = count_move(mode.core, tensor, out, (state, target), non_blocking=non_blocking, fresh=True)
     if target < 0 <= state:
@@ -94,8 +94,8 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     return out
 
 
-def _made(mode: OperatorMode, func: Any, args: Any, kwargs: dict[str, Any], target: int) -> Any:
-    """The copy; one that a function has asked for may be on its way to a device."""
+def _run_copy(mode: OperatorMode, func: Any, args: Any, kwargs: dict[str, Any], target: int) -> Any:
+    """Run the copy with `local.target` set, if it goes to a device."""
     before = local.target
     local.target = target if target >= 0 else before
     try:
@@ -128,7 +128,7 @@ def _record_stream(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs:
 def _pack_padded_sequence(
     mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The packed data is where the input is; the batch sizes stay on the host by contract."""
+    """Place the packed data where the input is; the batch sizes stay on the host by contract."""
     packed, sizes = mode.call(func, args, kwargs)
     state = mode.core.placement.state_of(args[0])
     return mode.core.place(packed, state) if state != HOST else packed, sizes
@@ -136,13 +136,13 @@ def _pack_padded_sequence(
 
 @handles("aten::_nested_tensor_size", "aten::_nested_tensor_strides", "aten::_nested_tensor_storage_offsets")
 def _host_facts(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Nested tensors keep their sizes on the host."""
+    """Run on the host, where nested tensors keep their sizes."""
     return func(*args, **kwargs)
 
 
 @handles("aten::set_")
 def _set(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """With a source the tensor shares its storage, and so its place; without one it gets a new storage."""
+    """Keep the tensor's placement for a new storage; a given source brings its own."""
     state = mode.core.placement.state_of(args[0])
     out = func(*args, **kwargs)
     return mode.core.place(out, state) if len(args) == 1 and not kwargs else out

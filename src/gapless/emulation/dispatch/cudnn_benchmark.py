@@ -1,7 +1,7 @@
-"""Convolutions while ``torch.backends.cudnn.benchmark`` is on: cuDNN tries its algorithms for each new shape.
+"""Note convolution shapes that cuDNN benchmarks while ``torch.backends.cudnn.benchmark`` is on.
 
-Profiles of real GPUs have it: the first convolution of a shape waits for an event per algorithm that is tried
-(``cudaEventSynchronize``), and so does the first gradient of it.
+Profiles of real GPUs show it: the first convolution of a shape waits for an event per algorithm tried
+(``cudaEventSynchronize``), and so does its first gradient.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _convolution(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: d
 
 
 def notes(recorder: Recorder) -> list[str]:
-    """What the report says of the shapes that algorithms are tried for; nothing where there are none."""
+    """Return the report's note on benchmarked shapes; [] if there are none."""
     if not recorder.tried:
         return []
     lines = list(dict.fromkeys(line for line, _ in recorder.tried.values() if line is not None))

@@ -1,13 +1,12 @@
-"""Operators made of others: composite ones of ATen, and those with a body in Python (`torch.library`).
+"""Run operators that call other operators: ATen's composite ones, and Python ones (`torch.library`).
 
-Inside a mode's handler two things are off that these need. The mode itself: the body of a custom operator
-would run as on a machine without a GPU, and what it reads would not be seen. And the dispatch keys that
-resolve lazy conjugation and negation: an ATen kernel that makes such views for itself would compute with
-wrong values.
+Two things are off inside a mode's handler that these need. The mode itself: without it the body of a custom
+operator would run unseen, as on a machine without a GPU. And the dispatch keys that resolve lazy conjugation
+and negation: an ATen kernel that creates such views would compute wrong values.
 
-An operator that was given a kernel for CUDA alone has none that the CPU values here could reach: its CUDA
-kernel is called instead, where that is Python; ATen's own have kernels in `kernels/`. Else it gives zeros as
-its shape rule says, unless the user gave something to compute.
+A custom operator with a kernel for CUDA only is run by that kernel if it is Python (ATen's have kernels in
+`kernels/`), else by a stand-in that the user registered, else it returns zeros in the shape of its fake
+implementation.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _OF_TORCH = _ATEN | _SEALED | {
     "c10d_functional", "cuda", "debugprims", "fsdp", "inductor", "mkldnn_prepacked", "onednn", "prepacked",
     "prims", "quantized_decomposed", "rngprims", "sparse", "streams", "symm_mem",
 }  # fmt: skip
-"""Libraries of operators that come with torch."""
+"""Namespaces of operators that come with torch."""
 _ON_HOST = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _VIEWS_INSIDE = (
     "aten::linalg_",
@@ -57,36 +56,36 @@ _VIEWS_INSIDE = (
 
 
 def runner(
-    func: Any, mode: TorchDispatchMode, note: Callable[[str], None], known: bool = False
+    func: Any, mode: TorchDispatchMode, note: Callable[[str], None], has_rows: bool = False
 ) -> Runner | None:
-    """How to run the overload `func`, given its arguments' device; None where it can just be called.
+    """Return a function (device index, args, kwargs) that runs `func`; None if it can be called directly.
 
-    `known` says that the table of waits knows it: what its kernel for the CPU does is no matter then.
+    `has_rows`: the table of waits has rows for it, so waits inside its CPU kernel are not counted.
 
     Raises (when run):
-        NotEmulated: the operator has a kernel for CUDA alone, and no shape rule.
+        NotEmulated: the operator has a kernel for CUDA only, and no fake implementation.
     """
     if func.namespace in _SEALED:
         return None
     if func.namespace in _ATEN:
         if kernels.lacks_cpu_kernel(func) or kernels.replaces_cpu_kernel(func):
             return kernels.runner(func, note)
-        return _resolving(func) if _makes_views_inside(func) else None
-    return _Custom(func, mode, known).run
+        return _resolving_runner(func) if _makes_views_inside(func) else None
+    return _CustomOperator(func, mode, has_rows).run
 
 
 def _makes_views_inside(func: Any) -> bool:
-    """Whether the kernel of `func` may call others on views it has made; views and factories do not."""
+    """Whether the kernel of `func` may call operators on views it creates; views and factories do not."""
     schema = func._schema
-    if any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns):
+    if any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns):
         return False
-    if any(one.name == "device" for one in schema.arguments):
+    if any(argument.name == "device" for argument in schema.arguments):
         return False
     return not has_kernel(func.name(), "CPU") or schema.name.startswith(_VIEWS_INSIDE)
 
 
-def _resolving(func: Any) -> Runner:
-    """Run a kernel that calls other operators on views it has made."""
+def _resolving_runner(func: Any) -> Runner:
+    """Return a runner of `func` with conjugation and negation of views resolved inside."""
 
     def run(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
         if not key_is_excluded(Key.Conjugate):
@@ -102,32 +101,32 @@ def _resolving(func: Any) -> Runner:
     return run
 
 
-class _Custom:
-    """An operator of a library: which of its kernels stands for the one on the device."""
+class _CustomOperator:
+    """A custom operator, and which of its kernels to run in place of the device's."""
 
-    def __init__(self, func: Any, mode: Any, known: bool) -> None:
+    def __init__(self, func: Any, mode: Any, has_rows: bool) -> None:
         name = func.name()
-        self.func, self.mode, self.known, self.name = func, mode, known, name
-        self.on_cuda = _in_python(func, "CUDA")
-        self.on_host = next((getattr(Key, key) for key in _ON_HOST if _in_python(func, key)), None)
+        self.func, self.mode, self.has_rows, self.name = func, mode, has_rows, name
+        self.on_cuda = _has_python_kernel(func, "CUDA")
+        self.on_host = next((getattr(Key, key) for key in _ON_HOST if _has_python_kernel(func, key)), None)
         self.in_parts = has_kernel(name, "CompositeImplicitAutograd")
         self.reachable = self.in_parts or any(has_kernel(name, key) for key in _ON_HOST)
-        self.resolving = _resolving(func)
+        self.resolving = _resolving_runner(func)
         if mode.core.values is not None:
             self.resolving = mode.core.values.wrap(func, self.resolving)
 
     def run(self, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run it with arguments on the device `index`."""
+        """Run the operator with arguments on device `index` (negative: on the host)."""
         if index < 0:
             if self.on_host is not None:
                 return self._by_key(self.on_host, args, kwargs)
             return self.resolving(index, args, kwargs)
-        given = find_replacement(self.name, self.func._schema.name)
-        if given is not None:
-            self.mode.core.wait(self.name, "read", waits=given.waits)
-            with _quiet(), _seen_by(self.mode):
-                return given.function(*args, **kwargs)
-        with _quiet() if self.known else contextlib.nullcontext():
+        standin = find_replacement(self.name, self.func._schema.name)
+        if standin is not None:
+            self.mode.core.wait(self.name, "read", waits=standin.waits)
+            with _uncounted(), _mode_on(self.mode):
+                return standin.function(*args, **kwargs)
+        with _uncounted() if self.has_rows else contextlib.nullcontext():
             return self._on_device(index, args, kwargs)
 
     def _on_device(self, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -137,55 +136,55 @@ class _Custom:
             except NotEmulated:
                 if not fakes.has_rule(self.func):
                     raise
-                return self._faked(args, kwargs)
+                return self._run_fake(args, kwargs)
         if self.on_host is not None:
             return self._by_key(self.on_host, args, kwargs)
         if not self.reachable:
-            return self._faked(args, kwargs)
-        if not self.known and not self.in_parts and self.func.namespace not in _OF_TORCH:
+            return self._run_fake(args, kwargs)
+        if not self.has_rows and not self.in_parts and self.func.namespace not in _OF_TORCH:
             self.mode.core.recorder.unknown(self.name)
         return self.resolving(index, args, kwargs)
 
     def _by_key(self, key: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        with _seen_by(self.mode):
+        with _mode_on(self.mode):
             return self.func._op_dk(key, *args, **kwargs)
 
-    def _faked(self, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Zeros of the right shapes, which the report says.
+    def _run_fake(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return zeros of the shapes of the fake implementation, and note it in the report.
 
         Raises:
             NotEmulated: the shapes are not known.
         """
 
         def without_values(*args: Any, **kwargs: Any) -> Any:
-            with _quiet():
+            with _uncounted():
                 return self._by_key(Key.Meta, args, kwargs)
 
         core = self.mode.core
         try:
-            found = fakes.shaped(self.func, args, kwargs, without_values)
+            results = fakes.shaped_zeros(self.func, args, kwargs, without_values)
         except fakes.NoRule as reason:
             kernel = (
                 "a kernel for CUDA only" if self.on_cuda or has_kernel(self.name, "CUDA") else "no kernel"
             )
             own = self.func._schema.name
             raise refuse(
-                f"The operator {self.name}{_registered_at(self.name)} has {kernel}, and {reason}. Its result",
+                f"The operator {self.name}{_defined_at(self.name)} has {kernel}, and {reason}. Its result",
                 "Register a CPU kernel or a fake for it (torch.library.register_fake), or compute it in "
                 f'plain PyTorch for this check: @gapless.standin("{own}"), see docs/standins.md.',
             ) from None
-        if not self.known:
+        if not self.has_rows:
             core.recorder.unknown(self.name)
         core.note(
             f"{self.name} has no kernel that runs without a GPU: its results have the right shapes but are "
             "zeros; values computed from them are not the script's"
         )
-        return found
+        return results
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Neither waits nor launches in here count."""
+def _uncounted() -> Iterator[None]:
+    """A context in which waits and launches are not counted."""
     local.quiet += 1
     try:
         yield
@@ -193,19 +192,19 @@ def _quiet() -> Iterator[None]:
         local.quiet -= 1
 
 
-def _registered_at(name: str) -> str:
-    """``" (defined at ops.py:12)"``, as the dispatcher remembers; "" where that says nothing to a user."""
-    found = re.search(r"^schema: .*\n(?:.*\n)*?.*registered at (\S+?):(\d+)", dump_of_operator(name), re.M)
-    if found is None or found[1].startswith(("/dev/null", "..")):
+def _defined_at(name: str) -> str:
+    """``" (defined at ops.py:12)"`` from the dispatcher's dump; "" if there is no user file."""
+    match = re.search(r"^schema: .*\n(?:.*\n)*?.*registered at (\S+?):(\d+)", dump_of_operator(name), re.M)
+    if match is None or match[1].startswith(("/dev/null", "..")):
         return ""
-    return f" (defined at {found[1]}:{found[2]})"
+    return f" (defined at {match[1]}:{match[2]})"
 
 
 def decomposer(func: Any, mode: Any) -> Callable[[Any, dict[str, Any]], Any] | None:
-    """How to run `func` by its parts, if it has any; they are what the table of waits knows.
+    """Return a function that runs the composite operator `func` by its parts; None if it is not composite.
 
-    Autograd takes composite operators apart before they come here, but there is none of it in inference mode
-    and in the body of a kernel.
+    The table of waits knows the parts. Autograd decomposes composite operators before they arrive here,
+    except in inference mode and in the body of a kernel.
     """
     name = func.name()
     if (
@@ -216,36 +215,37 @@ def decomposer(func: Any, mode: Any) -> Callable[[Any, dict[str, Any]], Any] | N
         return None
 
     def run(args: Any, kwargs: dict[str, Any]) -> Any:
-        with _seen_by(mode):
-            return composites.taken_apart(func, args, kwargs, mode.core.device_of)
+        with _mode_on(mode):
+            return composites.decompose(func, args, kwargs, mode.core.device_of)
 
     return run
 
 
-def opener(func: Any, mode: TorchDispatchMode) -> Callable[[Any, dict[str, Any]], Any] | None:
-    """How to run an operator of ATen whose one kernel for all devices calls others, so that `mode` sees them.
+def mixed_device_runner(func: Any, mode: TorchDispatchMode) -> Callable[[Any, dict[str, Any]], Any] | None:
+    """Return a function that runs `func` with `mode` seeing the operators inside; None if it is not possible.
 
-    Where its arguments lie on several devices they say what is copied, and what is refused.
+    For ATen operators with one kernel for all devices. If its arguments are on several devices, the operators
+    inside decide what is copied and what is refused.
     """
     name = func.name()
     if func.namespace != "aten" or has_kernel(name, "CPU"):
         return None
     key = next((getattr(Key, key) for key in _ON_HOST[1:] if has_kernel(name, key)), None)
-    if key is None or any(one.name == "device" for one in func._schema.arguments):
+    if key is None or any(argument.name == "device" for argument in func._schema.arguments):
         return None
 
     def run(args: Any, kwargs: dict[str, Any]) -> Any:
-        with _seen_by(mode):
+        with _mode_on(mode):
             return func._op_dk(key, *args, **kwargs)
 
     return run
 
 
 @contextlib.contextmanager
-def _seen_by(mode: TorchDispatchMode) -> Iterator[None]:
-    """Let `mode` see what a kernel that is called by its dispatch key runs inside.
+def _mode_on(mode: TorchDispatchMode) -> Iterator[None]:
+    """Enter `mode` and resolve conjugation and negation while a kernel is called by its dispatch key.
 
-    A function mode would be shown the call again, without the key; most often it is off already.
+    Function modes are off: they would be shown the call again, without the key.
     """
     unseen = without_function_mode() if count_function_modes() else contextlib.nullcontext()
     excluded = key_is_excluded(Key.Conjugate)
@@ -259,8 +259,8 @@ def _seen_by(mode: TorchDispatchMode) -> Iterator[None]:
         exclude_key(Key.Negative, excluded)
 
 
-def _in_python(func: Any, key: str) -> bool:
-    """Whether somebody registered a Python function as kernel of `func` for this dispatch key."""
+def _has_python_kernel(func: Any, key: str) -> bool:
+    """Whether a Python function is registered as kernel of `func` for this dispatch key."""
     schema = func._schema
     short = schema.name.split("::", 1)[1]
     if schema.overload_name:

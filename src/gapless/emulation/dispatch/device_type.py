@@ -1,8 +1,7 @@
-"""`torch.device(0)` and `model.to(0)`: a bare index means the accelerator, which torch looks for in vain
-here.
+"""Let a bare index mean CUDA in `torch.device(0)` and `model.to(0)`; torch finds no accelerator here.
 
-`torch.device` is a C type whose constructor cannot be replaced, so a class stands in for its name. What it
-makes are real devices; `isinstance`, `issubclass`, pickling and attributes answer as the real type does.
+`torch.device` is a C type whose constructor cannot be replaced, so a class takes its name. Its instances are
+real devices; `isinstance`, `issubclass`, pickling and attributes behave like the real type's.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ device: Any = _Meta("device", (), {"__module__": "torch", "__doc__": _real.__doc
 
 
 def install(patches: Patches) -> None:
-    """Accept indices wherever a device is named."""
+    """Accept a bare index wherever a device is expected."""
     patches.set(torch, "device", device)
     real_parse = torch_internals.parse_to
 
@@ -55,7 +54,7 @@ def install(patches: Patches) -> None:
         other = kwargs.pop("tensor", None)
         if other is None and args and isinstance(args[0], torch.Tensor):
             other, args = args[0], args[1:]
-        if other is not None:  # its own device is the CPU as far as C++ can see
+        if other is not None:  # C++ would read the CPU as its device
             args = (other.device, other.dtype, *args)
         if args and isinstance(args[0], int) and not isinstance(args[0], bool):
             args = (as_device(args[0]), *args[1:])

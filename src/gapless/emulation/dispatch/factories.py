@@ -1,4 +1,4 @@
-"""Handlers for what makes tensors: from values, from nothing, from other tensors' shapes."""
+"""Handlers for functions that create tensors: from values, empty, or like other tensors."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def _bytes_of(tensor: Tensor) -> int:
 
 
 def _default_device() -> torch.device | None:
-    """The device of ``torch.set_default_device``, which sits below this mode."""
+    """The device of ``torch.set_default_device``, whose own mode sits below this one."""
     context = getattr(default_device, "device_context", None)
     return None if context is None else context.device
 
 
 def count_reads(core: Core, data: Any, call: str) -> None:
-    """Device tensors in lists become Python numbers, one after the other, where no mode sees it."""
+    """Count a read for each device tensor in the list `data`: C++ converts them unseen by any mode."""
     if isinstance(data, (list, tuple)):
-        read = sum(core.placement.state_of(one) >= 0 for one in trees.tensors(data))
+        read = sum(core.placement.state_of(tensor) >= 0 for tensor in trees.tensors(data))
         core.wait("aten::_local_scalar_dense", "read", call=call, waits=read)
 
 
 def _from_values(name: str, keeps_tensors: bool) -> Handler:
-    """`torch.tensor` and its kin: values built on the host, then copied to the device."""
+    """Make a handler for `torch.tensor` and similar: build values on the host, then copy to the device."""
 
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        asked = kwargs.get("device")
+        named_device = kwargs.get("device")
         data: Any = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         is_tensor = isinstance(data, Tensor)
-        wanted = as_device(asked) if asked is not None else _default_device()
+        wanted = as_device(named_device) if named_device is not None else _default_device()
         source = mode.core.placement.state_of(data) if is_tensor else HOST
         if wanted is None and is_tensor and (keeps_tensors or source >= 0):
             target = source
@@ -55,7 +55,7 @@ def _from_values(name: str, keeps_tensors: bool) -> Handler:
         quietly = {**kwargs, "device": torch.device("cpu")}
         pinned = bool(quietly.pop("pin_memory", False))
         if is_tensor and source >= 0:
-            local.quiet += 1  # a tensor made of a tensor is a clone where it is
+            local.quiet += 1  # a tensor from a tensor is a clone on its device
         try:
             out = func(*args, **quietly)
         finally:
@@ -84,8 +84,10 @@ handles(torch.asarray)(_from_values("torch.asarray", keeps_tensors=True))
 @handles(Tensor.new_tensor)
 def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, data = args[0], args[1] if len(args) > 1 else kwargs["data"]
-    asked = kwargs.get("device")
-    target = mode.core.device_of(tensor) if asked is None else mode.core.index_of(as_device(asked))
+    named_device = kwargs.get("device")
+    target = (
+        mode.core.device_of(tensor) if named_device is None else mode.core.index_of(as_device(named_device))
+    )
     options = {**kwargs, "device": torch.device("cpu")}
     out = func(*args, **options)
     count_reads(mode.core, data, "Tensor.new_tensor")
@@ -101,19 +103,19 @@ def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles(Tensor.new)
 def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Values are built on the host and copied; a tensor or a storage is shared; a size is empty."""
+    """Build values on the host and copy them; share a tensor or a storage; a size gives an empty tensor."""
     target = mode.core.device_of(args[0])
-    given: Any = args[1] if len(args) == 2 else kwargs.get("other")
-    if isinstance(given, Tensor):
-        if given.device.type != args[0].device.type:
+    source: Any = args[1] if len(args) == 2 else kwargs.get("other")
+    if isinstance(source, Tensor):
+        if source.device.type != args[0].device.type:
             with mode:
-                raise TypeError(f"expected {args[0].type()} (got {given.type()})")
+                raise TypeError(f"expected {args[0].type()} (got {source.type()})")
         return func(*args, **kwargs)
     out = func(*args, **kwargs)
-    if isinstance(given, (torch.UntypedStorage, torch.TypedStorage)):
+    if isinstance(source, (torch.UntypedStorage, torch.TypedStorage)):
         return out
-    if hasattr(given, "__len__") and not isinstance(given, torch.Size):
-        count_reads(mode.core, given, "Tensor.new")
+    if hasattr(source, "__len__") and not isinstance(source, torch.Size):
+        count_reads(mode.core, source, "Tensor.new")
         count_copy(
             mode.core, HOST, target, non_blocking=False, nbytes=_bytes_of(out), call="Tensor.new",
             detail="scalar",
@@ -129,9 +131,9 @@ def _deepcopy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _factory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A factory called from Python: without a device it is the host's, and not C++ code's secret."""
+    """Run a factory called from Python: without a device its result is on the host (`local.explicit`)."""
     if kwargs.get("device") is not None:
-        return mode.asked(func, args, kwargs)
+        return mode.run_on_named_device(func, args, kwargs)
     before = local.explicit
     local.explicit = True
     try:
@@ -146,18 +148,18 @@ for _name in (
     "bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window", "from_numpy",
     "frombuffer", "from_file", "empty_permuted", "vander", "cartesian_prod", "meshgrid",
 ):  # fmt: skip
-    _found = getattr(torch, _name, None)
-    if _found is not None:
-        handles(_found)(_factory)
+    _torch_factory = getattr(torch, _name, None)
+    if _torch_factory is not None:
+        handles(_torch_factory)(_factory)
 
 
 def _sparse(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A sparse tensor is where its parts are; a device that is named moves them there first."""
+    """Create a sparse tensor where its parts are, or move them to the named device first."""
     named = kwargs.get("device")
     device = as_device(named) if named is not None else _default_device()
-    parts = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
-    for one in (*args, *kwargs.values()):
-        count_reads(mode.core, one, f"torch.{func.__name__}")
+    parts = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    for value in (*args, *kwargs.values()):
+        count_reads(mode.core, value, f"torch.{func.__name__}")
     if device is None and parts:
         device = parts[-1].device
     if device is None or device.type not in ("cuda", "cpu"):
@@ -172,12 +174,12 @@ def _sparse(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return move(mode.core, torch.tensor(part), target, call="torch.tensor", detail="scalar")
 
     with torch.device("cpu"):
-        out = func(*map(placed, args), **{n: placed(one) for n, one in kwargs.items() if n != "device"})
+        out = func(*map(placed, args), **{n: placed(value) for n, value in kwargs.items() if n != "device"})
     return mode.core.place(out, target) if target >= 0 else out
 
 
 def _is_values(part: Any) -> bool:
-    """Whether `part` is nested Python numbers and not a size."""
+    """Whether `part` is a list of numbers, not a size."""
     return isinstance(part, list) and not isinstance(part, torch.Size)
 
 

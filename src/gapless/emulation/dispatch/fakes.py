@@ -1,4 +1,4 @@
-"""Results of the right shape for operators that cannot be computed here, by their own shape rules."""
+"""Results of the right shape for operators that cannot be computed here, from their fake implementations."""
 
 from __future__ import annotations
 
@@ -12,65 +12,67 @@ from gapless.torch_internals import has_kernel
 
 
 class NoRule(Exception):
-    """Why the shapes of an operator's results are not known."""
+    """The shapes of an operator's results are unknown; the text says why."""
 
 
 def has_rule(func: Any) -> bool:
-    """Whether somebody registered what the results of the overload `func` look like."""
+    """Whether the overload `func` has a fake implementation."""
     return bool(has_kernel(func.name(), "Meta"))
 
 
-def shaped(func: Any, args: Any, kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
-    """Zeros as `func` would shape its results; what it writes in place becomes zeros as well.
+def shaped_zeros(func: Any, args: Any, kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
+    """Return zeros shaped like the results of `func`, and zero what it writes in place.
 
-    `run` calls `func` with tensors that have no values, so that its rule for those is asked.
+    `run` calls the fake implementation of `func` with meta tensors.
 
     Raises:
-        NoRule: it has none, or the sizes depend on values.
+        NoRule: there is none, or the sizes depend on values.
     """
     if not has_rule(func):
         raise NoRule("it has no fake implementation")
     try:
-        found = run(*trees.mapped(args, _without_values), **trees.mapped(kwargs, _without_values))
-    except Exception as error:  # a rule is anybody's code
+        fakes = run(*trees.mapped(args, _without_values), **trees.mapped(kwargs, _without_values))
+    except Exception as error:  # the fake implementation is a user's code
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise NoRule(f"its fake implementation failed with: {reason[:160]}") from None
-    written = _written(func, args, kwargs)
+    written = _written_arguments(func, args, kwargs)
     for tensor in written.values():
-        for one in trees.tensors(tensor):
-            _blank(one)
-    results = found if isinstance(found, tuple) else (found,)
+        for part in trees.tensors(tensor):
+            _zero(part)
+    results = fakes if isinstance(fakes, tuple) else (fakes,)
     returns = func._schema.returns
-    made = [
-        written.get(_alias(returns[at]) if at < len(returns) else "", None) if _is_tensor(one) else one
-        for at, one in enumerate(results)
+    replaced = [
+        written.get(_written_alias_set(returns[at]) if at < len(returns) else "", None)
+        if _is_tensor(result)
+        else result
+        for at, result in enumerate(results)
     ]
-    made = [_zeros(one) if new is None else new for one, new in zip(results, made, strict=True)]
-    return tuple(made) if isinstance(found, tuple) else made[0]
+    replaced = [_zeros(result) if new is None else new for result, new in zip(results, replaced, strict=True)]
+    return tuple(replaced) if isinstance(fakes, tuple) else replaced[0]
 
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _alias(one: Any) -> str:
-    """The name of the set of aliases that an argument or a result writes to; "" for none."""
-    info = one.alias_info
+def _written_alias_set(value: Any) -> str:
+    """The alias set of an argument or result that is written; "" if it is not."""
+    info = value.alias_info
     return ",".join(sorted(info.before_set)) if info is not None and info.is_write else ""
 
 
-def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that `func` writes, by the set of aliases they are in."""
-    found = {}
+def _written_arguments(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that `func` writes, by alias set."""
+    by_alias = {}
     for at, argument in enumerate(func._schema.arguments):
-        name = _alias(argument)
+        name = _written_alias_set(argument)
         value = kwargs.get(argument.name, args[at] if at < len(args) else None)
         if name and value is not None:
-            found[name] = value
-    return found
+            by_alias[name] = value
+    return by_alias
 
 
-def _blank(tensor: torch.Tensor) -> None:
+def _zero(tensor: torch.Tensor) -> None:
     with torch.no_grad():
         tensor.detach().zero_()
 
@@ -82,10 +84,10 @@ def _without_values(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _zeros(value: Any) -> Any:
-    """`value` with zeros in place of tensors that have no values."""
-    return trees.mapped(value, _filled)
+    """Replace meta tensors in `value` by zeros on the CPU."""
+    return trees.mapped(value, _zeros_like)
 
 
-def _filled(tensor: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-    return made.zero_()
+def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
+    result = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    return result.zero_()

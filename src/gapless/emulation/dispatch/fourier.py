@@ -1,6 +1,6 @@
-"""Fourier transforms of half precision, which CUDA's library takes and the CPU's does not.
+"""Fourier transforms in half precision, which CUDA's library supports and the CPU's does not.
 
-Since torch 2.14 it takes bfloat16 as well, whose transform has the numbers of float32's.
+Since torch 2.14 CUDA accepts bfloat16 as well, and returns float32's dtype.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if VERSION >= (2, 14):
 
 
 def _transform(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    given: Any = args[0] if args else kwargs.get("input")
-    if not isinstance(given, Tensor) or given.dtype not in _WIDER or not mode.on_device(given):
+    tensor: Any = args[0] if args else kwargs.get("input")
+    if not isinstance(tensor, Tensor) or tensor.dtype not in _WIDER or not mode.on_device(tensor):
         return func(*args, **kwargs)
     out = kwargs.pop("out", None)
-    wide = trees.mapped((args, kwargs), lambda one: one.to(_WIDER.get(one.dtype, one.dtype)))
-    made = func(*wide[0], **wide[1])
-    if given.dtype != torch.bfloat16:
-        made = made.to(_NARROWER.get(made.dtype, made.dtype))
-    return made if out is None else out.resize_(made.shape).copy_(made)
+    wide = trees.mapped((args, kwargs), lambda value: value.to(_WIDER.get(value.dtype, value.dtype)))
+    result = func(*wide[0], **wide[1])
+    if tensor.dtype != torch.bfloat16:
+        result = result.to(_NARROWER.get(result.dtype, result.dtype))
+    return result if out is None else out.resize_(result.shape).copy_(result)
 
 
 def _register(handler: Handler) -> None:

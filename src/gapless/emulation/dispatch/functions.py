@@ -1,7 +1,7 @@
-"""What Python asks: the function mode that sees calls before ATen does.
+"""The function mode that sees calls from Python before ATen does.
 
-It knows what the user asked for in so many words — a device, a factory without one, a read — which below the
-dispatcher is no longer visible. Handlers are looked up by the function's identity; all else goes straight on.
+It sees what the user wrote (a device, a factory without one, a read), which is no longer visible below the
+dispatcher. Handlers are looked up by the function's identity; all other calls pass through.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from gapless import torch_internals, trees
 from gapless.emulation.core.core import Core
-from gapless.emulation.dispatch.inside import unasking
-from gapless.emulation.dispatch.originals import original
+from gapless.emulation.dispatch.inside import without_override_check
+from gapless.emulation.dispatch.originals import original_function
 from gapless.emulation.support import faults
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, ORPHAN
@@ -39,13 +39,13 @@ _BUFFER: Any = getattr(torch.nn, "Buffer", torch.nn.Parameter)  # since torch 2.
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, _BUFFER, torch.nn.UninitializedParameter})
 _AUTOGRAD: Any = DispatchKey.AutogradFunctionality
 
-_Device = torch.device  # the real one: `device_type` puts another in its place
+_Device = torch.device  # the real one: `device_type` replaces it
 
 HANDLERS: dict[Any, Handler] = {}
 
 
 def handles(*functions: Any) -> Callable[[Handler], Handler]:
-    """Register a handler for these functions, told apart by identity."""
+    """Register the decorated handler for these functions, identified by object."""
 
     def register(handler: Handler) -> Handler:
         for function in functions:
@@ -61,8 +61,8 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, core: Core) -> None:
         super().__init__()
         self.core = core
-        handlers = {**HANDLERS, **_from_table()}
-        self.handlers: dict[Any, Handler] = {**handlers, **_of_operators(handlers)}
+        handlers = {**HANDLERS, **_table_handlers()}
+        self.handlers: dict[Any, Handler] = {**handlers, **_operator_handlers(handlers)}
         self._unasking: dict[Any, Any] = {}
         self._originals: dict[FunctionType, Any] = {}
 
@@ -71,17 +71,17 @@ class FunctionMode(TorchFunctionMode):
             kwargs = {}
         handler = self.handlers.get(func)
         if handler is None and type(func) is FunctionType:
-            asked = func
-            func = self._originals.get(asked)
+            wrapper = func
+            func = self._originals.get(wrapper)
             if func is None:
-                func = self._originals[asked] = original(asked)
+                func = self._originals[wrapper] = original_function(wrapper)
             handler = self.handlers.get(func)
         before = sequence_number()
         try:
             if handler is not None:
                 out = handler(self, func, args, kwargs)
             elif kwargs and kwargs.get("device") is not None:
-                out = self.asked(func, args, kwargs)
+                out = self.run_on_named_device(func, args, kwargs)
             elif type(func) is FunctionType:
                 out = self.run_body(func, types, args, kwargs)
             else:
@@ -99,7 +99,7 @@ class FunctionMode(TorchFunctionMode):
     # -- parts -------------------------------------------------------------------------------------
 
     def _failed(self, error: Exception, func: Any, args: Any, kwargs: Any) -> Exception:
-        """What to raise where a handler failed: torch's own error for what it was given, if it has one."""
+        """The error to raise if a handler failed: torch's own for these arguments, if it raises one."""
         operator = faults.operator(error)
         if not operator:
             try:
@@ -107,21 +107,21 @@ class FunctionMode(TorchFunctionMode):
                     func(*args, **kwargs)
             except (TypeError, ValueError, IndexError) as real:
                 return real.with_traceback(None)
-            except Exception:  # a device that is not there, most likely
+            except Exception:  # a device that does not exist, most likely
                 pass
         return self.core.report_defect(error, operator or faults.display_name(func))
 
     def run_body(self, func: FunctionType, types: Any, args: Any, kwargs: Any) -> Any:
         """Run a torch Python function with this mode on in its body."""
         if types and not _PLAIN.issuperset(types):
-            return func(*args, **kwargs)  # a subclass wants to be asked
+            return func(*args, **kwargs)  # a subclass overrides it
         try:
             copy = self._unasking[func]
         except KeyError:
-            copy = self._unasking[func] = unasking(func)
+            copy = self._unasking[func] = without_override_check(func)
         if copy is None:
             return func(*args, **kwargs)
-        if local.entering is func:  # it asks in a way not known here after all
+        if local.entering is func:  # it checks for overrides in some other way
             self._unasking[func] = None
             return func(*args, **kwargs)
         local.entering = func
@@ -131,8 +131,8 @@ class FunctionMode(TorchFunctionMode):
         finally:
             local.entering = None
 
-    def asked(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run a call that names a device, so that below "the host" means the host."""
+    def run_on_named_device(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run a call that names a device; if the host is named, operators below know it was explicit."""
         if isinstance(func, Operator) and key_is_excluded(_AUTOGRAD):
             return func(*args, **kwargs)  # a dispatch mode of the script's hands on what C++ told it
         device = as_device(kwargs["device"])
@@ -150,29 +150,31 @@ class FunctionMode(TorchFunctionMode):
             local.host_asked = before
 
     def plain(self, handler: Handler | None, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run a call as if the table of waits had nothing to say about it."""
+        """Run a call without the waits that the table lists for it."""
         if handler is not None:
             return handler(self, func, args, kwargs)
         if kwargs.get("device") is not None:
-            return self.asked(func, args, kwargs)
+            return self.run_on_named_device(func, args, kwargs)
         return func(*args, **kwargs)
 
     def adopt(self, out: Any, args: Any, kwargs: Any) -> None:
-        """Results that C++ code made without saying where are where the call's arguments are."""
+        """Place results that C++ created without a device where the call's arguments are."""
         local.orphaned = False
         placement = self.core.placement
-        made = [one for one in trees.tensors(out) if placement.state_of(one) == ORPHAN]
-        if made:
-            index = max((placement.device_of(one) for one in trees.tensors((args, kwargs))), default=HOST)
-            for one in made if index >= 0 else ():
-                placement.put(one, index)
+        orphans = [tensor for tensor in trees.tensors(out) if placement.state_of(tensor) == ORPHAN]
+        if orphans:
+            index = max(
+                (placement.device_of(tensor) for tensor in trees.tensors((args, kwargs))), default=HOST
+            )
+            for tensor in orphans if index >= 0 else ():
+                placement.put(tensor, index)
 
     def on_device(self, value: Any) -> bool:
         return isinstance(value, Tensor) and self.core.placement.state_of(value) >= 0
 
 
 def _into_out(core: Core, kwargs: dict[str, Any], index: int) -> dict[str, Any]:
-    """`kwargs` of a factory that writes into ``out=``, without the device, which is the one of `out`."""
+    """Drop `device` from a factory's `kwargs`, which must be that of its ``out=``."""
     out = kwargs["out"]
     if isinstance(out, Tensor) and core.device_of(out) != index:
         raise RuntimeError(
@@ -182,7 +184,7 @@ def _into_out(core: Core, kwargs: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 class ForkedMode(TorchFunctionMode):
-    """In a forked child CUDA cannot be used: naming the device raises its error, all else is the host's."""
+    """For a forked child, where CUDA cannot be used: naming the device raises CUDA's error."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -195,7 +197,7 @@ class ForkedMode(TorchFunctionMode):
 
 
 def as_device(device: Any) -> torch.device:
-    """A user's device as `torch.device`; a bare index means CUDA."""
+    """Convert a user's device to `torch.device`; a bare index means CUDA."""
     if isinstance(device, _Device):
         return device
     if isinstance(device, int) and not isinstance(device, bool):
@@ -204,70 +206,74 @@ def as_device(device: Any) -> torch.device:
 
 
 def resolve_path(dotted: str) -> Any:
-    """The object at a dotted path such as ``torch.nn.functional.one_hot``, or None where torch lacks it."""
-    found: Any = torch
+    """The object at a dotted path such as ``torch.nn.functional.one_hot``; None if torch lacks it."""
+    value: Any = torch
     for name in dotted.split(".")[1:]:
-        found = getattr(found, name, None)
-        if found is None:
+        value = getattr(value, name, None)
+        if value is None:
             return None
-    return found
+    return value
 
 
-def _from_table() -> dict[Any, Handler]:
-    """Handlers for the Python calls in the table of waits."""
+def _table_handlers() -> dict[Any, Handler]:
+    """Make handlers for the Python calls in the table of waits."""
     handlers: dict[Any, Handler] = {}
     for dotted in waits_table().calls():
         function = resolve_path(dotted)
         if function is not None:
-            function = original(function) if type(function) is FunctionType else function
-            handlers[function] = _counted(dotted, waits_table().for_call(dotted), HANDLERS.get(function))
+            function = original_function(function) if type(function) is FunctionType else function
+            handlers[function] = _counting_handler(dotted, waits_table().for_call(dotted), HANDLERS.get(function))
     return handlers
 
 
-def _of_operators(handlers: dict[Any, Handler]) -> dict[Any, Handler]:
-    """The same for ``torch.ops.aten.to.device`` and its kin, which do what calls of that name do in Python.
+def _operator_handlers(handlers: dict[Any, Handler]) -> dict[Any, Handler]:
+    """Make handlers for ATen overloads that do what the Python function of that name does.
 
-    Other operators are seen by the operator mode.
+    Only those that the operator mode does not see, such as ``torch.ops.aten.to.device``.
     """
-    found: dict[Any, Handler] = {}
+    overload_handlers: dict[Any, Handler] = {}
     for function, handler in handlers.items():
         name = "" if type(function) is FunctionType else getattr(function, "__name__", "")
         packet = None if not name or name.startswith("__") else getattr(torch.ops.aten, name, None)
         if packet is None:
             continue
         overloads = [getattr(packet, overload) for overload in packet.overloads()]
-        whole = [one for one in overloads if not has_any_kernel(one.name()) or _is_composite(one)]
+        whole = [
+            overload
+            for overload in overloads
+            if not has_any_kernel(overload.name()) or _is_composite(overload)
+        ]
         if len(whole) == len(overloads):
             whole.append(packet)
-        found.update(dict.fromkeys(whole, _asked_as(function, handler)))
-    return found
+        overload_handlers.update(dict.fromkeys(whole, _handled_as(function, handler)))
+    return overload_handlers
 
 
 def _is_composite(operator: Any) -> bool:
     return has_kernel(operator.name(), "CompositeImplicitAutograd")
 
 
-def _asked_as(function: Any, handler: Handler) -> Handler:
+def _handled_as(function: Any, handler: Handler) -> Handler:
     def as_python(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if key_is_excluded(_AUTOGRAD):
             return func(*args, **kwargs)  # a dispatch mode of the script's hands on what C++ told it
-        given = {name: value for name, value in kwargs.items() if value is not None and name != "layout"}
-        return handler(mode, function, args, given)
+        options = {name: value for name, value in kwargs.items() if value is not None and name != "layout"}
+        return handler(mode, function, args, options)
 
     return as_python
 
 
-def _counted(dotted: str, rows: tuple[Row, ...], otherwise: Handler | None) -> Handler:
-    """Where a row applies, it replaces what waits inside the call; else the call is as any other."""
+def _counting_handler(dotted: str, rows: tuple[Row, ...], otherwise: Handler | None) -> Handler:
+    """Make a handler that counts the waits of `rows` that apply, instead of those inside the call."""
     applies = tuple((row, PREDICATES[row.when]) for row in rows)
     name = dotted.removeprefix("torch.")
 
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(func, args, kwargs, mode.on_device)
-        found = [(row, times) for row, predicate in applies if (times := int(predicate(call)))]
-        if not found:
+        matches = [(row, times) for row, predicate in applies if (times := int(predicate(call)))]
+        if not matches:
             return mode.plain(otherwise, func, args, kwargs)
-        for row, times in found:
+        for row, times in matches:
             waits = row.waits * times
             mode.core.wait(dotted, row.mechanism, call=name, waits=waits, basis=row.basis)
         local.quiet += 1
@@ -276,17 +282,17 @@ def _counted(dotted: str, rows: tuple[Row, ...], otherwise: Handler | None) -> H
         finally:
             local.quiet -= 1
         if mode.core.races.full:
-            _booked(mode.core, name, args, kwargs, out)
+            _record_race_access(mode.core, name, args, kwargs, out)
         return out
 
     return handler
 
 
-def _booked(core: Core, name: str, args: Any, kwargs: dict[str, Any], out: Any) -> None:
-    """Tell the books of a call that counts as one: it has read its arguments, and the host waited for it."""
-    given = list(trees.tensors((args, kwargs)))
-    index = max(map(core.device_of, given), default=HOST)
+def _record_race_access(core: Core, name: str, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    """Tell the race detector that the call read its arguments and that the host waited for it."""
+    tensors = list(trees.tensors((args, kwargs)))
+    index = max(map(core.device_of, tensors), default=HOST)
     if index >= 0:
-        written = given[:1] if name.endswith("__setitem__") else []
-        core.races.record_launch(name, given, [*written, *trees.tensors(out)], index)
+        written = tensors[:1] if name.endswith("__setitem__") else []
+        core.races.record_launch(name, tensors, [*written, *trees.tensors(out)], index)
         core.races.order_host_after_current()

@@ -1,7 +1,7 @@
-"""Higher-order operators (`torch.cond`, flex attention, DTensor's random draws), which have Python in them.
+"""Run higher-order operators (`torch.cond`, flex attention, DTensor's random draws).
 
-They have kernels in Python, by dispatch key. On a device that is CUDA's own kernel, if there is one, else
-the composite one; the host's is the last resort. It runs with the mode on, so that what is inside is seen.
+Their kernels are Python functions by dispatch key. On a device CUDA's kernel is taken if there is one, else
+the composite one, else the CPU's. It runs with the mode on, so that the operators inside are seen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ON_HOST = tuple(
     getattr(_Key, name) for name in ("CPU", "CompositeExplicitAutograd", "BackendSelect", "CUDA")
 )
 _CONTROL = frozenset({"cond", "while_loop", "map_impl", "scan"})
-"""Those whose own backward traces their functions on new tensors of the device, of which there are none."""
+"""Operators whose backward traces their functions with new device tensors, which cannot exist here."""
 _MODULE, _, _QUESTION = path("current_dispatch_mode").rpartition(".")
 
 
@@ -32,7 +32,7 @@ def run(mode: TorchDispatchMode, func: Any, args: Any, kwargs: dict[str, Any]) -
     """Run the higher-order operator `func` with `mode` seeing what it does.
 
     Raises:
-        NotImplementedError: it has none outside of a compiler, in torch's words.
+        NotImplementedError: it has no kernel outside of a compiler (torch's own text).
     """
     on_device = any(tensor.is_cuda for tensor in trees.tensors((args, kwargs)))
     kernel = kernel_of(func, on_device)
@@ -47,8 +47,10 @@ def run(mode: TorchDispatchMode, func: Any, args: Any, kwargs: dict[str, Any]) -
 
 
 def install(patches: Patches) -> None:
-    """Let autograd follow what control flow runs, where gradients go through it: the operators of the branch
-    taken, of each round. Their own backward would trace both branches for the device."""
+    """Make autograd record the operators that control flow actually runs (the branch taken, each iteration).
+
+    Its own backward would trace both branches for the device.
+    """
     dispatch = HigherOrderOperator.dispatch
 
     def followed(func: Any, dispatch_key: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -62,16 +64,16 @@ def install(patches: Patches) -> None:
 
 
 def kernel_of(func: Any, on_device: bool) -> Callable[..., Any] | None:
-    """The kernel of `func` that is called where its tensors are; None where it has none to call."""
+    """The kernel of `func` for the device or the host; None if it has none."""
     kernels = func.py_kernels
-    found = next((kernels[key] for key in (_ON_DEVICE if on_device else _ON_HOST) if key in kernels), None)
-    return found if callable(found) else None
+    kernel = next((kernels[key] for key in (_ON_DEVICE if on_device else _ON_HOST) if key in kernels), None)
+    return kernel if callable(kernel) else None
 
 
 def _unasking(kernel: Any) -> Any:
-    """A copy of `kernel` that finds no mode on: many insist on it, though all that they need is to be called.
+    """Return a copy of `kernel` that sees no active mode: many kernels refuse to run below one.
 
-    They ask a function of torch's, which some import in their body.
+    They check with a torch function, which some import in their body.
     """
     function = getattr(kernel, "__func__", kernel)
     if type(function) is not FunctionType or _QUESTION not in function.__code__.co_names:

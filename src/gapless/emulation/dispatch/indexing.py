@@ -1,7 +1,7 @@
-"""``x[[0, 2]]``: a list in an index becomes a tensor where `x` is.
+"""Convert lists in an index (``x[[0, 2]]``) to tensors on the device of `x`.
 
-torch builds it in C++ from the storage's own device, which is the CPU's here. On CUDA the list is copied to
-the device once, and what autograd keeps for the backward pass lies there already.
+torch's C++ would create them on the storage's own device, the CPU here. On CUDA the list is copied to the
+device once, and autograd saves that tensor for backward.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from gapless.emulation.support.places import HOST
 from gapless.torch_internals import VERSION, is_alias_of, sequence_number
 
 Tensor = torch.Tensor
-_MANY_NODES = 200_000
+_MAX_NODES_REMEMBERED = 200_000
+"""Autograd nodes remembered before all are forgotten: bounds memory in long runs."""
 _MASKS = (torch.bool, torch.uint8)
 _BARE = tuple(getattr(torch, name) for name in ("uint16", "uint32", "uint64"))
 
 
 @handles(Tensor.__getitem__)
 def _getitem(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _indexed(mode, func, args, "Tensor.__getitem__", "aten::index")
+    return _run_indexing(mode, func, args, "Tensor.__getitem__", "aten::index")
 
 
 @handles(Tensor.__setitem__)
@@ -33,45 +34,49 @@ def _setitem(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     before = sequence_number()
     value = args[2] if len(args) > 2 else None
     if VERSION >= (2, 15):
-        args = _as_since_2_15(mode, args)
-    _indexed(mode, func, args, "Tensor.__setitem__", "aten::index_put_")
+        args = _convert_for_2_15(mode, args)
+    _run_indexing(mode, func, args, "Tensor.__setitem__", "aten::index_put_")
     if VERSION < (2, 15) or not isinstance(value, Number):
         _remember_host_value(mode, before, value)
 
 
-def _as_since_2_15(mode: FunctionMode, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`args` of a write as torch 2.15 and later understand them on CUDA (``ATen/TensorIndexing.h``).
+def _convert_for_2_15(mode: FunctionMode, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Convert `args` of an assignment as torch 2.15 and later do on CUDA (``ATen/TensorIndexing.h``).
 
-    A number is passed to the kernel of ``index_fill_`` or ``masked_fill_``, or made where it is written to; a
-    position that is one number on the device stays there. torch asks where its tensors lie, which is the CPU
-    here for all of them: where it would find otherwise it gets what it makes of that.
+    A number is passed to ``index_fill_`` or ``masked_fill_``, or becomes a tensor on the target's device; a
+    0-dim index tensor on the device is not read. torch decides by its tensors' device, the CPU for all
+    of them here, so the arguments are converted where CUDA would decide differently.
     """
     target, index, value = args
     place = mode.core.device_of(target)
     several = type(index) is tuple or (type(index) is list and not _is_numbers(index))
     items = list(index) if several else [index]
-    if place >= 0 and _is_a_number_there(mode, value, target, place):
-        items = [item.view(1) if _stays(mode, item, target, place) else item for item in items]
+    if place >= 0 and _lets_index_stay(mode, value, target, place):
+        items = [item.view(1) if _stays_on_device(mode, item, target, place) else item for item in items]
         index = tuple(items) if several else items[0]
     if isinstance(value, Number):
         chosen = [item for item in items if _is_advanced(item, several)]
         elsewhere = any(isinstance(item, Tensor) and mode.core.device_of(item) != place for item in chosen)
-        if elsewhere or (place >= 0 and chosen and not (len(chosen) == 1 and _is_filled(target, chosen[0]))):
-            made = torch.scalar_tensor(args[2], dtype=target.dtype, device="cpu")
-            value = mode.core.place(made, place)
+        if elsewhere or (
+            place >= 0 and chosen and not (len(chosen) == 1 and _uses_fill_kernel(target, chosen[0]))
+        ):
+            scalar = torch.scalar_tensor(args[2], dtype=target.dtype, device="cpu")
+            value = mode.core.place(scalar, place)
     return target, index, value
 
 
-def _is_a_number_there(mode: FunctionMode, value: Any, target: Tensor, place: int) -> bool:
-    """Whether `value` lets positions stay on the device: a number, or one of the type that lies there."""
+def _lets_index_stay(mode: FunctionMode, value: Any, target: Tensor, place: int) -> bool:
+    """Whether `value` lets index tensors stay on the device: a number or a 0-dim tensor of the dtype."""
     if not isinstance(value, Tensor):
         return True
-    there = value.dim() == 0 and mode.core.device_of(value) == place and value.dtype == target.dtype
-    return there and not is_alias_of(value, target)
+    is_scalar_on_device = (
+        value.dim() == 0 and mode.core.device_of(value) == place and value.dtype == target.dtype
+    )
+    return is_scalar_on_device and not is_alias_of(value, target)
 
 
-def _stays(mode: FunctionMode, item: Any, target: Tensor, place: int) -> bool:
-    """Whether `item` is a position on the device that torch does not read."""
+def _stays_on_device(mode: FunctionMode, item: Any, target: Tensor, place: int) -> bool:
+    """Whether `item` is a 0-dim index on the device that torch does not read to the host."""
     if not isinstance(item, Tensor) or item.dim() or item.dtype not in (torch.int64, torch.int32):
         return False
     return (
@@ -83,24 +88,24 @@ def _stays(mode: FunctionMode, item: Any, target: Tensor, place: int) -> bool:
 
 
 def _is_advanced(item: Any, several: bool) -> bool:
-    """Whether `item` selects by values: what torch reads, a position of no dimensions, selects a view."""
+    """Whether `item` is an advanced index; a 0-dim integer index selects a view instead."""
     if isinstance(item, Tensor):
         return bool(item.dim()) or item.dtype in _MASKS
     return hasattr(item, "__len__") or (several and isinstance(item, bool))
 
 
-def _is_filled(target: Tensor, item: Any) -> bool:
-    """Whether a number is written by ``masked_fill_`` or ``index_fill_`` where `item` is the only index."""
+def _uses_fill_kernel(target: Tensor, item: Any) -> bool:
+    """Whether torch writes a number by ``masked_fill_`` or ``index_fill_`` if `item` is the only index."""
     if isinstance(item, Tensor) and item.dim():
         if item.dtype in _MASKS:
             return True
         if item.dtype != torch.int64 or (item.dim() > 1 and not item.is_contiguous()):
             return False
     elif not isinstance(item, (Tensor, list, bool)):
-        return False  # NumPy's, or a range: torch makes a tensor of it on the CPU here
+        return False  # a NumPy array or a range: torch converts it to a CPU tensor
     elif type(item) is list and _holds_bools(item):
         return True
-    # Whatever else it is becomes an index of whole numbers, which numbers of one byte do without.
+    # Anything else becomes an integer index; there is no such kernel for one-byte floats.
     return not (target.is_floating_point() and target.itemsize == 1)
 
 
@@ -113,16 +118,16 @@ def _index_put(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def _remember_host_value(mode: FunctionMode, before: int, value: Any) -> None:
-    """Backward assigns zeros that lie where the value lay; C++ makes them from what it kept of its type."""
+    """Remember the autograd nodes of an assigned host value: their backward creates zeros on the host."""
     after = sequence_number()
     if after == before or mode.on_device(value):
         return
-    if len(local.host_values) > _MANY_NODES:
+    if len(local.host_values) > _MAX_NODES_REMEMBERED:
         local.host_values.clear()
     local.host_values.update(range(before, after))
 
 
-def _indexed(mode: FunctionMode, func: Any, args: tuple[Any, ...], call: str, operator: str) -> Any:
+def _run_indexing(mode: FunctionMode, func: Any, args: tuple[Any, ...], call: str, operator: str) -> Any:
     before = local.call
     local.call = before or call
     try:
@@ -131,17 +136,19 @@ def _indexed(mode: FunctionMode, func: Any, args: tuple[Any, ...], call: str, op
         if kind is list or (kind is tuple and list in map(type, index)):
             target = mode.core.device_of(args[0])
             if target >= 0:
-                placed = _placed(mode, index, target, operator)
+                placed = _place_lists(mode, index, target, operator)
                 return func(args[0], placed, *args[2:])
         return func(*args)
     finally:
         local.call = before
 
 
-def _placed(mode: FunctionMode, index: Any, target: int, operator: str) -> Any:
-    """`index` with its lists of numbers as tensors on the device `target`."""
+def _place_lists(mode: FunctionMode, index: Any, target: int, operator: str) -> Any:
+    """Convert the lists of numbers in `index` to tensors on device `target`, and count the copy."""
     if type(index) is tuple:
-        return tuple(_placed(mode, item, target, operator) if type(item) is list else item for item in index)
+        return tuple(
+            _place_lists(mode, item, target, operator) if type(item) is list else item for item in index
+        )
     if not _is_numbers(index):
         return index
     tensor = torch.tensor(index, dtype=None if _holds_bools(index) else torch.long, device="cpu")

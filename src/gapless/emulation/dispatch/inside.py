@@ -1,9 +1,9 @@
 """Run the body of a torch Python function with the function mode still on.
 
-torch's own Python functions begin with "is somebody overriding me?" and hand themselves to the mode, which
-is switched off while it works: everything inside the body would go unseen (a whole backward pass, below
-``Tensor.backward``). A copy of the function whose globals answer that question with "no" runs the same code
-with the mode on. The copy sees the live globals of the original, so later changes of the module count.
+torch's own Python functions begin by checking for overrides and hand themselves to the mode, which is off
+while it handles the call: everything inside the body would go unseen (in ``Tensor.backward`` a whole backward
+pass). A copy of the function, whose globals answer that check with "no", runs the same code with the mode on.
+The copy reads the live globals of the original, so later changes of the module count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _no(*_: object) -> bool:
 
 
 class Overlay(dict[str, Any]):
-    """Globals with a few names replaced; all else is looked up in the original when asked."""
+    """Globals with a few names replaced; all others are looked up in the original at each access."""
 
     def __init__(self, original: dict[str, Any], replaced: dict[str, Any]) -> None:
         super().__init__(replaced)
@@ -34,7 +34,7 @@ class Overlay(dict[str, Any]):
 
 
 class Proxy:
-    """A module with a few names replaced, for code that asks through ``torch.overrides.…``."""
+    """A module with a few names replaced, for code that checks through ``torch.overrides.…``."""
 
     def __init__(self, module: Any, replaced: dict[str, Any]) -> None:
         self.__dict__.update(replaced)
@@ -47,14 +47,14 @@ class Proxy:
         setattr(self.__dict__["_module"], name, value)
 
 
-def unasking(function: FunctionType) -> FunctionType | None:
-    """A copy of `function` that does not ask for overrides, or None where it asks in no way known here."""
-    asked = _QUESTIONS.intersection(function.__code__.co_names)
-    if not asked:
+def without_override_check(function: FunctionType) -> FunctionType | None:
+    """Return a copy of `function` that skips the override check; None if it has no check we recognize."""
+    questions = _QUESTIONS.intersection(function.__code__.co_names)
+    if not questions:
         return None
-    replaced: dict[str, Any] = dict.fromkeys(asked, _no)
+    replaced: dict[str, Any] = dict.fromkeys(questions, _no)
     if "overrides" in function.__code__.co_names and function.__globals__.get("torch") is torch:
-        replaced["torch"] = Proxy(torch, {"overrides": Proxy(torch.overrides, dict.fromkeys(asked, _no))})
+        replaced["torch"] = Proxy(torch, {"overrides": Proxy(torch.overrides, dict.fromkeys(questions, _no))})
     overlay = Overlay(function.__globals__, replaced)
     copy = FunctionType(
         function.__code__, overlay, function.__name__, function.__defaults__, function.__closure__

@@ -1,8 +1,8 @@
-"""Methods of tensors, and functions that make them of values, where the function mode is off.
+"""Handle tensor methods, and functions that create tensors from values, where the function mode is off.
 
 It is off in bodies of custom operators, of ``__torch_dispatch__`` and ``__torch_function__``, and wherever
-torch functions are disabled. What moves or reads a tensor there by an operator is seen by the dispatch mode.
-These are not: the values are the host's already, and what CUDA would copy stays where it is.
+torch functions are disabled. Moves and reads by operators are still seen by the dispatch mode there; the
+methods here reach no operator, because the values are on the host already.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gapless.emulation.support.patches import Patches
 from gapless.torch_internals import DispatchModeKey, device_constructors, dispatch_mode_of
 
 Tensor = torch.Tensor
-asked = (
+has_override = (
     torch.overrides.has_torch_function_unary
 )  # whether a mode is on, or the tensor is of a class that asks
 READS = (
@@ -28,16 +28,16 @@ READS = (
     "__index__",
 )  # fmt: skip
 METHODS = (*READS, "cpu", "cuda", "to", "type", "type_as", "new", "new_tensor")
-"""What needs a handler that looks at the place of a tensor, and reaches no operator that would tell."""
+"""Methods whose waits depend on a tensor's placement and that reach no operator."""
 FUNCTIONS = ("tensor", "as_tensor")
 _OURS = ("gapless.emulation.", "gapless.kernels.")
-_FOR_THE_SCRIPT = "gapless.emulation.cuda_api.tensor_types"  # which makes tensors of the script's values
+_FOR_THE_SCRIPT = "gapless.emulation.cuda_api.tensor_types"  # creates tensors from the script's values
 
 
 def install(core: Core, patches: Patches) -> None:
-    """Let these come to the handlers of the function mode where it is not asked itself."""
+    """Call the function mode's handlers for these methods and functions where the mode itself is off."""
     mode = FunctionMode(core)
-    device_constructors()  # which remembers the functions as they are, for `torch.set_default_device`
+    device_constructors()  # caches the unpatched functions for `torch.set_default_device`
     for name in METHODS:
         patches.set(Tensor, name, _asking(mode, getattr(Tensor, name)))
     for name in FUNCTIONS:
@@ -51,7 +51,7 @@ def _asking(mode: FunctionMode, function: Any) -> Any:
     @functools.wraps(function)
     def ask(*args: Any, **kwargs: Any) -> Any:
         first = args[0] if args else None
-        if asked(first) or not mode.core.enabled or (reads and local.quiet) or _not_the_script():
+        if has_override(first) or not mode.core.enabled or (reads and local.quiet) or _not_the_script():
             return function(*args, **kwargs)
         return handler(mode, function, args, kwargs)
 
@@ -59,7 +59,7 @@ def _asking(mode: FunctionMode, function: Any) -> Any:
 
 
 def _not_the_script() -> bool:
-    """Whether the emulation itself asks, or a shape rule is computed."""
+    """Whether the caller is the emulation itself, or a fake tensor mode is on."""
     caller = sys._getframe(2).f_globals.get("__name__", "")
     ours = caller.startswith(_OURS) and caller != _FOR_THE_SCRIPT
     return ours or dispatch_mode_of(DispatchModeKey.FAKE) is not None

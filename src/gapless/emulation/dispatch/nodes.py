@@ -1,8 +1,7 @@
-"""Backward formulas that read values: under a dispatch mode autograd takes another path and shows nothing
-of it.
+"""Count the waits of backward formulas that read values.
 
-So where the table of waits has a row for an autograd node, the call that makes such a node hooks itself to
-it.
+Under a dispatch mode autograd takes another path, without these reads. So if the table of waits has a row for
+an autograd node, a hook on each such node counts it.
 """
 
 from __future__ import annotations
@@ -20,38 +19,38 @@ Tensor = torch.Tensor
 
 
 def handlers() -> dict[Any, Handler]:
-    """Handlers for the functions and methods that make a node the table knows."""
+    """Make handlers for the functions and methods that create an autograd node listed in the table."""
     by_function: dict[str, dict[str, tuple[Row, ...]]] = {}
     for scope, name in waits_table().index:
         if scope == "node":
             by_function.setdefault(_function_of(name), {})[name] = waits_table().for_node(name)
-    found: dict[Any, Handler] = {}
+    by_callable: dict[Any, Handler] = {}
     for name, rows in by_function.items():
         for owner in (torch, Tensor):
             function = getattr(owner, name, None)
             if function is not None:
-                found[function] = _hooked(rows)
-    return found
+                by_callable[function] = _hooking_handler(rows)
+    return by_callable
 
 
 def _function_of(node: str) -> str:
-    """``CumprodBackward0`` is made by ``cumprod``."""
+    """The function that creates a node: ``CumprodBackward0`` gives ``cumprod``."""
     stem = re.sub(r"Backward\d*$", "", node)
     return re.sub(r"(?<!^)(?=[A-Z])", "_", stem).lower()
 
 
-def _hooked(rows: dict[str, tuple[Row, ...]]) -> Handler:
+def _hooking_handler(rows: dict[str, tuple[Row, ...]]) -> Handler:
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
         node: Any = out.grad_fn if isinstance(out, Tensor) else None
         for row in rows.get(node.name() if node is not None else "", ()):
-            node.register_prehook(_counting(mode, node, row))
+            node.register_prehook(_counting_hook(mode, node, row))
         return out
 
     return handler
 
 
-def _counting(mode: FunctionMode, node: Any, row: Row) -> Any:
+def _counting_hook(mode: FunctionMode, node: Any, row: Row) -> Any:
     def count(_: Any) -> None:
         times = int(PREDICATES[row.when](Call(node, (), {}, mode.on_device)))
         if times:

@@ -1,7 +1,7 @@
-"""What ATen runs: the dispatch mode that places results, counts waits and refuses mixed devices.
+"""The dispatch mode: runs ATen's operators, places results, counts waits and refuses mixed devices.
 
-It sits below autograd, so backward passes through it too, and it is entered once per operator: the fast path
-is a flat loop over the arguments and a look-up of each storage.
+It sits below autograd, so it sees backward, too. It is entered once per operator: the fast path is a flat
+loop over the arguments with one look-up per storage.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Parameter = torch.nn.Parameter
 Handler = Callable[["OperatorMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _CPU = torch.device("cpu")
 _SCALAR = torch.ops.aten.scalar_tensor.default
-"""Python numbers among the arguments of operators become tensors by it, wherever the others are."""
+"""The operator that wraps Python numbers among operator arguments in tensors."""
 
 _SILENT = frozenset(
     f"aten::{name}"
@@ -56,17 +56,17 @@ _SILENT = frozenset(
         "unsafe_split", "unsafe_split_with_sizes",
     )
 ) | {"_c10d_functional::_wrap_tensor_autograd", "inductor::resize_storage_bytes_"}  # fmt: skip
-"""Operators that launch nothing (or whose only work is the copy of the wait that is recorded for them)."""
+"""Operators that launch nothing (or only the copy of the wait recorded for them)."""
 
 _RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_", "inductor::resize_storage_bytes_"})
-"""Operators that give a storage another size, besides those that write into ``out=``."""
+"""Operators that resize a storage, besides those that write into ``out=``."""
 
 HANDLERS: dict[str, Handler] = {}
-"""Operators that need more than the rule "results are where the arguments are", by qualified name."""
+"""Handlers of operators whose results are not simply where the arguments are, by qualified name."""
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
-    """Register a handler for operators such as ``aten::copy_``."""
+    """Register the decorated handler for operators such as ``aten::copy_``."""
 
     def register(handler: Handler) -> Handler:
         for name in names:
@@ -76,8 +76,8 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
-class Plan:
-    """What is known beforehand of one operator overload."""
+class OperatorPlan:
+    """How to run one operator overload: all that can be decided before its first call."""
 
     __slots__ = (
         "by_name", "call", "draws", "func", "handler", "launches", "lenient", "lists", "makes", "name",
@@ -91,50 +91,50 @@ class Plan:
         self.name: str = schema.name
         self.handler = HANDLERS.get(schema.name)
         self.makes = any(argument.name == "device" for argument in schema.arguments)
-        # Few operators take the device by position: their arguments are given by name from there on.
+        # Few operators take the device by position: their arguments are passed by name.
         names = [argument.name for argument in schema.arguments if not argument.kwarg_only]
         self.by_name = names if "device" in names else None
         self.resizes = schema.name in _RESIZING or any(
-            one.kwarg_only and one.alias_info is not None for one in schema.arguments
+            argument.kwarg_only and argument.alias_info is not None for argument in schema.arguments
         )
         self.draws = any(argument.name == "generator" for argument in schema.arguments)
-        # Dropout and attention may draw nothing; where they do, it is by one of these.
+        # Dropout and attention may draw nothing; if they draw, they call one of these.
         self.random = schema.name.startswith("aten::rand") or (self.draws and "rrelu" not in schema.name)
         overload = schema.overload_name
         self.rows: tuple[tuple[Row, Callable[[Call], bool | int]], ...] = tuple(
             (row, PREDICATES[row.when]) for row in waits_table().for_op(schema.name, overload)
         )
-        known = known_rows(schema.name) if func.namespace != "aten" else None
-        self.rows += known or ()
+        operator_rows = known_rows(schema.name) if func.namespace != "aten" else None
+        self.rows += operator_rows or ()
         self.launches = launches(func)
         self.lenient = devices.accepts_mixed(func)
         self.strict = devices.is_strict(func)
-        self.open = custom_ops.opener(func, mode)
+        self.open = custom_ops.mixed_device_runner(func, mode)
         self.parts = custom_ops.decomposer(func, mode)
-        self.run = custom_ops.runner(func, mode, mode.core.note, known is not None)
+        self.run = custom_ops.runner(func, mode, mode.core.note, operator_rows is not None)
         self.on_host, self.workspace = kernels.host_results(func), kernels.workspace(func)
         self.wide = halves.widen_func(func)
-        # What `OpOverload.__call__` calls, without a Python function in between.
+        # What `OpOverload.__call__` calls, called directly for speed.
         self.call = func._op if type(func).__call__ is OperatorOverload.__call__ else func
-        holding = tuple(n for n, one in enumerate(schema.arguments) if _may_hold_tensors(one.type))
-        # Whether tensors may stand in lists, too.
+        holding = tuple(n for n, argument in enumerate(schema.arguments) if _may_hold_tensors(argument.type))
+        # Whether lists among the arguments may hold tensors.
         self.lists = any(str(schema.arguments[n].type) not in _ONE_TENSOR for n in holding)
-        self.written = _written(schema)
+        self.written = _written_arguments(schema)
         self.reads = _reads(schema.name, self.launches)
-        self.views = bool(schema.returns) and all(one.alias_info is not None for one in schema.returns)
+        self.views = bool(schema.returns) and all(result.alias_info is not None for result in schema.returns)
         known_more = self.draws, self.makes, self.rows, self.run, self.wide, self.resizes, self.on_host
         self.plain = not (any(known_more) or self.workspace is not None)
         self.view = (
             self.views and self.plain and not self.launches and holding == (0,)
             and self.handler is None and self.parts is None
-            and not any(one.alias_info.is_write for one in schema.returns)
+            and not any(result.alias_info.is_write for result in schema.returns)
         )  # fmt: skip
         if mode.core.values is not None:
             mode.core.values.take_over(self)
 
 
 class OperatorMode(TorchDispatchMode):
-    """Runs every operator on CPU values and keeps the books of the device."""
+    """Runs every operator on CPU values and records what it does on the device."""
 
     supports_higher_order_operators = True
 
@@ -144,7 +144,7 @@ class OperatorMode(TorchDispatchMode):
         self.placement = core.placement
         self.races = core.races
         self.graphs = core.graphs
-        self.plans: dict[int, Plan] = {}
+        self.plans: dict[int, OperatorPlan] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -152,16 +152,16 @@ class OperatorMode(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run `func`: what has nothing to place goes its own way here, all the rest to `placed`."""
-        if asks_functions():  # in backward, whose operators no function mode has passed on
+        """Run `func`: by its handler, parts or graph if it has one, else by `placed`."""
+        if asks_functions():  # in backward, whose operators passed no function mode
             with DisableTorchFunction():
                 return self.__torch_dispatch__(func, types, args, kwargs)
         if types and any(unpacks_itself(cls) for cls in types):
             if _faking():
                 # Fakes are made below this mode, and have nothing to place.
                 return func(*args, **kwargs or {})
-            return NotImplemented  # the subclass unpacks itself; what it runs inside comes here again
-        plan = self.plans.get(id(func))  # its own hash is a Python function
+            return NotImplemented  # the subclass unpacks itself; its inner operators arrive here again
+        plan = self.plans.get(id(func))  # by id, as its own hash is a slow Python function
         if plan is None:
             if isinstance(func, HigherOrderOperator):
                 return higher_order.run(self, func, args, kwargs or {})
@@ -172,7 +172,7 @@ class OperatorMode(TorchDispatchMode):
             return self.graphs.dispatch(self, func, types, args, kwargs)
         memory = self.placement.memory
         if plan.view and memory is None and isinstance(args[0], Tensor) and has_storage(args[0]):
-            return plan.call(*args, **kwargs)  # it lies where its argument does, and launches nothing
+            return plan.call(*args, **kwargs)  # a view: placed with its argument's storage, launches nothing
         if memory is not None:
             memory.operator = plan.name
             memory.record_use(args, kwargs)
@@ -184,15 +184,15 @@ class OperatorMode(TorchDispatchMode):
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def placed(self, plan: Plan, args: Any, kwargs: dict[str, Any]) -> Any:  # noqa: C901 - flat for speed
-        """Run an operator where its arguments are, and place what it gives."""
+    def placed(self, plan: OperatorPlan, args: Any, kwargs: dict[str, Any]) -> Any:  # noqa: C901 - flat for speed
+        """Run an operator on the device of its arguments, and place its results there."""
         placement, where = self.placement, self.placement.where
         index, mixed, stored = HOST, False, True
         orphans: list[Tensor] | None = None
-        given = (*args, *kwargs.values()) if kwargs else args
+        values = (*args, *kwargs.values()) if kwargs else args
         if plan.lists:
-            given = [one for arg in given for one in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-        for item in given:
+            values = [item for arg in values for item in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+        for item in values:
             if not isinstance(item, Tensor):
                 continue
             try:
@@ -209,7 +209,7 @@ class OperatorMode(TorchDispatchMode):
             elif not mixed and (plan.strict or item.dim() > 0):
                 mixed = True
         if orphans is not None:
-            index = self._adopted(orphans, index)
+            index = self._adopt_orphans(orphans, index)
         if mixed and index >= 0:
             if not plan.lenient:
                 devices.check(plan.func, args, kwargs, placement)
@@ -226,7 +226,7 @@ class OperatorMode(TorchDispatchMode):
             if index < 0 or not wider.is_dtype_refusal(error):
                 raise
             out = wider.run_widened(plan.func, args, kwargs, error)
-        if index != HOST and not plan.views:  # which lie where their arguments do
+        if index != HOST and not plan.views:  # views share their arguments' storage
             try:
                 storage = out.untyped_storage() if type(out) is Tensor else None
             except (NotImplementedError, RuntimeError):  # it is sparse
@@ -247,33 +247,35 @@ class OperatorMode(TorchDispatchMode):
             constants.note_operator(plan, args, kwargs, out)
         return out
 
-    def of(self, func: Any) -> Plan:
-        """What is known of `func`."""
+    def of(self, func: Any) -> OperatorPlan:
+        """Return the plan of `func`, made at its first call."""
         plan = self.plans.get(id(func))
         if plan is None:
-            plan = self.plans[id(func)] = Plan(func, self)  # which keeps `func`, and so its id
+            plan = self.plans[id(func)] = OperatorPlan(
+                func, self
+            )  # the plan keeps `func` alive, and so its id unique
         return plan
 
     def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run `func` itself, for a handler."""
         return self.of(func).call(*args, **kwargs)
 
-    def _adopted(self, orphans: list[Tensor], index: int) -> int:
-        """Where an operator is that has orphans among its arguments: they go where the others are."""
+    def _adopt_orphans(self, orphans: list[Tensor], index: int) -> int:
+        """Place orphans among an operator's arguments on `index`; return where the operator runs."""
         if index < 0:
             return ORPHAN
         for item in orphans:
             self.core.placement.put(item, index)
         return index
 
-    def _run(self, plan: Plan, args: Any, kwargs: dict[str, Any], index: int) -> Any:
-        """Run an operator whose arguments are at `index`, and keep the books of it."""
+    def _run(self, plan: OperatorPlan, args: Any, kwargs: dict[str, Any], index: int) -> Any:
+        """Run an operator that needs more than the fast path on device `index`, and record it."""
         if plan.draws and kwargs.get("generator") is not None:
             kwargs = {**kwargs, "generator": kernel_generator(kwargs["generator"])}
         if plan.makes:
             if plan.by_name is not None:
                 args, kwargs = (), {**dict(zip(plan.by_name, args, strict=False)), **kwargs}
-            index, kwargs = self._made_at(plan.func, args, kwargs, index)
+            index, kwargs = self._factory_target(plan.func, args, kwargs, index)
         races = self.races
         if plan.random and index >= 0:
             races.draw(kwargs.get("generator"), index, plan.name)
@@ -290,23 +292,27 @@ class OperatorMode(TorchDispatchMode):
             out = wider.run_widened(plan.func, args, kwargs, error)
         if index != HOST:
             if plan.on_host:
-                self.put([one for position, one in enumerate(out) if position not in plan.on_host], index)
+                self.put(
+                    [result for position, result in enumerate(out) if position not in plan.on_host], index
+                )
             else:
                 self.put(out, index, args)
             if index >= 0:
-                self._ran(plan, args, kwargs, out, index, at)
+                self._record_run(plan, args, kwargs, out, index, at)
                 if races.full:
                     races.record_operator(plan, args, kwargs, out, index)
-                    if races.waits != waits:  # what was launched for it is done
+                    if races.waits != waits:  # the host waited, so its launches are done
                         races.order_host_after_current()
         elif local.constants is not None:
             constants.note_operator(plan, args, kwargs, out)
         return out
 
-    def _ran(self, plan: Plan, args: Any, kwargs: dict[str, Any], out: Any, index: int, at: int) -> None:
-        """Tell the records of an operator that has run on device `index`."""
+    def _record_run(
+        self, plan: OperatorPlan, args: Any, kwargs: dict[str, Any], out: Any, index: int, at: int
+    ) -> None:
+        """Record an operator that ran on device `index` in memory and programme."""
         if plan.resizes:
-            self._resized(args, kwargs)
+            self._record_resizes(args, kwargs)
         memory, programme = self.placement.memory, self.core.recorder.programme
         if memory is not None:
             if plan.workspace is not None:
@@ -315,18 +321,18 @@ class OperatorMode(TorchDispatchMode):
         if programme is not None and plan.launches:
             programme.operator(plan.func, args, kwargs, out, at)
 
-    def _resized(self, args: Any, kwargs: dict[str, Any]) -> None:
-        for one in trees.tensors((args, kwargs)):
+    def _record_resizes(self, args: Any, kwargs: dict[str, Any]) -> None:
+        for tensor in trees.tensors((args, kwargs)):
             with contextlib.suppress(NotImplementedError, RuntimeError):  # it has no storage
-                storage = one.untyped_storage()
+                storage = tensor.untyped_storage()
                 if self.core.placement.update_size(storage):
                     self.races.record_resize(storage)
 
-    def count(self, plan: Plan, args: Any, kwargs: Any) -> int:
-        """Record the waits the table has for this call.
+    def count(self, plan: OperatorPlan, args: Any, kwargs: Any) -> int:
+        """Record the waits that the table lists for this call.
 
-        Gives where in the programme the operator stands: before the waits for its own results, behind copies
-        that it needs; -1: behind everything.
+        Returns the operator's position in the programme: before the waits for its own results, after the
+        copies it needs; -1 means at the end.
         """
         if local.quiet:
             return -1
@@ -345,18 +351,18 @@ class OperatorMode(TorchDispatchMode):
         return at
 
     def launched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Tell of an operator that a handler has run on the device."""
+        """Record an operator that a handler ran on the device."""
         if self.core.recorder.programme is not None:
             self.core.recorder.programme.operator(func, args, kwargs, out, -1)
         if self.races.full:
-            index = max((self.core.device_of(one) for one in trees.tensors(out)), default=HOST)
+            index = max((self.core.device_of(tensor) for tensor in trees.tensors(out)), default=HOST)
             self.races.record_operator(self.of(func), args, kwargs, out, max(index, 0))
 
     def on_device(self, tensor: Tensor) -> bool:
         return self.core.placement.state_of(tensor) >= 0
 
     def put(self, out: Any, index: int, args: Any = ()) -> None:
-        """Say that the tensors in `out` are at `index`, unless their storage has a place already."""
+        """Place the tensors in `out` on `index`, unless their storage is placed already."""
         placement = self.core.placement
         if isinstance(out, Tensor):
             if args and out is args[0]:
@@ -371,13 +377,13 @@ class OperatorMode(TorchDispatchMode):
             for item in out:
                 self.put(item, index)
 
-    def _made_at(
+    def _factory_target(
         self, func: Any, args: Any, kwargs: dict[str, Any], index: int
     ) -> tuple[int, dict[str, Any]]:
-        """Where a factory's result goes, and its keyword arguments with the CPU in place of the device.
+        """Return the device of a factory's result, and its `kwargs` with the CPU as device.
 
-        ATen's own C++ code reads the device off storages, which are the CPU's here, and passes it on: only a
-        host the user asked for in Python counts as asked for.
+        ATen's C++ passes on the device of storages, the CPU here: the host counts as requested only if the
+        user named it in Python.
         """
         device = kwargs.get("device")
         pinned = bool(kwargs.get("pin_memory"))
@@ -394,7 +400,7 @@ class OperatorMode(TorchDispatchMode):
         if index != HOST or local.explicit:
             return index, kwargs
         if device is None and args and isinstance(args[0], Tensor):
-            return HOST, kwargs  # like a tensor that is known to be the host's: no orphan
+            return HOST, kwargs  # like a tensor known to be on the host: no orphan
         if local.backward != HOST and func is not _SCALAR:
             return HOST if _assigns_from_host() else local.backward, kwargs
         local.orphaned = True
@@ -406,35 +412,37 @@ _SCALARS = re.compile(r"(?:(?:Optional|List)\[)*(?:int|float|bool|number|str|com
 
 
 def _may_hold_tensors(kind: Any) -> bool:
-    """Whether an argument of this type in a schema may be a tensor, or have some in it."""
+    """Whether an argument of this schema type may be or contain a tensor."""
     return _SCALARS.match(str(kind)) is None
 
 
 def _reads(name: str, launches: bool) -> bool:
-    """Whether an operator looks at values of its arguments, and not at their shapes alone."""
+    """Whether an operator reads the values of its arguments, not only their shapes."""
     shapes = name.endswith("_like") or name.startswith("aten::new_")
     return name == "aten::_local_scalar_dense" or (launches and not shapes)
 
 
-def _written(schema: Any) -> frozenset[int | str]:
-    """Positions and names of the arguments that an operator writes into."""
+def _written_arguments(schema: Any) -> frozenset[int | str]:
+    """Positions and names of the arguments that an operator writes."""
     own = [
-        n for n, one in enumerate(schema.arguments) if one.alias_info is not None and one.alias_info.is_write
+        n
+        for n, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
     ]
     return frozenset((*own, *(schema.arguments[n].name for n in own)))
 
 
 def launches(func: Any) -> bool:
-    """Whether the overload `func` may launch work: views and tensors without values do not."""
+    """Whether the overload `func` may launch kernels; views and uninitialized tensors do not."""
     schema = func._schema
     if schema.name in _SILENT:
         return False
-    aliases = [one.alias_info for one in schema.returns if one.alias_info is not None]
-    return not aliases or any(one.is_write for one in aliases)
+    aliases = [result.alias_info for result in schema.returns if result.alias_info is not None]
+    return not aliases or any(alias.is_write for alias in aliases)
 
 
 def _assigns_from_host() -> bool:
-    """Whether the autograd node that runs belongs to an assignment of a value on the host."""
+    """Whether the running autograd node belongs to the assignment of a host value."""
     if not local.host_values:
         return False
     node = current_node()
@@ -442,5 +450,5 @@ def _assigns_from_host() -> bool:
 
 
 def _faking() -> bool:
-    """Whether a `FakeTensorMode` is on: torch keeps it below every other mode."""
+    """Whether a `FakeTensorMode` is on; torch keeps it below every other mode."""
     return dispatch_mode_of(DispatchModeKey.FAKE) is not None

@@ -1,8 +1,8 @@
-"""What a script put in the place of torch's own functions, and what stood there before.
+"""Find torch's own function behind a wrapper that a script put in its place.
 
-torch looks a function up by its name when it hands a call to a mode: after ``torch.Tensor.to = wrapper`` the
-mode is told of `wrapper`, although it is the real `to` that asks, called by `wrapper`. To run what it is told
-of would run the script's code twice.
+torch looks a function up by name when it hands a call to a mode: after ``torch.Tensor.to = wrapper`` the mode
+receives `wrapper`, although the real `to`, called by `wrapper`, made the call. Calling what the mode receives
+would run the script's code twice.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _real: tuple[dict[str, Any], ...] = tuple(
 )
 
 
-def original(function: FunctionType) -> Any:
-    """What torch had where `function` stands now; `function` itself where it is torch's own."""
+def original_function(function: FunctionType) -> Any:
+    """The torch function that `function` replaced; `function` itself if it replaced none."""
     for owner, real in zip(_OWNERS, _real, strict=True):
         for name, value in real.items():
             if owner.__dict__.get(name) is function:

@@ -1,6 +1,6 @@
-"""What a tensor says of itself: `device`, `is_cuda`, … answered from the placement table.
+"""Answer `Tensor.device`, `is_cuda` and `is_cpu` from the placement table.
 
-Replaced on the class, because there they hold in every thread and while function modes are switched off.
+The properties are replaced on the class, so that they hold in every thread and with function modes off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Base: Any = TensorBase
 
 
 def install(core: Core, patches: Patches) -> None:
-    """Answer from `core`'s placement until `patches` are undone."""
+    """Replace the properties by answers from `core`'s placement, until `patches` are undone."""
     where = core.placement.where
     state_of = core.placement.state_of
     cuda = [torch.device("cuda", index) for index in range(core.device_count)]
@@ -30,12 +30,12 @@ def install(core: Core, patches: Patches) -> None:
     def state(tensor: Any) -> int:
         with disabled():
             try:
-                found = where.get(tensor.untyped_storage()._cdata)
+                index = where.get(tensor.untyped_storage()._cdata)
             except (NotImplementedError, RuntimeError):
                 return state_of(tensor)
-            if found is None:
+            if index is None:
                 return HOST if type(tensor) is torch.Tensor else state_of(tensor)
-            return found
+            return index
 
     def device(tensor: Any) -> Any:
         index = state(tensor)
@@ -54,17 +54,17 @@ def install(core: Core, patches: Patches) -> None:
 
 
 def _install_wrappers(core: Core, patches: Patches) -> None:
-    """Wrapper subclasses (DTensor, jagged tensors) are made with the device of what they wrap."""
+    """Create wrapper subclasses (DTensor, jagged tensors) on the emulated device they name."""
     real = _Base._make_wrapper_subclass
 
     cpu = torch.device("cpu")
 
     def make_wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        given = kwargs.get("device") or next((one for one in args if isinstance(one, torch.device)), None)
-        if given is None or torch.device(given).type != "cuda":
+        device = kwargs.get("device") or next((arg for arg in args if isinstance(arg, torch.device)), None)
+        if device is None or torch.device(device).type != "cuda":
             return real(cls, *args, **kwargs)
-        index = core.index_of(torch.device(given))
-        args = tuple(cpu if isinstance(one, torch.device) else one for one in args)
+        index = core.index_of(torch.device(device))
+        args = tuple(cpu if isinstance(arg, torch.device) else arg for arg in args)
         return core.place(
             real(cls, *args, **{**kwargs, "device": cpu} if "device" in kwargs else kwargs), index
         )

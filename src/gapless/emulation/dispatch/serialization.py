@@ -1,4 +1,4 @@
-"""`torch.save` and `torch.load` keep placements, and count what their copies wait for."""
+"""Keep placements in `torch.save` and `torch.load`, and count the waits of their copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def install(core: Core) -> None:
     global _core, _registered
     _core = core
     if not _registered:
-        # torch has no way to take a package out again: without an emulation both functions decline.
+        # torch cannot unregister a package: without an emulation both functions decline.
         torch.serialization.register_package(_PRIORITY, _tag, _deserialize)
         _registered = True
 
@@ -43,7 +43,7 @@ def _tag(storage: Any) -> str | None:
 
 
 def _is_legacy() -> bool:
-    """The zip format copies storages to the host in Python, which counts by itself; the old one does not."""
+    """Whether the legacy format is written: its copies to the host are not seen, those of zip are."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename == torch.serialization.__file__:
         if frame.f_code.co_name == "_legacy_save":

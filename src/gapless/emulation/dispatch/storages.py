@@ -1,4 +1,4 @@
-"""What a storage says of itself, and how it is made, copied and moved."""
+"""Answer a storage's device, and handle its creation, copies, moves, saving and sharing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from gapless.torch_internals import DisableTorchFunction, FileWriter
 
 Storage: Any = torch.UntypedStorage
 _BETWEEN = b"\0"
+"""Separates the two names in a handle; neither contains it."""
 
 
 def install(core: Core, patches: Patches) -> None:
-    """Storages answer from `core`'s placement, and can be made on the device, until `patches` are undone."""
+    """Make storages use `core`'s placement, until `patches` are undone."""
     _install_answers(core, patches)
     _install_moves(core, patches)
     _install_saving(core, patches)
@@ -56,18 +57,18 @@ def _install_moves(core: Core, patches: Patches) -> None:
     def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         wanted = None if device is None else as_device(device)
         if wanted is None or wanted.type != "cuda":
-            given = {} if device is None else {"device": device}
-            return real_new(cls, *args, **given, **kwargs)
+            option = {} if device is None else {"device": device}
+            return real_new(cls, *args, **option, **kwargs)
         out = real_new(cls, *args, **kwargs)
         placement.put_storage(out, core.index_of(wanted))
         return out
 
     def moved(storage: Any, target: int, non_blocking: bool, call: str) -> Any:
-        return _moved(core, storage, target, non_blocking, call)
+        return _move(core, storage, target, non_blocking, call)
 
     def clone(storage: Any) -> Any:
         core.races.check_storage_read(storage, "UntypedStorage.clone")
-        out = _copied(storage)
+        out = _copy_bytes(storage)
         placement.put_storage(out, placement.where.get(storage._cdata, HOST))
         return out
 
@@ -95,32 +96,32 @@ def _install_moves(core: Core, patches: Patches) -> None:
         patches.set(Storage, name, method)
 
 
-def _moved(core: Core, storage: Any, target: int, non_blocking: bool, call: str) -> Any:
-    """A copy of `storage` at `target`, counted; itself where it is there."""
+def _move(core: Core, storage: Any, target: int, non_blocking: bool, call: str) -> Any:
+    """Copy `storage` to `target` and count the copy; return `storage` itself if it is there already."""
     placement = core.placement
     source = placement.where.get(storage._cdata, HOST)
     if source == target or (source < 0 and target < 0):
         return storage
     size = storage.nbytes()
     asynchronous = count_copy(core, source, target, non_blocking=non_blocking, nbytes=size, call=call)
-    out = _copied(storage)
+    out = _copy_bytes(storage)
     placement.put_storage(out, target)
     if size:
-        given, made = _bytes(storage), _bytes(out)
-        core.races.record_copy(given, made, source, target, asynchronous=asynchronous, action=call)
+        source_bytes, target_bytes = _as_bytes(storage), _as_bytes(out)
+        core.races.record_copy(source_bytes, target_bytes, source, target, asynchronous=asynchronous, action=call)
     return out
 
 
-def _copied(storage: Any) -> Any:
-    local.quiet += 1  # its caller has counted it, or nothing crosses to the host
+def _copy_bytes(storage: Any) -> Any:
+    local.quiet += 1  # the caller counts it, or nothing crosses to the host
     try:
         return Storage(storage.nbytes()).copy_(storage, False)
     finally:
         local.quiet -= 1
 
 
-def _bytes(storage: Any) -> torch.Tensor:
-    """All of a storage as a tensor, which nobody has asked for."""
+def _as_bytes(storage: Any) -> torch.Tensor:
+    """View a storage as a byte tensor, uncounted."""
     local.quiet += 1
     try:
         with DisableTorchFunction():
@@ -130,7 +131,7 @@ def _bytes(storage: Any) -> torch.Tensor:
 
 
 def _install_saving(core: Core, patches: Patches) -> None:
-    """Files are written in C++: what they read may still be on its way to the host."""
+    """Report reads of storages by C++ file writers: a copy to them may still be running."""
     write_file, write_record = Storage._write_file, FileWriter.write_record
 
     def written(storage: Any, *args: Any) -> Any:
@@ -147,9 +148,9 @@ def _install_saving(core: Core, patches: Patches) -> None:
 
 
 def _install_sharing(core: Core, patches: Patches) -> None:
-    """Device memory that another process opens (CUDA's IPC) is shared as the host's is.
+    """Share device memory between processes (CUDA's IPC) as host shared memory.
 
-    What names it is the file of the shared memory, and who manages that, in place of CUDA's handle.
+    The shared memory's manager and file name take the place of CUDA's handle.
     """
 
     def share(storage: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Handlers for what users write on tensors: moving, reading, pinning, copying, making new ones."""
+"""Handlers for tensor methods: moving, reading, pinning and copying."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 def _through_meta(
     mode: FunctionMode, func: Any, tensor: Tensor, device: torch.device, dtype: Any, options: dict[str, Any]
 ) -> Any:
-    """To and from tensors without data: ATen's own errors and results, on the CPU."""
+    """Move to or from meta by ATen itself, with the CPU for the device, and place the result."""
     index = mode.core.index_of(device)
     real = torch.device("cpu") if index >= 0 else device
     out = func(tensor, device=real, dtype=dtype, **options)
@@ -61,7 +61,7 @@ def _through_meta(
 
 @handles(Tensor.type_as)
 def _type_as(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Both the type and the place of the other tensor."""
+    """Convert to the dtype and the device of the other tensor."""
     tensor, other = args[0], args[1] if len(args) > 1 else kwargs["other"]
     if not isinstance(other, Tensor) or tensor.is_meta or other.is_meta:
         return func(*args, **kwargs)
@@ -131,7 +131,7 @@ def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles(torch.tensor_split, Tensor.tensor_split)
 def _tensor_split(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """C++ asks the storage of the indices where they are."""
+    """Refuse device indices as torch does; its C++ would see the storage's own device, the CPU."""
     where: Any = args[1] if len(args) > 1 else kwargs.get("tensor_indices_or_sections")
     if mode.on_device(where):
         raise RuntimeError(
@@ -142,7 +142,7 @@ def _tensor_split(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: 
 
 @handles(pad_packed_sequence)
 def _pad_packed_sequence(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The padded data is where the packed data is; the lengths are the host's by contract."""
+    """Unpack, and place the lengths on the host, where they are by contract."""
     padded, lengths = func(*args, **kwargs)
     return padded, mode.core.place(lengths, HOST)
 
@@ -175,7 +175,7 @@ def _is_pinned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 @handles(Tensor.share_memory_)
 def _share_memory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return args[0] if mode.on_device(args[0]) else func(*args, **kwargs)  # device memory is shared already
+    return args[0] if mode.on_device(args[0]) else func(*args, **kwargs)  # device memory is always shared
 
 
 @handles(Tensor.is_shared)
@@ -186,10 +186,10 @@ def _is_shared(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _named(name: str) -> Handler:
-    """A read whose Python spelling tells more than the operator.
+def _read_named(name: str) -> Handler:
+    """Make a handler that records reads under the Python name `name`, not the operator's.
 
-    ``torch.FloatTensor([a, b])`` reads below all modes: the operator is not seen.
+    ``torch.FloatTensor([a, b])`` reads below all modes, so it is counted here.
     """
 
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -210,12 +210,12 @@ for _method in (
     "item", "__bool__", "__float__", "__int__", "__index__", "__complex__", "__format__", "__contains__",
     "is_nonzero",
 ):  # fmt: skip
-    handles(getattr(Tensor, _method))(_named(f"Tensor.{_method}"))
-handles(torch.is_nonzero)(_named("torch.is_nonzero"))
+    handles(getattr(Tensor, _method))(_read_named(f"Tensor.{_method}"))
+handles(torch.is_nonzero)(_read_named("torch.is_nonzero"))
 
 
 def _read_at_once(name: str) -> Handler:
-    """A read of the whole tensor that passes the dispatcher by, or reads many times: it counts once."""
+    """Make a handler that counts one read of the whole tensor, and none of the operators inside."""
 
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if mode.on_device(args[0]):
@@ -254,12 +254,12 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return func(tensor, force=True).copy()
 
 
-# -- what ATen does otherwise below a mode -----------------------------------------------------------
+# -- what ATen does differently below a mode -----------------------------------------------------------
 
 
 @handles(torch.linalg.matrix_rank)
 def _matrix_rank(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Below a dispatch mode ATen computes the rank and leaves ``out=`` as it was."""
+    """Write the rank into ``out=``, which ATen does not do below a dispatch mode."""
     out = kwargs.get("out")
     if out is None:
         return func(*args, **kwargs)
@@ -270,7 +270,7 @@ def _matrix_rank(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: d
 
 @handles(torch.ctc_loss)
 def _ctc_loss(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Lengths on the host become lists, as ATen makes them where no mode is active."""
+    """Convert lengths on the host to lists, as ATen does without a mode."""
 
     def listed(value: Any) -> Any:
         on_host = isinstance(value, Tensor) and not mode.on_device(value) and not value.is_floating_point()
